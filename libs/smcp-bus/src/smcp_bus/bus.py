@@ -1,0 +1,114 @@
+"""The bus as its users see it: ask, tell, serve, listen.
+
+Promises, kept by every implementation and by the tests in `tests/test_smcp_bus_promises.py`:
+
+- `request` returns one answer or raises one `BusError`; it never hangs beyond its time-out, and leaves nothing
+  behind afterwards. `NoResponder` and `NotConnected` mean that the request was not run. All else may have run it.
+- A body of any size up to `max_body` arrives whole or not at all; above it `BodyTooLarge` is raised before
+  anything is sent. Nothing is cut silently.
+- A request is delivered to at most one member of a queue group, once, while the network is sound. A network that
+  doubles, delays or loses messages does so here too: who must not run twice keeps a table (the owner does).
+- `serve` runs each request in a task of its own, at most `limit` at a time per subscription (the rest waits in
+  arrival order); an exception in a handler is answered with a 500 without its text, and logged.
+- `listen` runs one notification after another, in the order of arrival.
+- After the connection broke, the bus reconnects for ever by itself and subscribes again; what was awaiting an answer
+  gets `ConnectionLost` at once. `watch` tells of both, synchronously, before any message of the new connection.
+- Leaving a subscription (`drain`) takes no new messages, waits for the handlers that run, then lets go.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+Headers = Mapping[str, str]
+NO_HEADERS: Headers = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer: JSON, or empty. Without headers it is a plain success."""
+
+    body: bytes = b""
+    headers: Headers = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """What arrived: a request or a notification.
+
+    `deadline` is in the receiver's loop time (seconds): when the sender stops waiting. None for a notification.
+    """
+
+    subject: str
+    body: bytes
+    headers: Headers = field(default_factory=dict)
+    deadline: float | None = None
+
+
+RequestHandler = Callable[[Incoming], Awaitable[Reply]]
+NoticeHandler = Callable[[Incoming], Awaitable[None]]
+
+
+class Connection(Enum):
+    """What `watch` tells."""
+
+    UP = "up"
+    DOWN = "down"
+    SLOW = "slow"
+    """Messages were dropped on the way in (slow consumer): what was told meanwhile may be missing."""
+
+
+Watcher = Callable[[Connection], None]
+
+
+class Subscription(Protocol):
+    async def drain(self) -> None:
+        """Take no new messages, wait until the handlers that run have ended, let go. Idempotent."""
+
+
+class Bus(Protocol):
+    """See the promises above."""
+
+    @property
+    def connected(self) -> bool: ...
+
+    @property
+    def max_body(self) -> int:
+        """Bytes a body may have (`SMCP_MAX_PAYLOAD`)."""
+        ...
+
+    async def request(self, subject: str, body: bytes, *, timeout: float, headers: Headers = NO_HEADERS) -> Reply:
+        """Ask whoever serves `subject`; `timeout` is in seconds and travels along as the time budget.
+
+        Raises:
+            NoResponder, NotConnected: it was not run.
+            ConnectionLost, RequestTimedOut, TransferFailed: it may have run.
+            BodyTooLarge: nothing was sent.
+        """
+        ...
+
+    async def publish(self, subject: str, body: bytes, *, headers: Headers = NO_HEADERS) -> None:
+        """Tell whoever listens on `subject`; one message, so at most the server's max_payload.
+
+        Raises:
+            NotConnected, BodyTooLarge: nothing was sent.
+        """
+        ...
+
+    async def serve(
+        self, subject: str, handler: RequestHandler, *, queue: str = "", limit: int = 1024
+    ) -> Subscription:
+        """Answer the requests that arrive on `subject`, as a member of the queue group `queue`.
+
+        Returns once the server knows the subscription (flushed): a request sent after that finds it.
+        """
+        ...
+
+    async def listen(self, subject: str, handler: NoticeHandler) -> Subscription:
+        """Hand every notification on `subject` to `handler`, in order. Flushed like `serve`."""
+        ...
+
+    def watch(self, watcher: Watcher) -> Callable[[], None]:
+        """Call `watcher` at each change of the connection; returns how to stop that."""
+        ...

@@ -1,0 +1,39 @@
+"""What can go wrong between two processes, named by what the caller may conclude from it."""
+
+
+class BusError(Exception):
+    """Base of all errors of the bus."""
+
+
+class NoResponder(BusError):
+    """Nobody served the subject. The request was not run."""
+
+
+class NotConnected(BusError):
+    """The bus is not connected now. The request was not sent, so it was not run."""
+
+
+class ConnectionLost(BusError):
+    """The connection broke while an answer was awaited. The request may have run."""
+
+
+class RequestTimedOut(BusError):
+    """No answer within the time-out. The request may have run."""
+
+
+class BodyTooLarge(BusError):
+    """A body above the limit of the bus. Nothing was sent.
+
+    Attributes:
+        size: bytes of the body.
+        limit: bytes that the bus takes.
+    """
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"{size} bytes are more than the bus takes ({limit})")
+        self.size = size
+        self.limit = limit
+
+
+class TransferFailed(BusError):
+    """The rest of a chunked body did not arrive. The request may have run."""

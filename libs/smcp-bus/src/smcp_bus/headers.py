@@ -1,0 +1,27 @@
+"""The names of the headers on the bus. A header is never an identity: that is in the subject."""
+
+from typing import Final
+
+BUDGET: Final = "Smcp-Budget"
+"""Request: the time that is left for it, in whole milliseconds."""
+
+ERROR: Final = "Smcp-Error"
+"""Reply: the code of a flat error; the body is the `ErrorBody`. Absent: a plain success."""
+
+NOT_RUN: Final = "Smcp-Not-Run"
+"""Reply with an error: `1` where the owner was gated or not ready, so that asking again is safe."""
+
+CLAIM: Final = "Smcp-Claim"
+"""Request to the registry: the `Claim` that goes with an event, as JSON (ASCII)."""
+
+EPOCH: Final = "Smcp-Epoch"
+"""Notification of an enter or a leave: `2 * revision` for a leave, `2 * revision + 1` for an enter."""
+
+AFTER: Final = "Smcp-After"
+"""Request to the registry: the revision that its view must have reached before it answers."""
+
+REQ_ID: Final = "Smcp-Req-Id"
+"""The id of an event whose payload has no `req_id`; the gateway gives it one."""
+
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"

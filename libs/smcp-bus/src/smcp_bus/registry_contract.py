@@ -1,0 +1,147 @@
+"""What processes and the registry say to each other beside the events of the protocol.
+
+On `smcp.v1.<office>.server.<role>.<name>.<verb>` (the sender is the member named in the subject):
+
+| verb | body | header | reply |
+|---|---|---|---|
+| `join_office` | EnterOfficeReq | `Smcp-Claim` | `Joined`, or an error: 403 refused (its message is the ack's "why"), 503 |
+| `leave_office` | LeaveOfficeReq | `Smcp-Claim` | `Left`, or 4103 where it is not in that office, 503 |
+| `list_room` | ListRoomReq | `Smcp-After` | ListRoomRet |
+| `confirm` | empty | `Smcp-Claim` | `Confirmed`: read from the view, so it works without quorum |
+| `find` | `FindComputer` | | `Found`: the question after "no responder" |
+| `update_*`, `tool_call_cancel` | as the event | | empty; the registry publishes the notification |
+
+On `smcp.hosts.v1.<credential>.<process>.<verb>`:
+
+| verb | who asks whom | body | reply |
+|---|---|---|---|
+| `lease` | process → registry | `LeaseRenewal` | `LeaseState`, or 503 without quorum |
+| `assert` | gateway → registry | `Assertion` | `AssertionResult` |
+| `alive` | registry → process | `AliveQuestion` | `AliveAnswer` |
+"""
+
+from enum import Enum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from smcp_proto.ids import Role
+from smcp_proto.names import Name
+from smcp_proto.schemas import SessionInfo
+
+
+class _Contract(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Claim(_Contract):
+    """Who wants a place, beside what the event says. It binds nobody: the subject does."""
+
+    session: str
+    """The connection behind the membership; opaque."""
+    credential: str
+    process: str
+    """The owner process: who answers `alive` for this session, and whose lease carries it."""
+    incarnation: str
+    """New at each claim that a session makes; `confirm` compares it."""
+    identity: str
+    """The token's subject; without authentication office, role and name. Decides who may take up a moving place."""
+    a2c_version: str | None = None
+    """As the client said it at connect; shown by list_room."""
+    announce: bool = True
+    """False claims without telling (the first step of an office switch); a second claim with True tells."""
+    capabilities: dict[str, Any] | None = None
+
+
+class Joined(_Contract):
+    revision: int
+    """Of the claimant's own record: enters and leaves up to here are older than its membership."""
+    unchanged: bool = False
+    """It was in this office already; nothing is announced."""
+
+
+class Left(_Contract):
+    revision: int
+
+
+class Confirmed(_Contract):
+    mine: bool
+    """The view holds this very claim (same owner, same incarnation)."""
+    revision: int = 0
+    view: int = 0
+    """The revision that the registry's view has reached."""
+
+
+class FindComputer(_Contract):
+    computer: Name
+
+
+class Found(_Contract):
+    member: bool
+    moving: bool = False
+
+
+class LeaseRenewal(_Contract):
+    sockets: int = 0
+    """For a gateway: the sockets it holds."""
+    members: int = 0
+
+
+class LeaseState(_Contract):
+    renewed: bool
+    """False: there was none (first time, or it ran out): assert the members again."""
+    lease_s: float
+    """How long the registries let a lease live, in seconds."""
+
+
+class Member(_Contract):
+    """One membership that a gateway holds."""
+
+    office: Name
+    role: Role
+    name: Name
+    claim: Claim
+
+
+class Assertion(_Contract):
+    members: list[Member] = Field(max_length=500)
+
+
+class AssertOutcome(str, Enum):
+    UNCHANGED = "unchanged"
+    """It stands as asserted; nothing was announced."""
+    CLAIMED = "claimed"
+    """It had been lost and is a member again; an enter is announced."""
+    REFUSED = "refused"
+    """Another has the place now."""
+    UNAVAILABLE = "unavailable"
+    """No quorum, or the question to the other owner is open: ask again."""
+
+
+class AssertedMember(_Contract):
+    outcome: AssertOutcome
+    revision: int = 0
+    why: str | None = None
+
+
+class AssertionResult(_Contract):
+    """In the order of the assertion's members."""
+
+    members: list[AssertedMember]
+
+
+class AliveQuestion(_Contract):
+    session: str | None = None
+    """None asks after the process alone."""
+
+
+class AliveAnswer(_Contract):
+    session: bool = True
+    """Whether that session is connected."""
+
+
+class Room(_Contract):
+    """An office's members as of `view`; the reply to `list_room` carries it as ListRoomRet's sessions."""
+
+    sessions: list[SessionInfo]
+    view: int

@@ -1,0 +1,121 @@
+"""Every subject of the system, built and taken apart in this one file.
+
+    smcp.v1.<office>.client.<computer>.<verb>           request   gateway → the owner of that Computer
+    smcp.v1.<office>.server.<role>.<name>.<verb>        request   a member → registry (queue group `registry`)
+    smcp.v1.<office>.notify.<verb>                      publish   registry only → everyone in the office
+    smcp.hosts.v1.<credential>.<process>.<verb>         request   a process's lease, its members; `alive` asked of it
+
+Names stand encoded in them (`smcp_proto.names`), so each is one token.
+"""
+
+from dataclasses import dataclass
+from typing import Final, cast, get_args
+
+from smcp_proto.ids import AgentName, ComputerName, CredentialName, OfficeId, ProcessId, Role
+from smcp_proto.names import decode_name, encode_name
+
+ROOT: Final = "smcp.v1"
+HOSTS: Final = "smcp.hosts.v1"
+
+OWNER_QUEUE: Final = "owner"
+REGISTRY_QUEUE: Final = "registry"
+
+SERVER_ALL: Final = f"{ROOT}.*.server.*.*.*"
+"""What registries serve: every `server:*` event of every member."""
+HOSTS_LEASE_ALL: Final = f"{HOSTS}.*.*.lease"
+HOSTS_ASSERT_ALL: Final = f"{HOSTS}.*.*.assert"
+
+
+def client(office: str, computer: str, verb: str) -> str:
+    """Ask the owner of a Computer."""
+    return f"{ROOT}.{encode_name(office)}.client.{encode_name(computer)}.{verb}"
+
+
+def client_all(office: str, computer: str) -> str:
+    """What the owner of a Computer serves."""
+    return f"{ROOT}.{encode_name(office)}.client.{encode_name(computer)}.*"
+
+
+def server(office: str, role: Role, name: str, verb: str) -> str:
+    """Ask the registry, as a member (or as one who wants to become one)."""
+    return f"{ROOT}.{encode_name(office)}.server.{role}.{encode_name(name)}.{verb}"
+
+
+def notify(office: str, verb: str) -> str:
+    return f"{ROOT}.{encode_name(office)}.notify.{verb}"
+
+
+def notify_all(office: str) -> str:
+    """What everyone in an office listens to."""
+    return f"{ROOT}.{encode_name(office)}.notify.*"
+
+
+def hosts(credential: str, process: str, verb: str) -> str:
+    """Ask the registry about a process of that credential (`lease`, `assert`), or the process (`alive`)."""
+    return f"{HOSTS}.{encode_name(credential)}.{process}.{verb}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSubject:
+    """Who asks the registry for what: read from the subject, which NATS permissions bind to the sender."""
+
+    office: OfficeId
+    role: Role
+    name: ComputerName | AgentName
+    verb: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSubject:
+    office: OfficeId
+    computer: ComputerName
+    verb: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostSubject:
+    credential: CredentialName
+    process: ProcessId
+    verb: str
+
+
+def parse_server(subject: str) -> ServerSubject:
+    """Raises ValueError where the subject is not of the form."""
+    root, version, office, kind, role, name, verb = _split(subject, 7)
+    if f"{root}.{version}" != ROOT or kind != "server" or role not in get_args(Role):
+        raise ValueError("not a subject of the registry")
+    sender = decode_name(name)
+    return ServerSubject(
+        office=OfficeId(decode_name(office)),
+        role=cast(Role, role),
+        name=AgentName(sender) if role == "agent" else ComputerName(sender),
+        verb=verb,
+    )
+
+
+def parse_client(subject: str) -> ClientSubject:
+    """Raises ValueError where the subject is not of the form."""
+    root, version, office, kind, computer, verb = _split(subject, 6)
+    if f"{root}.{version}" != ROOT or kind != "client":
+        raise ValueError("not a subject of a Computer")
+    return ClientSubject(OfficeId(decode_name(office)), ComputerName(decode_name(computer)), verb)
+
+
+def parse_host(subject: str) -> HostSubject:
+    """Raises ValueError where the subject is not of the form."""
+    root, hosts_token, version, credential, process, verb = _split(subject, 6)
+    if f"{root}.{hosts_token}.{version}" != HOSTS:
+        raise ValueError("not a subject of a process")
+    return HostSubject(CredentialName(decode_name(credential)), ProcessId(process), verb)
+
+
+def verb_of(subject: str) -> str:
+    """The last token."""
+    return subject.rpartition(".")[2]
+
+
+def _split(subject: str, tokens: int) -> list[str]:
+    parts = subject.split(".")
+    if len(parts) != tokens:
+        raise ValueError("a subject of another form")
+    return parts

@@ -1,0 +1,111 @@
+"""The flat error of the wire, ``{"code": int, "message": str, "details": {...}}``, and its codes.
+
+Code raises a `SmcpError`; the door (``smcp_bus.dispatch``) turns it into an `ErrorBody`. Everything else that
+is raised becomes a 500 without its text: no text of an internal exception ever reaches a peer.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+
+class ErrorCode(IntEnum):
+    """What went wrong, for programs."""
+
+    MALFORMED = 400
+    NOT_AUTHENTICATED = 401
+    NOT_ALLOWED = 403
+    NOT_FOUND = 404
+    TIMED_OUT = 408
+    TOO_LARGE = 413
+    RATE_LIMITED = 429
+    INTERNAL = 500
+    UNAVAILABLE = 503
+    VERSION_REFUSED = 4008
+    NOT_IN_OFFICE = 4103
+
+
+class ErrorBody(BaseModel):
+    """The error as a peer receives it. `details` is absent where there is nothing to add."""
+
+    code: int
+    message: str
+    details: dict[str, Any] = Field(default_factory=dict)
+
+
+class SmcpError(Exception):
+    """An error that a peer may see: its code, its message and its details go over the wire as they are."""
+
+    code: ErrorCode = ErrorCode.INTERNAL
+
+    def __init__(self, message: str, *, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details: dict[str, Any] = dict(details or {})
+
+    def body(self) -> ErrorBody:
+        return ErrorBody(code=int(self.code), message=self.message, details=self.details)
+
+
+class Malformed(SmcpError):
+    """The request is not what the catalog says. `details.field` names the field."""
+
+    code = ErrorCode.MALFORMED
+
+
+class NotAuthenticated(SmcpError):
+    code = ErrorCode.NOT_AUTHENTICATED
+
+
+class NotAllowed(SmcpError):
+    code = ErrorCode.NOT_ALLOWED
+
+
+class NotFound(SmcpError):
+    """No such Computer in the caller's office; one in another office is not told apart from none."""
+
+    code = ErrorCode.NOT_FOUND
+
+
+class TimedOut(SmcpError):
+    code = ErrorCode.TIMED_OUT
+
+
+class TooLarge(SmcpError):
+    """A body above a limit. `details.limit` and, where known, `details.size` are in bytes."""
+
+    code = ErrorCode.TOO_LARGE
+
+
+class RateLimited(SmcpError):
+    code = ErrorCode.RATE_LIMITED
+
+
+class Internal(SmcpError):
+    code = ErrorCode.INTERNAL
+
+
+class Unavailable(SmcpError):
+    """Not now. `details.may_have_run` is true where a call may have run although no answer came."""
+
+    code = ErrorCode.UNAVAILABLE
+
+
+class VersionRefused(SmcpError):
+    code = ErrorCode.VERSION_REFUSED
+
+
+class NotInOffice(SmcpError):
+    code = ErrorCode.NOT_IN_OFFICE
+
+
+ERRORS: Mapping[int, type[SmcpError]] = {
+    int(kind.code): kind
+    for kind in (
+        Malformed, NotAuthenticated, NotAllowed, NotFound, TimedOut, TooLarge, RateLimited, Internal,
+        Unavailable, VersionRefused, NotInOffice,
+    )
+}  # fmt: skip
+"""The class for each code: what a client raises for an error it received."""

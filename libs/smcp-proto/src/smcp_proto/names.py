@@ -1,0 +1,62 @@
+"""Names of offices, Agents and Computers: what is a legal one, and how it stands in a subject or a key.
+
+A name is user text (Chinese, spaces, dots, ``*`` and ``>`` are fine). Inside a NATS subject or a JetStream
+key it is one token of ``[A-Za-z0-9_=-]``: letters, digits, ``_`` and ``-`` stay, every other UTF-8 byte
+becomes ``=XX`` (upper-case hex). The encoding is reversible, and no name can widen a subject.
+"""
+
+import re
+import unicodedata
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+MAX_NAME_LENGTH = 128
+"""Characters (code points after NFC)."""
+
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+_ESCAPES = tuple(chr(byte) if byte in _PLAIN else f"={byte:02X}" for byte in range(256))
+_TOKEN = re.compile(r"(?:[A-Za-z0-9_-]|=[0-9A-F]{2})+")
+_REFUSED_CATEGORIES = frozenset({"Cc", "Cs"})
+
+
+def check_name(value: str) -> str:
+    """Return `value` in NFC.
+
+    Raises:
+        ValueError: it is empty, longer than 128 characters, or holds a control character or a lone surrogate.
+    """
+    name = value if value.isascii() else unicodedata.normalize("NFC", value)
+    if not 1 <= len(name) <= MAX_NAME_LENGTH:
+        raise ValueError(f"a name has 1 to {MAX_NAME_LENGTH} characters, this one has {len(name)}")
+    if name.isascii() and name.isprintable():
+        return name
+    if any(unicodedata.category(character) in _REFUSED_CATEGORIES for character in name):
+        raise ValueError("a name holds no control characters")
+    return name
+
+
+Name = Annotated[str, Field(strict=True), AfterValidator(check_name)]
+"""A checked name, as a type for pydantic models."""
+
+
+def encode_name(name: str) -> str:
+    """Return the token that stands for a checked name in subjects and keys."""
+    if name.isascii() and name.replace("_", "a").replace("-", "a").isalnum():
+        return name
+    return "".join(_ESCAPES[byte] for byte in name.encode())
+
+
+def decode_name(token: str) -> str:
+    """Return the name that a token stands for.
+
+    Raises:
+        ValueError: `token` is not what `encode_name` makes of any checked name.
+    """
+    if not _TOKEN.fullmatch(token):
+        raise ValueError("not an encoded name")
+    raw = re.sub(rb"=([0-9A-F]{2})", lambda match: bytes.fromhex(match[1].decode()), token.encode())
+    name = check_name(raw.decode())
+    if encode_name(name) != token:
+        raise ValueError("not an encoded name")
+    return name
