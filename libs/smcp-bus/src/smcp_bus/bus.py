@@ -96,9 +96,7 @@ class Bus(Protocol):
         """
         ...
 
-    async def serve(
-        self, subject: str, handler: RequestHandler, *, queue: str = "", limit: int = 1024
-    ) -> Subscription:
+    async def serve(self, subject: str, handler: RequestHandler, *, queue: str = "", limit: int = 1024) -> Subscription:
         """Answer the requests that arrive on `subject`, as a member of the queue group `queue`.
 
         Returns once the server knows the subscription (flushed): a request sent after that finds it.

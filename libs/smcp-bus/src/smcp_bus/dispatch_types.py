@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
-
-from smcp_bus.bus import NO_HEADERS, Headers
 from smcp_proto.catalog_row import Row
 from smcp_proto.ids import Role
+
+from smcp_bus.bus import NO_HEADERS, Headers
 
 
 @dataclass(frozen=True, slots=True)

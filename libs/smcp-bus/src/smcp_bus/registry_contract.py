@@ -4,7 +4,7 @@ On `smcp.v1.<office>.server.<role>.<name>.<verb>` (the sender is the member name
 
 | verb | body | header | reply |
 |---|---|---|---|
-| `join_office` | EnterOfficeReq | `Smcp-Claim` | `Joined`, or an error: 403 refused (its message is the ack's "why"), 503 |
+| `join_office` | EnterOfficeReq | `Smcp-Claim` | `Joined`; 403 refused (its message is the ack's "why"); 503 |
 | `leave_office` | LeaveOfficeReq | `Smcp-Claim` | `Left`, or 4103 where it is not in that office, 503 |
 | `list_room` | ListRoomReq | `Smcp-After` | ListRoomRet |
 | `confirm` | empty | `Smcp-Claim` | `Confirmed`: read from the view, so it works without quorum |
@@ -20,11 +20,10 @@ On `smcp.hosts.v1.<credential>.<process>.<verb>`:
 | `alive` | registry → process | `AliveQuestion` | `AliveAnswer` |
 """
 
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
-
 from smcp_proto.ids import Role
 from smcp_proto.names import Name
 from smcp_proto.schemas import SessionInfo
@@ -107,7 +106,7 @@ class Assertion(_Contract):
     members: list[Member] = Field(max_length=500)
 
 
-class AssertOutcome(str, Enum):
+class AssertOutcome(StrEnum):
     UNCHANGED = "unchanged"
     """It stands as asserted; nothing was announced."""
     CLAIMED = "claimed"

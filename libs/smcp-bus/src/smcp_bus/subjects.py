@@ -87,7 +87,7 @@ def parse_server(subject: str) -> ServerSubject:
     sender = decode_name(name)
     return ServerSubject(
         office=OfficeId(decode_name(office)),
-        role=cast(Role, role),
+        role=cast("Role", role),
         name=AgentName(sender) if role == "agent" else ComputerName(sender),
         verb=verb,
     )

@@ -1,0 +1,51 @@
+"""Who may say what: a pure function of the event's row, the caller and the request.
+
+The caller is what the transport knows (a session, a subject). What a payload says about its sender is only ever
+compared with that.
+"""
+
+from typing import Any
+
+from smcp_proto.catalog_row import Row
+from smcp_proto.errors import NotAllowed, NotInOffice
+
+from smcp_bus.dispatch_types import Caller
+
+JOIN = "server:join_office"
+LEAVE = "server:leave_office"
+
+
+def authorize(row: Row, caller: Caller, request: Any) -> None:
+    """Let the request through, or raise.
+
+    Raises:
+        NotInOffice: the caller is in no office, and the event needs one.
+        NotAllowed: the event is not for the caller's role, or the request speaks for somebody else or about
+            another office. `details.field` names the field.
+    """
+    if row.event == JOIN:
+        _same(caller.role, request.role, "role", "the role of a connection cannot change")
+        _same(caller.name, request.name, "name", "the name of a connection cannot change")
+        return
+    if caller.role is not None and caller.role not in row.senders:
+        raise NotAllowed(f"{row.event} is not for a member of role {caller.role}")
+    if caller.office is None:
+        raise NotInOffice(f"{row.event} needs a member of an office; join one first")
+    if row.event == LEAVE:
+        return  # leaving an office one is not in is refused by the registry, with its own words
+    if "agent" in row.senders:
+        _same(caller.name, getattr(request, "agent", None), "agent", "an Agent speaks for itself only")
+    elif "computer" in row.senders:
+        _same(caller.name, getattr(request, "computer", None), "computer", "a Computer speaks for itself only")
+    office = getattr(request, "office_id", None) or getattr(request, "roomId", None)
+    _same(
+        caller.office,
+        office,
+        "office_id" if hasattr(request, "office_id") else "roomId",
+        "only one's own office",
+    )
+
+
+def _same(known: str | None, said: str | None, field: str, why: str) -> None:
+    if known is not None and said is not None and known != said:
+        raise NotAllowed(why, details={"field": field})

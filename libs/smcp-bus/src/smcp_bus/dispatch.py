@@ -1,0 +1,155 @@
+"""The one door: every request of every transport goes through `Door.dispatch`.
+
+It alone validates, authorises, traces, and maps exceptions. The Socket.IO server and the bus are thin transports in
+front of it; what is behind it are typed handlers.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import orjson
+from pydantic import BaseModel, ValidationError
+from smcp_proto.catalog_row import Row, TimeClass
+from smcp_proto.errors import ErrorBody, Malformed, Unavailable
+from smcp_proto.validation import malformed
+
+from smcp_bus.authorize import authorize
+from smcp_bus.bus import NO_HEADERS, Headers
+from smcp_bus.dispatch_types import Answer, Call, Caller, Handler, RawJson
+from smcp_bus.exception_table import error_body
+from smcp_bus.headers import REQ_ID
+from smcp_bus.tracing import Tracing, no_tracing, record_outcome
+
+SECONDS: Final[Mapping[TimeClass, float]] = {
+    TimeClass.QUERY: 30.0,
+    TimeClass.ROOM: 10.0,
+    TimeClass.NOTICE: 10.0,
+    TimeClass.CALL: 3600.0,
+}
+"""How long the server side takes at most; a CALL's request says it itself (`timeout`)."""
+
+Observe = Callable[[Call], AbstractContextManager[object]]
+"""What a process does round every call (log fields); given by the composition root."""
+
+
+class Door:
+    """Dispatches events to handlers.
+
+    Args:
+        handlers: by event name. An event of the catalog without one answers 503.
+        tracing: opens the span of a request (`tracing.client_spans()`, `tracing.bus_spans()`).
+        observe: entered round every call, for log fields.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        *,
+        tracing: Tracing = no_tracing,
+        observe: Observe | None = None,
+    ) -> None:
+        self._handlers = dict(handlers)
+        self._tracing = tracing
+        self._observe = observe
+
+    async def dispatch(
+        self,
+        row: Row,
+        caller: Caller,
+        body: object,
+        *,
+        deadline: float | None = None,
+        headers: Headers = NO_HEADERS,
+    ) -> Answer:
+        """Answer one request.
+
+        Args:
+            body: the event's JSON: bytes as they came, or the object that a transport has parsed already.
+            deadline: when the caller stops waiting, in loop time (seconds); None: what the row's class says.
+
+        Never raises but `asyncio.CancelledError`: every failure is an answer.
+        """
+        try:
+            payload, raw = _parse(body)
+            request = _validate(row, payload)
+        except Malformed as error:
+            return failed(error.body())
+        if deadline is None:
+            deadline = asyncio.get_running_loop().time() + _seconds(row, request)
+        call = Call(row, caller, _req_id(payload, headers), deadline, payload, raw, headers)
+        if self._observe is None:
+            return await self._traced(call, request)
+        with self._observe(call):
+            return await self._traced(call, request)
+
+    async def _traced(self, call: Call, request: Any) -> Answer:
+        if self._tracing is no_tracing:
+            return await self._handle(call, request)
+        with self._tracing(call) as span:
+            answer = await self._handle(call, request)
+            record_outcome(span, answer)
+            return answer
+
+    async def _handle(self, call: Call, request: Any) -> Answer:
+        try:
+            authorize(call.row, call.caller, request)
+            handler = self._handlers.get(call.row.event, _not_available)
+            return _answer(await handler(request, call))
+        except Exception as error:  # noqa: BLE001 -- the door is where every exception becomes an answer
+            return failed(error_body(error))
+
+
+async def _not_available(request: Any, call: Call) -> None:
+    raise Unavailable(f"{call.row.event} is not available here")
+
+
+def failed(body: ErrorBody) -> Answer:
+    """The answer that carries a flat error."""
+    return Answer(orjson.dumps(body.model_dump()), error=body.code)
+
+
+def _answer(result: BaseModel | RawJson | None) -> Answer:
+    match result:
+        case None:
+            return Answer(b"")
+        case RawJson(body=body):
+            return Answer(body)
+        case _:
+            # what the handler set is what goes: the pages tell an absent key from a null one
+            return Answer(result.model_dump_json(by_alias=True, exclude_unset=True).encode())
+
+
+def _parse(body: object) -> tuple[Mapping[str, Any], bytes | None]:
+    raw = None
+    if isinstance(body, bytes):
+        raw = body
+        try:
+            body = orjson.loads(body) if body else {}
+        except orjson.JSONDecodeError:
+            raise Malformed("the request is not JSON") from None
+    if not isinstance(body, dict):
+        raise Malformed("the request is not a JSON object")
+    return body, raw
+
+
+def _validate(row: Row, payload: Mapping[str, Any]) -> BaseModel:
+    try:
+        return row.request.model_validate(payload)
+    except ValidationError as error:
+        raise malformed(error) from None
+
+
+def _seconds(row: Row, request: Any) -> float:
+    if row.time_class is TimeClass.CALL:
+        return float(getattr(request, "timeout", SECONDS[TimeClass.QUERY]))
+    return SECONDS[row.time_class]
+
+
+def _req_id(payload: Mapping[str, Any], headers: Headers) -> str:
+    req_id = payload.get("req_id")
+    if isinstance(req_id, str):
+        return req_id
+    return headers.get(REQ_ID) or uuid.uuid4().hex

@@ -1,0 +1,31 @@
+"""The one table that turns what a handler raises into what a peer may read."""
+
+import logging
+
+from smcp_proto.errors import ErrorBody, Internal, SmcpError, TimedOut, TooLarge, Unavailable
+
+from smcp_bus import errors as bus_errors
+
+_log = logging.getLogger("smcp_bus.door")
+
+
+def to_smcp_error(error: Exception) -> SmcpError:
+    """The error for the peer. What is not known here is logged with its text, and is a 500 without it."""
+    match error:
+        case SmcpError():
+            return error
+        case bus_errors.BodyTooLarge(size=size, limit=limit):
+            return TooLarge("the body is too large", details={"size": size, "limit": limit})
+        case bus_errors.NoResponder() | bus_errors.NotConnected():
+            return Unavailable("not available now", details={"may_have_run": False})
+        case bus_errors.ConnectionLost() | bus_errors.TransferFailed():
+            return Unavailable("the connection broke before the answer came", details={"may_have_run": True})
+        case bus_errors.RequestTimedOut():
+            return TimedOut("no answer in time")
+        case _:
+            _log.error("a handler failed", exc_info=error)
+            return Internal("internal error")
+
+
+def error_body(error: Exception) -> ErrorBody:
+    return to_smcp_error(error).body()

@@ -1,0 +1,100 @@
+"""The gate of an owner: whether this process may run what arrives for its Computers.
+
+Who serves a Computer's subject is a member of the queue group `owner`, and nats-py subscribes again by itself after a
+broken connection. So the gate is closed from the moment the connection breaks until the registry has confirmed
+the claim again, and also when the process itself stood still (a suspended host): its place may be another's now.
+While it is closed, every request is answered 503 with the header `Smcp-Not-Run`, and nothing is run.
+"""
+
+import asyncio
+import logging
+
+import orjson
+from smcp_proto.errors import ErrorCode, Unavailable
+
+from smcp_bus.bus import Bus, Connection, Incoming, Reply, RequestHandler
+from smcp_bus.headers import ERROR, NOT_RUN
+
+_log = logging.getLogger("smcp_bus.owner")
+
+_CLOSED_REPLY = Reply(
+    orjson.dumps(Unavailable("this Computer is being confirmed; ask again").body().model_dump()),
+    {ERROR: str(int(ErrorCode.UNAVAILABLE)), NOT_RUN: "1"},
+)
+
+
+class OwnerGate:
+    """Closed at first. `run()` must be running for as long as the gate is used.
+
+    Args:
+        lease_s: after half of it without a beat of the loop the process is taken to have stood still.
+    """
+
+    def __init__(self, bus: Bus, *, lease_s: float) -> None:
+        self._bus = bus
+        self._longest_silence = lease_s / 2
+        self._open = False
+        self._generation = 0
+        self._closed = asyncio.Event()
+        self._closed.set()
+        self._loop = asyncio.get_running_loop()
+        self._beat = self._loop.time()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request may run now. Closes the gate by itself where the loop stood still."""
+        if self._open and self._loop.time() - self._beat > self._longest_silence:
+            self.close("the process stood still")
+        return self._open
+
+    @property
+    def generation(self) -> int:
+        """Changes at each closing: taken before a claim is confirmed, given to `open` afterwards."""
+        return self._generation
+
+    def open(self, generation: int) -> bool:
+        """Open the gate, unless it was closed since `generation` was taken. Returns whether it is open."""
+        if generation != self._generation or not self._bus.connected:
+            return False
+        self._beat = self._loop.time()
+        self._open = True
+        self._closed.clear()
+        return True
+
+    def close(self, why: str) -> None:
+        """Close it now; what runs goes on, nothing new begins."""
+        if self._open:
+            _log.info("the gate is closed: %s", why)
+        self._open = False
+        self._generation += 1
+        self._closed.set()
+
+    async def wait_closed(self) -> None:
+        """Return when the gate is closed: time to have the claim confirmed."""
+        await self._closed.wait()
+
+    def guard(self, handler: RequestHandler) -> RequestHandler:
+        """`handler` behind the gate."""
+
+        async def guarded(incoming: Incoming) -> Reply:
+            if not self.is_open:
+                return _CLOSED_REPLY
+            return await handler(incoming)
+
+        return guarded
+
+    async def run(self) -> None:
+        """Watch the connection and the clock until cancelled; the gate is closed afterwards."""
+        unwatch = self._bus.watch(self._on_connection)
+        try:
+            while True:
+                if self.is_open or not self._open:  # asking closes it where the loop stood still
+                    self._beat = self._loop.time()
+                await asyncio.sleep(self._longest_silence / 4)
+        finally:
+            unwatch()
+            self.close("stopped")
+
+    def _on_connection(self, connection: Connection) -> None:
+        if connection is Connection.DOWN:
+            self.close("the connection to NATS broke")

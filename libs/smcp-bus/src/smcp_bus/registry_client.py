@@ -1,0 +1,167 @@
+"""How a process asks the registries: the same questions for gateways and native Computers.
+
+Every question is bounded. One that nobody answered (a registry that was just restarted, or is suspended) is asked again
+while there is time: joins and leaves are idempotent by their claim.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import orjson
+from pydantic import BaseModel, ValidationError
+from smcp_proto.errors import ERRORS, ErrorBody, Internal, SmcpError, Unavailable
+from smcp_proto.ids import Role
+from smcp_proto.schemas import ListRoomRet
+
+from smcp_bus import subjects
+from smcp_bus.bus import NO_HEADERS, Bus, Headers, Reply
+from smcp_bus.errors import NoResponder, RequestTimedOut
+from smcp_bus.headers import AFTER, CLAIM, ERROR, REQ_ID
+from smcp_bus.registry_contract import (
+    Assertion,
+    AssertionResult,
+    Claim,
+    Confirmed,
+    FindComputer,
+    Found,
+    Joined,
+    LeaseRenewal,
+    LeaseState,
+    Left,
+)
+from smcp_bus.tracing import trace_headers
+
+Model = TypeVar("Model", bound=BaseModel)
+
+ROOM_S: Final = 10.0
+"""How long a question to the registries takes at most, tries included (seconds)."""
+TRY_S: Final = 2.5
+"""How long one try waits: a suspended registry is one of several."""
+FIRST_PAUSE_S: Final = 0.02
+LONGEST_PAUSE_S: Final = 0.5
+
+
+class RegistryClient:
+    """Args:
+    credential, process: the owner process that this client speaks for.
+    """
+
+    def __init__(self, bus: Bus, *, credential: str, process: str) -> None:
+        self._bus = bus
+        self.credential = credential
+        self.process = process
+
+    async def join(self, office: str, role: Role, name: str, claim: Claim, body: bytes, *, req_id: str = "") -> Joined:
+        """Claim a place. `body` is the EnterOfficeReq as it came.
+
+        Raises:
+            NotAllowed: refused; its message says why.
+            Unavailable: no quorum, no registry, or the question to the present owner is open.
+        """
+        headers = {CLAIM: claim.model_dump_json(exclude_none=True)} | _req_id_header(req_id)
+        return await self._ask(subjects.server(office, role, name, "join_office"), body, Joined, headers)
+
+    async def leave(self, office: str, role: Role, name: str, claim: Claim, *, req_id: str = "") -> Left:
+        """Give the place up.
+
+        Raises:
+            NotInOffice: the claim is not the member there.
+            Unavailable: as for `join`.
+        """
+        headers = {CLAIM: claim.model_dump_json(exclude_none=True)} | _req_id_header(req_id)
+        body = orjson.dumps({"office_id": office})
+        return await self._ask(subjects.server(office, role, name, "leave_office"), body, Left, headers)
+
+    async def list_room(self, office: str, role: Role, name: str, body: bytes, *, after: int) -> bytes:
+        """ListRoomRet as JSON. `after` is the revision of the asker's own join: the view has reached it."""
+        subject = subjects.server(office, role, name, "list_room")
+        reply = await self._send(subject, body, {AFTER: str(after)})
+        return reply.body
+
+    async def room(self, office: str, role: Role, name: str, *, after: int, req_id: str) -> ListRoomRet:
+        """The members of an office, asked by one of them."""
+        body = orjson.dumps({"agent": name, "req_id": req_id, "office_id": office})
+        return _read(ListRoomRet, await self.list_room(office, role, name, body, after=after))
+
+    async def confirm(self, office: str, role: Role, name: str, claim: Claim, *, timeout: float = TRY_S) -> Confirmed:
+        """Whether the registry's view still holds this very claim; works without quorum."""
+        headers = {CLAIM: claim.model_dump_json(exclude_none=True)}
+        subject = subjects.server(office, role, name, "confirm")
+        return await self._ask(subject, b"", Confirmed, headers, timeout=timeout)
+
+    async def find(self, office: str, role: Role, name: str, computer: str, *, timeout: float) -> Found:
+        """Asked once after "no responder": is that Computer a member at all?"""
+        body = FindComputer(computer=computer).model_dump_json().encode()
+        return await self._ask(subjects.server(office, role, name, "find"), body, Found, timeout=timeout)
+
+    async def tell(self, office: str, role: Role, name: str, verb: str, body: bytes, *, req_id: str = "") -> None:
+        """An event that becomes a notification: `update_*`, `tool_call_cancel`."""
+        await self._send(subjects.server(office, role, name, verb), body, _req_id_header(req_id))
+
+    async def renew_lease(self, renewal: LeaseRenewal, *, timeout: float = ROOM_S) -> LeaseState:
+        subject = subjects.hosts(self.credential, self.process, "lease")
+        return await self._ask(subject, renewal.model_dump_json().encode(), LeaseState, timeout=timeout)
+
+    async def assert_members(self, assertion: Assertion) -> AssertionResult:
+        """What this gateway holds, after a reconnect or a lapsed lease; at most 500 a batch."""
+        subject = subjects.hosts(self.credential, self.process, "assert")
+        return await self._ask(subject, assertion.model_dump_json(exclude_none=True).encode(), AssertionResult)
+
+    async def _ask(
+        self,
+        subject: str,
+        body: bytes,
+        model: type[Model],
+        headers: Headers = NO_HEADERS,
+        *,
+        timeout: float = ROOM_S,
+    ) -> Model:
+        return _read(model, (await self._send(subject, body, headers, timeout=timeout)).body)
+
+    async def _send(self, subject: str, body: bytes, headers: Headers, *, timeout: float = ROOM_S) -> Reply:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        pause = FIRST_PAUSE_S
+        headers = {**headers, **trace_headers()}
+        longest_try = min(TRY_S, timeout / 2)
+        tried = False
+        while True:
+            left = deadline - loop.time()
+            if left <= 0:
+                raise Unavailable("no registry answered", details={"may_have_run": tried})
+            try:
+                reply = await self._bus.request(subject, body, timeout=min(left, longest_try), headers=headers)
+            except NoResponder:
+                await asyncio.sleep(min(left, pause * random.uniform(0.5, 1.5)))  # noqa: S311 -- not a secret
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+            except RequestTimedOut:
+                tried = True
+            else:
+                if ERROR in reply.headers:
+                    raise to_error(reply)
+                return reply
+
+
+def to_error(reply: Reply) -> SmcpError:
+    """The error that a reply carries, as the exception to raise."""
+    try:
+        body = ErrorBody.model_validate_json(reply.body)
+    except ValidationError:
+        return Internal("the other side sent an error that cannot be read")
+    kind = ERRORS.get(body.code, Internal)
+    return kind(body.message, details=body.details)
+
+
+def _read(model: type[Model], body: bytes) -> Model:
+    if not body:
+        body = b"{}"
+    try:
+        return model.model_validate_json(body)
+    except ValidationError:
+        raise Internal("the registry sent an answer that cannot be read") from None
+
+
+def _req_id_header(req_id: str) -> Mapping[str, Any]:
+    return {REQ_ID: req_id} if req_id else {}
