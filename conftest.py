@@ -1,0 +1,3 @@
+"""Shared fixtures for every package's tests."""
+
+pytest_plugins = ["smcp_testing.plugin"]

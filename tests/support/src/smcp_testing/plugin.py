@@ -1,0 +1,45 @@
+"""The fixtures of all tests, loaded by the root `conftest.py`."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from smcp_testing.leaks import assert_no_child_processes_beside, assert_no_tasks_beside, child_processes
+from smcp_testing.nats_process import NatsServer
+
+
+@pytest_asyncio.fixture
+async def nats_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    """A real nats-server of this test's own, with JetStream and open permissions, on a free port of 127.0.0.1."""
+    server = NatsServer(tmp_path / "nats")
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@pytest.fixture
+def nats_url(nats_server: NatsServer) -> str:
+    return nats_server.url
+
+
+@pytest_asyncio.fixture
+async def _no_task_left() -> AsyncIterator[None]:
+    before = {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+    yield
+    await assert_no_tasks_beside(before)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test: no child process stays, and after an async one no task of its loop."""
+    before = child_processes()
+    if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
+        request.getfixturevalue("_no_task_left")
+    yield
+    assert_no_child_processes_beside(before)
