@@ -1,0 +1,167 @@
+"""The one table of all events: what they carry, who may send them, how they are acknowledged.
+
+Both doors, the documents and the tests are driven from it. Adding an event is adding a row and a handler.
+"""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Literal
+
+from pydantic import BaseModel
+
+from smcp_proto import schemas
+from smcp_proto.catalog_row import Ack, Row, SizeClass, TimeClass
+from smcp_proto.ids import Role
+
+Prefix = Literal["client", "server", "notify"]
+
+AGENT: Final[frozenset[Role]] = frozenset({"agent"})
+COMPUTER: Final[frozenset[Role]] = frozenset({"computer"})
+MEMBER: Final[frozenset[Role]] = frozenset({"agent", "computer"})
+NOBODY: Final[frozenset[Role]] = frozenset()
+
+INTERNAL_VERBS: Final = frozenset({"pending"})
+"""Verbs on a Computer's subject that processes of ours use among themselves: no event of a client becomes one."""
+
+_VERB = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_RESOURCES: Final = "computer.txt, Resources 能力扩展"
+_COMPLETION: Final = "finder.txt, 自动补全"
+_CAPABILITIES: Final = "computer.txt, Resources 能力扩展 4.2"
+_UNKNOWN: Final = "design, unknown events"
+
+
+def verb_of(event: str) -> str:
+    """An event's last token on the bus: what follows the prefix, with `_` for `/`."""
+    return event.partition(":")[2].replace("/", "_")
+
+
+def _client(
+    event: str,
+    request: type[BaseModel],
+    reply: type[BaseModel],
+    source: str = "",
+    *,
+    time_class: TimeClass = TimeClass.QUERY,
+    size: SizeClass = SizeClass.SMALL,
+) -> Row:
+    source = source or f"events.txt, {event}"
+    return Row(event, request, reply, AGENT, verb_of(event), Ack.REPLY, time_class, size, None, source)
+
+
+def _update(name: str, request: type[BaseModel], source: str = "") -> Row:
+    """What a Computer tells, and what the office is then told."""
+    event, notifies = f"server:{name}", f"notify:{name}"
+    source = source or f"events.txt, {event}"
+    size, time_class = SizeClass.SMALL, TimeClass.ROOM
+    return Row(event, request, None, COMPUTER, verb_of(event), Ack.NOTHING, time_class, size, notifies, source)
+
+
+def _notify(name: str, request: type[BaseModel], source: str = "", *, senders: frozenset[Role] = NOBODY) -> Row:
+    event = f"notify:{name}"
+    source = source or f"events.txt, {event}"
+    return Row(event, request, None, senders, verb_of(event), Ack.NONE, TimeClass.NOTICE, source=source)
+
+
+_ROWS: Final = (
+    # Agent → Computer
+    _client(
+        "client:tool_call", schemas.ToolCallReq, schemas.CallToolResult,
+        time_class=TimeClass.CALL, size=SizeClass.BODY,
+    ),
+    _client("client:get_config", schemas.GetComputerConfigReq, schemas.GetComputerConfigRet),
+    _client("client:get_tools", schemas.GetToolsReq, schemas.GetToolsRet),
+    _client("client:get_desktop", schemas.GetDeskTopReq, schemas.GetDeskTopRet),
+    _client("client:get_finder", schemas.GetFinderReq, schemas.GetFinderRet),
+    _client("client:resources/list", schemas.ListResourcesReq, schemas.ResourceRet, _RESOURCES),
+    _client("client:resources/read", schemas.ReadResourceReq, schemas.ResourceRet, _RESOURCES),
+    _client(
+        "client:resources/templates/list", schemas.ListResourceTemplatesReq, schemas.ResourceRet, _RESOURCES
+    ),
+    _client("client:resources/subscribe", schemas.SubscribeResourceReq, schemas.ResourceRet, _RESOURCES),
+    _client("client:resources/unsubscribe", schemas.UnsubscribeResourceReq, schemas.ResourceRet, _RESOURCES),
+    _client("client:completion/complete", schemas.CompleteReq, schemas.ResourceRet, _COMPLETION),
+    # member → registry
+    Row(
+        "server:join_office", schemas.EnterOfficeReq, None, MEMBER, "join_office",
+        Ack.DONE, TimeClass.ROOM, source="events.txt, server:join_office",
+    ),
+    Row(
+        "server:leave_office", schemas.LeaveOfficeReq, None, MEMBER, "leave_office",
+        Ack.DONE, TimeClass.ROOM, source="events.txt, server:leave_office",
+    ),
+    Row(
+        "server:list_room", schemas.ListRoomReq, schemas.ListRoomRet, MEMBER, "list_room",
+        Ack.REPLY, TimeClass.ROOM, source="events.txt, server:list_room",
+    ),
+    Row(
+        "server:tool_call_cancel", schemas.AgentCallData, None, AGENT, "tool_call_cancel",
+        Ack.NOTHING, TimeClass.ROOM, notifies="notify:tool_call_cancel", source="events.txt, Server 事件",
+    ),
+    _update("update_config", schemas.UpdateComputerConfigReq),
+    _update("update_tool_list", schemas.UpdateToolListNotification),
+    _update("update_desktop", schemas.UpdateComputerConfigReq),
+    _update("update_finder", schemas.UpdateComputerConfigReq),
+    _update("update_capabilities", schemas.UpdateCapabilitiesReq, _CAPABILITIES),
+    # what a native Computer tells the registry; one on Socket.IO says the notification itself
+    _update("resources/list_changed", schemas.ResourceListChangedNotification, _RESOURCES),
+    _update("resources/updated", schemas.ResourceUpdatedNotification, _RESOURCES),
+    # registry → office
+    _notify("enter_office", schemas.EnterOfficeNotification),
+    _notify("leave_office", schemas.LeaveOfficeNotification),
+    _notify("update_config", schemas.UpdateMCPConfigNotification),
+    _notify("update_tool_list", schemas.UpdateToolListNotification),
+    _notify("update_desktop", schemas.UpdateComputerConfigReq),
+    _notify("update_finder", schemas.UpdateComputerConfigReq),
+    _notify("tool_call_cancel", schemas.AgentCallData),
+    _notify("update_capabilities", schemas.UpdateCapabilitiesReq, _CAPABILITIES),
+    _notify(
+        "resources/list_changed", schemas.ResourceListChangedNotification, _RESOURCES, senders=COMPUTER
+    ),
+    _notify("resources/updated", schemas.ResourceUpdatedNotification, _RESOURCES, senders=COMPUTER),
+)  # fmt: skip
+
+CATALOG: Final[Mapping[str, Row]] = MappingProxyType({row.event: row for row in _ROWS})
+"""All known events by name."""
+
+_BY_VERB: Final[Mapping[tuple[str, str], Row]] = MappingProxyType(
+    {(row.event.partition(":")[0], row.verb): row for row in _ROWS}
+)
+
+
+def lookup(event: str) -> Row | None:
+    """The row of an event; also of an unknown one that is passed on as it is.
+
+    That is a `client:*`, `server:update_*` or `notify:update_*` whose verb matches `[a-z][a-z0-9_]{0,63}`, is
+    not the verb of a known row under the same prefix, and is not one of `INTERNAL_VERBS`. None: not an event.
+    """
+    known = CATALOG.get(event)
+    if known is not None:
+        return known
+    prefix, _, verb = event.partition(":")
+    if (prefix, verb) in _BY_VERB:
+        return None  # `client:resources_list` is not another way to say `client:resources/list`
+    return _unknown(prefix, verb)
+
+
+def by_verb(prefix: Prefix, verb: str) -> Row | None:
+    """The row of what arrives on the bus under `prefix` with `verb`; unknown ones as in `lookup`."""
+    return _BY_VERB.get((prefix, verb)) or _unknown(prefix, verb)
+
+
+def upstream(row: Row) -> Row | None:
+    """The `server:` row of a notification that a Computer may say itself (`notify:resources/*`)."""
+    return _BY_VERB.get(("server", row.verb)) if row.event.startswith("notify:") and row.senders else None
+
+
+def _unknown(prefix: str, verb: str) -> Row | None:
+    if not _VERB.fullmatch(verb):
+        return None
+    if prefix == "client" and verb not in INTERNAL_VERBS:
+        return _client(f"client:{verb}", schemas.UnknownClientReq, schemas.UnknownRet, _UNKNOWN, size=SizeClass.BODY)
+    if verb.startswith("update_"):
+        if prefix == "server":
+            return _update(verb, schemas.UnknownUpdate, _UNKNOWN)
+        if prefix == "notify":
+            return _notify(verb, schemas.UnknownUpdate, _UNKNOWN)
+    return None

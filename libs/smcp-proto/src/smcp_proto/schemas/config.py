@@ -1,0 +1,163 @@
+"""How a Computer's MCP servers and inputs are configured (data-structures.txt, configuration and inputs).
+
+The page writes the structures as they go over the wire; the defaults are those of computer.txt and of the settled
+answers. Strings may hold placeholders (`${input:ID}`, `${env:X}`).
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, Tag, TypeAdapter
+
+from smcp_proto.durations import IsoDuration
+from smcp_proto.names import Name
+from smcp_proto.schemas.base import AgentCallData, ServerName, Wire, absent
+from smcp_proto.schemas.tools import ToolMeta
+from smcp_proto.tagged import by_type
+
+Text = Annotated[str, Field(strict=True, min_length=1)]
+Seconds = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+
+
+class BaseMCPServerConfig(Wire):
+    """What the configurations of all MCP servers have."""
+
+    name: ServerName
+    disabled: bool = False
+    forbidden_tools: list[str] = Field(default_factory=list)
+    """Original names or aliases of tools that are neither listed nor called."""
+    tool_meta: dict[str, ToolMeta] = Field(default_factory=dict)
+    """By the tool's original name."""
+    default_tool_meta: ToolMeta | None = None
+    """Applies as a whole to a tool that has no entry in `tool_meta`."""
+    vrl: str | None = None
+    """A VRL program that transforms what the tools return."""
+
+
+class MCPServerStdioParameters(Wire):
+    """How to start an MCP server that talks over its standard streams."""
+
+    command: Text
+    args: list[str] = Field(default_factory=list)
+    env: dict[str, str] | None = None
+    """None: the default environment of the MCP SDK and nothing else."""
+    cwd: str | None = None
+    encoding: str = "utf-8"
+    encoding_error_handler: Literal["strict", "ignore", "replace"] = "strict"
+
+
+class MCPServerStdioConfig(BaseMCPServerConfig):
+    type: Literal["stdio"]
+    server_parameters: MCPServerStdioParameters
+
+
+class MCPServerStreamableHttpParameters(Wire):
+    """How to reach an MCP server over Streamable HTTP."""
+
+    url: Text
+    headers: dict[str, Any] | None = None
+    timeout: IsoDuration = "PT30S"
+    sse_read_timeout: IsoDuration = "PT5M"
+    terminate_on_close: bool = True
+
+
+class MCPServerStreamableHttpConfig(BaseMCPServerConfig):
+    type: Literal["streamable"]
+    server_parameters: MCPServerStreamableHttpParameters
+
+
+class MCPSSEParameters(Wire):
+    """How to reach an MCP server over HTTP with SSE."""
+
+    url: Text
+    headers: dict[str, Any] | None = None
+    timeout: Seconds = 5.0
+    sse_read_timeout: Seconds = 300.0
+
+
+class MCPSSEConfig(BaseMCPServerConfig):
+    type: Literal["sse"]
+    server_parameters: MCPSSEParameters
+
+
+MCPServerConfig = Annotated[
+    Annotated[MCPServerStdioConfig, Tag("type=stdio")]
+    | Annotated[MCPServerStreamableHttpConfig, Tag("type=streamable")]
+    | Annotated[MCPSSEConfig, Tag("type=sse")],
+    by_type("stdio", "streamable", "sse"),
+]
+
+
+class MCPServerInputBase(Wire):
+    """A value that is asked for when a configuration is resolved: `${input:ID}`."""
+
+    id: Text
+    description: str
+
+
+class MCPServerPromptStringInput(MCPServerInputBase):
+    type: Literal["promptString"]
+    default: str | None = None
+    password: bool | None = None
+    """Hide what is typed."""
+
+
+class MCPServerPickStringInput(MCPServerInputBase):
+    type: Literal["pickString"]
+    options: list[str]
+    default: str | None = None
+
+
+class MCPServerCommandInput(MCPServerInputBase):
+    """The value is what a program prints, stripped."""
+
+    type: Literal["command"]
+    command: Text
+    """A program, run without a shell."""
+    args: dict[str, str] | None = None
+    """Each becomes `--key value`, in this order."""
+
+
+MCPServerInput = Annotated[
+    Annotated[MCPServerPromptStringInput, Tag("type=promptString")]
+    | Annotated[MCPServerPickStringInput, Tag("type=pickString")]
+    | Annotated[MCPServerCommandInput, Tag("type=command")],
+    by_type("promptString", "pickString", "command"),
+]
+
+SERVER_CONFIG: TypeAdapter[MCPServerConfig] = TypeAdapter(MCPServerConfig)
+"""Validates one server's configuration, `name` inside."""
+
+SERVER_INPUT: TypeAdapter[MCPServerInput] = TypeAdapter(MCPServerInput)
+"""Validates one input's definition."""
+
+
+class GetComputerConfigReq(AgentCallData):
+    """`client:get_config`."""
+
+    computer: Name
+
+
+class GetComputerConfigRet(Wire):
+    """The reply to `client:get_config`. Secrets never leave the Computer: they stand as `<redacted>`."""
+
+    inputs: list[MCPServerInput] | None = absent()
+    servers: dict[str, MCPServerConfig]
+    """By the server's name."""
+
+
+class UpdateComputerConfigReq(Wire):
+    """`server:update_config`; also `server:` and `notify:` of `update_desktop` and `update_finder`."""
+
+    computer: Name
+
+
+class UpdateMCPConfigNotification(Wire):
+    """`notify:update_config`."""
+
+    computer: Name | None = absent()
+
+
+class UpdateToolListNotification(Wire):
+    """`server:update_tool_list` and `notify:update_tool_list`."""
+
+    computer: Name | None = absent()

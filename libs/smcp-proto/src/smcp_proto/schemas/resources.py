@@ -1,0 +1,243 @@
+"""Resources of MCP through the office (computer.txt, resources chapter), and completion.
+
+Every event is an envelope that says whom it concerns, round a JSON-RPC message of MCP.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from smcp_proto.names import Name
+from smcp_proto.schemas.base import ReqId as CallerReqId
+from smcp_proto.schemas.base import ServerName, Wire, absent
+from smcp_proto.schemas.jsonrpc import JsonRpcNotification, JsonRpcRequest, JsonRpcResponse
+
+Uri = Annotated[str, Field(strict=True, min_length=1, max_length=8192)]
+Cursor = Annotated[str, Field(strict=True, max_length=8192)]
+
+
+class SmcpCode(StrEnum):
+    """What went wrong with a resource (computer.txt, resources chapter, 7)."""
+
+    NOT_SUPPORTED = "SMCP_RESOURCE_NOT_SUPPORTED"
+    NOT_FOUND = "SMCP_RESOURCE_NOT_FOUND"
+    SUBSCRIPTION_NOT_SUPPORTED = "SMCP_SUBSCRIPTION_NOT_SUPPORTED"
+    RATE_LIMITED = "SMCP_RATE_LIMITED"
+
+
+class Envelope(Wire):
+    """Who is concerned: an office, a Computer in it, one of its MCP servers."""
+
+    roomId: Name  # noqa: N815 -- as on the wire
+    computerId: Name | None = absent()  # noqa: N815
+    serverId: ServerName | None = None  # noqa: N815
+    """None: the Computer finds out itself."""
+
+
+class RequestEnvelope(Envelope):
+    """An envelope that an Agent sends; `agent` and `req_id` may stand in it as in every other request."""
+
+    agent: Name | None = absent()
+    req_id: CallerReqId | None = absent()
+    traceparent: str | None = absent()
+    event: str | None = absent()
+    """The page's example repeats the event's name here; it says nothing that the event itself does not."""
+
+
+class AddressedEnvelope(RequestEnvelope):
+    """A request to one Computer."""
+
+    computerId: Name  # noqa: N815 -- here it has to be there
+
+
+class Params(Wire):
+    """Parameters of an MCP request; those reserved for later are refused by name, not silently ignored."""
+
+    @model_validator(mode="after")
+    def _reserved(self) -> Self:
+        for field in RESERVED_PARAMS:
+            if field in (self.__pydantic_extra__ or {}):
+                raise ValueError(f"{field}: not supported yet")
+        return self
+
+
+RESERVED_PARAMS = ("range", "uris")
+"""Reading a range, subscribing to several at once (computer.txt, resources chapter, 8)."""
+
+
+class ListParams(Params):
+    cursor: Cursor | None = absent()
+
+
+class UriParams(Params):
+    uri: Uri
+
+
+class ListResourcesPayload(JsonRpcRequest):
+    method: Literal["resources/list"]
+    params: ListParams | None = absent()
+
+
+class ListTemplatesPayload(JsonRpcRequest):
+    method: Literal["resources/templates/list"]
+    params: ListParams | None = absent()
+
+
+class ReadResourcePayload(JsonRpcRequest):
+    method: Literal["resources/read"]
+    params: UriParams
+
+
+class SubscribePayload(JsonRpcRequest):
+    method: Literal["resources/subscribe"]
+    params: UriParams
+
+
+class UnsubscribePayload(JsonRpcRequest):
+    method: Literal["resources/unsubscribe"]
+    params: UriParams
+
+
+class ListResourcesReq(RequestEnvelope):
+    """`client:resources/list`. Without `computerId`: over all Computers of the office."""
+
+    payload: ListResourcesPayload
+
+
+class ListResourceTemplatesReq(RequestEnvelope):
+    """`client:resources/templates/list`. Without `computerId`: over all Computers of the office."""
+
+    payload: ListTemplatesPayload
+
+
+class ReadResourceReq(AddressedEnvelope):
+    """`client:resources/read`."""
+
+    payload: ReadResourcePayload
+
+
+class SubscribeResourceReq(AddressedEnvelope):
+    """`client:resources/subscribe`."""
+
+    payload: SubscribePayload
+
+
+class UnsubscribeResourceReq(AddressedEnvelope):
+    """`client:resources/unsubscribe`."""
+
+    payload: UnsubscribePayload
+
+
+class ResourceRet(Envelope):
+    """The reply to `client:resources/*` and `client:completion/complete`: the envelope with the response in it."""
+
+    payload: JsonRpcResponse
+
+
+class Resource(Wire):
+    """An item of `resources/list`."""
+
+    uri: str
+    name: str
+    title: str | None = absent()
+    description: str | None = absent()
+    mimeType: str | None = absent()  # noqa: N815
+
+
+class ResourceContents(Wire):
+    """An item of `resources/read`: text, or a blob in Base64."""
+
+    uri: str
+    name: str | None = absent()
+    title: str | None = absent()
+    mimeType: str | None = absent()  # noqa: N815
+    text: str | None = absent()
+    blob: str | None = absent()
+
+
+class ResourceTemplate(Wire):
+    """An item of `resources/templates/list`."""
+
+    uriTemplate: str  # noqa: N815
+    name: str
+    title: str | None = absent()
+    description: str | None = absent()
+    mimeType: str | None = absent()  # noqa: N815
+
+
+class ListResourcesResult(Wire):
+    resources: list[Resource]
+    nextCursor: str | None = absent()  # noqa: N815
+
+
+class ListChangedPayload(JsonRpcNotification):
+    method: Literal["notifications/resources/list_changed"]
+
+
+class UpdatedParams(Wire):
+    uri: Uri
+    title: str | None = absent()
+
+
+class UpdatedPayload(JsonRpcNotification):
+    method: Literal["notifications/resources/updated"]
+    params: UpdatedParams
+
+
+class ResourceListChangedNotification(Envelope):
+    """`notify:resources/list_changed`; a Computer on Socket.IO says it upstream under the same name."""
+
+    payload: ListChangedPayload
+
+
+class ResourceUpdatedNotification(Envelope):
+    """`notify:resources/updated`; a Computer on Socket.IO says it upstream under the same name."""
+
+    payload: UpdatedPayload
+
+
+class CompletionReference(Wire):
+    """What is completed: a resource template by its `uri`, or a prompt by its `name`."""
+
+    type: Literal["ref/resource", "ref/prompt"]
+    uri: str | None = absent()
+    name: str | None = absent()
+
+
+class CompletionArgument(Wire):
+    name: str
+    value: str
+
+
+class CompletionContext(Wire):
+    arguments: dict[str, str] | None = absent()
+    """What was chosen before."""
+
+
+class CompletionParams(Wire):
+    ref: CompletionReference
+    argument: CompletionArgument
+    context: CompletionContext | None = absent()
+
+
+class CompletePayload(JsonRpcRequest):
+    method: Literal["completion/complete"]
+    params: CompletionParams
+
+
+class CompleteReq(AddressedEnvelope):
+    """`client:completion/complete`."""
+
+    payload: CompletePayload
+
+
+class Completion(Wire):
+    values: list[str]
+    total: int | None = absent()
+    hasMore: bool | None = absent()  # noqa: N815
+
+
+class CompleteResult(Wire):
+    completion: Completion
+    meta: dict[str, Any] | None = absent()
