@@ -1,0 +1,95 @@
+"""What the commands of all services share: `--version`, `--check-config`, and how they begin and end.
+
+A service's ``main.py`` is::
+
+    @app.command()
+    def serve(
+        version: Annotated[bool, version_option("smcp-thing")] = False,
+        check_config: Annotated[bool, check_config_option()] = False,
+    ) -> None:
+        settings = load_settings(ThingSettings)
+        serve_command("smcp-thing", settings, lambda: open_thing(settings), check_config=check_config)
+
+    def main() -> None:
+        run_app(app)
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from importlib.metadata import version
+from typing import Any, Final, NoReturn
+
+import typer
+
+from smcp_service.failure import Failure
+from smcp_service.lifecycle import run, serve_until_stopped
+from smcp_service.logging import configure_logging, get_logger
+from smcp_service.settings import ServiceSettings, shown, unknown_variables
+from smcp_service.telemetry import open_telemetry
+
+LEAVING_GRACE_S: Final = 10.0
+"""What a stopping service gets on top of its drain time, before it is stopped by force."""
+
+
+def version_option(distribution: str) -> Any:
+    """The option `--version`: prints the version of `distribution` and ends with 0."""
+
+    def show(asked: bool) -> None:
+        if asked:
+            typer.echo(f"{distribution} {version(distribution)}")
+            raise typer.Exit
+
+    return typer.Option("--version", callback=show, is_eager=True, help="Show the version and exit.")
+
+
+def check_config_option() -> Any:
+    """The option `--check-config`: read all settings, say whether they are right, and do nothing else."""
+    return typer.Option("--check-config", help="Check the configuration, print it, and exit.")
+
+
+def run_app(app: typer.Typer) -> NoReturn:
+    """Run a typer application as this process's command. A `Failure` becomes a message and its exit code."""
+    app.pretty_exceptions_enable = False  # a rich traceback shows local variables: arguments and secrets among them
+    try:
+        app()
+    except Failure as error:
+        typer.echo(f"error: {error}", err=True)
+        raise SystemExit(error.exit_code) from None
+    raise SystemExit(0)
+
+
+def serve_command(
+    service: str,
+    settings: ServiceSettings,
+    open_service: Callable[[], AbstractAsyncContextManager[object]],
+    *,
+    check_config: bool = False,
+    trace_id_key: str | None = None,
+    own_decision_key: str | None = None,
+) -> NoReturn:
+    """Log, trace and serve until a signal comes, then exit with the process's code; or only check the settings.
+
+    Does not return: raises typer.Exit. `trace_id_key` and `own_decision_key` are those of `open_telemetry`.
+    """
+    configure_logging(service, level=settings.log_level, log_format=settings.log_format)
+    log = get_logger(__name__)
+    for sentence in unknown_variables(type(settings)):
+        log.warning(sentence)
+    if check_config:
+        print_settings(settings)
+        raise typer.Exit(0)
+
+    async def serve(stop: asyncio.Event) -> None:
+        async with open_telemetry(service, trace_id_key=trace_id_key, own_decision_key=own_decision_key):
+            await serve_until_stopped(open_service(), stop, leave_within_s=settings.drain_s + LEAVING_GRACE_S)
+        log.info("stopped")
+
+    raise typer.Exit(run(serve))
+
+
+def print_settings(settings: ServiceSettings) -> None:
+    """What `--check-config` prints: the settings in force as `NAME=value` lines, secrets masked."""
+    for variable, value in shown(settings).items():
+        typer.echo(f"{variable}={value}")
+    typer.echo("the configuration is valid")

@@ -1,0 +1,110 @@
+"""`/livez` says that the process runs, `/readyz` that it can do its work.
+
+A service names its checks in a `Readiness`; it serves them with `serve_health` on a port of their own, or adds
+`health_routes` to an application that it has anyway.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+from aiohttp import web
+
+from smcp_service.failure import Failure
+
+Check = Callable[[], str | None]
+"""Asked at every request, so cheap and without waiting: None when all is well, else what is not."""
+
+_SHUTDOWN_S: Final = 1.0
+
+
+class Readiness:
+    """Whether this process can do its work: a conjunction of named checks, and not draining."""
+
+    def __init__(self) -> None:
+        self._checks: dict[str, Check] = {}
+        self._draining = False
+
+    def add(self, name: str, check: Check) -> None:
+        """Add a check. Raises ValueError if there is one of that name already."""
+        if name in self._checks:
+            raise ValueError(f"there is a check named {name} already")
+        self._checks[name] = check
+
+    def drain(self) -> None:
+        """From now on not ready: the process is stopping."""
+        self._draining = True
+
+    def problems(self) -> dict[str, str]:
+        """What keeps the process from its work, by check; empty when it is ready."""
+        problems = {name: problem for name, check in self._checks.items() if (problem := check()) is not None}
+        if self._draining:
+            problems["process"] = "stopping"
+        return problems
+
+    @property
+    def ready(self) -> bool:
+        return not self.problems()
+
+    def report(self) -> tuple[bool, dict[str, str]]:
+        """Whether it is ready, and for every check `ok` or what is wrong."""
+        problems = self.problems()
+        return not problems, dict.fromkeys(self._checks, "ok") | problems
+
+
+@dataclass(frozen=True, slots=True)
+class HealthServer:
+    """Where `/livez` and `/readyz` are answered."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
+def health_routes(readiness: Readiness) -> list[web.RouteDef]:
+    """`GET /livez` (always 200) and `GET /readyz` (200 or 503), both with a small JSON object."""
+
+    async def livez(request: web.Request) -> web.Response:
+        return _json(200, {"status": "ok"})
+
+    async def readyz(request: web.Request) -> web.Response:
+        ready, checks = readiness.report()
+        return _json(200 if ready else 503, {"status": "ok" if ready else "not ready", "checks": checks})
+
+    return [web.get("/livez", livez), web.get("/readyz", readyz)]
+
+
+@asynccontextmanager
+async def serve_health(readiness: Readiness, host: str, port: int) -> AsyncIterator[HealthServer]:
+    """Answer `/livez` and `/readyz` on `host`:`port` (0: any free port) while the body runs.
+
+    Raises `Failure` if the address cannot be had.
+    """
+    app = web.Application()
+    app.add_routes(health_routes(readiness))
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            raise Failure(f"cannot answer health checks on {host}:{port}: {error.strerror or error}") from error
+        address = runner.addresses[0]
+        yield HealthServer(host=str(address[0]), port=int(address[1]))
+    finally:
+        await runner.cleanup()
+
+
+def _json(status: int, body: dict[str, object]) -> web.Response:
+    return web.Response(
+        status=status,
+        body=orjson.dumps(body),
+        content_type="application/json",
+        headers={"Cache-Control": "no-store"},
+    )

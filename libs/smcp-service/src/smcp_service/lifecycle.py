@@ -1,0 +1,182 @@
+"""From the first line of a process to its exit code.
+
+`run` gives `main` an event loop and a `stop` event that SIGTERM and SIGINT set; leaving `main` is the end of the
+process. What `main` opens it opens with ``async with``, so that leaving drains; `serve_until_stopped` is that for
+one service. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
+
+This layer knows nothing about what a service does.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any, Final
+
+import structlog
+
+from smcp_service.failure import Failure
+
+DONE: Final = 0
+FAILED: Final = 1
+MISUSED: Final = 2
+
+Main = Callable[[asyncio.Event], Coroutine[Any, Any, int | None]]
+"""What a process does: gets the stop event, gives its exit code (None: 0)."""
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def run(main: Main) -> int:
+    """Run `main` on a new loop (uvloop where there is one) and give the exit code of the process.
+
+    The first SIGTERM or SIGINT sets the stop event, the second exits at once with 1. A `Failure` is logged as a
+    sentence, any other error with its traceback and a last line that sums it up; errors that came out of task
+    groups are told one by one.
+    """
+    log = structlog.get_logger("smcp_service.lifecycle")
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            code = runner.run(_with_signals(main))
+    except KeyboardInterrupt:
+        return FAILED  # before our handler stood, or in the moment after it was gone
+    except BaseException as error:  # the outermost edge of the process: nothing is hidden, all of it is logged
+        if isinstance(error, SystemExit | GeneratorExit):
+            raise
+        errors = list(_leaves(error))
+        for unexpected in errors:
+            if not isinstance(unexpected, Failure):
+                log.error("an error that nobody handled", exc_info=unexpected)  # noqa: TRY400 - one of several
+        log.critical("stopped by an error", error="; ".join(_sentence(each) for each in errors))
+        return max(each.exit_code if isinstance(each, Failure) else FAILED for each in errors)
+    return DONE if code is None else code
+
+
+async def serve_until_stopped(
+    service: AbstractAsyncContextManager[object], stop: asyncio.Event, *, leave_within_s: float | None = None
+) -> None:
+    """Enter `service`, wait for `stop`, and leave it, which drains it.
+
+    `stop` also ends an entering that has not finished (NATS is not there yet). A background task of the service
+    that dies ends the waiting with its error. `leave_within_s` bounds the leaving; raises `Failure` when it was
+    not enough.
+    """
+    async with AsyncExitStack() as stack:
+        entering = asyncio.timeout(None)
+        try:
+            async with entering:
+                watcher = asyncio.create_task(_expire_when_set(stop, entering))
+                try:
+                    await stack.enter_async_context(service)
+                finally:
+                    watcher.cancel()
+        except TimeoutError:
+            if entering.expired():
+                return
+            raise
+        stack.push_async_exit(_bounded_leaving(stack.pop_all(), leave_within_s))
+        await stop.wait()
+
+
+class Background:
+    """The endless tasks of a service: one that dies takes the process down, leaving the service ends them all."""
+
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        """Start `work`; `name` is what it is called in stacks and errors."""
+        task = self._group.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def cancel_all(self) -> None:
+        """End all of them; who leaves the group waits for that."""
+        for task in self._tasks:
+            task.cancel()
+
+
+@asynccontextmanager
+async def background() -> AsyncIterator[Background]:
+    """A task group whose tasks end when the body does.
+
+    The body is cancelled when one of them fails, and an `ExceptionGroup` comes out, as from `asyncio.TaskGroup`.
+    """
+    async with asyncio.TaskGroup() as group:
+        tasks = Background(group)
+        try:
+            yield tasks
+        finally:
+            tasks.cancel_all()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if sys.platform == "win32":
+        return None
+    import uvloop  # noqa: PLC0415 - there is none on Windows
+
+    return uvloop.new_event_loop
+
+
+async def _with_signals(main: Main) -> int | None:
+    stop = asyncio.Event()
+    with _stopping_on_signals(stop):
+        return await main(stop)
+
+
+@contextmanager
+def _stopping_on_signals(stop: asyncio.Event) -> Iterator[None]:
+    log = structlog.get_logger("smcp_service.lifecycle")
+
+    def on_signal(number: signal.Signals) -> None:
+        if stop.is_set():
+            log.warning("stopping at once", signal=number.name)
+            sys.stderr.flush()
+            sys.stdout.flush()
+            os._exit(FAILED)
+        log.info("stopping", signal=number.name)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, on_signal, number)
+    # They stay until the loop is closed: what is left after `main` (threads of the executor) can hang, too.
+    yield
+
+
+async def _expire_when_set(stop: asyncio.Event, timeout: asyncio.Timeout) -> None:
+    await stop.wait()
+    timeout.reschedule(asyncio.get_running_loop().time())
+
+
+def _bounded_leaving(entered: AsyncExitStack, seconds: float | None) -> Callable[..., Coroutine[Any, Any, bool | None]]:
+    async def leave(*error: Any) -> bool | None:
+        leaving = asyncio.timeout(seconds)
+        try:
+            async with leaving:
+                return await entered.__aexit__(*error)
+        except TimeoutError:
+            if leaving.expired():
+                raise Failure(f"did not finish stopping within {seconds:g} s") from None
+            raise
+
+    return leave
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _sentence(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, Failure):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,163 @@
+"""Logs: one line of JSON per event, or something for people when a terminal is attached.
+
+Our own code logs with structlog (`get_logger`), libraries with the standard library; both come out alike, on standard
+error, with `timestamp` (UTC, ISO 8601), `level`, `service`, `logger`, and inside a call its `req_id`, `trace_id` and
+`office` (`bind_call`). Arguments and results of tools are never logged, so libraries that log payloads are kept quiet,
+and tracebacks show no local variables.
+"""
+
+import json
+import logging
+import os
+import sys
+from contextvars import ContextVar, Token
+from typing import Any, Final, TextIO
+
+import orjson
+import structlog
+from opentelemetry import trace
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from smcp_service.settings import LogFormat, LogLevel
+
+# These log whole packets, messages or URLs below `warning`; they would put tool arguments and secrets into the logs.
+_PAYLOAD_LOGGERS: Final = ("engineio", "socketio", "mcp", "httpx", "httpx2", "httpcore", "urllib3", "aiohttp.access")
+
+_CallFields = tuple[str | None, str | None, str | int | None]
+_CALL: Final[ContextVar[_CallFields]] = ContextVar("smcp_service_call", default=(None, None, None))
+
+
+class bind_call:  # noqa: N801 - used like a function: `with bind_call(req_id=...)`
+    """While open, every log line of this task and of those it starts carries the call's ids.
+
+    What is not given keeps the value that an outer `bind_call` set. `trace_id` is 32 hex digits, or the number. It
+    costs about a microsecond, so it may stand on the path of every call.
+    """
+
+    __slots__ = ("_fields", "_token")
+
+    def __init__(
+        self, *, req_id: str | None = None, office: str | None = None, trace_id: str | int | None = None
+    ) -> None:
+        self._fields = (req_id, office, trace_id)
+        self._token: Token[_CallFields] | None = None
+
+    def __enter__(self) -> None:
+        req_id, office, trace_id = self._fields
+        if req_id is None or office is None or trace_id is None:
+            outer = _CALL.get()
+            self._fields = (
+                outer[0] if req_id is None else req_id,
+                outer[1] if office is None else office,
+                outer[2] if trace_id is None else trace_id,
+            )
+        self._token = _CALL.set(self._fields)
+
+    def __exit__(self, *error: object) -> None:
+        if self._token is not None:
+            _CALL.reset(self._token)
+            self._token = None
+
+
+def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
+    """A logger whose lines carry `logger: name`; give ``__name__``."""
+    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(name)
+    return logger
+
+
+def configure_logging(
+    service: str, *, level: LogLevel = "info", log_format: LogFormat = "auto", stream: TextIO | None = None
+) -> None:
+    """Set up logging for this process; call it once, first thing.
+
+    `log_format` `auto` is `console` where `stream` (standard error by default) is a terminal, else `json`.
+    """
+    stream = sys.stderr if stream is None else stream
+    number = logging.getLevelNamesMapping()[level.upper()]
+    as_json = log_format == "json" or (log_format == "auto" and not stream.isatty())
+    add_service = _Constant("service", service)
+    shared: list[Processor] = [
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        add_service,
+        _add_call,
+    ]
+    render = _json_renderers() if as_json else _console_renderers(stream)
+    structlog.configure(
+        processors=[*shared, *render],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=lambda *name: _NamedLogger(stream, *name),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(number)
+    for name in _PAYLOAD_LOGGERS:
+        logging.getLogger(name).setLevel(max(number, logging.WARNING))
+    logging.captureWarnings(capture=True)
+
+
+class _NamedLogger(structlog.WriteLogger):
+    """Writes whole lines to a stream, and knows whose they are."""
+
+    def __init__(self, stream: TextIO, name: str = "smcp") -> None:
+        super().__init__(stream)
+        self.name = name
+
+
+class _Constant:
+    def __init__(self, key: str, value: str) -> None:
+        self._key = key
+        self._value = value
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        event.setdefault(self._key, self._value)
+        return event
+
+
+def _add_call(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """The ids of the call that this line belongs to; looked up only when a line is really written."""
+    req_id, office, trace_id = _CALL.get()
+    span = trace.get_current_span().get_span_context()
+    if span.is_valid:
+        event.setdefault("trace_id", f"{span.trace_id:032x}")
+        event.setdefault("span_id", f"{span.span_id:016x}")
+    elif trace_id is not None:
+        event.setdefault("trace_id", f"{trace_id:032x}" if isinstance(trace_id, int) else trace_id)
+    if req_id is not None:
+        event.setdefault("req_id", req_id)
+    if office is not None:
+        event.setdefault("office", office)
+    return event
+
+
+def _json_renderers() -> list[Processor]:
+    return [structlog.processors.format_exc_info, _render_json]
+
+
+def _console_renderers(stream: TextIO) -> list[Processor]:
+    colors = stream.isatty() and "NO_COLOR" not in os.environ
+    formatter = structlog.dev.RichTracebackFormatter(show_locals=False) if colors else structlog.dev.plain_traceback
+    return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=formatter)]
+
+
+def _render_json(logger: WrappedLogger, method: str, event: EventDict) -> str:
+    line: dict[str, Any] = {
+        "timestamp": event.pop("timestamp", None),
+        "level": event.pop("level", method),
+        "event": event.pop("event", ""),
+        **event,
+    }
+    try:
+        return orjson.dumps(line, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+    except orjson.JSONEncodeError:
+        # Integers above 64 bits and lone surrogates: rare, and no reason to lose the line.
+        return json.dumps(line, default=repr, skipkeys=True)

@@ -1,0 +1,187 @@
+"""The settings of a process: read once from `SMCP_*` and the command line, refused when wrong.
+
+A service derives its settings from `ServiceSettings`, adds its own fields, and calls `load_settings` in its
+``main.py``; nothing else reads the environment.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, FilePath, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsError as UnreadableVariable
+
+from smcp_service.failure import Failure
+
+PREFIX: Final = "SMCP_"
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+LogFormat = Literal["auto", "json", "console"]
+
+_NATS_SCHEMES: Final = ("nats", "tls", "ws", "wss")
+_USER_INFO: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_LONGEST_SHOWN: Final = 80
+
+
+class SettingsError(Failure):
+    """The process was configured wrongly. The message names each variable (or option) and what is wrong with it."""
+
+    exit_code = 2
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def _nats_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in _NATS_SCHEMES:
+        raise ValueError(f"must begin with one of {', '.join(f'{scheme}://' for scheme in _NATS_SCHEMES)}")
+    if not parts.hostname:
+        raise ValueError("names no host")
+    _ = parts.port  # raises a ValueError of its own when it is not a port
+    return value
+
+
+def _folded(value: object) -> object:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+def _bind_host(value: str) -> str:
+    if not value or any(character.isspace() or character == "/" for character in value):
+        raise ValueError("must be a host name or an IP address to listen on")
+    return value
+
+
+Seconds = Annotated[float, Field(allow_inf_nan=False)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+BindHost = Annotated[str, AfterValidator(_bind_host)]
+
+
+class ServiceSettings(BaseSettings):
+    """What every process of the system can be told. Times are in seconds, sizes in bytes.
+
+    An empty variable counts as absent. Variables with our prefix that no field knows are only warned about (see
+    `unknown_variables`): one file of settings may serve several services.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True, hide_input_in_errors=True
+    )
+
+    known_variables: ClassVar[tuple[str, ...]] = ()
+    """Patterns (`SMCP_INPUT_*`) of variables that this service reads beside its fields, or that others read."""
+
+    nats_url: Annotated[str, AfterValidator(_nats_url)] = Field(
+        default="nats://127.0.0.1:4222", description="where the NATS server listens"
+    )
+    nats_creds: FilePath | None = Field(
+        default=None, description="file with the credential for NATS; without it an open server is expected"
+    )
+    lease_s: Annotated[Seconds, Field(ge=0.5, le=3600)] = Field(
+        default=10.0, description="how long a process may be silent before it counts as dead"
+    )
+    drain_s: Annotated[Seconds, Field(ge=0, le=3600)] = Field(
+        default=60.0, description="how long a stopping process may take to finish what it has begun"
+    )
+    move_s: Annotated[Seconds, Field(ge=0, le=3600)] = Field(
+        default=30.0, description="how long the members of a stopping process may take to come back elsewhere"
+    )
+    max_payload: Annotated[int, Field(ge=64 * KIB, le=1024 * MIB)] = Field(
+        default=32 * MIB, description="the largest request or reply that is carried, in bytes"
+    )
+    health_host: BindHost = Field(default="127.0.0.1", description="where /livez and /readyz are answered")
+    health_port: Port = Field(default=0, description="port of /livez and /readyz; 0 takes any free one")
+    log_level: Annotated[LogLevel, BeforeValidator(_folded)] = Field(
+        default="info", description=f"one of {', '.join(get_args(LogLevel))}"
+    )
+    log_format: Annotated[LogFormat, BeforeValidator(_folded)] = Field(
+        default="auto", description="json, console, or auto: console on a terminal, json elsewhere"
+    )
+
+
+S = TypeVar("S", bound=ServiceSettings)
+
+
+def load_settings(settings_class: type[S], **options: Any) -> S:
+    """The settings from the environment; `options` (from the command line) win over it, `None` is an absent option.
+
+    Raises `SettingsError`, which names every variable or option that is wrong and says why.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if unknown := sorted(set(given) - set(settings_class.model_fields)):
+        raise TypeError(f"{settings_class.__name__} has no settings named {', '.join(unknown)}")
+    try:
+        return settings_class(**given)
+    except ValidationError as error:
+        raise SettingsError(*_problems(settings_class, error, given)) from None
+    except UnreadableVariable as error:
+        # A variable whose field is a list or a model, and whose text is not JSON: pydantic-settings names the field.
+        named = re.search(r'field "(\w+)"', str(error))
+        where = _variable(named.group(1)) if named else f"{PREFIX}*"
+        raise SettingsError(f"{where}: is not valid JSON") from None
+
+
+def unknown_variables(settings_class: type[ServiceSettings], environ: Mapping[str, str] | None = None) -> list[str]:
+    """A sentence for each variable that begins with our prefix and that nothing reads: mostly typing errors."""
+    environ = os.environ if environ is None else environ
+    known = {_variable(name) for name in settings_class.model_fields}
+    sentences = []
+    for variable in sorted(environ):
+        if not variable.upper().startswith(PREFIX) or variable.upper() in known:
+            continue
+        if any(fnmatchcase(variable, pattern) for pattern in settings_class.known_variables):
+            continue
+        close = difflib.get_close_matches(variable.upper(), known, n=1, cutoff=0.8)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        sentences.append(f"{variable} is not a setting of this command and is ignored{hint}")
+    return sentences
+
+
+def shown(settings: ServiceSettings) -> dict[str, str]:
+    """The settings in force, by variable, as text that may be printed: secrets and passwords in URLs are masked."""
+    values = {}
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        if isinstance(value, SecretStr):
+            text = "<hidden>" if value.get_secret_value() else ""
+        elif isinstance(value, Path):
+            text = str(value)
+        else:
+            text = "" if value is None else str(value)
+        values[_variable(name)] = _USER_INFO.sub("<hidden>", text)
+    return values
+
+
+def _variable(field: str) -> str:
+    return f"{PREFIX}{field}".upper()
+
+
+def _problems(settings_class: type[ServiceSettings], error: ValidationError, given: Mapping[str, Any]) -> list[str]:
+    problems = []
+    for detail in error.errors(include_url=False, include_context=False):
+        field, *inside = (str(part) for part in detail["loc"]) if detail["loc"] else ("",)
+        name = field if field in settings_class.model_fields else field.lower().removeprefix(PREFIX.lower())
+        where = f"--{name.replace('_', '-')}" if name in given else _variable(name) if name else "the settings"
+        if inside:
+            where += f" ({'.'.join(inside)})"
+        reason = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+        reason = reason[:1].lower() + reason[1:]
+        problems.append(f"{where}: {reason}{_what_was_given(settings_class, name, detail.get('input'))}")
+    return problems
+
+
+def _what_was_given(settings_class: type[ServiceSettings], name: str, value: object) -> str:
+    field = settings_class.model_fields.get(name)
+    secret = field is None or "Secret" in str(field.annotation)
+    if secret or not isinstance(value, str | int | float) or len(str(value)) > _LONGEST_SHOWN:
+        return ""
+    return f" (it is {_USER_INFO.sub('<hidden>', str(value))!r})"
