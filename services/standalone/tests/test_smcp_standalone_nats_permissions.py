@@ -1,0 +1,338 @@
+"""Every permission against the real nats-server: what must be allowed works, what must not is refused."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import NoRespondersError
+from nats.js.kv import KeyValue
+
+from smcp_bus import subjects
+from smcp_standalone import nats_permissions
+from smcp_standalone.nats_model import NatsModel
+from smcp_standalone.nats_server import NatsServer, open_nats_server
+
+MODEL = NatsModel.model_validate(
+    {
+        "offices": ["lab", "北京 3.*"],
+        "registries": 2,
+        "gateways": 2,
+        "computers": [
+            {"credential": "rack", "office": "lab", "names": ["one", "two"]},
+            {"credential": "desk", "office": "lab"},
+            {"credential": "上海", "office": "北京 3.*", "names": ["one"]},
+        ],
+        "listen": "127.0.0.1:-1",
+    }
+)
+PROCESS = "0" * 32
+
+
+async def flushed(client: Client) -> None:
+    """Wait until the server has read all that was sent.
+
+    nats-py writes the PING of a flush before what is still pending, so only a second one comes after it.
+    """
+    await client.flush()
+    await client.flush()
+
+
+class Peer:
+    """A raw connection with one credential, and what the server refused it."""
+
+    def __init__(self, client: Client, refusals: list[str]) -> None:
+        self.client = client
+        self.refusals = refusals
+
+    async def refused(self) -> bool:
+        """Whether the server refused anything since the last question."""
+        await flushed(self.client)
+        said = [text for text in self.refusals if "permissions violation" in text]
+        self.refusals.clear()
+        return bool(said)
+
+    async def may_publish(self, subject: str) -> bool:
+        await self.client.publish(subject, b"")
+        return not await self.refused()
+
+    async def may_subscribe(self, subject: str, queue: str = "") -> bool:
+        subscription = await self.client.subscribe(subject, queue=queue)
+        refused = await self.refused()
+        if not refused:
+            await subscription.unsubscribe()
+        return not refused
+
+
+@asynccontextmanager
+async def connected(server: NatsServer, credential: str) -> AsyncIterator[Peer]:
+    content = json.loads(server.credentials[credential].read_text())
+    refusals: list[str] = []
+
+    async def refused(error: Exception) -> None:
+        refusals.append(str(error))
+
+    client = await nats.connect(
+        server.url,
+        user=content["name"],
+        password=content["secret"],
+        inbox_prefix=content["inbox_prefix"],
+        error_cb=refused,
+        allow_reconnect=False,
+    )
+    try:
+        yield Peer(client, refusals)
+    finally:
+        await client.close()
+
+
+async def test_a_computer_may_do_its_work(tmp_path: Path) -> None:
+    async with open_nats_server(MODEL, tmp_path) as server, connected(server, "rack") as rack:
+        for name in ("one", "two"):
+            assert await rack.may_publish(subjects.server("lab", "computer", name, "join_office"))
+            assert await rack.may_subscribe(subjects.client_all("lab", name), queue="owner")
+        assert await rack.may_subscribe(subjects.notify_all("lab"))
+        assert await rack.may_publish(subjects.hosts("rack", PROCESS, "lease"))
+        assert await rack.may_subscribe(subjects.hosts("rack", PROCESS, "alive"))
+        assert await rack.may_subscribe("_INBOX.rack.>")
+
+
+async def test_names_of_any_text_work(tmp_path: Path) -> None:
+    async with open_nats_server(MODEL, tmp_path) as server, connected(server, "上海") as host:
+        assert await host.may_publish(subjects.server("北京 3.*", "computer", "one", "join_office"))
+        assert await host.may_subscribe(subjects.client_all("北京 3.*", "one"), queue="owner")
+        assert await host.may_subscribe(subjects.notify_all("北京 3.*"))
+        assert await host.may_publish(subjects.hosts("上海", PROCESS, "lease"))
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        subjects.server("lab", "computer", "desk", "join_office"),
+        subjects.server("北京 3.*", "computer", "one", "join_office"),
+        subjects.server("lab", "agent", "one", "join_office"),
+        subjects.client("lab", "desk", "tool_call"),
+        subjects.client("lab", "one", "tool_call"),
+        subjects.notify("lab", "enter_office"),
+        subjects.notify("lab", "update_config"),
+        subjects.hosts("desk", PROCESS, "lease"),
+        subjects.hosts("rack", PROCESS, "assert"),
+        subjects.hosts("rack", PROCESS, "alive"),
+        subjects.hosts("gateway-1", PROCESS, "alive"),
+        "_INBOX.rack.x",
+        "_INBOX.desk.x",
+        "_INBOX.gateway-1.x",
+        "$JS.API.INFO",
+        "$JS.API.STREAM.MSG.GET.KV_members",
+        "$JS.API.DIRECT.GET.KV_members.$KV.members.lab.agent",
+        "$KV.members.lab.computer.desk",
+        "$JS.ACK.KV_members.c.1.1.1.1.1",
+        "$JS.FC.x",
+        "$SYS.REQ.SERVER.PING",
+        "anything",
+    ],
+)
+async def test_a_computer_may_not_publish_for_anybody_else(tmp_path: Path, subject: str) -> None:
+    async with open_nats_server(MODEL, tmp_path) as server, connected(server, "rack") as rack:
+        assert not await rack.may_publish(subject)
+
+
+@pytest.mark.parametrize(
+    ("subject", "queue"),
+    [
+        (subjects.client_all("lab", "desk"), "owner"),
+        (subjects.client_all("北京 3.*", "one"), "owner"),
+        (subjects.client_all("lab", "one"), ""),  # a plain one would run a call twice
+        (subjects.client_all("lab", "one"), "other"),
+        ("smcp.v1.lab.client.*.>", "owner"),
+        ("smcp.v1.*.client.one.>", "owner"),
+        ("smcp.v1.>", "owner"),
+        (subjects.notify_all("北京 3.*"), ""),
+        ("smcp.v1.*.notify.>", ""),
+        (subjects.SERVER_ALL, "registry"),
+        (subjects.server("lab", "computer", "one", "join_office"), "registry"),
+        (subjects.HOSTS_LEASE_ALL, "registry"),
+        (subjects.hosts("desk", PROCESS, "alive"), ""),
+        (subjects.hosts("*", PROCESS, "alive"), ""),
+        ("_INBOX.desk.>", ""),
+        ("_INBOX.gateway-1.>", ""),
+        ("_INBOX.*.>", ""),
+        ("_INBOX.>", ""),
+        ("$KV.>", ""),
+        ("$JS.>", ""),
+        ("$SYS.>", ""),
+        (">", ""),
+    ],
+)
+async def test_a_computer_may_not_hear_anybody_else(tmp_path: Path, subject: str, queue: str) -> None:
+    async with open_nats_server(MODEL, tmp_path) as server, connected(server, "rack") as rack:
+        assert not await rack.may_subscribe(subject, queue)
+
+
+async def test_a_gateway_may_do_its_work_and_nothing_of_the_registry(tmp_path: Path) -> None:
+    async with open_nats_server(MODEL, tmp_path) as server, connected(server, "gateway-1") as gateway:
+        assert await gateway.may_publish(subjects.client("lab", "one", "tool_call"))
+        assert await gateway.may_publish(subjects.server("北京 3.*", "agent", "a b", "join_office"))
+        assert await gateway.may_publish(subjects.hosts("gateway-1", PROCESS, "lease"))
+        assert await gateway.may_publish(subjects.hosts("gateway-1", PROCESS, "assert"))
+        assert await gateway.may_publish("_INBOX.rack.x")
+        assert await gateway.may_subscribe(subjects.notify_all("北京 3.*"))
+        assert await gateway.may_subscribe(subjects.client_all("lab", "other"), queue="owner")
+        assert await gateway.may_subscribe(subjects.hosts("gateway-1", PROCESS, "alive"))
+        assert await gateway.may_subscribe("_INBOX.gateway-1.>")
+
+        assert not await gateway.may_publish(subjects.notify("lab", "enter_office"))
+        assert not await gateway.may_publish(subjects.hosts("gateway-2", PROCESS, "lease"))
+        assert not await gateway.may_publish(subjects.hosts("gateway-2", PROCESS, "assert"))
+        assert not await gateway.may_publish(subjects.hosts("gateway-1", PROCESS, "alive"))
+        assert not await gateway.may_publish("$JS.API.INFO")
+        assert not await gateway.may_publish("$KV.members.lab.agent")
+        assert not await gateway.may_subscribe(subjects.client_all("lab", "one"))
+        assert not await gateway.may_subscribe("smcp.v1.*.client.>")
+        assert not await gateway.may_subscribe(subjects.SERVER_ALL, queue="registry")
+        assert not await gateway.may_subscribe("_INBOX.gateway-2.>")
+        assert not await gateway.may_subscribe("_INBOX.rack.>")
+
+
+async def test_a_registry_announces_asks_and_keeps_records(tmp_path: Path) -> None:
+    async with open_nats_server(MODEL, tmp_path) as server, connected(server, "registry-1") as registry:
+        assert await registry.may_publish(subjects.notify("北京 3.*", "enter_office"))
+        assert await registry.may_publish(subjects.hosts("rack", PROCESS, "alive"))
+        assert await registry.may_publish("_INBOX.rack.x")
+        assert await registry.may_subscribe(subjects.SERVER_ALL, queue="registry")
+        assert await registry.may_subscribe(subjects.HOSTS_LEASE_ALL, queue="registry")
+        assert await registry.may_subscribe(subjects.HOSTS_ASSERT_ALL, queue="registry")
+        assert await registry.may_subscribe("_INBOX.registry-1.>")
+
+        assert not await registry.may_publish(subjects.client("lab", "one", "tool_call"))
+        assert not await registry.may_publish(subjects.hosts("rack", PROCESS, "lease"))
+        assert not await registry.may_subscribe(subjects.SERVER_ALL)
+        assert not await registry.may_subscribe(subjects.client_all("lab", "one"), queue="owner")
+        assert not await registry.may_subscribe("_INBOX.registry-2.>")
+        assert not await registry.may_subscribe(">")
+
+
+async def test_a_registry_watches_a_bucket_of_more_than_one_flow_control_window(tmp_path: Path) -> None:
+    """Without `$JS.FC.>` the watcher of a large bucket stands still for ever."""
+    records, size = 600, 20_000
+    async with open_nats_server(MODEL, tmp_path) as server, connected(server, "registry-1") as registry:
+        bucket = await registry.client.jetstream().create_key_value(bucket="members", history=1)
+        for number in range(records):
+            await bucket.put(f"lab.computer.c{number}", bytes(size))
+        watcher = await bucket.watchall()
+        updates: Callable[..., Awaitable[KeyValue.Entry | None]] = watcher.updates
+        seen = 0
+        async with asyncio.timeout(20):
+            while (entry := await updates(timeout=10)) is not None:
+                seen += 1
+                assert entry.value is not None
+                assert len(entry.value) == size
+        await watcher.stop()  # type: ignore[no-untyped-call]
+        assert seen == records
+        assert not await registry.refused()
+
+
+async def test_a_computer_answers_with_as_many_messages_as_the_largest_body_takes(tmp_path: Path) -> None:
+    async with (
+        open_nats_server(MODEL, tmp_path) as server,
+        connected(server, "rack") as rack,
+        connected(server, "gateway-1") as gateway,
+    ):
+        chunks = 128
+
+        async def answer(message: Msg) -> None:
+            for number in range(chunks):
+                await rack.client.publish(message.reply, str(number).encode())
+
+        await rack.client.subscribe(subjects.client_all("lab", "one"), queue="owner", cb=answer)
+        await flushed(rack.client)
+        inbox = gateway.client.new_inbox()
+        answers = await gateway.client.subscribe(inbox)
+        await gateway.client.publish(subjects.client("lab", "one", "tool_call"), b"", reply=inbox)
+        got = [int((await answers.next_msg(timeout=5)).data) for _ in range(chunks)]
+        assert got == list(range(chunks))
+        assert not await rack.refused()
+
+
+async def test_a_computer_may_not_answer_without_end(tmp_path: Path) -> None:
+    async with (
+        open_nats_server(MODEL, tmp_path) as server,
+        connected(server, "rack") as rack,
+        connected(server, "gateway-1") as gateway,
+    ):
+        asked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def note(message: Msg) -> None:
+            asked.set_result(message.reply)
+
+        await rack.client.subscribe(subjects.client_all("lab", "one"), queue="owner", cb=note)
+        await flushed(rack.client)
+        inbox = gateway.client.new_inbox()
+        await gateway.client.publish(subjects.client("lab", "one", "tool_call"), b"", reply=inbox)
+        reply = await asyncio.wait_for(asked, 5)
+        for _ in range(nats_permissions.computer("rack", "lab", ["one"]).responses or 0):
+            await rack.client.publish(reply, b"")
+        assert not await rack.refused()
+        await rack.client.publish(reply, b"")
+        assert await rack.refused()
+
+
+async def test_both_ways_of_a_chunked_exchange_stay_inside_the_permissions(tmp_path: Path) -> None:
+    """The Computer pulls a request on its reply subject; the gateway pulls a reply on the Computer's inbox."""
+    async with (
+        open_nats_server(MODEL, tmp_path) as server,
+        connected(server, "rack") as rack,
+        connected(server, "gateway-1") as gateway,
+    ):
+        pulled = await rack.client.subscribe(rack.client.new_inbox())
+
+        async def answer(message: Msg) -> None:
+            await rack.client.publish(message.reply, b"pull", reply=pulled.subject)
+
+        await rack.client.subscribe(subjects.client_all("lab", "one"), queue="owner", cb=answer)
+        await flushed(rack.client)
+        inbox = gateway.client.new_inbox()
+        answers = await gateway.client.subscribe(inbox)
+        await gateway.client.publish(subjects.client("lab", "one", "tool_call"), b"", reply=inbox)
+        pull = await answers.next_msg(timeout=5)
+        await gateway.client.publish(pull.reply, b"chunk", reply=inbox)
+        chunk = await pulled.next_msg(timeout=5)
+        assert chunk.data == b"chunk"
+        await rack.client.publish(chunk.reply, b"done")
+        assert (await answers.next_msg(timeout=5)).data == b"done"
+        assert not await rack.refused()
+        assert not await gateway.refused()
+
+
+async def test_nobody_is_there_is_still_told_at_once(tmp_path: Path) -> None:
+    async with open_nats_server(MODEL, tmp_path) as server, connected(server, "gateway-1") as gateway:
+        with pytest.raises(NoRespondersError):
+            await gateway.client.request(subjects.client("lab", "one", "tool_call"), b"", timeout=5)
+
+
+async def test_subjects_of_the_longest_names_fit_nats_servers_control_line(tmp_path: Path) -> None:
+    longest = "🚀" * 128
+    async with open_nats_server(MODEL, tmp_path) as server, connected(server, "gateway-1") as gateway:
+        for subject in (
+            subjects.client(longest, longest, "v" * 64),
+            subjects.server(longest, "computer", longest, "v" * 64),
+        ):
+            with pytest.raises(NoRespondersError):
+                await gateway.client.request(subject, b"", timeout=5, headers={"a": "b"})
+
+
+async def test_a_wrong_secret_is_refused(tmp_path: Path) -> None:
+    async with open_nats_server(MODEL, tmp_path) as server:
+        host, port = server.url.removeprefix("nats://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b'CONNECT {"user": "rack", "pass": "wrong", "verbose": false}\r\nPING\r\n')
+        said = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        await writer.wait_closed()
+        assert b"-ERR 'Authorization Violation'" in said
+        assert b"PONG" not in said
