@@ -9,6 +9,10 @@ TAG_PREFIX: Final = "type="
 """What a tag of such a union begins with; it stands in pydantic's locations, and `validation` takes it out."""
 
 
+UNKNOWN_TYPE: Final = "unknown_type"
+"""The type of the error that says so."""
+
+
 def _tag_of(value: Any) -> str | None:
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return TAG_PREFIX + kind if isinstance(kind, str) else None
@@ -23,6 +27,6 @@ def by_type(*known: str) -> Discriminator:
     choose: Callable[[Any], str | None] = _tag_of
     return Discriminator(
         choose,
-        custom_error_type="unknown_type",
+        custom_error_type=UNKNOWN_TYPE,
         custom_error_message=f"unknown or missing type; known are {', '.join(known)}",
     )

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from smcp_proto.errors import Malformed
-from smcp_proto.tagged import TAG_PREFIX
+from smcp_proto.tagged import TAG_PREFIX, UNKNOWN_TYPE
 
 MAX_TEXT: Final = 200
 """Characters of a field's path or of a reason: a peer's own input may stand in both."""
@@ -26,6 +26,8 @@ def malformed(error: ValidationError) -> Malformed:
 def field_of(error: ErrorDetails) -> str:
     """The path of the field with dots; the tags of unions are no part of it."""
     parts = [str(part) for part in error["loc"]]
+    if error["type"] == UNKNOWN_TYPE:
+        parts.append("type")
     return _short(".".join(part for part in parts if not part.startswith(TAG_PREFIX)))
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from smcp_proto.names import Name
 
@@ -38,7 +38,16 @@ ToolName = Annotated[str, Field(strict=True, min_length=1, max_length=512, patte
 ServerName = Annotated[str, Field(strict=True, min_length=1, max_length=256, pattern=NO_CONTROL_CHARACTERS)]
 """An MCP server as its Computer's configuration names it (`SERVER_NAME`)."""
 
-AttributeValue = str | bool | int | float | list[str] | None
+
+def _check_attribute(value: object) -> object:
+    flat = isinstance(value, str | int | float | None)
+    if not (flat or (isinstance(value, list) and all(isinstance(item, str) for item in value))):
+        raise ValueError("neither a scalar nor a list of strings")
+    return value
+
+
+_Attribute = str | bool | int | float | list[str] | None
+AttributeValue = Annotated[_Attribute, PlainValidator(_check_attribute, json_schema_input_type=_Attribute)]
 """What may stand in `SMCPTool.meta`; everything else is there as a JSON string."""
 
 Attributes = dict[str, AttributeValue]

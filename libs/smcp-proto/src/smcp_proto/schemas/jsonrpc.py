@@ -1,12 +1,24 @@
 """JSON-RPC 2.0 messages, as the envelope of the resources events carries them in `payload`."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import PlainValidator, model_validator
 
 from smcp_proto.schemas.base import Wire, absent
 
-RequestId = int | Annotated[str, Field(max_length=256)]
+MAX_ID_LENGTH: Final = 256
+
+
+def _check_id(value: object) -> int | str:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError("neither a string nor an integer")  # noqa: TRY004 -- pydantic takes ValueErrors
+    if isinstance(value, str) and len(value) > MAX_ID_LENGTH:
+        raise ValueError(f"longer than {MAX_ID_LENGTH} characters")
+    return value
+
+
+RequestId = Annotated[int | str, PlainValidator(_check_id, json_schema_input_type=int | str)]
+"""JSON-RPC's id of a request; by one function, so that an error names the field and not a member of the union."""
 
 
 class JsonRpcRequest(Wire):

@@ -4,9 +4,9 @@ Every event is an envelope that says whom it concerns, round a JSON-RPC message 
 """
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field
 
 from smcp_proto.names import Name
 from smcp_proto.schemas.base import ReqId as CallerReqId
@@ -51,19 +51,21 @@ class AddressedEnvelope(RequestEnvelope):
     computerId: Name  # noqa: N815 -- here it has to be there
 
 
+def _not_yet(value: object) -> object:
+    raise ValueError("not supported yet")
+
+
+Reserved = Annotated[Any, AfterValidator(_not_yet)]
+"""A field that is kept for later: refused by its name, not silently ignored."""
+
+
 class Params(Wire):
-    """Parameters of an MCP request; those reserved for later are refused by name, not silently ignored."""
+    """Parameters of an MCP request (computer.txt, resources chapter, 8, says what is reserved)."""
 
-    @model_validator(mode="after")
-    def _reserved(self) -> Self:
-        for field in RESERVED_PARAMS:
-            if field in (self.__pydantic_extra__ or {}):
-                raise ValueError(f"{field}: not supported yet")
-        return self
-
-
-RESERVED_PARAMS = ("range", "uris")
-"""Reading a range, subscribing to several at once (computer.txt, resources chapter, 8)."""
+    range: Reserved = absent()
+    """Reading a part of a resource."""
+    uris: Reserved = absent()
+    """Subscribing to several resources at once."""
 
 
 class ListParams(Params):

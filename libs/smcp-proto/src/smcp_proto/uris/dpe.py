@@ -1,0 +1,223 @@
+"""`dpe://` URIs (finder.txt): documents, their pages and their elements, in four levels.
+
+level 0   dpe://host                            the documents of an MCP server
+level 1   dpe://host/doc-ref                    a document
+level 2   dpe://host/doc-ref/pages/N            a page
+level 3   dpe://host/doc-ref/elements/ID        an element
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, cast, get_args
+
+from smcp_proto.schemas.finder import DEFAULT_LIMIT, DEFAULT_OFFSET, ELEMENT_CATEGORIES, MAX_LIMIT, ElementCategory
+from smcp_proto.uris.parts import Parts, check_host, check_text, decode, encode, split_uri
+
+DPE: Final = "dpe"
+
+Level = Literal[0, 1, 2, 3]
+DpeFormat = Literal["json", "markdown", "text"]
+DpeDepth = Literal["metadata", "pages"]
+
+FORMATS: Final[tuple[DpeFormat, ...]] = get_args(DpeFormat)
+DEPTHS: Final[tuple[DpeDepth, ...]] = get_args(DpeDepth)
+
+PARAMETER_LEVELS: Final[Mapping[str, frozenset[Level]]] = {
+    "format": frozenset({0, 1, 2, 3}),
+    "depth": frozenset({1}),
+    "offset": frozenset({1}),
+    "limit": frozenset({1}),
+    "categories": frozenset({2}),
+}
+"""The query parameters, and the levels where each has a meaning."""
+
+_NUMBER = re.compile(r"[0-9]{1,15}")
+
+
+@dataclass(frozen=True, slots=True)
+class DpeUri:
+    """What a dpe URI points at, and how it is to be answered. `str()` writes the URI, without what is default.
+
+    Raises:
+        ValueError: it begins with the part or the parameter that is wrong.
+    """
+
+    host: str
+    """The MCP server's namespace."""
+    doc_ref: str | None = None
+    page: int | None = None
+    """From 0."""
+    element: str | None = None
+    format: DpeFormat = "json"
+    depth: DpeDepth = "metadata"
+    offset: int = DEFAULT_OFFSET
+    limit: int = DEFAULT_LIMIT
+    categories: tuple[ElementCategory, ...] = ()
+    """Only elements of these; empty: all."""
+    other: tuple[tuple[str, str], ...] = ()
+    """Query parameters that the protocol does not know, decoded, in their order."""
+
+    def __post_init__(self) -> None:
+        check_host(self.host)
+        _check_target(self)
+        _check_values(self)
+        for name in _not_default(self):
+            _check_level(name, self.level)
+        for name, value in self.other:
+            if not name or name in PARAMETER_LEVELS:
+                raise ValueError("query: a parameter without a name, or one that has a field of its own")
+            check_text(name, "query")
+            check_text(value, "query")
+
+    @property
+    def level(self) -> Level:
+        if self.doc_ref is None:
+            return 0
+        if self.page is not None:
+            return 2
+        return 1 if self.element is None else 3
+
+    @property
+    def sub_path(self) -> str | None:
+        """`pages/N` or `elements/ID` (decoded), None on levels 0 and 1."""
+        if self.page is not None:
+            return f"pages/{self.page}"
+        return None if self.element is None else f"elements/{self.element}"
+
+    def __str__(self) -> str:
+        segments = [f"{DPE}://{encode(self.host)}"]
+        if self.doc_ref is not None:
+            segments.append(encode(self.doc_ref))
+        if self.page is not None:
+            segments += ["pages", str(self.page)]
+        if self.element is not None:
+            segments += ["elements", encode(self.element)]
+        query = [f"{name}={value}" for name, value in _not_default(self).items()]
+        query += [f"{encode(name)}={encode(value)}" for name, value in self.other]
+        return "/".join(segments) + ("?" + "&".join(query) if query else "")
+
+
+def parse_dpe_uri(text: str) -> DpeUri:
+    """Read a dpe URI; one slash at its end says nothing.
+
+    Raises:
+        ValueError: it begins with the part or the query parameter that is wrong (`host: …`, `doc-ref: …`,
+            `sub-path: …`, `limit: …`). A parameter on a level where it has no meaning is wrong too.
+    """
+    parts = split_uri(text, DPE)
+    doc_ref, page, element = _target(parts)
+    known, other = _parameters(parts.query or "")
+    level: Level = 0 if doc_ref is None else 2 if page is not None else 1 if element is None else 3
+    for name in known:
+        _check_level(name, level)
+    return DpeUri(
+        host=parts.host,
+        doc_ref=doc_ref,
+        page=page,
+        element=element,
+        # the constructor refuses what is no format, depth or category
+        format=cast("DpeFormat", known.get("format", "json")),
+        depth=cast("DpeDepth", known.get("depth", "metadata")),
+        offset=_number(known["offset"], "offset") if "offset" in known else DEFAULT_OFFSET,
+        limit=_number(known["limit"], "limit") if "limit" in known else DEFAULT_LIMIT,
+        categories=(
+            cast("tuple[ElementCategory, ...]", tuple(known["categories"].split(","))) if "categories" in known else ()
+        ),
+        other=other,
+    )
+
+
+def _target(parts: Parts) -> tuple[str | None, int | None, str | None]:
+    """The document, the page and the element that the path names."""
+    segments = parts.segments
+    if len(segments) > 1 and segments[-1] == "":
+        segments = segments[:-1]
+    if not segments:
+        return None, None, None
+    doc_ref = decode(segments[0], "doc-ref")
+    match segments[1:]:
+        case ():
+            return doc_ref, None, None
+        case ("pages", number):
+            return doc_ref, _number(number, "sub-path"), None
+        case ("elements", element):
+            return doc_ref, None, decode(element, "sub-path")
+        case _:
+            raise ValueError("sub-path: neither pages/N nor elements/ID")
+
+
+def _parameters(query: str) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
+    """The parameters that the protocol knows, and the others."""
+    known: dict[str, str] = {}
+    other: list[tuple[str, str]] = []
+    for name, value in _pairs(query):
+        if name not in PARAMETER_LEVELS:
+            other.append((name, value))
+        elif name in known:
+            raise ValueError(f"{name}: given twice")
+        else:
+            known[name] = value
+    return known, tuple(other)
+
+
+def _pairs(query: str) -> Iterator[tuple[str, str]]:
+    for pair in query.split("&"):
+        if pair:
+            name, _, value = pair.partition("=")
+            yield decode(name, "query"), decode(value, "query")
+
+
+def _number(text: str, part: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{part}: not an integer from 0 on")
+    return int(text)
+
+
+def _not_default(uri: DpeUri) -> dict[str, str]:
+    """The parameters that `str()` has to write."""
+    said = {
+        "format": (uri.format, "json"),
+        "depth": (uri.depth, "metadata"),
+        "offset": (str(uri.offset), str(DEFAULT_OFFSET)),
+        "limit": (str(uri.limit), str(DEFAULT_LIMIT)),
+        "categories": (",".join(uri.categories), ""),
+    }
+    return {name: value for name, (value, default) in said.items() if value != default}
+
+
+def _check_target(uri: DpeUri) -> None:
+    if uri.doc_ref is None and (uri.page is not None or uri.element is not None):
+        raise ValueError("doc-ref: a page or an element needs its document")
+    if uri.page is not None and uri.element is not None:
+        raise ValueError("sub-path: either a page or an element")
+    if uri.doc_ref is not None:
+        _check_part(uri.doc_ref, "doc-ref")
+    if uri.element is not None:
+        _check_part(uri.element, "sub-path")
+    if uri.page is not None and not _NUMBER.fullmatch(str(uri.page)):
+        raise ValueError("sub-path: not a page number")
+
+
+def _check_part(text: str, part: str) -> None:
+    if not text:
+        raise ValueError(f"{part}: is empty")
+    check_text(text, part)
+
+
+def _check_values(uri: DpeUri) -> None:
+    if uri.format not in FORMATS:
+        raise ValueError(f"format: none of {', '.join(FORMATS)}")
+    if uri.depth not in DEPTHS:
+        raise ValueError(f"depth: none of {', '.join(DEPTHS)}")
+    if not _NUMBER.fullmatch(str(uri.offset)):
+        raise ValueError("offset: not an integer from 0 on")
+    if not 1 <= uri.limit <= MAX_LIMIT:
+        raise ValueError(f"limit: not from 1 to {MAX_LIMIT}")
+    if any(category not in ELEMENT_CATEGORIES for category in uri.categories):
+        raise ValueError(f"categories: not a list of {', '.join(ELEMENT_CATEGORIES)}")
+
+
+def _check_level(name: str, level: Level) -> None:
+    if level not in PARAMETER_LEVELS[name]:
+        raise ValueError(f"{name}: has no meaning on level {level}")
