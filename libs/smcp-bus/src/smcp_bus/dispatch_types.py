@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from smcp_proto.catalog_row import Row
 from smcp_proto.ids import Role
 
-from smcp_bus.bus import NO_HEADERS, Headers
+from smcp_bus.bus import Headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Call:
     """The request's JSON object as it came, unknown fields included."""
     raw: bytes | None = None
     """The same as bytes, where it came as bytes."""
-    headers: Headers = NO_HEADERS
+    headers: Headers = field(default_factory=dict)
 
 
 Handler = Callable[[Any, Call], Awaitable[BaseModel | RawJson | None]]

@@ -6,8 +6,7 @@ while there is time: joins and leaves are idempotent by their claim.
 
 import asyncio
 import random
-from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -163,5 +162,5 @@ def _read(model: type[Model], body: bytes) -> Model:
         raise Internal("the registry sent an answer that cannot be read") from None
 
 
-def _req_id_header(req_id: str) -> Mapping[str, Any]:
+def _req_id_header(req_id: str) -> dict[str, str]:
     return {REQ_ID: req_id} if req_id else {}

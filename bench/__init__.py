@@ -1,0 +1,1 @@
+"""Benchmarks, each beside its peer, in one run."""

@@ -1,0 +1,196 @@
+"""Relayed `client:tool_call`s: our gateway, the published server, and a bare Socket.IO echo as the floor.
+
+Each is a process of its own, with 16 offices; the measurements are interleaved, and each figure is the median of the
+runs. Server CPU is user + system time of the server's process per call (for ours: of the gateway; NATS is shown beside
+it). The machine is shared and noisy: read the ratios, not the absolute figures.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, cast
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from bench import published_env
+
+BIN = Path(sys.executable).parent
+OFFICES = 16
+KINDS = [(1024, 1), (1024, 64), (65536, 1), (65536, 64)]
+
+
+@dataclass
+class System:
+    name: str
+    server: psutil.Process
+    load: subprocess.Popen[str]
+    beside: dict[str, psutil.Process] = field(default_factory=dict)
+
+
+def start(stack: contextlib.ExitStack, *command: str | Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        list(map(str, command)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(env or {})},
+        cwd=published_env.ROOT,
+    )
+
+    def stop() -> None:
+        cast("IO[str]", process.stdin).close()
+        process.terminate()
+        process.wait(20)
+        cast("IO[str]", process.stdout).close()
+
+    stack.callback(stop)
+    return process
+
+
+def line_of(process: subprocess.Popen[str], wanted: str = "") -> str:
+    for line in cast("IO[str]", process.stdout):
+        if wanted in line:
+            return line.strip()
+    raise SystemExit(f"{process.args!r} ended without saying {wanted!r}")
+
+
+def load(stack: contextlib.ExitStack, url: str) -> subprocess.Popen[str]:
+    process = start(stack, sys.executable, "-m", "bench.load", "--url", url, "--offices", str(OFFICES))
+    line_of(process, "ready")
+    return process
+
+
+def echo(stack: contextlib.ExitStack) -> System:
+    server = start(stack, sys.executable, "-m", "bench.servers.echo")
+    return System("bare echo", psutil.Process(server.pid), load(stack, f"http://127.0.0.1:{line_of(server)}"))
+
+
+def published(stack: contextlib.ExitStack) -> System:
+    script = Path(__file__).parent / "servers" / "published.py"
+    server = start(stack, published_env.python(), script, env={"A2C_SMCP_LOG_SILENT": "1"})
+    url = f"http://127.0.0.1:{line_of(server)}"
+    computers = start(stack, sys.executable, "-m", "bench.computers", "--url", url, "--on", "socketio")
+    line_of(computers, "ready")
+    return System("published", psutil.Process(server.pid), load(stack, url))
+
+
+def ours(stack: contextlib.ExitStack) -> System:
+    ports = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    nats = start(
+        stack, BIN / "nats-server", "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", ports / "js", "--ports_file_dir", ports
+    )
+    url = wait_for_nats(ports, nats)
+    env = {"SMCP_NATS_URL": url, "SMCP_HEALTH_PORT": "0", "SMCP_LOG_LEVEL": "warning", "SMCP_GATEWAY_PORT": "0"}
+    start(stack, BIN / "smcp-registry", "run", env=env)
+    gateway = start(stack, BIN / "smcp-gateway", "run", env=env)
+    gateway_url = line_of(gateway, "http://").split()[-1]
+    wait_until_ready(gateway_url)
+    computers = start(stack, sys.executable, "-m", "bench.computers", "--url", url, "--on", "nats")
+    line_of(computers, "ready")
+    return System(
+        "gateway", psutil.Process(gateway.pid), load(stack, gateway_url), {"nats": psutil.Process(nats.pid)}
+    )
+
+
+def wait_for_nats(ports: Path, nats: subprocess.Popen[str]) -> str:
+    for _ in polls():
+        for found in ports.glob("*.ports"):
+            return str(json.loads(found.read_text())["nats"][0])
+        if nats.poll() is not None:
+            break
+    raise SystemExit("nats-server did not start")
+
+
+def wait_until_ready(url: str) -> None:
+    for _ in polls():
+        with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(f"{url}/readyz", timeout=2):
+            return
+    raise SystemExit("the gateway did not get ready")
+
+
+def polls() -> Iterator[None]:
+    import time
+
+    for _ in range(300):
+        yield
+        time.sleep(0.05)
+
+
+def cpu(process: psutil.Process) -> float:
+    """Seconds on a CPU, over all threads. From the scheduler's own count where there is one: cpu_times has 10 ms steps."""
+    threads = list(Path(f"/proc/{process.pid}/task").glob("*/schedstat"))
+    if threads:
+        return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def measure(system: System, size: int, concurrency: int, calls: int) -> dict[str, float]:
+    before = {name: cpu(process) for name, process in {"server": system.server, **system.beside}.items()}
+    stdin = cast("IO[str]", system.load.stdin)
+    stdin.write(json.dumps({"concurrency": concurrency, "size": size, "calls": calls}) + "\n")
+    stdin.flush()
+    result: dict[str, float] = json.loads(line_of(system.load, "{"))
+    for name, process in {"server": system.server, **system.beside}.items():
+        result[f"{name}_us"] = (cpu(process) - before[name]) / result["calls"] * 1e6
+    return result
+
+
+def run(runs: int, calls: int) -> None:
+    console = Console()
+    figures: dict[tuple[int, int, str], list[dict[str, float]]] = {}
+    with contextlib.ExitStack() as stack:
+        systems = [echo(stack), published(stack), ours(stack)]
+        for turn in range(runs + 1):
+            for size, concurrency in KINDS:
+                for system in systems:
+                    wanted = max(200, calls // (1 if size < 10_000 else 4) // (1 if concurrency > 1 else 4))
+                    result = measure(system, size, concurrency, wanted)
+                    if turn:  # the first turn warms up
+                        figures.setdefault((size, concurrency, system.name), []).append(result)
+    for size, concurrency in KINDS:
+        table = Table(title=f"{size // 1024} KB, {concurrency} at a time, {OFFICES} offices, median of {runs} runs")
+        for column in ["server", "calls/s", "p50 ms", "p99 ms", "server CPU µs/call", "min–max", "NATS CPU µs/call", "× floor", "÷ published"]:
+            table.add_column(column, justify="right")
+        floor = median(figures[size, concurrency, "bare echo"], "server_us")
+        peer = median(figures[size, concurrency, "published"], "server_us")
+        for system in systems:
+            rows = figures[size, concurrency, system.name]
+            server = median(rows, "server_us")
+            spread = sorted(row["server_us"] for row in rows)
+            table.add_row(
+                system.name,
+                f"{median(rows, 'calls_s'):.0f}",
+                f"{median(rows, 'p50_ms'):.2f}",
+                f"{median(rows, 'p99_ms'):.2f}",
+                f"{server:.0f}",
+                f"{spread[0]:.0f}–{spread[-1]:.0f}",
+                f"{median(rows, 'nats_us'):.0f}" if "nats_us" in rows[0] else "",
+                f"{server / floor:.2f}",
+                f"{server / peer:.2f}",
+            )
+        console.print(table)
+
+
+def median(rows: list[dict[str, float]], key: str) -> float:
+    return statistics.median(row[key] for row in rows)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--calls", type=int, default=4000)
+    arguments = parser.parse_args()
+    run(arguments.runs, arguments.calls)

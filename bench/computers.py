@@ -1,0 +1,68 @@
+"""Computers that echo, in a process of their own: on NATS for the gateway, on Socket.IO for the published server."""
+
+import argparse
+import asyncio
+import sys
+from typing import Any
+
+import orjson
+import socketio
+import uvloop
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_bus.subjects import OWNER_QUEUE, client_all
+
+from bench.load import Json
+
+
+def result_of(params: dict[str, Any]) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": params["text"]}], "isError": False}
+
+
+async def answer(incoming: Incoming) -> Reply:
+    return Reply(orjson.dumps(result_of(orjson.loads(incoming.body)["params"])))
+
+
+async def on_nats(url: str, offices: int) -> None:
+    async with open_bus(BusConfig(url=url, name="bench-computers")) as bus:
+        for index in range(offices):
+            await bus.serve(client_all(f"office-{index}", f"pc-office-{index}"), answer, queue=OWNER_QUEUE)
+        await until_told_to_stop()
+
+
+async def on_socketio(url: str, offices: int) -> None:
+    clients = []
+    for index in range(offices):
+        client = socketio.AsyncClient(json=Json, reconnection=False)
+
+        async def tool_call(data: dict[str, Any]) -> dict[str, Any]:
+            return result_of(data["params"])
+
+        client.on("client:tool_call", tool_call, namespace="/smcp")
+        await client.connect(url, namespaces=["/smcp"], transports=["websocket"])
+        joined = await client.call(
+            "server:join_office",
+            {"role": "computer", "name": f"pc-office-{index}", "office_id": f"office-{index}"},
+            namespace="/smcp",
+        )
+        if not joined[0]:
+            raise SystemExit(f"join refused: {joined[1]}")
+        clients.append(client)
+    await until_told_to_stop()
+    for client in clients:
+        await client.disconnect()
+
+
+async def until_told_to_stop() -> None:
+    print("ready", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--on", choices=["nats", "socketio"], required=True)
+    parser.add_argument("--offices", type=int, default=16)
+    arguments = parser.parse_args()
+    run = on_nats if arguments.on == "nats" else on_socketio
+    uvloop.run(run(arguments.url, arguments.offices))

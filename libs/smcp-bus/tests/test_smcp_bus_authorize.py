@@ -1,0 +1,59 @@
+"""Who may say what, as a table."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from smcp_bus.authorize import authorize
+from smcp_bus.dispatch_types import Caller
+from smcp_proto.catalog import CATALOG
+from smcp_proto.errors import NotAllowed, NotInOffice
+
+ALICE = Caller(role="agent", office="lab", name="alice")
+PC = Caller(role="computer", office="lab", name="pc")
+STRANGER = Caller(role=None)
+
+ALLOWED: list[tuple[str, Caller, dict[str, Any]]] = [
+    ("server:join_office", STRANGER, {"role": "agent", "name": "alice", "office_id": "lab"}),
+    ("server:join_office", ALICE, {"role": "agent", "name": "alice", "office_id": "lab"}),
+    ("server:leave_office", ALICE, {"office_id": "lab"}),
+    ("server:leave_office", ALICE, {"office_id": "elsewhere"}),
+    ("client:tool_call", ALICE, {"agent": "alice", "computer": "pc"}),
+    ("client:get_tools", ALICE, {"agent": "alice", "computer": "pc"}),
+    ("server:list_room", ALICE, {"agent": "alice", "office_id": "lab"}),
+    ("server:list_room", PC, {"agent": "pc", "office_id": "lab"}),
+    ("server:update_config", PC, {"computer": "pc"}),
+    ("server:tool_call_cancel", ALICE, {"agent": "alice", "req_id": "1"}),
+    ("client:resources/list", ALICE, {"roomId": "lab", "computerId": "pc"}),
+]
+
+REFUSED: list[tuple[str, Caller, dict[str, Any], type[Exception], str | None]] = [
+    ("client:tool_call", STRANGER, {"agent": "alice", "computer": "pc"}, NotInOffice, None),
+    ("server:list_room", STRANGER, {"agent": "alice", "office_id": "lab"}, NotInOffice, None),
+    ("server:leave_office", STRANGER, {"office_id": "lab"}, NotInOffice, None),
+    ("client:tool_call", PC, {"agent": "alice", "computer": "pc"}, NotAllowed, None),
+    ("client:tool_call", ALICE, {"agent": "mallory", "computer": "pc"}, NotAllowed, "agent"),
+    ("server:update_config", ALICE, {"computer": "pc"}, NotAllowed, None),
+    ("server:update_tool_list", PC, {"computer": "other"}, NotAllowed, "computer"),
+    ("server:list_room", ALICE, {"agent": "alice", "office_id": "elsewhere"}, NotAllowed, "office_id"),
+    ("server:tool_call_cancel", PC, {"agent": "pc", "req_id": "1"}, NotAllowed, None),
+    ("server:join_office", ALICE, {"role": "computer", "name": "alice", "office_id": "lab"}, NotAllowed, "role"),
+    ("server:join_office", ALICE, {"role": "agent", "name": "bob", "office_id": "lab"}, NotAllowed, "name"),
+    ("client:resources/list", ALICE, {"roomId": "elsewhere", "computerId": "pc"}, NotAllowed, "roomId"),
+]
+
+
+@pytest.mark.parametrize(("event", "caller", "request_"), ALLOWED)
+def test_a_member_may_speak_for_itself_in_its_office(event: str, caller: Caller, request_: dict[str, Any]) -> None:
+    authorize(CATALOG[event], caller, SimpleNamespace(**request_))
+
+
+@pytest.mark.parametrize(("event", "caller", "request_", "error", "field"), REFUSED)
+def test_who_speaks_for_another_or_elsewhere_is_refused(
+    event: str, caller: Caller, request_: dict[str, Any], error: type[Exception], field: str | None
+) -> None:
+    with pytest.raises(error) as refused:
+        authorize(CATALOG[event], caller, SimpleNamespace(**request_))
+    if field is not None:
+        assert isinstance(refused.value, NotAllowed)
+        assert refused.value.details == {"field": field}

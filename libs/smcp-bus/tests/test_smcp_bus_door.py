@@ -1,0 +1,141 @@
+"""The door: whatever comes in, one answer goes out, and no internal text with it."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from smcp_bus import errors as bus_errors
+from smcp_bus.dispatch import Door
+from smcp_bus.dispatch_types import Answer, Call, Caller, RawJson
+from smcp_proto.catalog import CATALOG
+from smcp_proto.errors import NotFound
+from smcp_proto.schemas import GetToolsRet, ToolCallReq
+
+ALICE = Caller(role="agent", office="lab", name="alice")
+TOOL_CALL = CATALOG["client:tool_call"]
+REQUEST: dict[str, Any] = {
+    "agent": "alice",
+    "req_id": "r1",
+    "computer": "pc",
+    "tool_name": "echo",
+    "params": {"text": "hi"},
+    "timeout": 5,
+}
+
+
+def door_with(outcome: BaseModel | RawJson | Exception | None) -> Door:
+    async def handler(request: ToolCallReq, call: Call) -> BaseModel | RawJson | None:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    return Door({"client:tool_call": handler})
+
+
+async def ask(door: Door, body: object = REQUEST, caller: Caller = ALICE) -> Answer:
+    return await door.dispatch(TOOL_CALL, caller, body)
+
+
+def error_of(answer: Answer) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(answer.body)
+    assert body["code"] == answer.error
+    return body
+
+
+async def test_what_a_handler_returns_is_the_answer() -> None:
+    answer = await ask(door_with(RawJson(b'{"content":[]}')))
+    assert answer == Answer(b'{"content":[]}')
+
+
+async def test_a_reply_has_the_keys_that_were_set_and_no_others() -> None:
+    answer = await ask(door_with(GetToolsRet(tools=[], req_id="r1")))
+    assert json.loads(answer.body) == {"tools": [], "req_id": "r1"}
+
+
+async def test_a_handler_sees_the_request_and_the_payload_with_its_unknown_fields() -> None:
+    seen: list[Call] = []
+
+    async def handler(request: ToolCallReq, call: Call) -> None:
+        assert request.tool_name == "echo"
+        seen.append(call)
+
+    await ask(Door({"client:tool_call": handler}), {**REQUEST, "later_field": 1})
+    assert seen[0].payload["later_field"] == 1
+    assert seen[0].req_id == "r1"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"1", "text", None, [], 1])
+async def test_a_body_that_is_no_object_is_malformed(body: object) -> None:
+    assert error_of(await ask(door_with(None), body))["code"] == 400
+
+
+@pytest.mark.parametrize("field", ["agent", "req_id", "computer", "tool_name", "params", "timeout"])
+async def test_a_missing_field_is_named(field: str) -> None:
+    body = {key: value for key, value in REQUEST.items() if key != field}
+    error = error_of(await ask(door_with(None), body))
+    assert error["code"] == 400
+    assert error["details"]["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("timeout", "5"), ("timeout", 0), ("timeout", 3601), ("params", []), ("computer", ""), ("computer", "x" * 10_000)],
+)
+async def test_a_wrong_value_is_refused_and_named(field: str, value: object) -> None:
+    error = error_of(await ask(door_with(None), {**REQUEST, field: value}))
+    assert error["code"] == 400
+    assert error["details"]["field"] == field
+    assert "x" * 1000 not in json.dumps(error)
+
+
+async def test_a_typed_error_goes_out_as_it_is() -> None:
+    error = error_of(await ask(door_with(NotFound("no such Computer"))))
+    assert error == {"code": 404, "message": "no such Computer", "details": {}}
+
+
+async def test_no_internal_text_reaches_a_peer() -> None:
+    error = error_of(await ask(door_with(RuntimeError("secret at 0x7f"))))
+    assert error == {"code": 500, "message": "internal error", "details": {}}
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "details"),
+    [
+        (bus_errors.NoResponder(), 503, {"may_have_run": False}),
+        (bus_errors.NotConnected(), 503, {"may_have_run": False}),
+        (bus_errors.ConnectionLost(), 503, {"may_have_run": True}),
+        (bus_errors.TransferFailed(), 503, {"may_have_run": True}),
+        (bus_errors.RequestTimedOut(), 408, {}),
+        (bus_errors.BodyTooLarge(10, 5), 413, {"size": 10, "limit": 5}),
+    ],
+)
+async def test_what_the_bus_raises_says_whether_it_may_have_run(
+    raised: Exception, code: int, details: dict[str, object]
+) -> None:
+    error = error_of(await ask(door_with(raised)))
+    assert (error["code"], error["details"]) == (code, details)
+
+
+async def test_an_event_without_a_handler_is_not_available() -> None:
+    answer = await Door({}).dispatch(TOOL_CALL, ALICE, REQUEST)
+    assert error_of(answer)["code"] == 503
+
+
+async def test_a_caller_without_an_office_is_told_so() -> None:
+    assert error_of(await ask(door_with(None), caller=Caller(role=None)))["code"] == 4103
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=8), children, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(event=st.sampled_from(sorted(CATALOG)), body=json_values)
+async def test_anything_at_all_gets_an_answer(event: str, body: object) -> None:
+    answer = await Door({}).dispatch(CATALOG[event], ALICE, body)
+    assert error_of(answer)["code"] in {400, 403, 503, 4103}
