@@ -21,6 +21,10 @@ from smcp_bus import headers as names
 from smcp_bus.bus import Headers
 from smcp_bus.dispatch_types import Answer, Call
 
+OWN_DECISION_KEY: Final = "smcp_own_decision"
+"""True in the OpenTelemetry context where a remote parent's sampled flag is not to be believed: a Socket.IO client
+may continue its trace here, but whether we record is our own decision."""
+
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 Tracing = Callable[[Call], AbstractContextManager[Span | None]]
@@ -44,12 +48,14 @@ def client_spans() -> Tracing:
     The client's own trace is continued where the request says one (its optional field `traceparent`); otherwise
     the trace id follows from the request's id.
     """
-    return _spans(SpanKind.SERVER, lambda call: call.row.event, _from_payload)
+    return _spans(SpanKind.SERVER, lambda call: call.row.event, _from_payload, own_decision=True)
 
 
 def bus_spans() -> Tracing:
     """CONSUMER spans for requests that came over the bus: `process tool_call`."""
-    return _spans(SpanKind.CONSUMER, lambda call: f"process {call.row.verb}", lambda call: call.headers)
+    return _spans(
+        SpanKind.CONSUMER, lambda call: f"process {call.row.verb}", lambda call: call.headers, own_decision=False
+    )
 
 
 def _from_payload(call: Call) -> Mapping[str, str]:
@@ -68,6 +74,7 @@ def _spans(kind: SpanKind, name: Callable[[Call], str], carrier: Callable[[Call]
         agent = call.payload.get("agent")
         id_for_roots = trace_id(office, agent if isinstance(agent, str) else call.caller.name or "", call.req_id)
         context = otel_context.set_value(TRACE_ID_KEY, id_for_roots)
+        context = otel_context.set_value(OWN_DECISION_KEY, own_decision, context)
         context = _PROPAGATOR.extract(dict(carrier(call)), context=context)
         token = otel_context.attach(context)
         try:
