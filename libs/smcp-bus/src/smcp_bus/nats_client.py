@@ -1,0 +1,237 @@
+"""nats-py's client with what a bus needs beyond it. The only file that touches nats-py's inside.
+
+Why not the public methods alone (nats-py 2.16):
+
+- Messages pass through one queue and one task per subscription there; here a receiver is called where the message
+  is parsed, so that nothing of an old connection is handled after its end was told, and an answer costs one
+  future instead of two queues.
+- `publish` may swallow a cancellation while its buffer is full, and keeps unsent commands over a reconnect; here
+  writing is synchronous, and what was not sent when the connection broke is forgotten: its senders were told so.
+- Any `-ERR` but a permission violation closes that client for good; here it reconnects.
+- A late PONG whose waiter has gone kills the read loop there.
+- Closing the transport waits there until a dead peer has taken what was written; here it is aborted.
+"""
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from nats import errors as nats_errors
+from nats.aio.client import Client, Server
+from nats.aio.subscription import Subscription
+from nats.aio.transport import TcpTransport
+
+from smcp_bus.errors import ConnectionLost, NotConnected
+
+_log = logging.getLogger(__name__)
+
+Receiver = Callable[[bytes, bytes, bytes, bytes], None]
+"""Takes subject, reply subject, header block and body of a message. Runs inside the read loop: it must neither
+block nor raise."""
+
+_CONGESTED: Final = 4 * 1024 * 1024
+"""Bytes waiting to be written from which on senders have to wait."""
+_RECONNECT_S: Final = (0.05, 0.4)
+"""Between two attempts: a random time in this range, so that a thousand clients do not come back at once."""
+
+
+class _AbortingTransport(TcpTransport):
+    """A TCP transport whose `close` lets go at once. What must arrive is flushed before."""
+
+    def close(self) -> None:
+        if self._io_writer is not None:
+            self._io_writer.transport.abort()
+
+
+class NatsClient(Client):
+    """One connection to nats-server that comes back by itself.
+
+    Attributes:
+        up: connected, subscribed, and told so.
+        denials: what nats-server's permissions refused lately, in lower case, newest last.
+    """
+
+    def __init__(self, on_up: Callable[[], None], on_down: Callable[[], None], on_denial: Callable[[str], None]) -> None:
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+        self._transport = _AbortingTransport()
+        self._receivers: dict[int, Receiver] = {}
+        self._waiting: set[asyncio.Future[bool | None]] = set()
+        self._on_up = on_up
+        self._on_down = on_down
+        self._on_denial = on_denial
+        self.denials: deque[str] = deque(maxlen=64)
+        self.up = False
+
+    @staticmethod
+    def choose_server(servers: list[Server], _info: dict[str, Any]) -> tuple[Server | None, float]:
+        """For `connect(reconnect_to_server_handler=…)`: any server, after a pause with jitter."""
+        return random.choice(servers), random.uniform(*_RECONNECT_S)  # noqa: S311 - spreading load, no secret
+
+    # -- sending
+
+    @property
+    def congested(self) -> bool:
+        """Whether so much waits to be written that a sender should `await room()` first."""
+        return self._pending_data_size > _CONGESTED
+
+    def send(self, subject: str, reply: str, head: bytes, body: bytes | memoryview) -> None:
+        """Write one message; it leaves with the next round of the loop.
+
+        The caller has checked `up`, the size, and that the subjects hold no white space.
+        """
+        if head:
+            size = len(head)
+            command = b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
+                subject.encode(), reply.encode(), size, size + len(body), head, body,
+            )  # fmt: skip
+        else:
+            command = b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(body), body)
+        self.stats["out_msgs"] += 1
+        self.stats["out_bytes"] += len(body)
+        self._write(command)
+
+    def _write(self, command: bytes) -> None:
+        self._pending.append(command)
+        self._pending_data_size += len(command)
+        queue = self._flush_queue
+        if queue is not None and queue.empty():
+            queue.put_nowait(self._loop.create_future())
+
+    async def room(self) -> None:
+        """Wait until what was written so far has gone to the socket.
+
+        Raises:
+            NotConnected: the connection broke meanwhile.
+        """
+        queue = self._flush_queue
+        if not self.up or queue is None:
+            raise NotConnected("not connected to nats-server")
+        written: asyncio.Future[bool | None] = self._loop.create_future()
+        self._waiting.add(written)
+        try:
+            await queue.put(written)
+            if await written is False:
+                raise NotConnected("not connected to nats-server")
+        finally:
+            self._waiting.discard(written)
+
+    async def round_trip(self) -> None:
+        """Wait until nats-server has taken all that was sent before.
+
+        Raises:
+            NotConnected: it is not connected now.
+            ConnectionLost: the connection broke meanwhile.
+        """
+        if not self.up:
+            raise NotConnected("not connected to nats-server")
+        pong: asyncio.Future[bool | None] = self._loop.create_future()
+        self._waiting.add(pong)
+        try:
+            await self._send_ping(pong)
+            if await pong is False:
+                raise ConnectionLost("the connection to nats-server broke")
+        finally:
+            self._waiting.discard(pong)
+
+    # -- subscribing
+
+    def attach(self, subject: str, queue: str, receive: Receiver) -> int:
+        """Subscribe; again after every reconnect, until `detach`. Returns the subscription's number."""
+        self._sid += 1
+        sid = self._sid
+        self._receivers[sid] = receive
+        self._subs[sid] = Subscription(self, sid, subject, queue=queue)
+        self._write(f"SUB {subject} {queue} {sid}\r\n".encode())
+        return sid
+
+    def unsubscribe_at_server(self, sid: int) -> None:
+        """Tell nats-server to send no more; what is on its way still arrives."""
+        if self.up:
+            self._write(f"UNSUB {sid}\r\n".encode())
+
+    def detach(self, sid: int) -> None:
+        """Forget the subscription."""
+        self._receivers.pop(sid, None)
+        self._subs.pop(sid, None)
+
+    # -- what nats-py calls
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        if not self.up:
+            self._mark_up()
+        receive = self._receivers.get(sid)
+        if receive is None:
+            await super()._process_msg(sid, subject, reply, data, headers)
+            return
+        receive(subject, reply, headers or b"", data)
+
+    async def _process_op_err(self, e: Exception) -> None:
+        self._mark_down()
+        await super()._process_op_err(e)
+
+    async def _process_err(self, err_msg: str) -> None:
+        if "permissions violation" in err_msg:
+            self.denials.append(err_msg)
+            self._on_denial(err_msg)
+            return
+        _log.error("nats-server said: %s", err_msg)
+        await self._process_op_err(nats_errors.Error(f"nats: {err_msg}"))
+
+    async def _send_ping(self, future: "asyncio.Future[Any] | None" = None) -> None:
+        # Through the buffer, where nats-py writes straight to the transport: a ping must not overtake what was
+        # sent before it, nor another ping.
+        self._pongs.append(self._loop.create_future() if future is None else future)
+        self._write(b"PING\r\n")
+
+    async def _process_pong(self) -> None:
+        if not self._pongs:
+            return
+        pong = self._pongs.pop(0)
+        if not pong.done():
+            pong.set_result(None)
+        self._pongs_received += 1
+        self._pings_outstanding = 0
+
+    async def reconnected(self) -> None:
+        """For `connect(reconnected_cb=…)`."""
+        self._mark_up()
+
+    async def disconnected(self) -> None:
+        """For `connect(disconnected_cb=…)`."""
+        self._mark_down()
+
+    def _mark_up(self) -> None:
+        # The first message of a new connection may come before nats-py says that it has reconnected. By then the
+        # subscriptions have been written: nats-py does so without a pause after it sets its status.
+        if not self.up and self._status == Client.CONNECTED:
+            self.up = True
+            self._on_up()
+
+    def _mark_down(self) -> None:
+        if not self.up:
+            return
+        self.up = False
+        self._pending.clear()
+        self._pending_data_size = 0
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(False)
+        self._on_down()
+
+    async def shut(self, timeout: float) -> None:
+        """Send what is buffered, at most `timeout` seconds long, and close for good."""
+        try:
+            async with asyncio.timeout(timeout):
+                if self.up:
+                    await self.round_trip()
+        except (TimeoutError, NotConnected, ConnectionLost):
+            pass
+        self._mark_down()
+        # Nothing is left to write: nats-py would wait for a dead peer to take it.
+        self._pending.clear()
+        self._pending_data_size = 0
+        await self.close()
