@@ -1,0 +1,123 @@
+"""Who gets a place: a pure decision over the record, the claim, and what the present owner said.
+
+| the record | the owner, asked `alive?(session)` | decision |
+|---|---|---|
+| none, or a tombstone | - | claim; announce enter |
+| the claimant's own | - | unchanged; announce nothing |
+| another's, `moving_until` not passed, same identity | - | claim; announce nothing |
+| another's, moving, other identity | - | refuse |
+| another's | alive | refuse |
+| another's | no responder, or no such session | claim; announce leave, then enter |
+
+Where the table says announce, a claim that asks not to be announced (the first step of an office switch) leaves its
+enter out, and so does a leave of somebody whom the office was never told of. The second claim of such a session, which
+asks to be announced, is the enter. Without quorum there is nothing to decide on: that is the store's `Unavailable`.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from smcp_bus.registry_contract import Claim
+from smcp_proto.ids import Role
+
+from smcp_registry.records import Announce, MemberRecord, State, owned_by
+
+
+class Owner(Enum):
+    """What is known of the present owner."""
+
+    NOT_ASKED = "not asked"
+    ALIVE = "alive"
+    GONE = "gone"
+    """No responder, or no such session."""
+
+
+class Action(Enum):
+    CLAIM = "claim"
+    """Write the claimant's record over the one that was decided on."""
+    UNCHANGED = "unchanged"
+    """The place is the claimant's already, and the office knows what it is to know."""
+    REFUSE = "refuse"
+    ASK_OWNER = "ask owner"
+    """Ask the present owner, and decide again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    action: Action
+    announce: Announce = Announce.NOTHING
+    why: str = ""
+    """Of a refusal: what the claimant is told."""
+
+
+def decide(record: MemberRecord | None, claim: Claim, owner: Owner, *, role: Role, name: str, now: float) -> Decision:
+    """Decide on a claim.
+
+    Args:
+        record: what stands under the place's key; None where nothing does.
+        claim: who wants the place, as `role` with `name`.
+        owner: what the record's owner answered.
+        now: unix seconds (UTC), compared with `moving_until`.
+    """
+    if record is None or not record.is_member:
+        return Decision(Action.CLAIM, _announce(leave=False, enter=claim.announce))
+    if owned_by(record, claim):
+        if record.name != name:
+            return Decision(Action.REFUSE, why="the name of a member cannot change")
+        if claim.announce and not record.announced:
+            return Decision(Action.CLAIM, Announce.ENTER)
+        return Decision(Action.UNCHANGED)
+    if record.moving(now):
+        return _decide_moving(record, claim, role=role, name=name)
+    match owner:
+        case Owner.NOT_ASKED:
+            return Decision(Action.ASK_OWNER)
+        case Owner.ALIVE:
+            return Decision(Action.REFUSE, why=_taken(role, name))
+        case Owner.GONE:
+            return Decision(Action.CLAIM, _announce(leave=record.announced, enter=claim.announce))
+
+
+def _decide_moving(record: MemberRecord, claim: Claim, *, role: Role, name: str) -> Decision:
+    if record.identity != claim.identity:
+        return Decision(Action.REFUSE, why=_taken(role, name))
+    if record.name == name:
+        return Decision(Action.CLAIM, _announce(leave=False, enter=claim.announce and not record.announced))
+    # one identity, another name: for the office it is a leave and an enter
+    return Decision(Action.CLAIM, _announce(leave=record.announced, enter=claim.announce))
+
+
+def claimed(
+    record: MemberRecord | None, claim: Claim, announce: Announce, *, office: str, role: Role, name: str
+) -> MemberRecord:
+    """The record that a claim leaves behind, written over `record`."""
+    told_of_leave = announce in (Announce.LEAVE, Announce.LEAVE_ENTER)
+    stays_known = record is not None and record.is_visible and not told_of_leave
+    return MemberRecord(
+        office=office,
+        role=role,
+        name=name,
+        session=claim.session,
+        credential=claim.credential,
+        process=claim.process,
+        incarnation=claim.incarnation,
+        identity=claim.identity,
+        a2c_version=claim.a2c_version,
+        capabilities=claim.capabilities,
+        announced=stays_known or announce in (Announce.ENTER, Announce.LEAVE_ENTER),
+        state=State.MEMBER,
+        announce=announce,
+        left_name=record.name if record is not None and told_of_leave and record.name != name else None,
+    )
+
+
+def _announce(*, leave: bool, enter: bool) -> Announce:
+    if leave:
+        return Announce.LEAVE_ENTER if enter else Announce.LEAVE
+    return Announce.ENTER if enter else Announce.NOTHING
+
+
+def _taken(role: Role, name: str) -> str:
+    if role == "agent":
+        return "the office has an Agent already"
+    return f"the office has a Computer named {name!r} already"

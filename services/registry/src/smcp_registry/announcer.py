@@ -1,0 +1,116 @@
+"""Tells offices of enters and leaves: an effect of the log, not of a handler.
+
+All registries share one durable consumer on the `members` bucket's own stream. It hands out one record at a time, to
+any of them, and the next one after that was acknowledged; a registry that dies in between loses nothing, since after
+`ACK_WAIT_S` another gets the same record. So a notification may come twice or late; its epoch tells.
+"""
+
+import contextlib
+import logging
+from typing import Final
+
+import nats.errors
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext, api
+from nats.js.errors import NotFoundError
+from pydantic import ValidationError
+from smcp_bus import subjects
+from smcp_bus.bus import Bus
+from smcp_bus.errors import BodyTooLarge
+from smcp_bus.headers import EPOCH
+
+from smcp_registry.announcements import announcements
+from smcp_registry.records import MemberRecord
+from smcp_registry.store import Bucket
+
+_log = logging.getLogger("smcp_registry.announcer")
+
+CONSUMER: Final = "announcer"
+ACK_WAIT_S: Final = 2.0
+FETCH_S: Final = 2.0
+ACKED_S: Final = 1.0
+
+
+class Announcer:
+    def __init__(self, bus: Bus, js: JetStreamContext, members: Bucket) -> None:
+        self._bus = bus
+        self._js = js
+        self._members = members
+        self.ready = False
+        """Whether this registry takes records to announce now."""
+
+    async def prepare(self) -> None:
+        """Make the shared consumer if it is missing; any number of registries may do so at once.
+
+        Raises:
+            nats.errors.Error, TimeoutError: JetStream does not answer, or has another consumer of that name.
+        """
+        try:
+            await self._js.consumer_info(self._members.stream, CONSUMER)
+        except NotFoundError:
+            await self._js.add_consumer(
+                self._members.stream,
+                api.ConsumerConfig(
+                    name=CONSUMER,
+                    durable_name=CONSUMER,
+                    description="A2C-SMCP: announces enters and leaves, in order",
+                    filter_subject=self._members.subject(">"),
+                    deliver_policy=api.DeliverPolicy.ALL,
+                    ack_policy=api.AckPolicy.EXPLICIT,
+                    ack_wait=ACK_WAIT_S,
+                    max_ack_pending=1,
+                    max_deliver=-1,
+                ),
+            )
+
+    async def run(self) -> None:
+        """Announce until the connection or the consumer is lost.
+
+        Raises:
+            nats.errors.Error, BusError, TimeoutError: begin anew.
+        """
+        await self.prepare()
+        subscription = await self._js.pull_subscribe_bind(consumer=CONSUMER, stream=self._members.stream)
+        self.ready = True
+        try:
+            while True:
+                try:
+                    messages = await subscription.fetch(1, timeout=FETCH_S)
+                except TimeoutError:
+                    continue  # nothing to announce
+                for message in messages:
+                    await self._announce(message)
+        finally:
+            self.ready = False
+            with contextlib.suppress(nats.errors.Error):
+                await subscription.unsubscribe()
+
+    async def announced_upto(self) -> int:
+        """The revision up to which everything was announced.
+
+        Raises:
+            nats.errors.Error, TimeoutError: JetStream does not answer.
+        """
+        info = await self._js.consumer_info(self._members.stream, CONSUMER)
+        return info.ack_floor.stream_seq if info.ack_floor is not None else 0
+
+    async def _announce(self, message: Msg) -> None:
+        revision = message.metadata.sequence.stream
+        await self._publish(message, revision)
+        # The acknowledgement goes over the same connection after the notifications, so the server has them when it has
+        # this; its answer says that it has.
+        try:
+            await message.ack_sync(timeout=ACKED_S)
+        except TimeoutError:
+            _log.warning("revision %d was announced, but not acknowledged: it will be told again", revision)
+
+    async def _publish(self, message: Msg, revision: int) -> None:
+        if not message.data:
+            return  # a marker of a removal: its leave was announced long ago
+        try:
+            record = MemberRecord.model_validate_json(message.data)
+            for told in announcements(record, revision):
+                subject = subjects.notify(record.office, told.verb)
+                await self._bus.publish(subject, told.body, headers={EPOCH: str(told.epoch)})
+        except (ValidationError, BodyTooLarge):
+            _log.exception("revision %d cannot be announced; it is passed over", revision)

@@ -1,0 +1,193 @@
+"""The registry as one thing to enter: `async with open_registry(settings, bus)`."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, Protocol
+
+import nats.errors
+from nats.js import JetStreamContext
+from smcp_bus import internal_rows, subjects
+from smcp_bus.bus import Bus
+from smcp_bus.dispatch import Door
+from smcp_bus.dispatch_types import Caller, Handler
+from smcp_bus.serving import host_route, registry_route, serve_door
+from smcp_bus.tracing import bus_spans
+from smcp_proto.catalog import CATALOG
+from smcp_proto.catalog_row import Row
+from smcp_service.health import Readiness
+from smcp_service.lifecycle import background
+from smcp_service.logging import bind_call
+
+from smcp_registry.announcer import Announcer
+from smcp_registry.buckets import StoreUnusable, open_store
+from smcp_registry.handlers.assert_members import assert_members
+from smcp_registry.handlers.confirm import confirm
+from smcp_registry.handlers.find import find
+from smcp_registry.handlers.join_office import join_office
+from smcp_registry.handlers.lease import lease
+from smcp_registry.handlers.leave_office import leave_office
+from smcp_registry.handlers.list_room import list_room
+from smcp_registry.handlers.tool_call_cancel import tool_call_cancel
+from smcp_registry.handlers.update import update
+from smcp_registry.handlers.update_capabilities import update_capabilities
+from smcp_registry.leases import Leases, LeasesView
+from smcp_registry.link import Link
+from smcp_registry.membership import Membership
+from smcp_registry.owners import SETTLE_S, Owners
+from smcp_registry.places import Places
+from smcp_registry.settings import RegistrySettings
+from smcp_registry.store import LEASES, MEMBERS
+from smcp_registry.sweeper import Sweeper
+from smcp_registry.view import MembersView
+from smcp_registry.watch import follow
+from smcp_registry.wording import said
+
+CATCH_UP_S: Final = 10.0
+"""How long the views may take to know all rooms when a registry starts (seconds)."""
+PATIENCE_S: Final = 1.0
+"""How long an owner may take to say that it lives (seconds); at most half a lease."""
+UNKNOWN_UPDATE: Final = "server:update_*"
+"""Stands for the events that the catalog does not know and that are passed on as they are."""
+
+
+class JetStreamBus(Bus, Protocol):
+    """The bus of a registry: it alone touches JetStream."""
+
+    def jetstream(self) -> JetStreamContext: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """A registry that serves."""
+
+    readiness: Readiness
+    view: MembersView
+    leases: LeasesView
+
+
+@asynccontextmanager
+async def open_registry(
+    settings: RegistrySettings, bus: JetStreamBus, *, readiness: Readiness | None = None
+) -> AsyncIterator[Registry]:
+    """Serve rooms over `bus` while the body runs. Any number of registries may do so at once.
+
+    Leaving it takes no new requests, answers those that run, and ends what runs beside them.
+
+    Raises:
+        StoreUnusable: JetStream is not there, or a bucket is not as it has to be.
+    """
+    readiness = Readiness() if readiness is None else readiness
+    js = bus.jetstream()
+    store = await open_store(bus, js, lease_s=settings.lease_s, replicas=settings.kv_replicas)
+    link = Link(bus)
+    view, leases_view = MembersView(), LeasesView()
+    leases = Leases(store.leases, leases_view, lease_s=settings.lease_s, now=time.time)
+    owners = Owners(
+        bus,
+        link,
+        leases,
+        patience_s=min(PATIENCE_S, settings.lease_s / 2),
+        settle_s=min(SETTLE_S, settings.lease_s / 2),
+    )
+    announcer = Announcer(bus, js, store.members)
+    membership = Membership(store.members, view)
+    places = Places(store.members, owners, now=time.time)
+    sweeper = Sweeper(
+        link, store.members, view, leases, leases_view, owners, announcer, lease_s=settings.lease_s, now=time.time
+    )
+    readiness.add("nats", lambda: None if bus.connected else "not connected")
+    readiness.add("members", lambda: None if view.synced else "the view of the members is not caught up")
+    readiness.add("leases", lambda: None if leases_view.synced else "the view of the leases is not caught up")
+    readiness.add("announcer", lambda: None if announcer.ready else "takes nothing to announce")
+    door = Door(
+        handlers(bus, places, view, membership, leases),
+        tracing=bus_spans(),
+        observe=lambda call: bind_call(req_id=call.req_id, office=call.caller.office),
+    )
+    try:
+        async with background() as tasks:
+            tasks.start(link.keep("the view of the members", partial(_view, js, MEMBERS, view)), name="members")
+            tasks.start(link.keep("the view of the leases", partial(_view, js, LEASES, leases_view)), name="leases")
+            await _caught_up(view, leases_view)
+            await _prepared(announcer)
+            tasks.start(link.keep("the announcer", announcer.run), name="announcer")
+            tasks.start(link.keep("the sweeper", sweeper.run), name="sweeper")
+            async with _serving(bus, door):
+                yield Registry(readiness, view, leases_view)
+                readiness.drain()
+    finally:
+        link.close()
+
+
+def handlers(
+    bus: Bus, places: Places, view: MembersView, membership: Membership, leases: Leases
+) -> Mapping[str, Handler]:
+    """The registry's handlers by event, their dependencies bound."""
+    told = partial(update, bus=bus, membership=membership)
+    return {
+        "server:join_office": partial(join_office, places=places),
+        "server:leave_office": partial(leave_office, places=places),
+        "server:list_room": partial(list_room, view=view, membership=membership),
+        "server:tool_call_cancel": partial(tool_call_cancel, bus=bus, membership=membership),
+        "server:update_config": told,
+        "server:update_tool_list": told,
+        "server:update_desktop": told,
+        "server:update_finder": told,
+        "server:update_capabilities": partial(update_capabilities, bus=bus, membership=membership, places=places),
+        UNKNOWN_UPDATE: told,
+        internal_rows.CONFIRM.event: partial(confirm, view=view, membership=membership),
+        internal_rows.FIND.event: partial(find, view=view, membership=membership),
+        internal_rows.LEASE.event: partial(lease, leases=leases),
+        internal_rows.ASSERT.event: partial(assert_members, places=places, view=view, membership=membership),
+    }
+
+
+def room_route(subject: str) -> tuple[Row, Caller]:
+    """As `registry_route`, with one name for all events that the catalog does not know: they have one handler."""
+    row, caller = registry_route(subject)
+    if row.event not in CATALOG and row.verb not in internal_rows.SERVER_ROWS:
+        row = replace(row, event=UNKNOWN_UPDATE)
+    return row, caller
+
+
+async def _view(js: JetStreamContext, bucket: str, view: MembersView | LeasesView) -> None:
+    try:
+        await follow(js, bucket, view)
+    finally:
+        view.unsynced()
+
+
+async def _caught_up(*views: MembersView | LeasesView) -> None:
+    try:
+        async with asyncio.timeout(CATCH_UP_S):
+            for view in views:
+                await view.wait_synced()
+    except TimeoutError:
+        raise StoreUnusable(f"the rooms could not be read within {CATCH_UP_S:g} s") from None
+
+
+async def _prepared(announcer: Announcer) -> None:
+    try:
+        await announcer.prepare()
+    except (nats.errors.Error, TimeoutError) as error:
+        raise StoreUnusable(f"the announcer's consumer cannot be made: {said(error)}") from error
+
+
+@asynccontextmanager
+async def _serving(bus: Bus, door: Door) -> AsyncIterator[None]:
+    served = [
+        await serve_door(bus, door, subject, route, queue=subjects.REGISTRY_QUEUE)
+        for subject, route in (
+            (subjects.SERVER_ALL, room_route),
+            (subjects.HOSTS_LEASE_ALL, host_route),
+            (subjects.HOSTS_ASSERT_ALL, host_route),
+        )
+    ]
+    try:
+        yield
+    finally:
+        await asyncio.gather(*(subscription.drain() for subscription in served))

@@ -1,0 +1,1 @@
+"""What the registry answers, one verb per file."""

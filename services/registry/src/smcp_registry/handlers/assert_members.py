@@ -1,0 +1,62 @@
+"""`assert`: a gateway says which members it holds, after a reconnect or a lapsed lease."""
+
+import asyncio
+from typing import Final
+
+from smcp_bus.dispatch_types import Call
+from smcp_bus.registry_contract import AssertedMember, Assertion, AssertionResult, AssertOutcome, Member
+from smcp_proto.errors import Malformed, Unavailable
+
+from smcp_registry.admission import Action
+from smcp_registry.claims import check_claim
+from smcp_registry.handlers.lease import host
+from smcp_registry.membership import Membership
+from smcp_registry.places import Places
+from smcp_registry.view import MembersView
+
+AT_ONCE: Final = 16
+RESERVE_S: Final = 0.2
+"""What is left of the time for the answer itself (seconds)."""
+
+
+async def assert_members(
+    request: Assertion, call: Call, *, places: Places, view: MembersView, membership: Membership
+) -> AssertionResult:
+    """Decide on each member as on a join; one that stands as asserted is passed over in silence.
+
+    Raises:
+        Malformed: the subject names no process.
+    """
+    owner = host(call)
+    await membership.settled(call)
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def decide(member: Member) -> AssertedMember:
+        async with limit:
+            try:
+                async with asyncio.timeout_at(call.deadline - RESERVE_S):
+                    return await _assert(member, owner, places=places, view=view)
+            except (Unavailable, TimeoutError):
+                return AssertedMember(outcome=AssertOutcome.UNAVAILABLE, revision=0, why="ask again")
+            except Malformed as error:
+                return AssertedMember(outcome=AssertOutcome.REFUSED, revision=0, why=error.message)
+
+    return AssertionResult(members=list(await asyncio.gather(*map(decide, request.members))))
+
+
+async def _assert(member: Member, owner: tuple[str, str], *, places: Places, view: MembersView) -> AssertedMember:
+    claim = member.claim
+    check_claim(claim)
+    if (claim.credential, claim.process) != owner:
+        return AssertedMember(outcome=AssertOutcome.REFUSED, revision=0, why="a process asserts its own members only")
+    known = view.member(member.office, member.role, member.name)
+    if known is not None and known.holds(claim) and known.record.announced and known.record.moving_until is None:
+        return AssertedMember(outcome=AssertOutcome.UNCHANGED, revision=known.revision)
+    claimed = await places.claim(member.office, member.role, member.name, claim)
+    match claimed.decision.action:
+        case Action.REFUSE:
+            return AssertedMember(outcome=AssertOutcome.REFUSED, revision=0, why=claimed.decision.why)
+        case Action.UNCHANGED:
+            return AssertedMember(outcome=AssertOutcome.UNCHANGED, revision=claimed.revision)
+        case _:
+            return AssertedMember(outcome=AssertOutcome.CLAIMED, revision=claimed.revision)

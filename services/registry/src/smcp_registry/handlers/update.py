@@ -1,0 +1,33 @@
+"""`server:update_*`: what a Computer tells its office (events.txt, configuration and state)."""
+
+from pydantic import BaseModel
+from smcp_bus import subjects
+from smcp_bus.bus import Bus
+from smcp_bus.dispatch_types import Call
+from smcp_bus.tracing import trace_headers
+from smcp_proto.catalog import verb_of
+from smcp_proto.errors import Malformed, NotAllowed
+
+from smcp_registry.membership import Membership, named
+
+
+async def update(request: BaseModel, call: Call, *, bus: Bus, membership: Membership) -> None:
+    """Publish the event's notification with the request's own content, unknown fields included.
+
+    Raises:
+        Malformed: the request names no Computer, or the event is none that the office is told of.
+        NotAllowed: it speaks for another Computer.
+        NotInOffice: the sender is no member.
+        Unavailable: the sender's membership cannot be looked up now.
+    """
+    office, _, name = named(call)
+    if call.row.notifies is None:
+        raise Malformed(f"{call.row.event} tells nobody")
+    computer = getattr(request, "computer", None)
+    if computer is None:
+        raise Malformed("computer: is missing", details={"field": "computer"})
+    if computer != name:
+        raise NotAllowed("a Computer speaks for itself only", details={"field": "computer"})
+    await membership.caller(call)
+    body = request.model_dump_json(exclude_unset=True).encode()
+    await bus.publish(subjects.notify(office, verb_of(call.row.notifies)), body, headers=trace_headers())

@@ -1,0 +1,95 @@
+"""The leases of owner processes: renewed by them, run out by themselves, watched by all registries."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import orjson
+from smcp_bus.registry_contract import LeaseRenewal, LeaseState
+from smcp_proto.errors import Unavailable
+
+from smcp_registry.records import lease_key
+from smcp_registry.store import Bucket, Conflict
+from smcp_registry.watch import Change
+
+ATTEMPTS: Final = 6
+PAUSE_S: Final = 0.02
+
+
+class LeasesView:
+    """A `watch.Sink`: which leases live, as far as this registry has seen."""
+
+    def __init__(self) -> None:
+        self._revisions: dict[str, int] = {}
+        self._synced = asyncio.Event()
+        self.ran_out = asyncio.Event()
+        """Set whenever a lease ran out; who waits for it clears it."""
+
+    def reset(self, entries: Sequence[Change], revision: int) -> None:
+        before = self._revisions.keys()
+        self._revisions = {entry.key: entry.revision for entry in entries if entry.value is not None}
+        if before - self._revisions.keys():
+            self.ran_out.set()
+        self._synced.set()
+
+    def apply(self, change: Change) -> None:
+        if change.value is not None:
+            self._revisions[change.key] = change.revision
+        elif self._revisions.pop(change.key, None) is not None:
+            self.ran_out.set()
+
+    def unsynced(self) -> None:
+        self._synced.clear()
+
+    @property
+    def synced(self) -> bool:
+        return self._synced.is_set()
+
+    async def wait_synced(self) -> None:
+        await self._synced.wait()
+
+    def revision(self, credential: str, process: str) -> int | None:
+        """The revision of a lease that lives; None where there is none."""
+        return self._revisions.get(lease_key(credential, process))
+
+
+class Leases:
+    """What the registries do with leases. Each write is a compare-and-set: a plain one would raise the dead."""
+
+    def __init__(self, bucket: Bucket, view: LeasesView, *, lease_s: float, now: Callable[[], float]) -> None:
+        self._bucket = bucket
+        self._view = view
+        self._lease_s = lease_s
+        self._now = now
+
+    async def renew(self, credential: str, process: str, renewal: LeaseRenewal) -> LeaseState:
+        """Renew a lease, or give one where there is none (`renewed` is then False).
+
+        Raises:
+            Unavailable: no quorum, or others wrote the same lease again and again.
+        """
+        key = lease_key(credential, process)
+        value = orjson.dumps({**renewal.model_dump(), "renewed_at": self._now()})
+        # what was seen last is right nearly always, and saves the read; a lease that ran out since refuses the write
+        last = self._view.revision(credential, process)
+        lives = last is not None
+        for attempt in range(ATTEMPTS):
+            if last is None:
+                stored = await self._bucket.read(key)
+                last, lives = stored.revision, stored.value is not None
+            try:
+                await self._bucket.write(key, value, last=last)
+            except Conflict:
+                last = None
+                await asyncio.sleep(PAUSE_S * attempt)
+            else:
+                return LeaseState(renewed=lives, lease_s=self._lease_s)
+        raise Unavailable("the lease is being written by others; ask again")
+
+    async def lives(self, credential: str, process: str) -> bool:
+        """Whether the process has a lease now, read from the store.
+
+        Raises:
+            Unavailable: no quorum.
+        """
+        return (await self._bucket.read(lease_key(credential, process))).value is not None

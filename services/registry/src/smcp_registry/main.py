@@ -1,0 +1,78 @@
+"""The command `smcp-registry`."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Annotated
+
+import typer
+from smcp_bus.credentials import BadCredentials, Credentials, load_credentials
+from smcp_bus.errors import BusError
+from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_proto.trace_ids import TRACE_ID_KEY
+from smcp_service.cli import check_config_option, run_app, serve_command, version_option
+from smcp_service.failure import Failure
+from smcp_service.health import Readiness, serve_health
+from smcp_service.logging import get_logger
+from smcp_service.settings import SettingsError, load_settings
+
+from smcp_registry.app import Registry, open_registry
+from smcp_registry.settings import RegistrySettings
+from smcp_registry.wording import said
+
+app = typer.Typer(add_completion=False, help="Keeps who is in which office. Run any number of them.")
+
+
+@app.command()
+def serve(
+    version: Annotated[bool, version_option("smcp-registry")] = False,
+    check_config: Annotated[bool, check_config_option()] = False,
+) -> None:
+    """Serve rooms until stopped. All settings are environment variables, see --check-config."""
+    settings = load_settings(RegistrySettings)
+    credentials = _credentials(settings)
+    serve_command(
+        "smcp-registry",
+        settings,
+        lambda: open_service(settings, credentials),
+        check_config=check_config,
+        trace_id_key=TRACE_ID_KEY,
+    )
+
+
+@asynccontextmanager
+async def open_service(settings: RegistrySettings, credentials: Credentials | None) -> AsyncIterator[Registry]:
+    """The registry with its own connection and health port.
+
+    Raises:
+        Failure: NATS cannot be reached, the store is unusable, or the health port is taken.
+    """
+    readiness = Readiness()
+    config = BusConfig(
+        url=settings.nats_url,
+        credentials=credentials,
+        max_payload=settings.max_payload,
+        name="smcp-registry",
+        drain_timeout=settings.drain_s,
+    )
+    async with AsyncExitStack() as stack:
+        health = await stack.enter_async_context(serve_health(readiness, settings.health_host, settings.health_port))
+        try:
+            bus = await stack.enter_async_context(open_bus(config))
+        except BusError as error:
+            raise Failure(said(error)) from error
+        registry = await stack.enter_async_context(open_registry(settings, bus, readiness=readiness))
+        get_logger(__name__).info("ready", health=health.url)
+        yield registry
+
+
+def _credentials(settings: RegistrySettings) -> Credentials | None:
+    if settings.nats_creds is None:
+        return None
+    try:
+        return load_credentials(settings.nats_creds)
+    except BadCredentials as error:
+        raise SettingsError(f"SMCP_NATS_CREDS: {error}") from None
+
+
+def main() -> None:
+    run_app(app)

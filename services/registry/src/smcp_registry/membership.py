@@ -1,0 +1,92 @@
+"""Whether who asks is a member, and whether the view is new enough to answer it."""
+
+import asyncio
+import contextlib
+from typing import Final
+
+from smcp_bus.dispatch_types import Call
+from smcp_bus.headers import AFTER
+from smcp_proto.errors import Malformed, NotInOffice, Unavailable
+from smcp_proto.ids import Role
+
+from smcp_registry.records import record_key
+from smcp_registry.store import Bucket, StoredMember, read_member
+from smcp_registry.view import Entry, MembersView
+
+BEHIND_S: Final = 2.0
+"""How long a question waits for the view to reach what its asker knows already (seconds)."""
+SYNC_S: Final = 1.0
+"""How long a question waits for a view that was just lost to be whole again (seconds). Then the old one
+answers: without quorum there is no newer one."""
+
+
+class Membership:
+    """Reads the view; where the view does not know a member (yet), the store."""
+
+    def __init__(self, members: Bucket, view: MembersView) -> None:
+        self._members = members
+        self._view = view
+
+    async def settled(self, call: Call) -> None:
+        """Return when the view follows the bucket, or after `SYNC_S`: it is then as new as it can be."""
+        if self._view.synced:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(SYNC_S, _left(call) / 2)):
+                await self._view.wait_synced()
+
+    async def caller(self, call: Call) -> Entry:
+        """The membership of who asks: the member named in the subject.
+
+        Raises:
+            NotInOffice: it is none.
+            Unavailable: the view does not know it yet, and the store does not answer.
+        """
+        office, role, name = named(call)
+        await self.settled(call)
+        entry = self._view.member(office, role, name)
+        if entry is not None:
+            return entry
+        stored = await self.stored(office, role, name)
+        if stored.record is None:
+            raise NotInOffice("not in this office")
+        return Entry(stored.record, stored.revision)
+
+    async def stored(self, office: str, role: Role, name: str) -> StoredMember:
+        """The member as the store has it; its record is None where there is none of that name."""
+        stored = await read_member(self._members, record_key(office, role, name))
+        record = stored.record
+        if record is None or not record.is_member or record.name != name:
+            return StoredMember(None, stored.revision)
+        return stored
+
+    async def caught_up(self, revision: int, call: Call) -> None:
+        """Wait until the view has reached `revision`, at most `BEHIND_S`.
+
+        Raises:
+            Unavailable: it has not.
+        """
+        if self._view.revision >= revision:
+            return
+        if not await self._view.reached(revision, min(BEHIND_S, _left(call) * 0.9)):
+            raise Unavailable("the registry has not seen your own join yet; ask again")
+
+
+def after(call: Call) -> int:
+    """The revision that the asker wants to be in the answer; 0 where it says none."""
+    value = call.headers.get(AFTER, "0")
+    if not (value.isascii() and value.isdigit() and len(value) < 20):
+        raise Malformed(f"the header {AFTER} is not a revision", details={"field": AFTER})
+    return int(value)
+
+
+def named(call: Call) -> tuple[str, Role, str]:
+    """Office, role and name from the subject."""
+    caller = call.caller
+    if caller.office is None or caller.role is None or caller.name is None:
+        raise NotInOffice("not in an office")
+    return caller.office, caller.role, caller.name
+
+
+def _left(call: Call) -> float:
+    return max(0.0, call.deadline - asyncio.get_running_loop().time())

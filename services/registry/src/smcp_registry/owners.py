@@ -1,0 +1,71 @@
+"""Asking an owner process whether it, or one of its sessions, is still there."""
+
+import asyncio
+from typing import Final
+
+from pydantic import ValidationError
+from smcp_bus import subjects
+from smcp_bus.bus import Bus
+from smcp_bus.errors import ConnectionLost, NoResponder, NotConnected, RequestTimedOut, TransferFailed
+from smcp_bus.headers import ERROR
+from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
+from smcp_proto.errors import Unavailable
+
+from smcp_registry.admission import Owner
+from smcp_registry.leases import Leases
+from smcp_registry.link import Link
+
+ASK_AGAIN_S: Final = 0.1
+"""One "no responder" proves nothing: in a cluster a subscription is known everywhere only after a moment."""
+SETTLE_S: Final = 2.0
+"""After NATS came back, owners may take this long to be back too (seconds); no longer than a lease."""
+
+
+class Owners:
+    """Asks `alive`.
+
+    Args:
+        patience_s: how long an owner may take to answer, in seconds.
+        settle_s: "no responder" is believed only after the connection stood for so long, in seconds.
+    """
+
+    def __init__(self, bus: Bus, link: Link, leases: Leases, *, patience_s: float, settle_s: float) -> None:
+        self._bus = bus
+        self._link = link
+        self._leases = leases
+        self._patience_s = patience_s
+        self._settle_s = settle_s
+
+    async def ask(self, credential: str, process: str, session: str | None) -> Owner:
+        """ALIVE or GONE. An owner that does not answer in time is alive for as long as its lease lives.
+
+        Args:
+            session: the session in question; None asks after the process alone.
+
+        Raises:
+            Unavailable: it cannot be asked now, since NATS is away.
+        """
+        subject = subjects.hosts(credential, process, "alive")
+        question = AliveQuestion(session=session).model_dump_json().encode()
+        unheard = False
+        while True:
+            try:
+                reply = await self._bus.request(subject, question, timeout=self._patience_s)
+            except NoResponder:
+                if unheard and self._link.up_for() >= self._settle_s:
+                    return Owner.GONE
+                unheard = True
+                await asyncio.sleep(max(ASK_AGAIN_S, self._settle_s - self._link.up_for()))
+                continue
+            except (RequestTimedOut, TransferFailed):
+                lives = await self._leases.lives(credential, process)
+                return Owner.ALIVE if lives else Owner.GONE
+            except (NotConnected, ConnectionLost) as error:
+                raise Unavailable("the present owner cannot be asked now") from error
+            if ERROR in reply.headers:
+                return Owner.ALIVE  # whatever it says: somebody is there to say it
+            try:
+                answer = AliveAnswer.model_validate_json(reply.body)
+            except ValidationError:
+                return Owner.ALIVE
+            return Owner.ALIVE if answer.session else Owner.GONE

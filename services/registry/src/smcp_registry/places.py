@@ -1,0 +1,132 @@
+"""Claiming and giving up places: `admission.decide`, carried out on the store by compare-and-set."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from smcp_bus.registry_contract import Claim
+from smcp_proto.errors import NotInOffice, Unavailable
+from smcp_proto.ids import Role
+
+from smcp_registry.admission import Action, Decision, Owner, claimed, decide
+from smcp_registry.owners import Owners
+from smcp_registry.records import Announce, MemberRecord, State, owned_by, record_key, tombstone
+from smcp_registry.store import Bucket, Conflict, StoredMember, read_member, write_member
+
+ATTEMPTS: Final = 8
+"""How often a decision is made anew because others wrote meanwhile."""
+PAUSE_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What became of a claim. `revision` is the claimant's own record's, 0 where it was refused."""
+
+    decision: Decision
+    revision: int = 0
+
+
+class Places:
+    """What the registries do with places.
+
+    Args:
+        now: unix seconds (UTC).
+    """
+
+    def __init__(self, members: Bucket, owners: Owners, *, now: Callable[[], float]) -> None:
+        self._members = members
+        self._owners = owners
+        self._now = now
+
+    async def claim(self, office: str, role: Role, name: str, claim: Claim) -> Claimed:
+        """Give the place to the claimant, or say why not. Idempotent by the claim.
+
+        Raises:
+            Unavailable: no quorum, or the question to the present owner is open, or too many want the place at once.
+        """
+        key = record_key(office, role, name)
+        for attempt in range(ATTEMPTS):
+            stored = await read_member(self._members, key)
+            decision = await self._decide(stored, claim, role=role, name=name)
+            if decision.action is Action.REFUSE:
+                return Claimed(decision)
+            record = claimed(stored.record, claim, decision.announce, office=office, role=role, name=name)
+            if decision.action is Action.UNCHANGED and stored.record is not None and same(record, stored.record):
+                return Claimed(decision, stored.revision)
+            try:
+                return Claimed(decision, await write_member(self._members, key, record, last=stored.revision))
+            except Conflict:
+                await _pause(attempt)
+        raise Unavailable("too many want this place at once; ask again")
+
+    async def release(self, office: str, role: Role, name: str, claim: Claim) -> int:
+        """Give the place up; returns the tombstone's revision. Idempotent by the claim.
+
+        Raises:
+            NotInOffice: the claim is not the member there.
+            Unavailable: no quorum.
+        """
+        key = record_key(office, role, name)
+        for attempt in range(ATTEMPTS):
+            stored = await read_member(self._members, key)
+            record = stored.record
+            if record is None or not _is(record, claim) or record.name != name:
+                raise NotInOffice("not in this office")
+            if not record.is_member:
+                return stored.revision
+            try:
+                return await write_member(self._members, key, tombstone(record), last=stored.revision)
+            except Conflict:
+                await _pause(attempt)
+        raise Unavailable("this place is being written by others; ask again")
+
+    async def amend(
+        self, office: str, role: Role, name: str, member: MemberRecord, *, capabilities: dict[str, Any]
+    ) -> None:
+        """Change what a member said of itself; nothing is announced. One that is no longer `member` is left alone.
+
+        Raises:
+            Unavailable: no quorum.
+        """
+        key = record_key(office, role, name)
+        for attempt in range(ATTEMPTS):
+            stored = await read_member(self._members, key)
+            record = stored.record
+            if record is None or not record.is_member or record.owner != member.owner:
+                return
+            change = {"capabilities": capabilities, "announce": Announce.NOTHING, "left_name": None}
+            try:
+                await write_member(self._members, key, record.model_copy(update=change), last=stored.revision)
+            except Conflict:
+                await _pause(attempt)
+            else:
+                return
+        raise Unavailable("this place is being written by others; ask again")
+
+    async def _decide(self, stored: StoredMember, claim: Claim, *, role: Role, name: str) -> Decision:
+        record = stored.record
+        decision = decide(record, claim, Owner.NOT_ASKED, role=role, name=name, now=self._now())
+        if decision.action is not Action.ASK_OWNER or record is None:
+            return decision
+        owner = await self._owners.ask(record.credential, record.process, record.session)
+        return decide(record, claim, owner, role=role, name=name, now=self._now())
+
+
+def same(record: MemberRecord, other: MemberRecord) -> bool:
+    """Whether two records of a member say the same, but for what was announced when they were written."""
+    return _facts(record) == _facts(other)
+
+
+def _facts(record: MemberRecord) -> MemberRecord:
+    return record.model_copy(update={"announce": Announce.NOTHING, "left_name": None, "state": State.MEMBER})
+
+
+def _is(record: MemberRecord, claim: Claim) -> bool:
+    return owned_by(record, claim) and record.incarnation == claim.incarnation
+
+
+async def _pause(attempt: int) -> None:
+    # jitter, so that those who collided do not collide again
+    await asyncio.sleep(PAUSE_S * attempt * random.uniform(0.5, 1.5))  # noqa: S311 -- not a secret

@@ -1,0 +1,105 @@
+"""The record of one place: an office's Agent, or a Computer's name in an office.
+
+It is what stands under a key of the bucket `members`, as JSON. A leave is a record too (a tombstone), and every record
+says what is to be announced of the change that wrote it, so that the bucket's stream is the log of enters and leaves.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from smcp_bus.registry_contract import Claim
+from smcp_proto.ids import Role
+from smcp_proto.names import encode_name
+
+
+class State(StrEnum):
+    MEMBER = "member"
+    LEFT = "left"
+    """A tombstone: it tells of the leave, and is purged later."""
+
+
+class Announce(StrEnum):
+    """What the office is told of a change."""
+
+    NOTHING = "nothing"
+    ENTER = "enter"
+    LEAVE = "leave"
+    LEAVE_ENTER = "leave_enter"
+    """One owner lost the place and another has it: first a leave, then an enter."""
+
+
+class MemberRecord(BaseModel):
+    """A place and who has it. Fields that a newer registry added are kept."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    office: str
+    role: Role
+    name: str
+    session: str
+    """The connection behind the membership; with `credential` and `process` the owner."""
+    credential: str
+    process: str
+    incarnation: str
+    """Changes at each claim that a session makes."""
+    identity: str
+    """Who may take the place up while it is moving."""
+    a2c_version: str | None = None
+    capabilities: dict[str, Any] | None = None
+    announced: bool = True
+    """Whether the office was told, or is being told by this record, that the member is there."""
+    moving_until: float | None = None
+    """Unix seconds (UTC) until which a place that its owner gave up is kept for its identity; None: not moving."""
+    state: State = State.MEMBER
+    announce: Announce = Announce.NOTHING
+    left_name: str | None = None
+    """Whom a leave is about, where it is not `name`: an office's Agent that another Agent followed."""
+
+    @property
+    def is_member(self) -> bool:
+        return self.state is State.MEMBER
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether the office knows of it: a member that was announced."""
+        return self.state is State.MEMBER and self.announced
+
+    @property
+    def owner(self) -> tuple[str, str, str]:
+        """(credential, process, session)."""
+        return (self.credential, self.process, self.session)
+
+    def moving(self, now: float) -> bool:
+        """Whether the place is kept for its identity at `now` (unix seconds)."""
+        return self.moving_until is not None and now < self.moving_until
+
+
+def owned_by(record: MemberRecord, claim: Claim) -> bool:
+    """Whether the record is the claimant's own: same credential, process and session."""
+    return record.owner == (claim.credential, claim.process, claim.session)
+
+
+def record_key(office: str, role: Role, name: str) -> str:
+    """The key in the bucket `members`: an office has one place for an Agent, and one per Computer name."""
+    if role == "agent":
+        return f"{encode_name(office)}.agent"
+    return f"{encode_name(office)}.computer.{encode_name(name)}"
+
+
+def lease_key(credential: str, process: str) -> str:
+    """The key in the bucket `leases`: one per owner process."""
+    return f"{encode_name(credential)}.{encode_name(process)}"
+
+
+def tombstone(record: MemberRecord) -> MemberRecord:
+    """The record that says that the member left. A member that nobody was told of leaves silently."""
+    return record.model_copy(
+        update={
+            "state": State.LEFT,
+            "announce": Announce.LEAVE if record.is_visible else Announce.NOTHING,
+            "announced": False,
+            "moving_until": None,
+            "left_name": None,
+        }
+    )

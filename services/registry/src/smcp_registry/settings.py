@@ -1,0 +1,13 @@
+"""What a registry can be told, read once at its start."""
+
+from pydantic import Field
+from smcp_service.settings import ServiceSettings
+
+
+class RegistrySettings(ServiceSettings):
+    kv_replicas: int = Field(
+        default=1,
+        ge=1,
+        le=5,
+        description="on how many NATS servers the rooms are kept; 3 where NATS is a cluster",
+    )

@@ -1,0 +1,136 @@
+"""The two JetStream buckets: `members` (who has which place) and `leases` (which owner processes live).
+
+Every write is a compare-and-set on a key's revision: 0 where the key has none. A read makes no promise to see the
+newest write (another replica may answer it); a write that was decided on an old read is refused with `Conflict`, to be
+read and decided again.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import nats.errors
+from nats.js import JetStreamContext
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.kv import KeyValue
+from pydantic import ValidationError
+from smcp_bus.bus import Bus
+from smcp_proto.errors import Unavailable
+
+from smcp_registry.records import MemberRecord
+from smcp_registry.wording import said
+
+_log = logging.getLogger("smcp_registry.store")
+
+MEMBERS: Final = "members"
+LEASES: Final = "leases"
+ANSWER_S: Final = 2.0
+"""How long the store may take for one read or write (seconds): a stream without quorum does not answer at all."""
+
+
+class Conflict(Exception):
+    """The key has another revision than the one that was decided on. Nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What stands under a key. `value` is None where nothing does, also after a lease ran out; a write then goes
+    over `revision`, which is the marker's while one stands."""
+
+    value: bytes | None
+    revision: int
+
+
+class Bucket:
+    """One bucket, on a connection that may be down for now.
+
+    All methods raise `Unavailable` where JetStream does not answer, or not within 2 s: without quorum.
+    """
+
+    def __init__(self, name: str, js: JetStreamContext, kv: KeyValue, bus: Bus) -> None:
+        self.name = name
+        self.stream = f"KV_{name}"
+        self._js = js
+        self._kv = kv
+        self._bus = bus
+
+    async def read(self, key: str) -> Stored:
+        try:
+            async with self._answering():
+                entry = await self._kv.get(key)
+        except KeyNotFoundError as error:
+            revision = error.entry.revision if error.entry is not None else 0
+            return Stored(None, revision or 0)
+        # nats-py gives the server's expiry marker as an entry without a value
+        return Stored(entry.value or None, entry.revision or 0)
+
+    async def write(self, key: str, value: bytes, *, last: int) -> int:
+        """Set the key if its revision is `last`, and return the new one.
+
+        Raises:
+            Conflict: it has another revision.
+            Unavailable: no answer. It may have been written.
+        """
+        try:
+            async with self._answering():
+                return await self._kv.update(key, value, last=last)
+        except KeyWrongLastSequenceError as error:
+            raise Conflict(key) from error
+
+    async def purge(self, key: str, *, upto: int) -> None:
+        """Remove the revisions of a key up to and with `upto`; a newer one stays."""
+        async with self._answering():
+            await self._js.purge_stream(self.stream, subject=self.subject(key), seq=upto + 1)
+
+    def subject(self, key: str) -> str:
+        """The subject of a key in the bucket's own stream."""
+        return f"$KV.{self.name}.{key}"
+
+    @asynccontextmanager
+    async def _answering(self) -> AsyncIterator[None]:
+        if not self._bus.connected:
+            # nats-py would keep the write and send it when the connection is back, long after our answer
+            raise Unavailable("the registry is not connected to NATS")
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                yield
+        except (KeyNotFoundError, KeyWrongLastSequenceError):
+            raise
+        except (nats.errors.Error, TimeoutError) as error:
+            _log.warning("the bucket %s does not answer: %s", self.name, said(error))
+            raise Unavailable("the registry's store does not answer now") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    members: Bucket
+    leases: Bucket
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMember:
+    record: MemberRecord | None
+    revision: int
+
+
+def parse_record(value: bytes | None, *, key: str) -> MemberRecord | None:
+    """The record; None where there is none, or none that can be read (which is logged: its place can be claimed)."""
+    if not value:
+        return None
+    try:
+        return MemberRecord.model_validate_json(value)
+    except ValidationError:
+        _log.error("the record of %s cannot be read", key)
+        return None
+
+
+async def read_member(bucket: Bucket, key: str) -> StoredMember:
+    stored = await bucket.read(key)
+    return StoredMember(parse_record(stored.value, key=key), stored.revision)
+
+
+async def write_member(bucket: Bucket, key: str, record: MemberRecord, *, last: int) -> int:
+    return await bucket.write(key, record.model_dump_json(exclude_none=True).encode(), last=last)

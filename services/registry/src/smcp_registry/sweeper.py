@@ -1,0 +1,145 @@
+"""Lets the members of dead processes leave, and removes old tombstones.
+
+A lease that ran out proves nothing by itself: an outage of NATS that is longer than a lease takes all leases, and
+nobody died. So the process is asked, and only by a registry that has itself seen NATS up for a whole lease. All
+registries sweep, at the same time if it comes so: each write is a compare-and-set, and the second one finds the first.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Final
+
+import nats.errors
+from smcp_proto.errors import Unavailable
+
+from smcp_registry.admission import Owner
+from smcp_registry.announcer import Announcer
+from smcp_registry.leases import Leases, LeasesView
+from smcp_registry.link import Link
+from smcp_registry.owners import Owners
+from smcp_registry.records import tombstone
+from smcp_registry.store import Bucket, Conflict, read_member, write_member
+from smcp_registry.view import MembersView, Process
+from smcp_registry.wording import said
+
+_log = logging.getLogger("smcp_registry.sweeper")
+
+AT_ONCE: Final = 32
+"""Processes that are asked, and members that are removed, at the same time."""
+KEEP_TOMBSTONES_S: Final = 600.0
+
+
+class Sweeper:
+    """Args:
+    lease_s: a lease, in seconds.
+    keep_tombstones_s: how long a tombstone stands before it is removed, in seconds.
+    now: unix seconds (UTC), for places that are moving.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        members: Bucket,
+        view: MembersView,
+        leases: Leases,
+        leases_view: LeasesView,
+        owners: Owners,
+        announcer: Announcer,
+        *,
+        lease_s: float,
+        now: Callable[[], float],
+        keep_tombstones_s: float = KEEP_TOMBSTONES_S,
+    ) -> None:
+        self._link = link
+        self._members = members
+        self._view = view
+        self._leases = leases
+        self._leases_view = leases_view
+        self._owners = owners
+        self._announcer = announcer
+        self._lease_s = lease_s
+        self._now = now
+        self._keep_tombstones_s = keep_tombstones_s
+        self._loop = asyncio.get_running_loop()
+        self._limit = asyncio.Semaphore(AT_ONCE)
+
+    async def run(self) -> None:
+        """Sweep after each lease that ran out, and every quarter of a lease; begins anew with each connection."""
+        while True:
+            await self._wait()
+            if self._link.up_for() < self._lease_s or not (self._view.synced and self._leases_view.synced):
+                continue
+            try:
+                await self.sweep()
+                await self.purge()
+            except (Unavailable, nats.errors.Error, TimeoutError) as error:
+                _log.info("the sweep ends early: %s", said(error))
+
+    async def sweep(self) -> None:
+        """Remove the members of processes that have no lease and do not answer."""
+        now = self._now()
+        leaseless = [
+            (process, sorted(keys))
+            for process, keys in self._view.owners().items()
+            if self._leases_view.revision(*process) is None
+        ]
+        async with asyncio.TaskGroup() as group:
+            for process, keys in leaseless:
+                swept = [key for key in keys if not self._is_kept(key, now)]
+                if swept:
+                    group.create_task(self._sweep(process, swept))
+
+    async def purge(self) -> None:
+        """Remove tombstones that stood for long and were announced."""
+        oldest = self._loop.time() - self._keep_tombstones_s
+        old = {key: stone for key, stone in self._view.tombstones().items() if stone.seen <= oldest}
+        if not old:
+            return
+        announced = await self._announcer.announced_upto()
+        for key, stone in old.items():
+            if stone.revision <= announced:
+                await self._members.purge(key, upto=stone.revision)
+                self._view.forget_tombstone(key, stone.revision)
+
+    async def _wait(self) -> None:
+        ran_out = self._leases_view.ran_out
+        # jitter: registries that were started together need not ask the same question at the same moment
+        pause = self._lease_s / 4 * random.uniform(0.8, 1.2)  # noqa: S311 -- not a secret
+        asleep_since = self._loop.time()
+        try:
+            async with asyncio.timeout(pause):
+                await ran_out.wait()
+        except TimeoutError:
+            pass
+        ran_out.clear()
+        if self._loop.time() - asleep_since > pause + self._lease_s / 2:
+            self._link.begin_anew("this process stood still")
+
+    def _is_kept(self, key: str, now: float) -> bool:
+        entry = self._view.entry(key)
+        return entry is None or entry.record.moving(now)
+
+    async def _sweep(self, process: Process, keys: list[str]) -> None:
+        try:
+            async with self._limit:
+                if await self._leases.lives(*process) or await self._owners.ask(*process, None) is Owner.ALIVE:
+                    return
+            _log.warning("a process is gone and its members leave", extra={"process": process[1], "members": len(keys)})
+            async with asyncio.TaskGroup() as group:
+                for key in keys:
+                    group.create_task(self._remove(key, process))
+        except* (Unavailable, nats.errors.Error) as errors:
+            _log.info("a sweep was not finished: %s", errors.exceptions[0])
+
+    async def _remove(self, key: str, process: Process) -> None:
+        async with self._limit:
+            stored = await read_member(self._members, key)
+            record = stored.record
+            if record is None or not record.is_member or (record.credential, record.process) != process:
+                return
+            try:
+                await write_member(self._members, key, tombstone(record), last=stored.revision)
+            except Conflict:
+                _log.debug("another wrote %s first", key)

@@ -1,0 +1,148 @@
+"""The watched view of the bucket `members`: who is in which office, as of a revision.
+
+It lags behind the store by a fraction of a millisecond, and by more while the connection is down; who must not miss a
+change waits until the view has reached its revision.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from smcp_bus.registry_contract import Claim
+from smcp_proto.ids import Role
+
+from smcp_registry.records import MemberRecord, owned_by, record_key
+from smcp_registry.store import parse_record
+from smcp_registry.watch import Change
+
+Process = tuple[str, str]
+"""(credential, process)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    record: MemberRecord
+    revision: int
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether it is this very claim: same owner, same incarnation."""
+        return owned_by(self.record, claim) and self.record.incarnation == claim.incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    revision: int
+    seen: float
+    """Loop time (seconds) at which this registry saw it first."""
+
+
+class MembersView:
+    """A `watch.Sink`. `revision` never goes back but when the bucket was made anew."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._entries: dict[str, Entry] = {}
+        self._offices: dict[str, dict[str, Entry]] = {}
+        self._processes: dict[Process, set[str]] = {}
+        self._tombstones: dict[str, Tombstone] = {}
+        self._synced = asyncio.Event()
+        self._moved = asyncio.Event()
+        self.revision = 0
+
+    # what is fed in
+
+    def reset(self, entries: Sequence[Change], revision: int) -> None:
+        tombstones = self._tombstones
+        self._entries, self._offices, self._processes, self._tombstones = {}, {}, {}, {}
+        for change in entries:
+            self._put(change, tombstones.get(change.key))
+        self._reach(revision)
+        self._synced.set()
+
+    def apply(self, change: Change) -> None:
+        self._remove(change.key)
+        self._put(change, None)
+        self._reach(change.revision)
+
+    def unsynced(self) -> None:
+        """The connection is down, or the watch begins anew: what is known may be old."""
+        self._synced.clear()
+
+    def forget_tombstone(self, key: str, revision: int) -> None:
+        known = self._tombstones.get(key)
+        if known is not None and known.revision == revision:
+            del self._tombstones[key]
+
+    # what is asked
+
+    @property
+    def synced(self) -> bool:
+        """Whether the view follows the bucket now."""
+        return self._synced.is_set()
+
+    def member(self, office: str, role: Role, name: str) -> Entry | None:
+        """The member of that name; None where there is none (an Agent of another name is another)."""
+        entry = self._entries.get(record_key(office, role, name))
+        return entry if entry is not None and entry.record.name == name else None
+
+    def members(self, office: str) -> Iterable[Entry]:
+        """All members of an office, also those that were not announced yet."""
+        return self._offices.get(office, {}).values()
+
+    def owners(self) -> Mapping[Process, set[str]]:
+        """The keys of the members that each owner process holds."""
+        return self._processes
+
+    def entry(self, key: str) -> Entry | None:
+        return self._entries.get(key)
+
+    def tombstones(self) -> Mapping[str, Tombstone]:
+        return self._tombstones
+
+    async def wait_synced(self) -> None:
+        """Wait until the view follows the bucket; who calls bounds the wait."""
+        await self._synced.wait()
+
+    async def reached(self, revision: int, seconds: float) -> bool:
+        """Wait until the view has seen `revision`, at most `seconds`; whether it has."""
+        try:
+            async with asyncio.timeout(seconds):
+                while self.revision < revision:
+                    await self._moved.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _put(self, change: Change, known: Tombstone | None) -> None:
+        record = parse_record(change.value, key=change.key)
+        if record is None:
+            return
+        if not record.is_member:
+            same = known is not None and known.revision == change.revision
+            self._tombstones[change.key] = (
+                known if known is not None and same else Tombstone(change.revision, self._loop.time())
+            )
+            return
+        entry = Entry(record, change.revision)
+        self._entries[change.key] = entry
+        self._offices.setdefault(record.office, {})[change.key] = entry
+        self._processes.setdefault((record.credential, record.process), set()).add(change.key)
+
+    def _remove(self, key: str) -> None:
+        self._tombstones.pop(key, None)
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return
+        office = self._offices[entry.record.office]
+        del office[key]
+        if not office:
+            del self._offices[entry.record.office]
+        process = (entry.record.credential, entry.record.process)
+        self._processes[process].discard(key)
+        if not self._processes[process]:
+            del self._processes[process]
+
+    def _reach(self, revision: int) -> None:
+        self.revision = revision
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()

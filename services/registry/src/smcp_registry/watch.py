@@ -1,0 +1,131 @@
+"""A bucket, followed: all its entries as they stand now, then every change, in order and without a gap.
+
+nats-py's own watcher is not used, since it does not say that it lost something: a consumer that vanished with its
+server, or messages that were dropped on the way. Here each of those ends the watch with `WatchLost`, and a new one
+begins with all entries again.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import nats.errors
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext, api
+from nats.js.kv import KV_MARKER_REASON, KV_OP
+
+CHECK_S: Final = 2.0
+"""How often the consumer is asked whether it is still there (seconds)."""
+IDLE_S: Final = 30.0
+"""After how long without us the server forgets the consumer (seconds)."""
+
+
+class WatchLost(nats.errors.Error):
+    """What was seen is no longer all there was: begin anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One entry of a bucket. `value` is None where the entry was removed or ran out."""
+
+    key: str
+    value: bytes | None
+    revision: int
+
+
+class Sink(Protocol):
+    """Who is told. Called from the loop, one change after another; must not block."""
+
+    def reset(self, entries: Sequence[Change], revision: int) -> None:
+        """All entries as of `revision` of the bucket; what was known before is no longer true."""
+
+    def apply(self, change: Change) -> None:
+        """One change after that."""
+
+
+async def follow(js: JetStreamContext, bucket: str, sink: Sink) -> None:
+    """Tell `sink` of the bucket's entries until something is lost.
+
+    Raises:
+        WatchLost: the consumer vanished, or messages did.
+        nats.errors.Error, TimeoutError: JetStream does not answer.
+    """
+    reader = _Reader(f"$KV.{bucket}.", sink)
+    subscription = await js.subscribe(
+        f"$KV.{bucket}.>",
+        stream=f"KV_{bucket}",
+        cb=reader.take,
+        manual_ack=True,
+        config=api.ConsumerConfig(
+            ack_policy=api.AckPolicy.NONE,
+            deliver_policy=api.DeliverPolicy.LAST_PER_SUBJECT,
+            max_deliver=1,
+            mem_storage=True,
+            num_replicas=1,
+            inactive_threshold=IDLE_S,
+        ),
+    )
+    try:
+        expected = 0
+        while True:
+            info = await subscription.consumer_info()
+            if reader.received < expected:
+                raise WatchLost(f"messages of the bucket {bucket} did not arrive")
+            expected = info.delivered.consumer_seq if info.delivered else 0
+            if not info.num_pending and reader.received >= expected:
+                reader.caught_up()
+            if await reader.failed_within(CHECK_S):
+                raise WatchLost(f"messages of the bucket {bucket} were dropped")
+    finally:
+        with contextlib.suppress(nats.errors.Error):
+            await subscription.unsubscribe()
+
+
+class _Reader:
+    def __init__(self, prefix: str, sink: Sink) -> None:
+        self._prefix = prefix
+        self._sink = sink
+        self._snapshot: dict[str, Change] | None = {}
+        self._failed = asyncio.Event()
+        self.received = 0
+
+    async def take(self, message: Msg) -> None:
+        metadata = message.metadata
+        if self._failed.is_set():
+            return
+        if metadata.sequence.consumer != self.received + 1:
+            self._failed.set()
+            return
+        self.received += 1
+        change = self._read(message, metadata.sequence.stream)
+        if self._snapshot is None:
+            self._sink.apply(change)
+            return
+        self._snapshot[change.key] = change
+        if metadata.num_pending == 0:
+            self.caught_up()
+
+    def caught_up(self) -> None:
+        """All entries that stood when the watch began have come. Idempotent."""
+        if self._snapshot is None:
+            return
+        entries = list(self._snapshot.values())
+        self._snapshot = None
+        # not the stream's last sequence: the consumer may follow a replica that has not come as far
+        self._sink.reset(entries, max((entry.revision for entry in entries), default=0))
+
+    async def failed_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._failed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _read(self, message: Msg, revision: int) -> Change:
+        headers = message.headers or {}
+        # a marker: of a removal by a client, or of an expiry by the server (2.11 and newer)
+        gone = KV_OP in headers or KV_MARKER_REASON in headers
+        return Change(message.subject.removeprefix(self._prefix), None if gone else message.data or None, revision)
