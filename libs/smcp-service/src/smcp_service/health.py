@@ -44,10 +44,6 @@ class Readiness:
             problems["process"] = "stopping"
         return problems
 
-    @property
-    def ready(self) -> bool:
-        return not self.problems()
-
     def report(self) -> tuple[bool, dict[str, str]]:
         """Whether it is ready, and for every check `ok` or what is wrong."""
         problems = self.problems()

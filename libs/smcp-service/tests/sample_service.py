@@ -1,0 +1,107 @@
+"""A service as the services are: the tests run it as a process. `SMCP_MODE` says what it does."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+import typer
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from pydantic import SecretStr
+from smcp_service.cli import check_config_option, run_app, serve_command, version_option
+from smcp_service.failure import Failure
+from smcp_service.health import Readiness, serve_health
+from smcp_service.lifecycle import background
+from smcp_service.logging import bind_call, get_logger
+from smcp_service.settings import ServiceSettings, load_settings
+
+TRACE_ID_KEY = "sample_trace_id"
+TRACE_ID = 0x11112222333344445555666677778888
+
+app = typer.Typer()
+
+
+class SampleSettings(ServiceSettings):
+    mode: str = "serve"
+    token: SecretStr = SecretStr("")
+
+
+@asynccontextmanager
+async def open_sample(settings: SampleSettings) -> AsyncIterator[None]:
+    log = get_logger("sample")
+    async with background() as tasks, serve_health(Readiness(), settings.health_host, settings.health_port) as health:
+        if settings.mode == "never-open":
+            log.info("opening")
+            await asyncio.Event().wait()
+        tasks.start(_forever(), name="forever")
+        if settings.mode == "die":
+            tasks.start(_die(ValueError("line one\nline two")), name="first")
+        if settings.mode == "fail":
+            tasks.start(_die(Failure("the port is taken")), name="fail")
+        if settings.mode == "spans":
+            _record_spans()
+        if settings.mode == "log":
+            _log_lines()
+        log.info("serving", url=health.url)
+        try:
+            yield
+        finally:
+            log.info("draining")
+            if settings.mode == "never-leave":
+                await asyncio.Event().wait()
+            log.info("drained")
+
+
+async def _forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def _die(error: Exception) -> None:
+    raise error
+
+
+def _record_spans() -> None:
+    tracer = trace.get_tracer("sample")
+    token = otel_context.attach(otel_context.set_value(TRACE_ID_KEY, TRACE_ID))
+    try:
+        outer = tracer.start_as_current_span("outer", attributes={"smcp.req_id": "r-1"})
+        with outer, tracer.start_as_current_span("inner"):
+            get_logger("sample").info("inside a span")
+    finally:
+        otel_context.detach(token)
+    with tracer.start_as_current_span("another trace"):
+        pass
+
+
+def _log_lines() -> None:
+    with bind_call(req_id="r-1", office="办公室", trace_id=TRACE_ID):
+        get_logger("sample").info("ours", number=1 << 70, what=object)
+        logging.getLogger("nats.aio.client").warning("from the %s", "library")
+        logging.getLogger("engineio.server").info("Received packet %s data %s", "MESSAGE", "the tool's arguments")
+    try:
+        secret = "the local variable"
+        _ = 1 // len(secret[:0])
+    except ZeroDivisionError:
+        get_logger("sample").exception("divided")
+
+
+@app.command()
+def serve(
+    version: Annotated[bool, version_option("smcp-service")] = False,
+    check_config: Annotated[bool, check_config_option()] = False,
+    health_port: Annotated[int | None, typer.Option()] = None,
+) -> None:
+    settings = load_settings(SampleSettings, health_port=health_port)
+    serve_command(
+        "sample",
+        settings,
+        lambda: open_sample(settings),
+        check_config=check_config,
+        trace_id_key=TRACE_ID_KEY,
+    )
+
+
+if __name__ == "__main__":
+    run_app(app)

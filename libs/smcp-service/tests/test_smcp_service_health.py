@@ -1,0 +1,94 @@
+"""`/livez` and `/readyz`, over HTTP."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from smcp_service.failure import Failure
+from smcp_service.health import HealthServer, Readiness, health_routes, serve_health
+
+
+@asynccontextmanager
+async def serving(readiness: Readiness) -> AsyncIterator["Probe"]:
+    async with serve_health(readiness, "127.0.0.1", 0) as server, aiohttp.ClientSession() as http:
+        yield Probe(server, http)
+
+
+class Probe:
+    def __init__(self, server: HealthServer, http: aiohttp.ClientSession) -> None:
+        self._server = server
+        self._http = http
+
+    async def __call__(self, path: str) -> tuple[int, Any]:
+        async with self._http.get(f"{self._server.url}{path}") as response:
+            return response.status, await response.json()
+
+
+async def test_a_process_without_checks_lives_and_is_ready() -> None:
+    async with serving(Readiness()) as probe:
+        assert await probe("/livez") == (200, {"status": "ok"})
+        assert await probe("/readyz") == (200, {"status": "ok", "checks": {}})
+
+
+async def test_readiness_follows_its_checks_and_names_what_is_wrong() -> None:
+    readiness = Readiness()
+    problems: list[str] = []
+    readiness.add("nats", lambda: problems[0] if problems else None)
+    readiness.add("office", lambda: None)
+    async with serving(readiness) as probe:
+        assert await probe("/readyz") == (200, {"status": "ok", "checks": {"nats": "ok", "office": "ok"}})
+        problems.append("no connection")
+
+        checks = {"nats": "no connection", "office": "ok"}
+        assert await probe("/readyz") == (503, {"status": "not ready", "checks": checks})
+        assert (await probe("/livez"))[0] == 200
+        problems.clear()
+
+        assert (await probe("/readyz"))[0] == 200
+
+
+async def test_a_draining_process_lives_and_is_not_ready() -> None:
+    readiness = Readiness()
+    async with serving(readiness) as probe:
+        readiness.drain()
+
+        assert await probe("/readyz") == (503, {"status": "not ready", "checks": {"process": "stopping"}})
+        assert (await probe("/livez"))[0] == 200
+
+
+def test_two_checks_cannot_have_one_name() -> None:
+    readiness = Readiness()
+    readiness.add("nats", lambda: None)
+
+    with pytest.raises(ValueError, match="nats"):
+        readiness.add("nats", lambda: None)
+
+
+async def test_a_port_that_is_taken_is_a_failure_that_names_it() -> None:
+    async with serve_health(Readiness(), "127.0.0.1", 0) as first:
+        with pytest.raises(Failure, match=f"127.0.0.1:{first.port}"):
+            async with serve_health(Readiness(), "127.0.0.1", first.port):
+                pass
+
+
+async def test_an_application_can_answer_them_on_its_own_port() -> None:
+    app = web.Application()
+    app.add_routes(health_routes(Readiness()))
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/livez") as response:
+            assert response.status == 200
+            assert response.headers["Cache-Control"] == "no-store"
+    finally:
+        await runner.cleanup()
+
+
+def test_the_address_of_ipv6_is_a_url() -> None:
+    assert HealthServer("::1", 80).url == "http://[::1]:80"

@@ -1,0 +1,130 @@
+"""From a signal or an error to an exit code, seen from outside: the services are real processes."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from smcp_service.failure import Failure
+from smcp_service.lifecycle import background, serve_until_stopped
+from smcp_testing.service_process import ServiceProcess, service_process
+
+SAMPLE = Path(__file__).with_name("sample_service.py")
+
+
+def sample(**variables: str) -> AbstractAsyncContextManager[ServiceProcess]:
+    env = {f"SMCP_{name.upper()}": value for name, value in variables.items()}
+    return service_process(sys.executable, SAMPLE, env=env)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_drains_the_service_and_it_exits_with_0(number: signal.Signals) -> None:
+    async with sample() as service:
+        await service.logged("serving")
+        service.signal(number)
+
+        assert await service.exit_code() == 0
+        assert [line["event"] for line in service.log[-4:]] == ["stopping", "draining", "drained", "stopped"]
+
+
+async def test_a_signal_ends_a_service_that_has_not_opened_yet() -> None:
+    async with sample(mode="never-open") as service:
+        await service.logged("opening")
+        service.signal(signal.SIGTERM)
+
+        assert await service.exit_code() == 0
+        assert [line["event"] for line in service.log[-2:]] == ["stopping", "stopped"]
+
+
+async def test_a_second_signal_ends_it_at_once() -> None:
+    async with sample(mode="never-leave") as service:
+        await service.logged("serving")
+        service.signal(signal.SIGTERM)
+        await service.logged("draining")
+        service.signal(signal.SIGTERM)
+
+        assert await service.exit_code() == 1
+        assert service.log[-1]["event"] == "stopping at once"
+
+
+async def test_a_background_task_that_dies_takes_the_process_down_with_its_error() -> None:
+    async with sample(mode="die") as service:
+        assert await service.exit_code() == 1
+
+    assert "drained" in [line["event"] for line in service.log]
+    assert service.log[-2]["level"] == "error"
+    assert "in _die" in service.log[-2]["exception"]
+    assert service.log[-1]["event"] == "stopped by an error"
+    assert service.log[-1]["error"] == "ValueError: line one line two"
+
+
+async def test_a_failure_is_a_sentence_without_a_traceback() -> None:
+    async with sample(mode="fail") as service:
+        assert await service.exit_code() == 1
+
+    assert service.log[-1]["error"] == "the port is taken"
+    assert not [line for line in service.log if "exception" in line]
+
+
+async def test_leaving_that_does_not_end_is_ended() -> None:
+    @asynccontextmanager
+    async def never_leaves() -> AsyncIterator[None]:
+        yield
+        await asyncio.Event().wait()
+
+    stop = asyncio.Event()
+    stop.set()
+    with pytest.raises(Failure, match=r"within 0\.1 s"):
+        await serve_until_stopped(never_leaves(), stop, leave_within_s=0.1)
+
+
+async def test_a_time_out_of_the_service_itself_is_not_mistaken_for_a_stop() -> None:
+    @asynccontextmanager
+    async def times_out() -> AsyncIterator[None]:
+        await _raise(TimeoutError("of its own"))
+        yield
+
+    with pytest.raises(TimeoutError, match="of its own"):
+        await serve_until_stopped(times_out(), asyncio.Event())
+
+
+async def test_a_service_that_cannot_be_opened_says_why() -> None:
+    @asynccontextmanager
+    async def fails() -> AsyncIterator[None]:
+        async with asyncio.TaskGroup():
+            await _raise(Failure("no NATS"))
+        yield
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await serve_until_stopped(fails(), asyncio.Event())
+
+    assert raised.group_contains(Failure, match="no NATS")
+
+
+async def test_leaving_background_ends_its_tasks() -> None:
+    async with background() as tasks:
+        task = tasks.start(_forever(), name="forever")
+
+    assert task.cancelled()
+    assert task.get_name() == "forever"
+
+
+async def test_the_errors_of_all_background_tasks_come_out() -> None:
+    with pytest.raises(ExceptionGroup) as raised:
+        async with background() as tasks:
+            tasks.start(_raise(ValueError("a")), name="a")
+            tasks.start(_raise(ValueError("b")), name="b")
+            await asyncio.Event().wait()
+
+    assert sorted(str(error) for error in raised.value.exceptions) == ["a", "b"]
+
+
+async def _raise(error: Exception) -> None:
+    raise error
+
+
+async def _forever() -> None:
+    await asyncio.Event().wait()

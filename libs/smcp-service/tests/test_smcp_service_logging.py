@@ -1,0 +1,170 @@
+"""Log lines: JSON for programs, text for people, the call's ids on each, nothing secret on any."""
+
+import asyncio
+import io
+import json
+import logging
+import signal
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from smcp_service.logging import bind_call, configure_logging, get_logger
+from smcp_service.settings import LogFormat
+from smcp_testing.service_process import service_process
+
+SAMPLE = Path(__file__).with_name("sample_service.py")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers, root.level = handlers, level
+    logging.captureWarnings(capture=False)
+    structlog.reset_defaults()
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_says_when_who_and_what() -> None:
+    stream = io.StringIO()
+    configure_logging("gateway", stream=stream)
+
+    get_logger("some.module").info("it happened", count=3)
+
+    (line,) = lines(stream)
+    assert list(line)[:3] == ["timestamp", "level", "event"]
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(line.pop("timestamp"))).total_seconds()) < 60
+    assert line == {
+        "level": "info", "event": "it happened", "count": 3, "logger": "some.module", "service": "gateway",
+    }  # fmt: skip
+
+
+def test_libraries_log_in_the_same_form_with_the_same_ids() -> None:
+    stream = io.StringIO()
+    configure_logging("gateway", stream=stream)
+
+    with bind_call(req_id="r", office="o", trace_id="ab" * 16):
+        get_logger("ours").warning("x")
+        logging.getLogger("theirs").warning("%s", "x", extra={"peer": "p"})
+
+    ours, theirs = lines(stream)
+    assert theirs.pop("peer") == "p"
+    assert {**ours, "logger": "", "timestamp": ""} == {**theirs, "logger": "", "timestamp": ""}
+    assert (ours["req_id"], ours["office"], ours["trace_id"]) == ("r", "o", "ab" * 16)
+
+
+def test_ids_belong_to_their_call_alone_and_to_the_tasks_it_starts() -> None:
+    stream = io.StringIO()
+    configure_logging("gateway", stream=stream)
+    log = get_logger("x")
+
+    async def call(req_id: str) -> None:
+        with bind_call(req_id=req_id, office="o"):
+            await asyncio.gather(*(asyncio.create_task(inner(req_id)) for _ in range(3)))
+        log.info("outside")
+
+    async def inner(req_id: str) -> None:
+        with bind_call(trace_id=int(req_id)):
+            log.info("inside", belongs_to=req_id)
+
+    async def main() -> None:
+        await asyncio.gather(*(call(str(number)) for number in range(1, 5)))
+
+    asyncio.run(main())
+
+    inside = [line for line in lines(stream) if line["event"] == "inside"]
+    assert len(inside) == 12
+    for line in inside:
+        assert line["req_id"] == line["belongs_to"]
+        assert line["trace_id"] == line["belongs_to"].zfill(32)
+        assert line["office"] == "o"
+    assert not any("req_id" in line for line in lines(stream) if line["event"] == "outside")
+
+
+def test_nothing_below_the_level_is_logged() -> None:
+    stream = io.StringIO()
+    configure_logging("gateway", level="warning", stream=stream)
+
+    get_logger("x").info("no")
+    logging.getLogger("y").info("no")
+    get_logger("x").warning("yes")
+
+    assert [line["event"] for line in lines(stream)] == ["yes"]
+
+
+def test_what_json_cannot_say_costs_no_line() -> None:
+    stream = io.StringIO()
+    configure_logging("gateway", stream=stream)
+
+    get_logger("x").info("big", number=1 << 70, lone="\ud800", what=object, **{"a b": {1: 2}})
+
+    assert lines(stream)[0]["number"] == 1 << 70
+
+
+@pytest.mark.parametrize("level", ["debug", "info"])
+def test_libraries_that_log_payloads_are_kept_quiet(level: Any) -> None:
+    stream = io.StringIO()
+    configure_logging("gateway", level=level, stream=stream)
+
+    for name in ("engineio.server", "socketio.server", "socketio.client", "mcp.client.stdio", "httpx"):
+        logging.getLogger(name).info("payload %s", "the tool's arguments")
+        logging.getLogger(name).debug("payload %s", "the tool's arguments")
+
+    assert not stream.getvalue()
+
+
+def test_people_at_a_terminal_get_text_with_colours() -> None:
+    stream = Terminal()
+    configure_logging("gateway", stream=stream)
+
+    get_logger("x").info("it happened")
+
+    assert "it happened" in stream.getvalue()
+    assert "\x1b[" in stream.getvalue()
+
+
+def test_a_traceback_shows_no_local_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    cases: list[tuple[io.StringIO, LogFormat]] = [
+        (Terminal(), "console"), (io.StringIO(), "console"), (io.StringIO(), "json"),
+    ]  # fmt: skip
+    for stream, log_format in cases:
+        configure_logging("gateway", log_format=log_format, stream=stream)
+        parts = ["hunter", "2"]
+        secret = "".join(parts)
+        try:
+            int(len(secret) / 0)
+        except ZeroDivisionError:
+            get_logger("x").exception("failed")
+
+        assert "ZeroDivisionError" in stream.getvalue()
+        assert secret not in stream.getvalue()
+
+
+async def test_a_process_logs_json_where_no_terminal_is_attached() -> None:
+    async with service_process(sys.executable, SAMPLE, env={"SMCP_MODE": "log"}) as service:
+        await service.logged("serving")
+        service.signal(signal.SIGTERM)
+        assert await service.exit_code() == 0
+
+    assert all({"timestamp", "level", "event", "service", "logger"} <= set(line) for line in service.log)
+    ours = await service.logged("ours")
+    library = await service.logged("from the library")
+    assert ours["trace_id"] == library["trace_id"] == "11112222333344445555666677778888"
+    assert ours["office"] == library["office"] == "办公室"
+    assert "arguments" not in repr(service.log)
+    assert "the local variable" not in repr(service.log).replace('secret = "the local variable"', "")

@@ -1,0 +1,194 @@
+"""Traces reach a real OTLP receiver in another process, and only when the standard variables ask for it."""
+
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry import context as otel_context
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+from smcp_service.telemetry import ContextIdGenerator, open_telemetry, sampler_from
+from smcp_testing.otlp_process import OtlpReceiver, otlp_receiver
+from smcp_testing.service_process import ServiceProcess, service_process
+
+SAMPLE = Path(__file__).with_name("sample_service.py")
+TRACE_ID = "11112222333344445555666677778888"
+
+
+@asynccontextmanager
+async def traced_sample(**variables: str) -> AsyncIterator[ServiceProcess]:
+    """The sample service, after it has recorded its spans and ended."""
+    async with service_process(sys.executable, SAMPLE, env={"SMCP_MODE": "spans", **variables}) as service:
+        await service.logged("serving")
+        service.signal(signal.SIGTERM)
+        assert await service.exit_code() == 0
+        yield service
+
+
+def by_name(spans: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {span["name"]: span for span in spans}
+
+
+async def test_spans_are_exported_over_http_when_an_endpoint_is_set() -> None:
+    async with otlp_receiver() as receiver:
+        async with traced_sample(OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url) as service:
+            spans = by_name(await receiver.spans())
+
+    assert set(spans) == {"outer", "inner", "another trace"}
+    assert spans["outer"]["trace_id"] == spans["inner"]["trace_id"] == TRACE_ID
+    assert spans["outer"]["parent_span_id"] is None
+    assert spans["inner"]["parent_span_id"] == spans["outer"]["span_id"]
+    assert spans["another trace"]["trace_id"] != TRACE_ID
+    assert spans["outer"]["attributes"] == {"smcp.req_id": "r-1"}
+    assert spans["outer"]["service"] == "sample"
+    line = await service.logged("inside a span")
+    assert (line["trace_id"], line["span_id"]) == (TRACE_ID, spans["inner"]["span_id"])
+
+
+async def test_spans_are_exported_over_grpc_when_asked() -> None:
+    async with otlp_receiver() as receiver:
+        async with traced_sample(OTEL_EXPORTER_OTLP_ENDPOINT=receiver.grpc_url, OTEL_EXPORTER_OTLP_PROTOCOL="grpc"):
+            assert set(by_name(await receiver.spans())) == {"outer", "inner", "another trace"}
+
+
+async def test_the_endpoint_of_traces_alone_is_enough_and_names_come_from_the_variables() -> None:
+    async with otlp_receiver() as receiver:
+        async with traced_sample(
+            OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"{receiver.url}/v1/traces",
+            OTEL_SERVICE_NAME="my-gateway",
+            OTEL_RESOURCE_ATTRIBUTES="deployment.environment=test,service.name=ignored",
+        ):
+            spans = await receiver.spans()
+
+    assert {span["service"] for span in spans} == {"my-gateway"}
+    assert {span["resource"]["deployment.environment"] for span in spans} == {"test"}
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"OTEL_TRACES_EXPORTER": "none"},
+        {"OTEL_SDK_DISABLED": "true"},
+        {"OTEL_TRACES_SAMPLER": "always_off"},
+        {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0"},
+    ],
+)
+async def test_nothing_is_exported_when_a_variable_says_so(variables: dict[str, str]) -> None:
+    async with otlp_receiver() as receiver:
+        async with traced_sample(OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url, **variables):
+            assert await receiver.spans() == []
+
+
+async def test_the_console_exporter_writes_to_standard_output() -> None:
+    async with traced_sample(OTEL_TRACES_EXPORTER="console") as service:
+        assert f"0x{TRACE_ID}" in "\n".join(service.output)
+
+
+async def test_a_receiver_that_does_not_answer_does_not_hold_the_process_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with traced_sample(OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{silent.getsockname()[1]}") as service:
+            assert await service.logged("the last spans could not be exported in time")
+
+
+async def test_nothing_is_recorded_without_a_variable() -> None:
+    async with open_telemetry("x", environ={}) as provider:
+        assert provider is None
+
+
+def test_an_id_in_the_context_becomes_the_trace_id_if_it_is_a_legal_one() -> None:
+    generator = ContextIdGenerator("key")
+    for value, taken in ((5, True), (0, False), (-1, False), (1 << 128, False), ("5", False)):
+        token = otel_context.attach(otel_context.set_value("key", value))
+        try:
+            assert (generator.generate_trace_id() == value) is taken
+        finally:
+            otel_context.detach(token)
+    assert generator.generate_trace_id() != generator.generate_trace_id()
+
+
+def decisions(
+    environ: dict[str, str], trace_ids: list[int], *, parent: SpanContext | None = None, **keys: Any
+) -> list[bool]:
+    """Whether each of these traces would be sampled."""
+    sampler = sampler_from(environ, own_decision_key="own")
+    context = otel_context.Context(keys)
+    if parent is not None:
+        context = set_span_in_context(NonRecordingSpan(parent), context)
+    return [
+        sampler.should_sample(context, trace_id, "x").decision is Decision.RECORD_AND_SAMPLE for trace_id in trace_ids
+    ]
+
+
+def remote(*, sampled: bool) -> SpanContext:
+    return SpanContext(7, 7, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED if sampled else 0))
+
+
+RATIO = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.5"}
+
+
+@pytest.mark.parametrize("sampler", ["traceidratio", "parentbased_traceidratio"])
+def test_a_ratio_is_kept_whatever_ids_the_callers_choose(sampler: str) -> None:
+    """One id, a thousand times: a sampler that reads the id would keep all of them or none."""
+    kept = decisions({**RATIO, "OTEL_TRACES_SAMPLER": sampler}, [1] * 1000)
+
+    assert 300 < sum(kept) < 700
+
+
+@given(st.integers(1, (1 << 128) - 1))
+def test_below_a_parent_its_decision_holds(trace_id: int) -> None:
+    assert decisions(RATIO, [trace_id] * 3, parent=remote(sampled=True)) == [True] * 3
+    assert decisions(RATIO, [trace_id] * 3, parent=remote(sampled=False)) == [False] * 3
+
+
+def test_a_parent_that_is_not_to_be_believed_decides_nothing() -> None:
+    off = {"OTEL_TRACES_SAMPLER": "parentbased_always_off"}
+
+    assert decisions(off, [1], parent=remote(sampled=True)) == [True]
+    assert decisions(off, [1], parent=remote(sampled=True), own=True) == [False]
+    assert decisions({}, [1], parent=remote(sampled=False), own=True) == [True]
+    assert 300 < sum(decisions(RATIO, [1] * 1000, parent=remote(sampled=True), own=True)) < 700
+
+
+@pytest.mark.parametrize(
+    ("environ", "sampled"),
+    [
+        ({}, True),
+        ({"OTEL_TRACES_SAMPLER": "always_on"}, True),
+        ({"OTEL_TRACES_SAMPLER": "parentbased_always_on"}, True),
+        ({"OTEL_TRACES_SAMPLER": "parentbased_always_off"}, False),
+        ({"OTEL_TRACES_SAMPLER": "no such thing"}, True),
+        ({"OTEL_TRACES_SAMPLER": "traceidratio"}, True),
+        ({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "many"}, True),
+        ({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "2"}, True),
+        ({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0"}, False),
+    ],
+)
+def test_the_standard_samplers_are_known_and_an_unknown_value_is_the_default(
+    environ: dict[str, str], sampled: bool
+) -> None:
+    assert decisions(environ, [1, 1 << 127]) == [sampled] * 2
+
+
+def test_a_sampled_span_hands_its_id_on_as_not_random() -> None:
+    """The W3C flag `random` would tell others that they may sample by the id."""
+    provider = TracerProvider(id_generator=ContextIdGenerator("key"), shutdown_on_exit=False)
+    with provider.get_tracer("x").start_as_current_span("x") as span:
+        assert not span.get_span_context().trace_flags.random_trace_id
+    provider.shutdown()
+
+
+async def test_the_receiver_forgets_when_told() -> None:
+    async with otlp_receiver() as receiver:
+        assert isinstance(receiver, OtlpReceiver)
+        async with traced_sample(OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url):
+            assert len(await receiver.wait_for(2, trace_id=TRACE_ID)) == 2
+            await receiver.clear()
+            assert await receiver.spans() == []

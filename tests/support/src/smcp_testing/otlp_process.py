@@ -1,0 +1,72 @@
+"""`smcp_testing.otlp_receiver` as a child process of the test run."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import orjson
+
+from smcp_testing.waiting import eventually
+
+_START_S = 20.0
+_STOP_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class OtlpReceiver:
+    """A running receiver. `url` is what `OTEL_EXPORTER_OTLP_ENDPOINT` wants for HTTP, `grpc_url` for gRPC."""
+
+    process: asyncio.subprocess.Process
+    url: str
+    grpc_url: str
+    _http: aiohttp.ClientSession
+
+    async def spans(self) -> list[dict[str, Any]]:
+        """All spans so far, in the order in which they came; see `otlp_receiver.spans_of`."""
+        async with self._http.get(f"{self.url}/spans") as response:
+            listed: list[dict[str, Any]] = orjson.loads(await response.read())
+            return listed
+
+    async def clear(self) -> None:
+        """Forget them."""
+        async with self._http.delete(f"{self.url}/spans") as response:
+            response.raise_for_status()
+
+    async def wait_for(self, count: int, *, trace_id: str | None = None, timeout: float = 15.0) -> list[dict[str, Any]]:
+        """The spans (of one trace, if given), once there are `count`. Raises AssertionError after `timeout`."""
+
+        async def enough() -> list[dict[str, Any]]:
+            spans = [each for each in await self.spans() if trace_id in {None, each["trace_id"]}]
+            assert len(spans) >= count, f"{len(spans)} of {count} spans: {[span['name'] for span in spans]}"
+            return spans
+
+        return await eventually(enough, timeout=timeout, message=f"{count} spans did not arrive")
+
+
+@asynccontextmanager
+async def otlp_receiver() -> AsyncIterator[OtlpReceiver]:
+    """Start a receiver on free ports of 127.0.0.1, and end it with the body."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "smcp_testing.otlp_receiver",
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(_START_S):
+            http_port = int(await process.stdout.readline())
+            grpc_port = int(await process.stdout.readline())
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as http:
+            yield OtlpReceiver(process, f"http://127.0.0.1:{http_port}", f"http://127.0.0.1:{grpc_port}", http)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()

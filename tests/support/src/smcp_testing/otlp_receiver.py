@@ -1,0 +1,136 @@
+"""An OTLP receiver: keeps the spans that it is sent, over HTTP (protobuf) and gRPC, and lists them as JSON.
+
+Run it as ``python -m smcp_testing.otlp_receiver``. It listens on 127.0.0.1 and prints two lines: the port of HTTP
+(`POST /v1/traces`, `GET /spans`, `DELETE /spans`) and the port of gRPC. It ends with SIGTERM.
+"""
+
+import asyncio
+import gzip
+import signal
+import sys
+from typing import Any
+
+import grpc
+import orjson
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
+)
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+_LARGEST_BODY = 64 * 1024 * 1024
+
+
+def spans_of(request: ExportTraceServiceRequest) -> list[dict[str, Any]]:
+    """The spans of an export as plain data; ids in hex, times in nanoseconds, `kind` and `status` by name."""
+    return [
+        {
+            "resource": (resource := _attributes(of_resource.resource.attributes)),
+            "service": resource.get("service.name"),
+            "scope": of_scope.scope.name,
+            **_span(span),
+        }
+        for of_resource in request.resource_spans
+        for of_scope in of_resource.scope_spans
+        for span in of_scope.spans
+    ]
+
+
+def _span(span: Span) -> dict[str, Any]:
+    return {
+        "name": span.name,
+        "kind": Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_"),
+        "trace_id": span.trace_id.hex(),
+        "span_id": span.span_id.hex(),
+        "parent_span_id": span.parent_span_id.hex() or None,
+        "trace_state": span.trace_state,
+        "status": Status.StatusCode.Name(span.status.code).removeprefix("STATUS_CODE_"),
+        "status_message": span.status.message,
+        "attributes": _attributes(span.attributes),
+        "events": [{"name": event.name, "attributes": _attributes(event.attributes)} for event in span.events],
+        "start_ns": span.start_time_unix_nano,
+        "end_ns": span.end_time_unix_nano,
+    }
+
+
+def _attributes(pairs: "list[KeyValue] | Any") -> dict[str, Any]:
+    return {pair.key: _plain(pair.value) for pair in pairs}
+
+
+def _plain(value: AnyValue) -> Any:
+    kind = value.WhichOneof("value")
+    if kind is None:
+        return None
+    if kind == "array_value":
+        return [_plain(inner) for inner in value.array_value.values]
+    if kind == "kvlist_value":
+        return _attributes(value.kvlist_value.values)
+    if kind == "bytes_value":
+        return value.bytes_value.hex()
+    return getattr(value, kind)
+
+
+class _Traces(TraceServiceServicer):
+    def __init__(self, spans: list[dict[str, Any]]) -> None:
+        self._spans = spans
+
+    async def Export(  # noqa: N802 - the name in the OTLP service
+        self, request: ExportTraceServiceRequest, context: Any
+    ) -> ExportTraceServiceResponse:
+        self._spans += spans_of(request)
+        return ExportTraceServiceResponse()
+
+
+def _app(spans: list[dict[str, Any]]) -> web.Application:
+    async def receive(request: web.Request) -> web.Response:
+        body = await request.read()
+        if request.headers.get("Content-Encoding") == "gzip" and body.startswith(b"\x1f\x8b"):
+            body = gzip.decompress(body)
+        export = ExportTraceServiceRequest()
+        export.ParseFromString(body)
+        spans.extend(spans_of(export))
+        return web.Response(
+            body=ExportTraceServiceResponse().SerializeToString(), content_type="application/x-protobuf"
+        )
+
+    async def listed(request: web.Request) -> web.Response:
+        return web.Response(body=orjson.dumps(spans), content_type="application/json")
+
+    async def clear(request: web.Request) -> web.Response:
+        spans.clear()
+        return web.Response(status=204)
+
+    app = web.Application(client_max_size=_LARGEST_BODY)
+    app.add_routes([web.post("/v1/traces", receive), web.get("/spans", listed), web.delete("/spans", clear)])
+    return app
+
+
+async def _main() -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    spans: list[dict[str, Any]] = []
+    runner = web.AppRunner(_app(spans), access_log=None, shutdown_timeout=0.5)
+    await runner.setup()
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", _LARGEST_BODY)])
+    add_TraceServiceServicer_to_server(_Traces(spans), server)  # type: ignore[no-untyped-call]
+    grpc_port = server.add_insecure_port("127.0.0.1:0")
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await server.start()
+        sys.stdout.write(f"{runner.addresses[0][1]}\n{grpc_port}\n")
+        sys.stdout.flush()
+        await stop.wait()
+    finally:
+        await server.stop(grace=0.5)
+        await runner.cleanup()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())
