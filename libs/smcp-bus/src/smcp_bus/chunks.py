@@ -14,12 +14,12 @@ reply carries. No address stands in a header, so nats-server's permissions bind 
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from smcp_bus.bus import Headers
 from smcp_bus.errors import BodyTooLarge, TransferFailed
-from smcp_bus.nats_client import NatsClient
 
 SIZE: Final = "Smcp-Size"
 """Bytes of the whole body; only on the first message of a chunked one."""
@@ -37,6 +37,10 @@ GONE: Final = b"gone"
 
 _CHUNK_HEAD: Final = b"NATS/1.0\r\nSmcp-Chunk: "
 _NUMBER: Final = re.compile(r"[0-9]{1,12}")
+
+
+Send = Callable[[str, str, bytes, bytes | memoryview], None]
+"""Sends subject, reply subject, header block and body; drops them while there is no connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +91,16 @@ def chunk_index(head: bytes) -> bytes:
     return head[len(_CHUNK_HEAD) :].partition(b"\r")[0]
 
 
+def index_of(text: bytes) -> int | None:
+    """None where it is not the index of a chunk."""
+    return int(text) if len(text) < 6 and text.isdigit() else None
+
+
 class Outgoing:
     """A body that is pulled from us."""
 
-    def __init__(self, client: NatsClient, body: bytes, chunk: int) -> None:
-        self._client = client
+    def __init__(self, send: Send, body: bytes, chunk: int) -> None:
+        self._send = send
         self._body = memoryview(body)
         self.plan = plan_for(len(body), chunk)
         self.done = False
@@ -110,6 +119,8 @@ class Outgoing:
         asked = chunk_index(head)
         if asked == DONE:
             self.done = True
-        elif reply and self._client.up and asked.isdigit() and len(asked) < 6 and int(asked) < self.plan.count:
-            start = int(asked) * self.plan.chunk
-            self._client.send(reply, "", head, self._body[start : start + self.plan.chunk])
+            return
+        index = index_of(asked)
+        if reply and index is not None and index < self.plan.count:
+            start = index * self.plan.chunk
+            self._send(reply, "", head, self._body[start : start + self.plan.chunk])

@@ -1,20 +1,23 @@
 """The side that wants a chunked body: asks for its chunks, a few at a time, again where one was lost."""
 
 import asyncio
+from functools import partial
 from typing import Final
 
-from smcp_bus.chunks import DONE, GONE, Plan, chunk_head, chunk_index, is_chunk
+from smcp_bus.byte_budget import ByteBudget, Grant
+from smcp_bus.chunks import DONE, GONE, Plan, Send, chunk_head, chunk_index, index_of, is_chunk
 from smcp_bus.errors import BusError, ConnectionLost, RequestTimedOut, TransferFailed
-from smcp_bus.nats_client import NatsClient
 from smcp_bus.nats_headers import is_no_responders
 
 WINDOW: Final = 4
-"""Chunks asked for and not there yet."""
+"""Chunks of one body that are asked for and not there yet."""
 _TICK_S: Final = 0.1
 _RETRY_S: Final = 1.0
 """How long a chunk may take before it is asked for again; doubles with each time, up to eight-fold."""
 _ABSENT_S: Final = 0.7
 """How long nobody may be behind the address: less than the second in which a death has to be noticed."""
+_STALL_S: Final = 15.0
+"""How long nothing at all may come: a peer that stands still must not hold its share of the budget for an hour."""
 
 
 class Pulling:
@@ -23,14 +26,19 @@ class Pulling:
     `future` ends with the whole body, or with the `BusError` that says why not. Nothing is asked for before `start`.
     """
 
-    def __init__(self, client: NatsClient, address: str, plan: Plan, first: bytes) -> None:
-        self._client = client
+    def __init__(self, send: Send, flights: ByteBudget, address: str, plan: Plan, first: bytes) -> None:
+        """`flights` bounds what all bodies of the process have asked for and not got."""
+        self._send = send
+        self._flights = flights
         self._loop = asyncio.get_running_loop()
         self._address = address
         self._plan = plan
         self._chunks: dict[int, bytes] = {0: first}
         self._next = 1
-        self._asked: dict[int, tuple[float, int]] = {}
+        self._grants: dict[int, Grant] = {}
+        self._asked: dict[int, float] = {}
+        self._tries: dict[int, int] = {}
+        self._progress = 0.0
         self._absent_since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.future: asyncio.Future[bytes | BusError] = self._loop.create_future()
@@ -38,44 +46,32 @@ class Pulling:
         """Where the chunks shall arrive."""
 
     def start(self) -> None:
+        """Ask for the first chunks."""
         if self.future.done():
             return
-        while len(self._asked) < WINDOW and self._next < self._plan.count:
-            self._ask(self._next, 0)
-            self._next += 1
+        self._progress = self._loop.time()
+        for _ in range(WINDOW):
+            self._want_next()
         self._timer = self._loop.call_later(_TICK_S, self._tick)
 
     def stop(self) -> None:
+        """Let go of all that is held. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
+        while self._grants:
+            self._grants.popitem()[1].release()
 
     def receive(self, _reply: str, head: bytes, body: bytes) -> None:
         if self.future.done():
             return
         if is_no_responders(head, body):
             self._absent()
-            return
-        if not is_chunk(head):
-            return
-        text = chunk_index(head)
-        if text == GONE:
-            self.fail(TransferFailed("the peer does not have the rest of the body any more"))
-            return
-        index = int(text) if text.isdigit() and len(text) < 6 else -1
-        if index in self._chunks:
-            return  # it was sent twice
-        if index not in self._asked or len(body) != self._plan.length(index):
-            self.fail(TransferFailed("a chunk that was not asked for, or of a wrong size"))
-            return
-        self._absent_since = None
-        del self._asked[index]
-        self._chunks[index] = body
-        if self._next < self._plan.count:
-            self._ask(self._next, 0)
-            self._next += 1
-        elif not self._asked:
-            self._send(DONE)
-            self.future.set_result(b"".join(self._chunks[i] for i in range(self._plan.count)))
+        elif is_chunk(head):
+            text = chunk_index(head)
+            if text == GONE:
+                self.fail(TransferFailed("the peer does not have the rest of the body any more"))
+            else:
+                self._receive_chunk(index_of(text), body)
 
     def lost(self) -> None:
         self.fail(ConnectionLost("the connection to nats-server broke"))
@@ -88,27 +84,55 @@ class Pulling:
             self._chunks.clear()
             self.future.set_result(error)
 
-    def _ask(self, index: int, tries: int) -> None:
-        self._asked[index] = (self._loop.time(), tries)
-        self._send(b"%d" % index)
+    def _receive_chunk(self, index: int | None, body: bytes) -> None:
+        if index in self._chunks:
+            return  # it was sent twice
+        if index is None or index not in self._tries or len(body) != self._plan.length(index):
+            self.fail(TransferFailed("a chunk that was not asked for, or of a wrong size"))
+            return
+        self._absent_since = None
+        self._progress = self._loop.time()
+        self._chunks[index] = body
+        del self._tries[index]
+        self._asked.pop(index, None)
+        self._grants.pop(index).release()
+        if len(self._chunks) == self._plan.count:
+            self._send(self._address, "", chunk_head(DONE), b"")
+            self.future.set_result(b"".join(self._chunks[i] for i in range(self._plan.count)))
+        else:
+            self._want_next()
 
-    def _send(self, what: bytes) -> None:
-        if self._client.up:
-            self._client.send(self._address, self.subject, chunk_head(what), b"")
+    def _want_next(self) -> None:
+        if self._next < self._plan.count:
+            self._next += 1
+            self._want(self._next - 1, 0)
+
+    def _want(self, index: int, tries: int) -> None:
+        self._tries[index] = tries
+        self._grants[index] = self._flights.ask(self._plan.length(index), partial(self._ask, index))
+
+    def _ask(self, index: int) -> None:
+        self._asked[index] = self._loop.time()
+        self._send(self._address, self.subject, chunk_head(b"%d" % index), b"")
 
     def _absent(self) -> None:
         now = self._loop.time()
         if self._absent_since is None:
             self._absent_since = now
-        if now - self._absent_since > _ABSENT_S:
+        elif now - self._absent_since > _ABSENT_S:
             self.fail(TransferFailed("the peer that has the rest of the body has gone"))
 
     def _tick(self) -> None:
+        now = self._loop.time()
+        if now - self._progress > _STALL_S:
+            self.fail(TransferFailed("the peer that has the rest of the body stands still"))
         if self.future.done():
             return
-        now = self._loop.time()
-        for index, (asked, tries) in list(self._asked.items()):
-            patience = _TICK_S if self._absent_since is not None else _RETRY_S * 2 ** min(tries, 3)
-            if now - asked >= patience:
-                self._ask(index, tries + 1)
+        for index, asked in list(self._asked.items()):
+            tries = self._tries[index]
+            if now - asked >= (_TICK_S if self._absent_since is not None else _RETRY_S * 2 ** min(tries, 3)):
+                # Behind the others again: what a silent peer keeps waiting must not keep them waiting too.
+                del self._asked[index]
+                self._grants.pop(index).release()
+                self._want(index, tries + 1)
         self._timer = self._loop.call_later(_TICK_S, self._tick)

@@ -24,7 +24,7 @@ from nats.aio.client import Client, Server
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 
-from smcp_bus.errors import ConnectionLost, NotConnected
+from smcp_bus.errors import BusError, ConnectionLost, NotConnected
 
 _log = logging.getLogger(__name__)
 
@@ -51,25 +51,26 @@ class NatsClient(Client):
 
     Attributes:
         up: connected, subscribed, and told so.
-        denials: what nats-server's permissions refused lately, in lower case, newest last.
     """
 
-    def __init__(self, on_up: Callable[[], None], on_down: Callable[[], None], on_denial: Callable[[str], None]) -> None:
+    def __init__(
+        self, on_up: Callable[[], None], on_down: Callable[[], None], on_denial: Callable[[str], None]
+    ) -> None:
         super().__init__()
         self._loop = asyncio.get_running_loop()
-        self._transport = _AbortingTransport()
+        self._transport = _AbortingTransport()  # type: ignore[no-untyped-call]
         self._receivers: dict[int, Receiver] = {}
         self._waiting: set[asyncio.Future[bool | None]] = set()
         self._on_up = on_up
         self._on_down = on_down
         self._on_denial = on_denial
-        self.denials: deque[str] = deque(maxlen=64)
+        self._denials: deque[str] = deque(maxlen=64)
         self.up = False
 
     @staticmethod
     def choose_server(servers: list[Server], _info: dict[str, Any]) -> tuple[Server | None, float]:
         """For `connect(reconnect_to_server_handler=…)`: any server, after a pause with jitter."""
-        return random.choice(servers), random.uniform(*_RECONNECT_S)  # noqa: S311 - spreading load, no secret
+        return random.choice(servers), random.uniform(*_RECONNECT_S)  # noqa: S311 -- spreads load; no secret
 
     # -- sending
 
@@ -85,11 +86,10 @@ class NatsClient(Client):
         """
         if head:
             size = len(head)
-            command = b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
-                subject.encode(), reply.encode(), size, size + len(body), head, body,
-            )  # fmt: skip
+            start = b"HPUB %b %b %d %d\r\n" % (subject.encode(), reply.encode(), size, size + len(body))
+            command = b"".join((start, head, body, b"\r\n"))
         else:
-            command = b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(body), body)
+            command = b"".join((b"PUB %b %b %d\r\n" % (subject.encode(), reply.encode(), len(body)), body, b"\r\n"))
         self.stats["out_msgs"] += 1
         self.stats["out_bytes"] += len(body)
         self._write(command)
@@ -158,6 +158,15 @@ class NatsClient(Client):
         self._receivers.pop(sid, None)
         self._subs.pop(sid, None)
 
+    def forgive(self, subject: str) -> None:
+        """Forget an earlier refusal to subscribe to `subject`: permissions may have changed."""
+        self._denials = deque((text for text in self._denials if _refusal(subject) not in text), self._denials.maxlen)
+
+    def check_permitted(self, subject: str) -> None:
+        """After a round trip. Raises BusError where nats-server refused to subscribe to `subject`."""
+        if any(_refusal(subject) in text for text in self._denials):
+            raise BusError(f"not permitted to subscribe to {subject}")
+
     # -- what nats-py calls
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
@@ -175,7 +184,7 @@ class NatsClient(Client):
 
     async def _process_err(self, err_msg: str) -> None:
         if "permissions violation" in err_msg:
-            self.denials.append(err_msg)
+            self._denials.append(err_msg)
             self._on_denial(err_msg)
             return
         _log.error("nats-server said: %s", err_msg)
@@ -235,3 +244,8 @@ class NatsClient(Client):
         self._pending.clear()
         self._pending_data_size = 0
         await self.close()
+
+
+def _refusal(subject: str) -> str:
+    """How nats-server names a subscription that it refuses; nats-py gives its words in lower case."""
+    return f'for subscription to "{subject.lower()}"'

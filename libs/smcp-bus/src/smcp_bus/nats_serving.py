@@ -7,11 +7,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 import orjson
+from smcp_proto.errors import ErrorCode
 
 from smcp_bus.bus import Headers, Incoming, NoticeHandler, Reply, RequestHandler
+from smcp_bus.chunks import CHUNKS, SIZE
 from smcp_bus.headers import BUDGET, ERROR
 from smcp_bus.nats_headers import decode_head
-from smcp_proto.errors import ErrorCode
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +30,11 @@ class Host(Protocol):
 
     async def release(self, sid: int) -> None:
         """Unsubscribe; returns when nothing more can arrive for it."""
+
+    async def read_request(
+        self, address: str, headers: Headers, first: bytes, deadline: float | None
+    ) -> bytes | Reply | None:
+        """The whole body of a request of which `first` came; the Reply that refuses it; None where nobody waits."""
 
     def respond(self, subject: str, reply: Reply, deadline: float | None) -> None:
         """Send an answer, in chunks if it has to be. What cannot be sent is logged."""
@@ -115,11 +121,6 @@ class _Received:
             await asyncio.wait(self._tasks)
 
 
-BodyReader = Callable[[str, Headers, bytes, "float | None"], Coroutine[Any, Any, "bytes | Reply | None"]]
-"""Pulls the rest of a request's body (reply subject, headers, what came, deadline). A Reply refuses the request,
-None drops it (nobody waits any more)."""
-
-
 class Serving(_Received):
     """Requests on one subject: a task for each, at most `limit` at a time."""
 
@@ -130,14 +131,10 @@ class Serving(_Received):
         backlog: Backlog,
         handler: RequestHandler,
         limit: int,
-        read_body: BodyReader,
-        is_partial: Callable[[Headers], bool],
     ) -> None:
         super().__init__(host, subject, backlog)
         self._handler = handler
         self._limit = limit
-        self._read_body = read_body
-        self._is_partial = is_partial
 
     def receive(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
         if not reply:
@@ -163,28 +160,29 @@ class Serving(_Received):
             self._start(self._backlog.take())
 
     async def _run(self, incoming: Incoming, reply: str) -> None:
-        answer: Reply | None = None
         try:
-            if self._is_partial(incoming.headers):
-                body = await self._read_body(reply, incoming.headers, incoming.body, incoming.deadline)
-                if body is None:
-                    return
-                if isinstance(body, Reply):
-                    answer = body
-                else:
-                    incoming = Incoming(incoming.subject, body, incoming.headers, incoming.deadline)
-            if answer is None:
-                answer = await self._handler(incoming)
-                if not isinstance(answer, Reply):
-                    raise TypeError(f"a handler returned {type(answer).__name__} in place of a Reply")
+            answer = await self._answer(incoming, reply)
         except asyncio.CancelledError:
             # Only the bus cancels: it closes. Who waits should not wait until its time is over.
             self._host.respond(reply, error_reply(ErrorCode.UNAVAILABLE, "shutting down"), None)
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001 -- whatever a handler raises, its text stays here
             _log.exception("the handler of %s failed", incoming.subject)
             answer = error_reply(ErrorCode.INTERNAL, "internal error")
-        self._host.respond(reply, answer, incoming.deadline)
+        if answer is not None:
+            self._host.respond(reply, answer, incoming.deadline)
+
+    async def _answer(self, incoming: Incoming, reply: str) -> Reply | None:
+        if SIZE in incoming.headers:
+            body = await self._host.read_request(reply, incoming.headers, incoming.body, incoming.deadline)
+            if not isinstance(body, bytes):
+                return body
+            headers = {name: value for name, value in incoming.headers.items() if name not in (SIZE, CHUNKS)}
+            incoming = Incoming(incoming.subject, body, headers, incoming.deadline)
+        answer = await self._handler(incoming)
+        if not isinstance(answer, Reply):
+            raise TypeError(f"a handler gave {type(answer).__name__} in place of a Reply")
+        return answer
 
 
 class Listening(_Received):
@@ -209,11 +207,11 @@ class Listening(_Received):
             subject, _, head, body, _ = self._backlog.take()
             try:
                 await self._handler(Incoming(subject, body, decode_head(head)))
-            except Exception:
+            except Exception:  # noqa: BLE001 -- the next notification has nothing to do with this one
                 _log.exception("the handler of notifications on %s failed", subject)
 
 
-MAX_BUDGET_MS: Final = 24 * 3600 * 1000
+_MAX_BUDGET_MS: Final = 24 * 3600 * 1000
 
 
 def _deadline(headers: Headers, arrived: float) -> float | None:
@@ -221,4 +219,4 @@ def _deadline(headers: Headers, arrived: float) -> float | None:
     budget = headers.get(BUDGET, "")
     if not (budget.isascii() and budget.isdigit()):
         return None
-    return arrived + min(int(budget[:12]), MAX_BUDGET_MS) / 1000
+    return arrived + min(int(budget[:12]), _MAX_BUDGET_MS) / 1000

@@ -72,6 +72,14 @@ class NatsServer:
             RuntimeError: it exited, or was not ready within 15 s; the message carries the end of its log.
         """
         ports = self.directory / "ports"
+        process = self._process = self._spawn(ports)
+        try:
+            self._port = await self._wait_ready(process, ports)
+        except BaseException:
+            await self.kill()
+            raise
+
+    def _spawn(self, ports: Path) -> subprocess.Popen[bytes]:
         shutil.rmtree(ports, ignore_errors=True)
         ports.mkdir(parents=True)
         command = [
@@ -83,28 +91,19 @@ class NatsServer:
         if self.config is not None:
             command += ["--config", str(self.config)]
         # In a session of its own, so that a ctrl-C at the terminal ends the test and not its servers first.
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip
-        self._process = process
-        try:
-            self._port = await self._wait_ready(process, ports)
-        except BaseException:
-            await self.kill()
-            raise
 
     async def _wait_ready(self, process: subprocess.Popen[bytes], ports: Path) -> int:
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
             if process.poll() is not None:
                 raise RuntimeError(f"nats-server exited with {process.returncode}: {self._last_words()}")
-            for file in ports.glob("*.ports"):
-                try:
-                    url = json.loads(file.read_text())["nats"][0]
-                except (ValueError, KeyError):  # half written
-                    continue
-                return int(url.rpartition(":")[2])
+            port = _written_port(ports)
+            if port is not None:
+                return port
             await asyncio.sleep(0.005)
         raise RuntimeError(f"nats-server was not ready within {_START_S} s: {self._last_words()}")
 
@@ -158,3 +157,14 @@ class NatsServer:
         if process.stderr is not None:
             process.stderr.close()
         self._process = None
+
+
+def _written_port(ports: Path) -> int | None:
+    """The port that nats-server wrote down; None while it has not (or not wholly)."""
+    for file in ports.glob("*.ports"):
+        try:
+            url = json.loads(file.read_text())["nats"][0]
+        except (ValueError, KeyError, IndexError):
+            continue
+        return int(url.rpartition(":")[2])
+    return None

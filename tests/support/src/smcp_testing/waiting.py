@@ -9,9 +9,7 @@ T = TypeVar("T")
 _PAUSE_S = 0.01
 
 
-async def eventually(
-    predicate: Callable[[], T | Awaitable[T]], *, timeout: float = 5.0, message: str = ""
-) -> T:
+async def eventually(predicate: Callable[[], T | Awaitable[T]], *, timeout: float = 5.0, message: str = "") -> T:
     """Poll until `predicate()` is true and return its value.
 
     The predicate may be async, and may raise AssertionError while it does not hold yet.
