@@ -63,7 +63,13 @@ def _from_payload(call: Call) -> Mapping[str, str]:
     return {"traceparent": traceparent} if isinstance(traceparent, str) else {}
 
 
-def _spans(kind: SpanKind, name: Callable[[Call], str], carrier: Callable[[Call], Mapping[str, str]]) -> Tracing:
+def _spans(
+    kind: SpanKind,
+    name: Callable[[Call], str],
+    carrier: Callable[[Call], Mapping[str, str]],
+    *,
+    own_decision: bool,
+) -> Tracing:
     if not configured():
         return no_tracing
     tracer = trace.get_tracer("smcp_bus")
