@@ -1,0 +1,130 @@
+"""How a process asks the registries, over a real bus; the registry here answers what a test tells it to."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import orjson
+import pytest
+from smcp_bus import subjects
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.headers import CLAIM, ERROR
+from smcp_bus.lease import LeaseKeeper
+from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_contract import Claim, Joined, LeaseRenewal, LeaseState
+from smcp_proto.errors import Internal, NotAllowed, Unavailable
+from smcp_testing.nats_process import NatsServer
+
+CLAIM_OF_PC = Claim(session="s", credential="open", process="ab" * 16, incarnation="i", identity="lab/computer/pc")
+ENTER = orjson.dumps({"role": "computer", "name": "pc", "office_id": "lab"})
+
+
+def client_of(bus: NatsBus) -> RegistryClient:
+    return RegistryClient(bus, credential="open", process="ab" * 16)
+
+
+async def join(bus: NatsBus) -> Joined:
+    return await client_of(bus).join("lab", "computer", "pc", CLAIM_OF_PC, ENTER)
+
+
+async def answering(bus: NatsBus, answer: Callable[[Incoming], Awaitable[Reply]]) -> None:
+    await bus.serve(subjects.SERVER_ALL, answer, queue=subjects.REGISTRY_QUEUE)
+
+
+async def test_a_claim_goes_with_the_event_and_the_answer_is_typed(nats_server: NatsServer) -> None:
+    async def registry(incoming: Incoming) -> Reply:
+        assert incoming.subject == "smcp.v1.lab.server.computer.pc.join_office"
+        assert incoming.body == ENTER
+        assert Claim.model_validate_json(incoming.headers[CLAIM]) == CLAIM_OF_PC
+        return Reply(Joined(revision=7).model_dump_json().encode())
+
+    async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
+        await answering(bus, registry)
+        assert await join(bus) == Joined(revision=7)
+
+
+async def test_a_refusal_is_the_typed_error_with_its_words(nats_server: NatsServer) -> None:
+    async def registry(incoming: Incoming) -> Reply:
+        return Reply(b'{"code":403,"message":"taken","details":{"x":1}}', {ERROR: "403"})
+
+    async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
+        await answering(bus, registry)
+        with pytest.raises(NotAllowed, match="taken") as refused:
+            await join(bus)
+        assert refused.value.details == {"x": 1}
+
+
+@pytest.mark.parametrize("reply", [Reply(b"{"), Reply(b'{"revision":"x"}'), Reply(b"nonsense", {ERROR: "500"})])
+async def test_an_answer_that_cannot_be_read_is_an_internal_error(nats_server: NatsServer, reply: Reply) -> None:
+    async def registry(incoming: Incoming) -> Reply:
+        return reply
+
+    async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
+        await answering(bus, registry)
+        with pytest.raises(Internal):
+            await join(bus)
+
+
+async def test_a_registry_that_comes_late_is_found_within_the_time(nats_server: NatsServer) -> None:
+    async def registry(incoming: Incoming) -> Reply:
+        return Reply(Joined(revision=1).model_dump_json().encode())
+
+    async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
+        asked = asyncio.create_task(join(bus))
+        await asyncio.sleep(0)
+        await answering(bus, registry)
+        assert (await asked).revision == 1
+
+
+async def test_without_a_registry_a_question_ends_in_time(nats_server: NatsServer) -> None:
+    async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
+        with pytest.raises(Unavailable, match="no registry"):
+            await client_of(bus).find("lab", "agent", "alice", "pc", timeout=0.2)
+
+
+async def test_a_lease_that_ran_out_has_the_members_asserted_again(nats_server: NatsServer) -> None:
+    answers = iter([True, False, True])
+    lapsed = asyncio.Event()
+
+    async def registry(incoming: Incoming) -> Reply:
+        renewed = next(answers, True)
+        return Reply(LeaseState(renewed=renewed, lease_s=0.3).model_dump_json().encode())
+
+    async def on_lapsed() -> None:
+        lapsed.set()
+
+    async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
+        await bus.serve(subjects.HOSTS_LEASE_ALL, registry, queue=subjects.REGISTRY_QUEUE)
+        keeper = LeaseKeeper(client_of(bus), lease_s=0.3, describe=LeaseRenewal, on_lapsed=on_lapsed)
+        await keeper.acquire()
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(keeper.run())
+            await lapsed.wait()
+            running.cancel()
+        assert keeper.held
+
+
+async def test_a_lease_survives_registries_that_are_away(nats_server: NatsServer) -> None:
+    calls = 0
+    again = asyncio.Event()
+
+    async def registry(incoming: Incoming) -> Reply:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            return Reply(b'{"code":503,"message":"no quorum","details":{}}', {ERROR: "503"})
+        if calls > 2:
+            again.set()
+        return Reply(LeaseState(renewed=True, lease_s=0.3).model_dump_json().encode())
+
+    async def on_lapsed() -> None:
+        raise AssertionError("the lease had not run out")
+
+    async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
+        await bus.serve(subjects.HOSTS_LEASE_ALL, registry, queue=subjects.REGISTRY_QUEUE)
+        keeper = LeaseKeeper(client_of(bus), lease_s=0.3, describe=LeaseRenewal, on_lapsed=on_lapsed)
+        await keeper.acquire()
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(keeper.run())
+            await again.wait()
+            running.cancel()
