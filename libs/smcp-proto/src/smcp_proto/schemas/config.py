@@ -140,7 +140,7 @@ class GetComputerConfigReq(AgentCallData):
 class GetComputerConfigRet(Wire):
     """The reply to `client:get_config`. Secrets never leave the Computer: they stand as `<redacted>`."""
 
-    inputs: list[MCPServerInput] | None = absent()
+    inputs: list[MCPServerInput] | None = None
     servers: dict[str, MCPServerConfig]
     """By the server's name."""
 

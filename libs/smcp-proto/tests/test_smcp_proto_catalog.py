@@ -1,0 +1,185 @@
+"""The catalog, literally: a change of an event is a change of this table."""
+
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from smcp_proto import schemas
+from smcp_proto.catalog import CATALOG, INTERNAL_VERBS, Prefix, by_verb, lookup, upstream, verb_of
+from smcp_proto.catalog_row import Ack, Row, SizeClass, TimeClass
+
+EVENTS = """
+client:tool_call ToolCallReq CallToolResult agent tool_call reply call
+client:get_config GetComputerConfigReq GetComputerConfigRet agent get_config reply query
+client:get_tools GetToolsReq GetToolsRet agent get_tools reply query
+client:get_desktop GetDeskTopReq GetDeskTopRet agent get_desktop reply query
+client:get_finder GetFinderReq GetFinderRet agent get_finder reply query
+client:resources/list ListResourcesReq ResourceRet agent resources_list reply query
+client:resources/read ReadResourceReq ResourceRet agent resources_read reply query
+client:resources/templates/list ListResourceTemplatesReq ResourceRet agent resources_templates_list reply query
+client:resources/subscribe SubscribeResourceReq ResourceRet agent resources_subscribe reply query
+client:resources/unsubscribe UnsubscribeResourceReq ResourceRet agent resources_unsubscribe reply query
+client:completion/complete CompleteReq ResourceRet agent completion_complete reply query
+server:join_office EnterOfficeReq - agent+computer join_office done room
+server:leave_office LeaveOfficeReq - agent+computer leave_office done room
+server:list_room ListRoomReq ListRoomRet agent+computer list_room reply room
+server:tool_call_cancel AgentCallData - agent tool_call_cancel nothing room
+server:update_config UpdateComputerConfigReq - computer update_config nothing room
+server:update_tool_list UpdateToolListNotification - computer update_tool_list nothing room
+server:update_desktop UpdateComputerConfigReq - computer update_desktop nothing room
+server:update_finder UpdateComputerConfigReq - computer update_finder nothing room
+server:update_capabilities UpdateCapabilitiesReq - computer update_capabilities nothing room
+server:resources/list_changed ResourceListChangedNotification - computer resources_list_changed nothing room
+server:resources/updated ResourceUpdatedNotification - computer resources_updated nothing room
+notify:enter_office EnterOfficeNotification - - enter_office none notice
+notify:leave_office LeaveOfficeNotification - - leave_office none notice
+notify:update_config UpdateMCPConfigNotification - - update_config none notice
+notify:update_tool_list UpdateToolListNotification - - update_tool_list none notice
+notify:update_desktop UpdateComputerConfigReq - - update_desktop none notice
+notify:update_finder UpdateComputerConfigReq - - update_finder none notice
+notify:tool_call_cancel AgentCallData - - tool_call_cancel none notice
+notify:update_capabilities UpdateCapabilitiesReq - - update_capabilities none notice
+notify:resources/list_changed ResourceListChangedNotification - computer resources_list_changed none notice
+notify:resources/updated ResourceUpdatedNotification - computer resources_updated none notice
+"""
+"""Event, request, reply, senders, verb, acknowledgement, time class."""
+
+TOLD = """
+server:tool_call_cancel
+server:update_config
+server:update_tool_list
+server:update_desktop
+server:update_finder
+server:update_capabilities
+server:resources/list_changed
+server:resources/updated
+"""
+"""The events that become a notification of the same name."""
+
+verbs = st.from_regex(r"[a-z][a-z0-9_]{0,63}", fullmatch=True)
+
+
+def test_every_event_is_what_the_protocol_says() -> None:
+    written = [
+        [
+            row.event,
+            row.request.__name__,
+            row.reply.__name__ if row.reply else "-",
+            "+".join(sorted(row.senders)) or "-",
+            row.verb,
+            row.ack.value,
+            row.time_class.value,
+        ]
+        for row in CATALOG.values()
+    ]
+    assert written == [line.split() for line in EVENTS.split("\n") if line]
+
+
+def test_the_office_is_told_of_these() -> None:
+    told = {row.event: row.notifies for row in CATALOG.values() if row.notifies}
+    assert told == {event: event.replace("server:", "notify:") for event in TOLD.split()}
+
+
+@pytest.mark.parametrize("row", CATALOG.values(), ids=lambda row: row.event)
+def test_a_known_event_is_found_by_its_name_and_by_its_verb(row: Row) -> None:
+    prefix = row.event.partition(":")[0]
+    assert prefix in get_args(Prefix)
+    assert lookup(row.event) is row
+    assert by_verb(prefix, row.verb) is row  # type: ignore[arg-type]
+    assert row.source
+
+
+@pytest.mark.parametrize("row", [row for row in CATALOG.values() if row.notifies], ids=lambda row: row.event)
+def test_what_an_event_becomes_is_an_event_with_the_same_verb(row: Row) -> None:
+    assert row.notifies
+    assert CATALOG[row.notifies].verb == row.verb
+    assert CATALOG[row.notifies].ack is Ack.NONE
+
+
+def test_only_a_call_carries_a_large_body() -> None:
+    assert [row.event for row in CATALOG.values() if row.size is SizeClass.BODY] == ["client:tool_call"]
+
+
+@pytest.mark.parametrize(
+    ("event", "verb"),
+    [
+        ("client:tool_call", "tool_call"),
+        ("client:resources/list", "resources_list"),
+        ("client:resources/templates/list", "resources_templates_list"),
+        ("notify:resources/list_changed", "resources_list_changed"),
+    ],
+)
+def test_verbs_are_the_names_with_slashes_replaced(event: str, verb: str) -> None:
+    assert verb_of(event) == verb
+
+
+@pytest.mark.parametrize(
+    "event",
+    ["client:get_resources", "client:get_skills", "client:get_skill", "client:get_blob", "client:put_blob", "client:x"],
+)
+def test_an_unknown_client_event_is_relayed(event: str) -> None:
+    row = lookup(event)
+    assert row is not None
+    assert row.event == event
+    assert row.request is schemas.UnknownClientReq
+    assert row.senders == {"agent"}
+    assert (row.ack, row.time_class, row.size) == (Ack.REPLY, TimeClass.QUERY, SizeClass.BODY)
+    assert by_verb("client", row.verb) == row
+
+
+def test_an_unknown_update_becomes_its_notification() -> None:
+    row = lookup("server:update_skills")
+    assert row is not None
+    assert row.notifies == "notify:update_skills"
+    assert row.senders == {"computer"}
+    assert (row.ack, row.verb) == (Ack.NOTHING, "update_skills")
+    notification = lookup(row.notifies)
+    assert notification is not None
+    assert (notification.senders, notification.ack) == (frozenset(), Ack.NONE)
+    assert by_verb("notify", row.verb) == notification
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "", "client", "client:", "client:Get", "client:get-x", "client:get x", "client:1x", "client:_x", "client:é",
+        "client:a.b", "client:*", "client:>", "client:" + "a" * 65, "client:get_x\n", "client:resources/other",
+        "client:resources_list", "client:completion_complete", "client:pending", "server:resources_updated",
+        "server:x", "server:confirm", "server:update", "server:updat_x", "server:update_X", "server:update_" + "a" * 58,
+        "notify:x", "notify:enter", "other:tool_call", "tool_call", "connect", "message", ":x", "client::x",
+    ],
+)  # fmt: skip
+def test_what_is_no_event_has_no_row(event: str) -> None:
+    assert lookup(event) is None
+
+
+@given(verbs)
+def test_any_legal_verb_of_a_client_event_has_one_row_on_both_doors(verb: str) -> None:
+    row = lookup(f"client:{verb}")
+    if row is None:  # known under another name, or ours
+        assert verb in INTERNAL_VERBS or by_verb("client", verb) in CATALOG.values()
+    else:
+        assert by_verb("client", verb) == row
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_an_event_or_not(text: str) -> None:
+    for event in (text, f"client:{text}", f"server:update_{text}"):
+        row = lookup(event)
+        assert row is None or (row.event == event and "." not in row.verb)
+
+
+def test_internal_verbs_are_no_events_on_the_bus_either() -> None:
+    assert {"pending"} == INTERNAL_VERBS
+    assert by_verb("client", "pending") is None
+    assert by_verb("server", "confirm") is None
+
+
+def test_a_notification_that_a_computer_says_goes_upstream_under_the_same_verb() -> None:
+    said = {row.event: upstream(row) for row in CATALOG.values() if row.event.startswith("notify:")}
+    assert {event: row.event for event, row in said.items() if row} == {
+        "notify:resources/list_changed": "server:resources/list_changed",
+        "notify:resources/updated": "server:resources/updated",
+    }
+    assert upstream(CATALOG["server:update_config"]) is None

@@ -1,0 +1,219 @@
+"""dpe:// URIs, by the rules of finder.txt."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from smcp_proto.schemas import ELEMENT_CATEGORIES
+from smcp_proto.uris import DpeUri, parse_dpe_uri
+from smcp_proto.uris.dpe import DEPTHS, FORMATS, PARAMETER_LEVELS
+
+HOST = "com.example.docs"
+readable = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=20)
+others = st.lists(
+    st.tuples(readable.filter(lambda name: name not in PARAMETER_LEVELS), readable | st.just("")), max_size=2
+).map(tuple)
+formats = st.sampled_from(FORMATS)
+uris = st.one_of(
+    st.builds(DpeUri, host=readable, format=formats, other=others),
+    st.builds(
+        DpeUri,
+        host=readable,
+        doc_ref=readable,
+        format=formats,
+        depth=st.sampled_from(DEPTHS),
+        offset=st.integers(0, 10**15 - 1),
+        limit=st.integers(1, 100),
+        other=others,
+    ),
+    st.builds(
+        DpeUri,
+        host=readable,
+        doc_ref=readable,
+        page=st.integers(0, 10**15 - 1),
+        format=formats,
+        categories=st.lists(st.sampled_from(ELEMENT_CATEGORIES), max_size=4).map(tuple),
+        other=others,
+    ),
+    st.builds(DpeUri, host=readable, doc_ref=readable, element=readable, format=formats, other=others),
+)
+pieces = "/ ? & = pages elements format json depth limit offset categories table , 0 7 101 -1 %2F % doc # é \x00"
+words = st.lists(st.sampled_from(pieces.split(" ")), max_size=12).map(lambda parts: f"dpe://{HOST}/{''.join(parts)}")
+
+
+@given(uris)
+def test_what_is_built_is_read_back(uri: DpeUri) -> None:
+    assert parse_dpe_uri(str(uri)) == uri
+
+
+@given(st.text(max_size=60) | words)
+def test_any_text_is_read_or_refused_with_a_value_error(text: str) -> None:
+    try:
+        uri = parse_dpe_uri(text)
+    except ValueError:
+        return
+    assert parse_dpe_uri(str(uri)) == uri
+
+
+@pytest.mark.parametrize(
+    ("text", "uri", "level", "sub_path"),
+    [
+        ("dpe://com.example.docs", DpeUri(HOST), 0, None),
+        ("dpe://com.example.docs/", DpeUri(HOST), 0, None),
+        ("dpe://com.example.docs/rpt-2026", DpeUri(HOST, "rpt-2026"), 1, None),
+        ("dpe://com.example.docs/rpt-2026/", DpeUri(HOST, "rpt-2026"), 1, None),
+        ("dpe://com.example.docs/rpt-2026/pages/0", DpeUri(HOST, "rpt-2026", page=0), 2, "pages/0"),
+        ("dpe://com.example.docs/rpt-2026/pages/007", DpeUri(HOST, "rpt-2026", page=7), 2, "pages/7"),
+        (
+            "dpe://com.example.docs/rpt-2026/elements/tbl-001",
+            DpeUri(HOST, "rpt-2026", element="tbl-001"), 3, "elements/tbl-001",
+        ),
+        ("dpe://com.example.docs/a%2Fb/elements/x%2Fy", DpeUri(HOST, "a/b", element="x/y"), 3, "elements/x/y"),
+        ("dpe://com.example.docs/报告", DpeUri(HOST, "报告"), 1, None),
+        ("dpe://com.example.docs/pages", DpeUri(HOST, "pages"), 1, None),
+        (
+            "dpe://com.example.docs/rpt-2026?depth=pages&offset=0&limit=10",
+            DpeUri(HOST, "rpt-2026", depth="pages", limit=10), 1, None,
+        ),
+        (
+            "dpe://com.example.docs/rpt-2026/pages/0?format=markdown",
+            DpeUri(HOST, "rpt-2026", page=0, format="markdown"), 2, "pages/0",
+        ),
+        (
+            "dpe://com.example.docs/rpt-2026/pages/0?categories=table,pivot_table",
+            DpeUri(HOST, "rpt-2026", page=0, categories=("table", "pivot_table")), 2, "pages/0",
+        ),
+        ("dpe://com.example.docs/d?rev=3&x", DpeUri(HOST, "d", other=(("rev", "3"), ("x", ""))), 1, None),
+        ("dpe://com.example.docs/d?", DpeUri(HOST, "d"), 1, None),
+    ],
+)  # fmt: skip
+def test_a_dpe_uri_is_read(text: str, uri: DpeUri, level: int, sub_path: str | None) -> None:
+    assert parse_dpe_uri(text) == uri
+    assert (uri.level, uri.sub_path) == (level, sub_path)
+
+
+def test_the_defaults_are_those_of_the_page() -> None:
+    uri = parse_dpe_uri(f"dpe://{HOST}/d")
+    assert (uri.format, uri.depth, uri.offset, uri.limit, uri.categories) == ("json", "metadata", 0, 20, ())
+
+
+@pytest.mark.parametrize(
+    ("uri", "text"),
+    [
+        (DpeUri(HOST), "dpe://com.example.docs"),
+        (DpeUri(HOST, "a b"), "dpe://com.example.docs/a%20b"),
+        (DpeUri(HOST, "r", page=3, format="text"), "dpe://com.example.docs/r/pages/3?format=text"),
+        (DpeUri(HOST, "r", element="e/1"), "dpe://com.example.docs/r/elements/e%2F1"),
+        (
+            DpeUri(HOST, "r", depth="pages", offset=20, limit=100),
+            "dpe://com.example.docs/r?depth=pages&offset=20&limit=100",
+        ),
+        (
+            DpeUri(HOST, "r", page=0, categories=("table", "chart")),
+            "dpe://com.example.docs/r/pages/0?categories=table,chart",
+        ),
+    ],
+)
+def test_a_dpe_uri_is_built(uri: DpeUri, text: str) -> None:
+    assert str(uri) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("window://h/d", "scheme"),
+        ("h/d", "scheme"),
+        ("dpe://", "host"),
+        ("dpe:///d", "host"),
+        ("dpe://h:1/d", "host"),
+        ("dpe://h//pages/0", "doc-ref"),
+        ("dpe://h/%", "doc-ref"),
+        ("dpe://h/d/pages", "sub-path"),
+        ("dpe://h/d/pages/", "sub-path"),
+        ("dpe://h/d/pages/-1", "sub-path"),
+        ("dpe://h/d/pages/+1", "sub-path"),
+        ("dpe://h/d/pages/x", "sub-path"),
+        ("dpe://h/d/pages/١", "sub-path"),
+        ("dpe://h/d/pages/1/2", "sub-path"),
+        ("dpe://h/d/pages/" + "9" * 16, "sub-path"),
+        ("dpe://h/d/elements", "sub-path"),
+        ("dpe://h/d/elements/", "sub-path"),
+        ("dpe://h/d/elements//", "sub-path"),
+        ("dpe://h/d/elements/a/b", "sub-path"),
+        ("dpe://h/d/chapters/1", "sub-path"),
+        ("dpe://h/d?format=xml", "format"),
+        ("dpe://h/d?format=", "format"),
+        ("dpe://h/d?format", "format"),
+        ("dpe://h/d?format=JSON", "format"),
+        ("dpe://h/d?format=json&format=text", "format"),
+        ("dpe://h/d?depth=all", "depth"),
+        ("dpe://h/d?offset=-1", "offset"),
+        ("dpe://h/d?offset=1.5", "offset"),
+        ("dpe://h/d?offset=", "offset"),
+        ("dpe://h/d?limit=0", "limit"),
+        ("dpe://h/d?limit=101", "limit"),
+        ("dpe://h/d?limit=ten", "limit"),
+        ("dpe://h/d/pages/0?categories=", "categories"),
+        ("dpe://h/d/pages/0?categories=table,,chart", "categories"),
+        ("dpe://h/d/pages/0?categories=sheet", "categories"),
+        ("dpe://h/d?=1", "query"),
+        ("dpe://h/d?a=%0A", "query"),
+        ("dpe://h/d#top", "fragment"),
+        # a parameter where it has no meaning
+        ("dpe://h?depth=pages", "depth"),
+        ("dpe://h?limit=20", "limit"),
+        ("dpe://h/d/pages/0?offset=0", "offset"),
+        ("dpe://h/d/elements/e?depth=metadata", "depth"),
+        ("dpe://h/d?categories=table", "categories"),
+        ("dpe://h/d/elements/e?categories=table", "categories"),
+    ],
+)
+def test_a_refusal_names_the_part(text: str, part: str) -> None:
+    with pytest.raises(ValueError, match=f"^{part}: "):
+        parse_dpe_uri(text)
+
+
+@pytest.mark.parametrize("level_uri", ["dpe://h", "dpe://h/d", "dpe://h/d/pages/0", "dpe://h/d/elements/e"])
+@pytest.mark.parametrize("chosen", FORMATS)
+def test_format_is_for_every_level(level_uri: str, chosen: str) -> None:
+    assert parse_dpe_uri(f"{level_uri}?format={chosen}").format == chosen
+
+
+@pytest.mark.parametrize("category", ELEMENT_CATEGORIES)
+def test_each_category_may_be_asked_for(category: str) -> None:
+    assert parse_dpe_uri(f"dpe://h/d/pages/0?categories={category}").categories == (category,)
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+def test_the_ends_of_the_range_of_limit_are_in_it(limit: int) -> None:
+    assert parse_dpe_uri(f"dpe://h/d?limit={limit}").limit == limit
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"host": ""}, "host"),
+        ({"doc_ref": ""}, "doc-ref"),
+        ({"doc_ref": None, "page": 1}, "doc-ref"),
+        ({"doc_ref": None, "element": "e"}, "doc-ref"),
+        ({"page": 1, "element": "e"}, "sub-path"),
+        ({"page": -1}, "sub-path"),
+        ({"element": ""}, "sub-path"),
+        ({"element": "\x00"}, "sub-path"),
+        ({"format": "xml"}, "format"),
+        ({"depth": "all"}, "depth"),
+        ({"offset": -1}, "offset"),
+        ({"limit": 0}, "limit"),
+        ({"limit": 101}, "limit"),
+        ({"categories": ("table",)}, "categories"),
+        ({"page": 0, "categories": ("sheet",)}, "categories"),
+        ({"page": 0, "depth": "pages"}, "depth"),
+        ({"other": (("limit", "3"),)}, "query"),
+        ({"other": (("", "3"),)}, "query"),
+    ],
+)
+def test_what_cannot_be_written_cannot_be_built(change: dict[str, Any], part: str) -> None:
+    with pytest.raises(ValueError, match=f"^{part}: "):
+        replace(DpeUri(HOST, "d"), **change)

@@ -1,0 +1,112 @@
+"""From pydantic's findings to the flat 400."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from smcp_proto.catalog import CATALOG
+from smcp_proto.errors import ERRORS, ErrorCode, Malformed, SmcpError
+from smcp_proto.schemas import GetToolsRet, ToolCallReq
+from smcp_proto.validation import MAX_TEXT, malformed
+
+CALL: dict[str, Any] = {
+    "agent": "a", "req_id": "r", "computer": "c", "tool_name": "t", "params": {}, "timeout": 3,
+}  # fmt: skip
+SECRET = "hunter2-" * 50
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def refusal(model: Any, body: object) -> Malformed:
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate(body)
+    return malformed(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "reason"),
+    [
+        ({"timeout": "3"}, "timeout", "Input should be a valid integer"),
+        ({"timeout": 0}, "timeout", "Input should be greater than or equal to 1"),
+        ({"timeout": 3601}, "timeout", "Input should be less than or equal to 3600"),
+        ({"computer": ""}, "computer", "a name has 1 to 128 characters, this one has 0"),
+        ({"computer": "x" * 10_000}, "computer", "a name has 1 to 128 characters, this one has 10000"),
+        ({"agent": "a\x00"}, "agent", "a name holds no control characters"),
+        ({"req_id": "a\n"}, "req_id", "holds a control character"),
+        ({"params": []}, "params", "Input should be a valid dictionary"),
+    ],
+)
+def test_the_field_and_the_reason_are_named(change: dict[str, Any], field: str, reason: str) -> None:
+    error = refusal(ToolCallReq, CALL | change)
+    assert error.body().model_dump() == {
+        "code": 400,
+        "message": f"{field}: {reason}",
+        "details": {"field": field, "reason": reason},
+    }
+
+
+@pytest.mark.parametrize("field", CALL)
+def test_a_missing_field_is_named(field: str) -> None:
+    body = {key: value for key, value in CALL.items() if key != field}
+    assert refusal(ToolCallReq, body).details == {"field": field, "reason": "is missing"}
+
+
+def test_a_field_inside_a_list_is_named_with_its_index() -> None:
+    tool = {"name": "t", "description": "", "params_schema": {}, "meta": {"k": {}}}
+    assert refusal(GetToolsRet, {"tools": [tool], "req_id": "r"}).details["field"] == "tools.0.meta.k"
+
+
+def test_the_whole_has_no_field() -> None:
+    error = refusal(ToolCallReq, [])
+    assert error.details["field"] == ""
+    assert error.message == error.details["reason"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"agent": [SECRET]},
+        {"agent": SECRET},
+        {"req_id": SECRET},
+        {"computer": {SECRET: SECRET}},
+        {"tool_name": SECRET * 2},
+        {"params": SECRET},
+        {"params": [SECRET]},
+        {"timeout": SECRET},
+    ],
+)
+def test_what_the_caller_sent_is_not_sent_back(change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        ToolCallReq.model_validate(CALL | change)
+    assert "hunter2" not in malformed(caught.value).body().model_dump_json()
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("row", CATALOG.values(), ids=lambda row: row.event)
+@given(body=st.dictionaries(st.text(max_size=10), json_values, max_size=5) | json_values)
+def test_any_body_is_accepted_or_refused_in_few_words(row: Any, body: object) -> None:
+    try:
+        row.request.model_validate(body)
+    except ValidationError as error:
+        refused = malformed(error)
+        assert len(refused.details["field"]) <= MAX_TEXT
+        assert 0 < len(refused.details["reason"]) <= MAX_TEXT
+
+
+def test_every_code_has_its_error_and_every_error_says_its_own() -> None:
+    assert set(ERRORS) == {int(code) for code in ErrorCode}
+    for code, kind in ERRORS.items():
+        error = kind("why", details={"a": 1})
+        assert isinstance(error, SmcpError)
+        assert error.body().model_dump() == {"code": code, "message": "why", "details": {"a": 1}}
+    assert Malformed("why").body().model_dump() == {"code": 400, "message": "why", "details": {}}
+
+
+def test_the_codes_of_the_wire() -> None:
+    assert sorted(ERRORS) == [400, 401, 403, 404, 408, 413, 429, 500, 503, 4008, 4103]
