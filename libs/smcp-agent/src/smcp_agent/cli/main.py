@@ -1,0 +1,123 @@
+"""`smcp-agent`: be an Agent from the shell.
+
+Exit codes: 0 done, 1 the tool or the call failed (or ctrl-C), 2 wrong usage.
+"""
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from importlib.metadata import version as version_of
+from typing import Annotated, Any
+
+import typer
+
+from smcp_agent.cli import commands
+from smcp_agent.cli.options import Json, Options, default_name
+from smcp_agent.cli.output import print_error
+from smcp_agent.errors import CannotConnect, JoinRefused, Malformed, SmcpError
+
+FAILED = 1
+WRONG_USAGE = 2
+
+app = typer.Typer(
+    name="smcp-agent",
+    help="Use the tools of the Computers in an office.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Computer = Annotated[str, typer.Argument(metavar="COMPUTER", help="The Computer's name in the office.")]
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version_of("smcp-agent"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    office: Annotated[str, typer.Option(envvar="SMCP_OFFICE", help="The office to join.")],
+    url: Annotated[
+        str, typer.Option(envvar="SMCP_URL", help="Where a gateway listens.")
+    ] = "http://127.0.0.1:8000",
+    name: Annotated[
+        str, typer.Option(envvar="SMCP_AGENT_NAME", help="This Agent's name (default: user@host-pid).")
+    ] = "",
+    as_json: Json = False,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Use the tools of the Computers in an office."""
+    context.obj = Options(url=url, office=office, name=name or default_name(), json=as_json)
+
+
+@app.command("list")
+def list_room(context: typer.Context, as_json: Json = False) -> None:
+    """Who is in the office."""
+    chosen: Options = context.obj.with_json(as_json)
+    _run(chosen, commands.list_room(chosen))
+
+
+@app.command()
+def tools(context: typer.Context, computer: Computer, as_json: Json = False) -> None:
+    """The tools of a Computer."""
+    chosen: Options = context.obj.with_json(as_json)
+    _run(chosen, commands.list_tools(chosen, computer))
+
+
+@app.command()
+def call(
+    context: typer.Context,
+    computer: Computer,
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name, as `tools` lists it.")],
+    params: Annotated[str, typer.Option(metavar="JSON", help="The tool's parameters, a JSON object.")] = "{}",
+    timeout: Annotated[int, typer.Option(min=1, max=3600, help="Seconds the call may take.")] = 60,
+    as_json: Json = False,
+) -> None:
+    """Call a tool and print its result. ctrl-C cancels the call."""
+    chosen: Options = context.obj.with_json(as_json)
+    _run(chosen, commands.call(chosen, computer, tool, _parse_params(params), timeout))
+
+
+def _parse_params(text: str) -> dict[str, Any]:
+    try:
+        params = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"not JSON: {error}", param_hint="--params") from error
+    if not isinstance(params, dict):
+        raise typer.BadParameter("not a JSON object", param_hint="--params")
+    return params
+
+
+def _run(chosen: Options, work: Coroutine[Any, Any, bool]) -> None:
+    """Run a command to its exit code; errors that belong to the trade are printed, never traced back."""
+    try:
+        done = asyncio.run(work)
+    except SmcpError as error:
+        print_error(error, as_json=chosen.json, hint=_hint(error, chosen))
+        raise typer.Exit(WRONG_USAGE if isinstance(error, Malformed) else FAILED) from error
+    except KeyboardInterrupt as interrupt:
+        typer.echo("cancelled", err=True)
+        raise typer.Exit(FAILED) from interrupt
+    if not done:
+        raise typer.Exit(FAILED)
+
+
+def _hint(error: SmcpError, chosen: Options) -> str:
+    if isinstance(error, JoinRefused):
+        return (
+            f"There is one Agent per office. If another one is in {chosen.office!r}, end it or choose another "
+            "office with --office (SMCP_OFFICE)."
+        )
+    if isinstance(error, CannotConnect):
+        return "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens."
+    return ""

@@ -1,0 +1,35 @@
+"""What every command of `smcp-agent` needs to know: where, as whom, and for whom to print."""
+
+import getpass
+import os
+import socket
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The global options."""
+
+    url: str
+    office: str
+    name: str
+    json: bool
+
+    def with_json(self, json: bool) -> "Options":
+        """`--json` may stand before or after the command."""
+        return replace(self, json=self.json or json)
+
+
+def default_name() -> str:
+    """A name that no other run has at the same time: user@host-pid."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        user = "cli"
+    name = f"{user}@{socket.gethostname()}-{os.getpid()}"
+    return "".join(character for character in name if character.isprintable())[-128:]

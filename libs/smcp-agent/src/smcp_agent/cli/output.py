@@ -1,0 +1,92 @@
+"""What the commands print: tables and texts for people, JSON for programs; diagnostics go to standard error."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from smcp_agent.errors import SmcpError, may_have_run
+from smcp_agent.llm_calls import as_text
+from smcp_agent.results import CallResult
+from smcp_proto.schemas import SessionInfo, SMCPTool
+
+
+def print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def print_sessions(sessions: Sequence[SessionInfo]) -> None:
+    table = Table("Name", "Role", "Version")
+    for session in sorted(sessions, key=lambda each: (each.role != "computer", each.name or "")):
+        table.add_row(escape(session.name or ""), session.role or "", escape(session.a2c_version or ""))
+    Console().print(table)
+
+
+def print_tools(tools: Sequence[SMCPTool]) -> None:
+    table = Table("Tool", "Parameters", "Description")
+    for tool in tools:
+        table.add_row(escape(tool.name), escape(parameters(tool.params_schema)), escape(tool.description))
+    Console().print(table)
+
+
+def parameters(schema: dict[str, Any]) -> str:
+    """The names of a tool's parameters, one a line, with their types; `*` marks those that are required."""
+    properties, required = schema.get("properties"), schema.get("required")
+    lines = []
+    for name, about in properties.items() if isinstance(properties, dict) else ():
+        star = "*" if isinstance(required, list) and name in required else ""
+        kind = about.get("type") if isinstance(about, dict) else None
+        lines.append(f"{name}{star}: {kind}" if isinstance(kind, str) else f"{name}{star}")
+    return "\n".join(lines)
+
+
+def print_result(result: CallResult) -> None:
+    """The contents on standard output, the rest (that it failed, how long it took) on standard error."""
+    texts = [as_text(block) for block in result.content]
+    if not texts and result.structured_content is not None:
+        texts = [json.dumps(result.structured_content, ensure_ascii=False, indent=2)]
+    for text in texts:
+        typer.echo(text)
+    errors = Console(stderr=True)
+    if result.is_error:
+        errors.print(f"[red]{_failure(result)}[/red]")
+    if errors.is_terminal:
+        errors.print(f"[dim]{result.duration_s:.3f} s, trace {result.trace_id}[/dim]")
+
+
+def print_error(error: SmcpError, *, as_json: bool, hint: str = "") -> None:
+    """The flat error on standard output for programs, a line on standard error for everybody."""
+    if as_json:
+        print_json(error.body().model_dump())
+    line = f"error {int(error.code)}: {error.message}"
+    if may_have_run(error):
+        line += " (the tool may have run nevertheless)"
+    errors = Console(stderr=True, soft_wrap=True)
+    errors.print(f"[red]{escape(line)}[/red]", highlight=False)
+    if hint:
+        errors.print(escape(hint), highlight=False)
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A spinner with the time that has passed; on standard error, and only at a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        progress.add_task(escape(what), total=None)
+        yield
+
+
+def _failure(result: CallResult) -> str:
+    if result.timed_out:
+        return "the tool was stopped: its time was up"
+    return "the call was cancelled" if result.cancelled else "the tool failed"

@@ -1,0 +1,330 @@
+"""The Agent: its place in the office, the Computers there, their tools."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+from uuid import uuid4
+
+from smcp_agent import llm_calls
+from smcp_agent.connection import DEFAULT_TRANSPORTS, MAX_MESSAGE, ConnectionOptions, Transport, checked_url
+from smcp_agent.errors import Closed, NoAnswer
+from smcp_agent.events import Event, EventHub, EventStream, ToolsChanged
+from smcp_agent.link import Link
+from smcp_agent.llm_tools import (
+    AnthropicTool,
+    NamedTool,
+    OpenAIApi,
+    OpenAITool,
+    ToolBook,
+    anthropic_tool,
+    name_tools,
+    openai_tool,
+)
+from smcp_agent.models import Model, checked, reply_of
+from smcp_agent.office import ROOM_S, Office
+from smcp_agent.requests import GRACE_S, Requests
+from smcp_agent.results import CallResult, call_result
+from smcp_agent.tool_cache import ToolCache, Tools
+from smcp_agent.tracing import request_span
+from smcp_proto.schemas import (
+    AgentCallData,
+    EnterOfficeReq,
+    GetComputerConfigReq,
+    GetComputerConfigRet,
+    GetToolsReq,
+    GetToolsRet,
+    ListRoomReq,
+    ListRoomRet,
+    SessionInfo,
+    ToolCallReq,
+)
+
+QUERY_S: Final = 30.0
+DEFAULT_TIMEOUT_S: Final = 60
+
+
+class SmcpAgent:
+    """An Agent in an office, as an async context manager.
+
+        async with SmcpAgent("http://127.0.0.1:8000", office="kitchen", name="cook") as agent:
+            result = await agent.call_tool("robot", "chop", {"what": "onion"}, timeout=30)
+
+    Entering connects, joins and learns who is in the room; the tools of the Computers are fetched in the background
+    and kept up to date. A lost connection is replaced for ever, and what changed meanwhile is told as events.
+    All methods raise `smcp_agent.errors.SmcpError` and nothing else for what can go wrong out there.
+
+    Args:
+        url: where a gateway listens, or several that are tried in turn; a query string is kept.
+        office, name: the place to take. There is one Agent per office.
+        auth: what the server wants to know at connect, for example a token.
+        transports: in the order in which they are tried; see `ConnectionOptions`.
+        max_message: bytes of the largest reply to receive; a larger one is answered with `TooLarge`.
+
+    Raises:
+        Malformed: a URL or a name that cannot be right; at once, everything else on entering.
+        CannotConnect: no gateway at any of the URLs.
+        JoinRefused: the office did not take the Agent in.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        *,
+        office: str,
+        name: str,
+        auth: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        transports: Sequence[Transport] = DEFAULT_TRANSPORTS,
+        max_message: int = MAX_MESSAGE,
+        connect_timeout: float = 10.0,
+    ) -> None:
+        place = checked(EnterOfficeReq, role="agent", name=name, office_id=office)
+        options = ConnectionOptions(
+            transports=transports,
+            max_message=max_message,
+            auth=auth or {},
+            headers=headers or {},
+            connect_s=connect_timeout,
+        )
+        self.office = place.office_id
+        self.name = place.name
+        self._events = EventHub()
+        self._book = ToolBook()
+        self._tools = ToolCache(self._fetch_tools, self._spawn, self._tools_changed)
+        self._room = Office(place, self._tools, self._events.publish)
+        urls = [checked_url(each) for each in ([url] if isinstance(url, str) else url)]
+        self._link = Link(urls, place, options, self._room, self._room.on_notice)
+        self._link.fail(_closed)
+        self._requests = Requests(self._link, self._spawn)
+        self._group: asyncio.TaskGroup | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether the agent is in its office at this moment."""
+        return self._link.connection is not None
+
+    # Tools
+
+    async def call_tool(
+        self,
+        computer: str,
+        tool: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout: int = DEFAULT_TIMEOUT_S,
+        req_id: str | None = None,
+    ) -> CallResult:
+        """Call a tool of a Computer and wait for its result.
+
+        `timeout` is in whole seconds, 1 to 3600. Cancelling the awaiting task cancels the call. A connection that
+        breaks in between is replaced and the call repeated under its req_id, which runs nothing twice (`Requests`).
+
+        Raises:
+            Malformed: an argument is not what the protocol allows; `details.field` names it.
+            NotFound: there is no such Computer in the office.
+            TimedOut: nobody answered in time. (A tool stopped by its Computer is a result with `timed_out`.)
+            TooLarge, RateLimited, NotAllowed, Unavailable: as the server says.
+            ConnectionLost: broken, and not back in time.
+        """
+        request = checked(
+            ToolCallReq,
+            agent=self.name,
+            req_id=uuid4().hex if req_id is None else req_id,
+            computer=computer,
+            tool_name=tool,
+            params={} if params is None else dict(params),
+            timeout=timeout,
+        )
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        attributes = {"smcp.computer": request.computer, "gen_ai.tool.name": request.tool_name}
+        with request_span("client:tool_call", self.office, self.name, request.req_id, attributes) as traced:
+            data = {**request.model_dump(exclude_unset=True), **traced.fields}
+            try:
+                reply = await self._requests.ask(
+                    "client:tool_call", data, timeout=timeout, expected=("content", "isError")
+                )
+            except (asyncio.CancelledError, NoAnswer):
+                left = start + timeout + GRACE_S - loop.time()
+                self._requests.cancel(self.name, request.req_id, within=max(left, GRACE_S))
+                raise
+            result = call_result(
+                reply, req_id=request.req_id, trace_id=traced.trace_id, duration_s=loop.time() - start
+            )
+            if result.is_error:
+                traced.failed("tool_error")
+            return result
+
+    async def tools(self, computer: str) -> Tools:
+        """A Computer's tools as they are known; waits only if they were never fetched.
+
+        Raises:
+            NotFound: there is no such Computer in the office.
+            SmcpError: its tools could not be fetched so far.
+        """
+        return await self._tools.get(computer)
+
+    async def get_tools(self, computer: str) -> Tools:
+        """A Computer's tools, asked of it now.
+
+        Raises:
+            SmcpError: as `call_tool`.
+        """
+        request = checked(GetToolsReq, agent=self.name, req_id=uuid4().hex, computer=computer)
+        reply = await self._ask("client:get_tools", request, GetToolsRet, "tools", QUERY_S, computer)
+        return tuple(reply.tools)
+
+    async def get_config(self, computer: str) -> GetComputerConfigRet:
+        """A Computer's configuration; its secrets stay there.
+
+        Raises:
+            SmcpError: as `call_tool`.
+        """
+        request = checked(GetComputerConfigReq, agent=self.name, req_id=uuid4().hex, computer=computer)
+        return await self._ask("client:get_config", request, GetComputerConfigRet, "servers", QUERY_S, computer)
+
+    # The room
+
+    def computers(self) -> list[str]:
+        """The names of the Computers in the office, sorted, as far as the notifications have come."""
+        return self._room.computers
+
+    async def list_room(self) -> list[SessionInfo]:
+        """Everybody in the office, this Agent included, asked of the server now.
+
+        Raises:
+            SmcpError: as `call_tool`.
+        """
+        request = ListRoomReq(agent=self.name, req_id=uuid4().hex, office_id=self.office)
+        return (await self._ask("server:list_room", request, ListRoomRet, "sessions", ROOM_S)).sessions
+
+    def events(self) -> EventStream:
+        """What happens from now on, for `async for`; ends when the agent is closed."""
+        return self._events.stream()
+
+    def on_event(self, callback: Callable[[Event], None]) -> Callable[[], None]:
+        """Call `callback` with every event from now on, in order; returns what ends that.
+
+        What the callback raises goes to the event loop's exception handler.
+        """
+        return self._events.call(callback)
+
+    # Models
+
+    async def openai_tools(self, api: OpenAIApi = "chat") -> list[OpenAITool]:
+        """The tools of all Computers for OpenAI's Chat Completions, or with `api="responses"` for its Responses API.
+
+        A Computer whose tools could not be fetched so far is left out.
+        """
+        return [openai_tool(named, api) for named in await self._named_tools()]
+
+    async def anthropic_tools(self) -> list[AnthropicTool]:
+        """The tools of all Computers for Anthropic's Messages API, as `openai_tools`."""
+        return [anthropic_tool(named) for named in await self._named_tools()]
+
+    async def run_openai_tool_call(self, tool_call: Any, *, timeout: int = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
+        """Run a model's tool call (a dict or an object of OpenAI's SDK); returns the message to append.
+
+        Errors become a message that the model can read; only cancellation is raised.
+        """
+        await self._learn_names()
+        return await llm_calls.run_openai(self._book, self.call_tool, tool_call, timeout)
+
+    async def run_anthropic_tool_use(self, block: Any, *, timeout: int = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
+        """Run a `tool_use` block (a dict or an object of Anthropic's SDK); returns the `tool_result` block.
+
+        Errors become a result with `is_error`; only cancellation is raised.
+        """
+        await self._learn_names()
+        return await llm_calls.run_anthropic(self._book, self.call_tool, block, timeout)
+
+    # Lifetime
+
+    async def __aenter__(self) -> Self:
+        if self._keeper is not None:
+            raise Closed("an SmcpAgent is entered once")
+        connection = await self._link.open()
+        started = asyncio.Event()
+        self._keeper = asyncio.create_task(self._keep(started), name=f"smcp-agent {self.name}")
+        try:
+            await started.wait()
+            await self._room.enter(connection)
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._requests.flush()
+        await self._close()
+
+    async def _close(self) -> None:
+        keeper = self._keeper
+        assert keeper is not None
+        keeper.cancel()
+        try:
+            await asyncio.wait({keeper})
+        finally:
+            await self._link.close()
+        if not keeper.cancelled():
+            keeper.result()  # a defect in here: it must not pass unseen
+
+    async def _keep(self, started: asyncio.Event) -> None:
+        """Owns all background work: the link, the fetches of tools, the cancels."""
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                started.set()
+                await self._link.run()
+        finally:
+            self._link.fail(_closed)
+            self._events.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        assert self._group is not None
+        return self._group.create_task(work)
+
+    # What the parts call back
+
+    async def _fetch_tools(self, computer: str) -> Tools:
+        request = GetToolsReq(agent=self.name, req_id=uuid4().hex, computer=computer)
+        reply = await self._requests.ask(
+            "client:get_tools", request.model_dump(exclude_unset=True), timeout=QUERY_S, expected=("tools",)
+        )
+        return tuple(reply_of(GetToolsRet, reply).tools)
+
+    def _tools_changed(self, computer: str, tools: Tools) -> None:
+        self._events.publish(ToolsChanged(computer, tools))
+
+    async def _ask(
+        self,
+        event: str,
+        request: AgentCallData,
+        reply: type[Model],
+        expected: str,
+        timeout: float,
+        computer: str | None = None,
+    ) -> Model:
+        attributes = {} if computer is None else {"smcp.computer": computer}
+        with request_span(event, self.office, self.name, request.req_id, attributes) as traced:
+            data = {**request.model_dump(exclude_unset=True), **traced.fields}
+            answer = await self._requests.ask(event, data, timeout=timeout, expected=(expected,))
+            return reply_of(reply, answer)
+
+    async def _named_tools(self) -> list[NamedTool]:
+        named = name_tools(await self._tools.all())
+        self._book.give(named)
+        return named
+
+    async def _learn_names(self) -> None:
+        """A model may call tools that another run of the application showed it."""
+        if self._book.empty:
+            await self._named_tools()
+
+
+def _closed() -> Closed:
+    return Closed("this SmcpAgent is not open: use it inside its `async with`")
+

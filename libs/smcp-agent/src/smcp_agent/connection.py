@@ -1,0 +1,311 @@
+"""One Socket.IO connection, from its opening to its end. It knows nothing of offices and does not come back.
+
+A connection is a python-socketio client of its own with its own HTTP session; reconnecting means opening
+another one (`smcp_agent.link`), so nothing of a broken connection can leak into the next.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+import aiohttp
+import socketio
+from socketio.exceptions import BadNamespaceError
+from socketio.exceptions import ConnectionError as SocketIOConnectionError
+
+from smcp_agent.errors import CannotConnect, Malformed, SmcpError, received_error
+from smcp_agent.pending import Acked, Broken, PendingAcks
+from smcp_agent.wire_json import packet_class
+
+NAMESPACE: Final = "/smcp"
+MAX_MESSAGE: Final = 36 * 1024 * 1024
+"""Bytes: the default limit of the gateways (32 MiB) and room for what is round it."""
+MAX_REQUEST: Final = 32 * 1024 * 1024
+FRAME_SLACK: Final = 64 * 1024
+CONNECT_S: Final = 10.0
+CLOSE_S: Final = 3.0
+
+Transport = Literal["websocket", "polling"]
+DEFAULT_TRANSPORTS: Final[tuple[Transport, ...]] = ("websocket", "polling")
+
+logger = logging.getLogger("smcp_agent.transport")
+logger.setLevel(logging.ERROR)
+"""Below, python-socketio logs whole packets: arguments and results of tools do not belong into an application's log."""
+
+Notice = Callable[[str, Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """How to connect.
+
+    WebSocket comes first, unlike in most Socket.IO clients, which poll first and upgrade: a polling session's
+    requests must all reach the same replica (sticky routing) until it has upgraded, a WebSocket is one request.
+    Polling is the fallback for paths that do not let a WebSocket through: it is tried only where the
+    WebSocket's handshake was answered by something that refused it, not where nobody answered.
+    """
+
+    transports: Sequence[Transport] = DEFAULT_TRANSPORTS
+    max_message: int = MAX_MESSAGE
+    """Bytes of the largest message to receive; said to the server, which answers 413 for what is larger."""
+    max_request: int = MAX_REQUEST
+    """Bytes of the largest request to send."""
+    auth: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    connect_s: float = CONNECT_S
+
+
+class ConnectionBroken(Exception):
+    """The connection ended before the ack came. `sent` is False where the request cannot have reached the server."""
+
+    def __init__(self, reason: str, *, sent: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.sent = sent
+
+
+class AckTimedOut(Exception):
+    """No ack within the time given."""
+
+
+class Connection:
+    """An open connection. Made by `connect`; ends with `close` or when `lost` is set."""
+
+    def __init__(self, url: str, options: ConnectionOptions, on_notice: Notice) -> None:
+        self.url = url
+        self.lost = asyncio.Event()
+        self.reason = ""
+        self._options = options
+        self._on_notice = on_notice
+        self._pending = PendingAcks()
+        self._refusal: object = None
+        self._session = aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True))
+        self._sio = _client(options, self._session)
+        self._sio.on("disconnect", self._on_disconnect, namespace=NAMESPACE)
+        self._sio.on("connect_error", self._on_connect_error, namespace=NAMESPACE)
+        self._sio.on("*", self._on_event, namespace=NAMESPACE)
+
+    @property
+    def pending(self) -> int:
+        """Acks that somebody waits for, and callbacks that python-socketio keeps: zero when nobody waits."""
+        callbacks = self._sio.callbacks.get(NAMESPACE, {})
+        return max(len(self._pending), sum(1 for key in callbacks if key != 0))
+
+    async def emit(self, event: str, data: Mapping[str, Any]) -> None:
+        """Send an event that nobody waits for.
+
+        Raises:
+            ConnectionBroken: there is no connection any more.
+        """
+        await self._emit(event, data, None)
+
+    async def request(self, event: str, data: Mapping[str, Any], *, timeout: float) -> Any:
+        """Send an event and return its ack: the one argument, or the list of them.
+
+        Raises:
+            ConnectionBroken, AckTimedOut
+            Malformed, TooLarge: it cannot be sent at all.
+        """
+        with self._pending.open() as pending:
+            outcome: Acked | Broken | None = None
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._emit(event, data, pending.settle)
+                    outcome = await pending.future
+            except TimeoutError:
+                raise AckTimedOut from None
+            finally:
+                if not isinstance(outcome, Acked):
+                    self._forget(pending.settle)
+        if isinstance(outcome, Broken):
+            raise ConnectionBroken(outcome.reason, sent=True)
+        if len(outcome.args) == 1:
+            return outcome.args[0]
+        return list(outcome.args) or None
+
+    def give_up(self, reason: str) -> None:
+        """Count the connection as lost; it still has to be closed."""
+        self._break_off(reason)
+
+    async def close(self) -> None:
+        """End the connection, within some seconds whatever the other side does."""
+        self._break_off("closed")
+        loops = [self._sio.eio.read_loop_task, self._sio.eio.write_loop_task]
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self._sio.disconnect()
+        finally:
+            await self._session.close()
+            for loop in loops:
+                if loop is not None and not loop.done():
+                    loop.cancel()
+                    await asyncio.wait({loop}, timeout=CLOSE_S)
+
+    async def open(self) -> None:
+        """Connect, with the first transport that works.
+
+        Raises:
+            CannotConnect: nobody there, or nobody who speaks Socket.IO.
+            SmcpError: the server refused with a flat error (401, 4008).
+        """
+        transports = list(self._options.transports)
+        while True:
+            transport = transports.pop(0)
+            try:
+                async with asyncio.timeout(self._options.connect_s):
+                    await self._sio.connect(
+                        self.url,
+                        headers=dict(self._options.headers),
+                        auth={**self._options.auth, "max_message": self._options.max_message},
+                        transports=[transport],
+                        namespaces=[NAMESPACE],
+                        socketio_path=f"{urlsplit(self.url).path.strip('/')}/socket.io".lstrip("/"),
+                        wait_timeout=self._options.connect_s,
+                    )
+            except SocketIOConnectionError as error:
+                if transports and transport == "websocket" and _was_refused(error):
+                    continue
+                refusal = received_error(self._refusal)
+                raise refusal or self._cannot(error) from error
+            except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+                raise self._cannot(error) from error
+            # python-socketio calls itself connected also when the socket broke after the namespace's ack
+            if self._sio.eio.state != "connected":
+                raise self._cannot(ConnectionResetError("the connection broke at once"))
+            return
+
+    async def _emit(self, event: str, data: Mapping[str, Any], callback: Callable[..., None] | None) -> None:
+        if self.lost.is_set():
+            raise ConnectionBroken(self.reason, sent=False)
+        try:
+            await self._sio.emit(event, dict(data), namespace=NAMESPACE, callback=callback)
+        except BadNamespaceError:
+            self._break_off("the server closed the namespace")
+            raise ConnectionBroken(self.reason, sent=False) from None
+
+    def _forget(self, callback: Callable[..., None]) -> None:
+        """Take a callback out of python-socketio's own table, where it would stay for ever if no ack came."""
+        callbacks = self._sio.callbacks.get(NAMESPACE, {})
+        for key, kept in callbacks.items():
+            if kept == callback:
+                del callbacks[key]
+                return
+
+    def _cannot(self, error: BaseException) -> CannotConnect:
+        said = self._refusal.get("message") if isinstance(self._refusal, dict) else self._refusal
+        if isinstance(error, TimeoutError):
+            why = f"no answer within {self._options.connect_s:g} s"
+        else:
+            why = _reason(error) or (said if isinstance(said, str) else str(error))
+        return CannotConnect(f"cannot connect to {self.url}: {why}", details={"urls": {self.url: why}})
+
+    def _on_connect_error(self, *args: Any) -> None:
+        self._refusal = args[0] if args else None
+
+    def _on_disconnect(self, reason: str = "") -> None:
+        self._break_off(reason or "connection lost")
+
+    def _on_event(self, event: str, *args: Any) -> None:
+        data = args[0] if args and isinstance(args[0], dict) else {}
+        self._on_notice(event, data)
+
+    def _break_off(self, reason: str) -> None:
+        if self.lost.is_set():
+            return
+        self.reason = reason
+        self._pending.break_off(reason)
+        self.lost.set()
+
+
+async def connect(url: str, options: ConnectionOptions, on_notice: Notice) -> Connection:
+    """Open a connection; `on_notice` is called with every event the server sends, in order.
+
+    Raises:
+        SmcpError: as `Connection.open`.
+    """
+    connection = Connection(url, options, on_notice)
+    try:
+        await connection.open()
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
+
+
+async def connect_to_any(urls: Sequence[str], options: ConnectionOptions, on_notice: Notice) -> Connection:
+    """Try the URLs in turn.
+
+    Raises:
+        CannotConnect: none of them works.
+        SmcpError: the last refusal, where a server refused.
+    """
+    reasons: dict[str, str] = {}
+    refusal: SmcpError | None = None
+    for url in urls:
+        try:
+            return await connect(url, options, on_notice)
+        except CannotConnect as error:
+            reasons.update(error.details["urls"])
+        except SmcpError as error:
+            refusal = error
+    if refusal is not None:
+        raise refusal
+    said = "; ".join(f"{url}: {why}" for url, why in reasons.items())
+    raise CannotConnect(f"cannot connect to {said}", details={"urls": reasons})
+
+
+def checked_url(url: str) -> str:
+    """The URL of a gateway. A path is kept: it is where a proxy has put the gateway.
+
+    Raises:
+        Malformed: it is not an http(s) or ws(s) URL with a host.
+    """
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https", "ws", "wss"} and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise Malformed(f"url: {url!r} is not like http://host:port", details={"field": "url"})
+    return url
+
+
+def _was_refused(error: BaseException) -> bool:
+    """Whether a WebSocket's handshake got an HTTP answer that is not "not now"."""
+    return any(isinstance(each, aiohttp.WSServerHandshakeError) and each.status < 500 for each in _chain(error))
+
+
+def _reason(error: BaseException) -> str | None:
+    """What the network said, below python-socketio's "Connection error"."""
+    for each in _chain(error):
+        if isinstance(each, aiohttp.WSServerHandshakeError):
+            return f"HTTP {each.status}"
+        if isinstance(each, aiohttp.ClientConnectorError):
+            number = each.os_error.errno or 0
+            return os.strerror(number) if number > 0 else str(each.os_error.strerror)
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__
+
+
+def _client(options: ConnectionOptions, session: aiohttp.ClientSession) -> Any:
+    return socketio.AsyncClient(  # type: ignore[no-untyped-call]
+        reconnection=False,
+        handle_sigint=False,
+        logger=logger,
+        engineio_logger=logger,
+        serializer=packet_class(options.max_request),
+        http_session=session,
+        websocket_extra_options={"max_msg_size": options.max_message + FRAME_SLACK},
+    )

@@ -1,0 +1,114 @@
+"""What the SDK raises. Everything derives from `SmcpError`, so one `except` catches it all.
+
+One class per code of the wire comes from `smcp_proto.errors` and is raised as the other side sent it; the classes
+defined here are the SDK's own.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from smcp_proto.errors import (
+    ERRORS,
+    ErrorCode,
+    Internal,
+    Malformed,
+    NotAllowed,
+    NotAuthenticated,
+    NotFound,
+    NotInOffice,
+    RateLimited,
+    SmcpError,
+    TimedOut,
+    TooLarge,
+    Unavailable,
+    VersionRefused,
+)
+
+__all__ = [
+    "BadReply",
+    "CannotConnect",
+    "Closed",
+    "ConnectionLost",
+    "ErrorCode",
+    "Internal",
+    "JoinRefused",
+    "Malformed",
+    "NoAnswer",
+    "NotAllowed",
+    "NotAuthenticated",
+    "NotFound",
+    "NotInOffice",
+    "RateLimited",
+    "SmcpError",
+    "TimedOut",
+    "TooLarge",
+    "Unavailable",
+    "UnknownError",
+    "VersionRefused",
+    "may_have_run",
+    "received_error",
+]
+
+
+class CannotConnect(Unavailable):
+    """None of the URLs could be connected to. `details.urls` says why, by URL."""
+
+
+class JoinRefused(NotAllowed):
+    """The office did not take the Agent in: `message` is the server's "why".
+
+    Usually another Agent is in that office already: there is one Agent per office.
+    """
+
+
+class ConnectionLost(Unavailable):
+    """The connection broke and was not back within the request's time.
+
+    `may_have_run` (also in `details`) is False where the request was never sent.
+    """
+
+    def __init__(self, message: str, *, may_have_run: bool) -> None:
+        super().__init__(message, details={"may_have_run": may_have_run})
+        self.may_have_run = may_have_run
+
+
+class NoAnswer(TimedOut):
+    """Not even a 408 came: the SDK gave up 2 s after the time-out."""
+
+
+class Closed(Unavailable):
+    """The SmcpAgent was used before its `async with` began or after it ended."""
+
+
+class BadReply(Internal):
+    """The other side's reply is not what the protocol says."""
+
+
+class UnknownError(SmcpError):
+    """A flat error with a code that this version does not know; `received` is the code."""
+
+    def __init__(self, message: str, *, received: int, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message, details=details)
+        self.received = received
+
+
+def may_have_run(error: SmcpError) -> bool:
+    """Whether a tool may have run although the call ended with this error."""
+    return error.details.get("may_have_run") is True or isinstance(error, TimedOut)
+
+
+def received_error(data: object, *, expected: Collection[str] = ()) -> SmcpError | None:
+    """The exception for a flat error that came as an ack; None if `data` is not one.
+
+    `expected` are fields of the reply that was asked for: what has one of them is no error.
+    """
+    if not isinstance(data, dict) or any(field in data for field in expected):
+        return None
+    code, message, details = data.get("code"), data.get("message"), data.get("details")
+    if not isinstance(code, int) or isinstance(code, bool) or not isinstance(message, str):
+        return None
+    details = details if isinstance(details, dict) else {}
+    kind = ERRORS.get(code)
+    if kind is None:
+        return UnknownError(message, received=code, details=details)
+    return kind(message, details=details)

@@ -1,0 +1,181 @@
+"""What happens in the office, as typed events, and the streams that carry them to the application."""
+
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Self
+
+from smcp_proto.schemas import SMCPTool
+
+STREAM_LENGTH: Final = 1024
+"""Events that wait for a reader who does not read; then the oldest go, and `EventsDropped` says how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComputerEntered:
+    """A Computer came into the office; its tools are being fetched (`ToolsChanged` follows)."""
+
+    computer: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComputerLeft:
+    """A Computer left the office; its tools are gone from `tools()`."""
+
+    computer: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsChanged:
+    """A Computer's tools are known for the first time, or are others than before."""
+
+    computer: str
+    tools: tuple[SMCPTool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChanged:
+    """A Computer says that its configuration changed; `get_config` gives the new one."""
+
+    computer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notified:
+    """Any other notification of the office (`notify:update_desktop`, …), as it came."""
+
+    event: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The connection broke; the agent is coming back by itself."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RejoinRefused:
+    """Connected again, but the office does not take the Agent back (yet); it keeps asking."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnected:
+    """Back in the office, and what changed meanwhile has been told."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventsDropped:
+    """This stream was not read for so long that `count` of its oldest events are gone."""
+
+    count: int
+
+
+Event = (
+    ComputerEntered
+    | ComputerLeft
+    | ToolsChanged
+    | ConfigChanged
+    | Notified
+    | Disconnected
+    | RejoinRefused
+    | Reconnected
+    | EventsDropped
+)
+
+
+class EventStream(AsyncIterator[Event]):
+    """Events from the moment the stream was opened, in order; ends when the agent is closed.
+
+    Iterate it with `async for`. Each stream has its own queue; one that nobody holds any more costs nothing.
+    """
+
+    def __init__(self, length: int = STREAM_LENGTH) -> None:
+        self._waiting: deque[Event] = deque()
+        self._length = length
+        self._dropped = 0
+        self._closed = False
+        self._changed = asyncio.Event()
+
+    def push(self, event: Event) -> None:
+        if self._closed:
+            return
+        if len(self._waiting) >= self._length:
+            self._waiting.popleft()
+            self._dropped += 1
+        self._waiting.append(event)
+        self._changed.set()
+
+    def close(self) -> None:
+        """End the stream after what is waiting in it."""
+        self._closed = True
+        self._changed.set()
+
+    async def __anext__(self) -> Event:
+        while True:
+            if self._dropped:
+                dropped, self._dropped = self._dropped, 0
+                return EventsDropped(dropped)
+            if self._waiting:
+                return self._waiting.popleft()
+            if self._closed:
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class EventHub:
+    """Carries each event to all streams that somebody holds, and to all callbacks."""
+
+    def __init__(self) -> None:
+        self._streams: weakref.WeakSet[EventStream] = weakref.WeakSet()
+        self._callbacks: list[Callable[[Event], None]] = []
+        self._closed = False
+
+    def publish(self, event: Event) -> None:
+        for stream in list(self._streams):
+            stream.push(event)
+        loop = asyncio.get_running_loop()
+        for callback in self._callbacks:
+            # of its own in the loop: what it raises is reported there and disturbs nobody
+            loop.call_soon(callback, event)
+
+    def stream(self) -> EventStream:
+        """A stream of what happens from now on."""
+        stream = EventStream()
+        if self._closed:
+            stream.close()
+        self._streams.add(stream)
+        return stream
+
+    def call(self, callback: Callable[[Event], None]) -> Callable[[], None]:
+        """Call `callback` from now on; returns what ends that."""
+        self._callbacks.append(callback)
+
+        def stop() -> None:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
+
+        return stop
+
+    def close(self) -> None:
+        """End all streams."""
+        self._closed = True
+        for stream in list(self._streams):
+            stream.close()

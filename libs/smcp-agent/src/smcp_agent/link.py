@@ -1,0 +1,243 @@
+"""The agent's place in its office, held over broken connections: connect, join, and again, for ever."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+from smcp_agent.connection import (
+    AckTimedOut,
+    Connection,
+    ConnectionBroken,
+    ConnectionOptions,
+    Notice,
+    connect_to_any,
+)
+from smcp_agent.errors import BadReply, ConnectionLost, JoinRefused, SmcpError, received_error
+from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq
+
+JOIN_S: Final = 12.0
+"""The server side has 10 s for a join."""
+LEAVE_S: Final = 2.0
+REFUSED_PATIENCE_S: Final = 20.0
+"""How long a refused re-join is not news: the socket that broke may still be counted as alive."""
+FIRST_DELAY_S: Final = 0.25
+MAX_DELAY_S: Final = 5.0
+STABLE_S: Final = 10.0
+"""A connection that lasted so long was a good one: the next attempts begin with short pauses again."""
+
+logger = logging.getLogger(__name__)
+
+
+class Listener(Protocol):
+    """Who is told what happens to the link. `joining` and the `on_` methods must not block."""
+
+    def joining(self) -> None:
+        """A connection is there, and the join is about to be asked for."""
+
+    async def joined(self, connection: Connection) -> None:
+        """The agent is in the office. Not for the first join; a ConnectionBroken from here is one of the link."""
+
+    def on_lost(self, reason: str) -> None: ...
+
+    def on_refused(self, why: str) -> None: ...
+
+
+class Link:
+    """One joined connection at a time. `open` makes the first, `run` replaces it whenever it is lost."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        place: EnterOfficeReq,
+        options: ConnectionOptions,
+        listener: Listener,
+        on_notice: Notice,
+    ) -> None:
+        self._urls = list(urls)
+        self._place = place
+        self._options = options
+        self._listener = listener
+        self._on_notice = on_notice
+        self._connection: Connection | None = None
+        self._failure: Callable[[], SmcpError] | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def connection(self) -> Connection | None:
+        """The joined connection, if there is one at this moment."""
+        return self._connection
+
+    @property
+    def failed(self) -> bool:
+        """Whether `ready` raises."""
+        return self._failure is not None
+
+    async def open(self) -> Connection:
+        """Connect and join for the first time.
+
+        Raises:
+            CannotConnect, ConnectionLost, JoinRefused
+            SmcpError: the server refused the connection.
+        """
+        connection = await connect_to_any(self._urls, self._options, self._on_notice)
+        self._prefer(connection.url)
+        self._listener.joining()
+        try:
+            why = await self._join(connection)
+        except (ConnectionBroken, AckTimedOut) as error:
+            await connection.close()
+            raise ConnectionLost("the connection broke while joining", may_have_run=False) from error
+        except BaseException:
+            await connection.close()
+            raise
+        if why is not None:
+            await connection.close()
+            office, name = self._place.office_id, self._place.name
+            raise JoinRefused(f"the office {office!r} refused the Agent {name!r}: {why}", details={"why": why})
+        self._failure = None
+        self._set(connection)
+        return connection
+
+    async def run(self) -> None:
+        """Come back after each loss. Ends by cancellation only."""
+        attempt = 0
+        while True:
+            connection = self._connection
+            assert connection is not None
+            since = asyncio.get_running_loop().time()
+            await connection.lost.wait()
+            self._set(None)
+            self._listener.on_lost(connection.reason)
+            await connection.close()
+            if asyncio.get_running_loop().time() - since > STABLE_S:
+                attempt = 0
+            attempt = await self._come_back(attempt)
+
+    async def ready(self) -> Connection:
+        """The joined connection, once there is one.
+
+        Raises:
+            SmcpError: there will be none, or the office does not take the agent back.
+        """
+        while True:
+            if self._failure is not None:
+                raise self._failure()
+            if self._connection is not None and not self._connection.lost.is_set():
+                return self._connection
+            await self._changed.wait()
+
+    def drop(self, connection: Connection) -> None:
+        """Give up a connection whose membership the server does not know any more."""
+        if connection is self._connection:
+            connection.give_up("the server does not count the agent as a member any more")
+
+    def fail(self, failure: Callable[[], SmcpError]) -> None:
+        """From now on `ready` raises this."""
+        self._failure = failure
+        self._tell()
+
+    async def close(self) -> None:
+        """Leave the office, as far as the connection allows, and close it."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            office = LeaveOfficeReq(office_id=self._place.office_id)
+            # the ack also says that everything sent before it has arrived
+            await connection.request("server:leave_office", office.model_dump(), timeout=LEAVE_S)
+        except (ConnectionBroken, AckTimedOut):
+            logger.debug("closing without an answer to leave_office")
+        finally:
+            await connection.close()
+
+    async def _come_back(self, attempt: int) -> int:
+        loop = asyncio.get_running_loop()
+        patience = loop.time() + REFUSED_PATIENCE_S
+        while True:
+            await asyncio.sleep(pause(attempt))
+            attempt += 1
+            try:
+                connection = await connect_to_any(self._urls, self._options, self._on_notice)
+            except SmcpError as error:
+                logger.info("not connected yet: %s", error.message)
+                continue
+            try:
+                self._prefer(connection.url)
+                self._listener.joining()
+                await self._rejoin(connection, patience)
+                self._set(connection)
+                await self._listener.joined(connection)
+            except (ConnectionBroken, AckTimedOut):
+                self._set(None)
+                await connection.close()
+                continue
+            except BaseException:
+                self._set(None)
+                await connection.close()
+                raise
+            return attempt
+
+    async def _rejoin(self, connection: Connection, patience: float) -> None:
+        refusals = 0
+        while (why := await self._refusal(connection)) is not None:
+            if asyncio.get_running_loop().time() > patience and self._failure is None:
+                self._listener.on_refused(why)
+                self.fail(partial(JoinRefused, f"the office does not take the Agent back: {why}"))
+            refusals += 1
+            try:
+                async with asyncio.timeout(max(FIRST_DELAY_S, pause(refusals))):
+                    await connection.lost.wait()
+                    raise ConnectionBroken(connection.reason, sent=False)
+            except TimeoutError:
+                continue
+        self._failure = None
+
+    async def _refusal(self, connection: Connection) -> str | None:
+        """As `_join`, with errors as refusals: whatever is said to a re-join, asking again is all there is to do."""
+        try:
+            return await self._join(connection)
+        except SmcpError as error:
+            return error.message
+
+    async def _join(self, connection: Connection) -> str | None:
+        """Ask for the place; returns why it was refused, None if it was not."""
+        place = self._place.model_dump(exclude_unset=True)
+        return refusal_in(await connection.request("server:join_office", place, timeout=JOIN_S))
+
+    def _prefer(self, url: str) -> None:
+        """Begin with this URL next time: it worked."""
+        at = self._urls.index(url)
+        self._urls = self._urls[at:] + self._urls[:at]
+
+    def _set(self, connection: Connection | None) -> None:
+        self._connection = connection
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def refusal_in(ack: Any) -> str | None:
+    """What the ack of join_office says: None for `[true, null]`, the "why" of `[false, why]`.
+
+    Raises:
+        BadReply: it is neither.
+    """
+    match ack:
+        case [True, *_]:
+            return None
+        case [False, *rest]:
+            return str(rest[0]) if rest and rest[0] else "no reason given"
+    error = received_error(ack)
+    if error is not None:
+        raise error
+    raise BadReply("join_office was acknowledged with neither [true, null] nor [false, why]")
+
+
+def pause(attempt: int) -> float:
+    """Seconds before the next attempt: growing, and jittered so that a replica's clients do not all come at once."""
+    return random.uniform(0, min(MAX_DELAY_S, FIRST_DELAY_S * 2 ** min(attempt, 10)))  # noqa: S311

@@ -1,0 +1,117 @@
+"""Requests over a link that may break in between, and the cancels of calls that nobody waits for any more."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, Final
+
+from smcp_agent.connection import AckTimedOut, Connection, ConnectionBroken
+from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, received_error
+from smcp_agent.link import Link
+
+GRACE_S: Final = 2.0
+"""The server side answers 408 at the time-out; the SDK gives up this much later."""
+MAX_REPEATS: Final = 8
+"""A request that breaks so many connections is likely the reason why they break."""
+CANCEL_S: Final = 30.0
+FLUSH_S: Final = 2.0
+
+logger = logging.getLogger(__name__)
+
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+class Requests:
+    """Sends requests, repeating one whose connection broke.
+
+    The repeat carries the same req_id. That is safe for tool calls too: their owner keys them by office, Agent and
+    req_id, so a repeat joins the call that is running or gets the result that is kept, and where the result was
+    dropped it says so; a tool never runs twice for one req_id. What was answered, an error included, is never repeated.
+    """
+
+    def __init__(self, link: Link, spawn: Spawn) -> None:
+        self._link = link
+        self._spawn = spawn
+        self._cancels: set[asyncio.Task[None]] = set()
+
+    async def ask(
+        self, event: str, data: dict[str, Any], *, timeout: float, expected: Collection[str]
+    ) -> dict[str, Any]:
+        """The reply to `event`; it has one of the `expected` fields, so that it cannot be taken for an error.
+
+        A `timeout` in `data` shrinks with each repeat to the whole seconds that are left.
+
+        Raises:
+            SmcpError: what the server answered; NoAnswer after `timeout` + 2 s; ConnectionLost; BadReply.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout + GRACE_S
+        sent, rejoined, breaks = False, False, 0
+        while True:
+            connection = await self._ready(deadline, sent=sent)
+            left = deadline - loop.time()
+            if "timeout" in data:
+                data["timeout"] = max(1, min(data["timeout"], math.ceil(left - GRACE_S)))
+            try:
+                reply = await connection.request(event, data, timeout=left)
+            except ConnectionBroken as broken:
+                sent = sent or broken.sent
+                breaks += 1
+                if breaks > MAX_REPEATS:
+                    raise ConnectionLost(
+                        f"the connection broke {breaks} times during this request: {broken.reason}",
+                        may_have_run=sent,
+                    ) from broken
+                continue
+            except AckTimedOut:
+                raise NoAnswer(f"no answer to {event} within {timeout + GRACE_S:g} s") from None
+            error = received_error(reply, expected=expected)
+            if isinstance(error, NotInOffice) and not rejoined:
+                # refused before it ran: join again, then ask again
+                rejoined = True
+                self._link.drop(connection)
+                continue
+            if error is not None:
+                raise error
+            if not isinstance(reply, dict):
+                raise BadReply(f"the reply to {event} is no object")
+            return reply
+
+    def cancel(self, agent: str, req_id: str, *, within: float) -> None:
+        """Tell the office in the background that nobody waits for this call any more.
+
+        `within` is the time (seconds) that the call would have had: after it there is nothing left to cancel.
+        """
+        if self._link.failed:
+            return
+        task = self._spawn(self._cancel(agent, req_id, min(within, CANCEL_S)))
+        self._cancels.add(task)
+        task.add_done_callback(self._cancels.discard)
+
+    async def flush(self) -> None:
+        """Wait, for at most 2 s, until the cancels have arrived."""
+        if self._cancels:
+            await asyncio.wait(self._cancels, timeout=FLUSH_S)
+
+    async def _cancel(self, agent: str, req_id: str, within: float) -> None:
+        try:
+            async with asyncio.timeout(within):
+                while True:
+                    connection = await self._link.ready()
+                    try:
+                        await connection.request(
+                            "server:tool_call_cancel", {"agent": agent, "req_id": req_id}, timeout=within
+                        )
+                    except ConnectionBroken:
+                        continue
+                    return
+        except (TimeoutError, AckTimedOut, SmcpError) as error:
+            logger.info("the cancel of %s was not acknowledged: %r", req_id, error)
+
+    async def _ready(self, deadline: float, *, sent: bool) -> Connection:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._link.ready()
+        except TimeoutError:
+            raise ConnectionLost("the connection was not back in time", may_have_run=sent) from None

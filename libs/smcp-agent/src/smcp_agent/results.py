@@ -1,0 +1,146 @@
+"""What a tool call gives back, typed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from smcp_agent.models import reply_of
+from smcp_proto.schemas import CallToolResult
+
+TIMED_OUT: Final = "a2c_timeout"
+CANCELLED: Final = "a2c_cancelled"
+EXPIRED: Final = "a2c_result_expired"
+
+
+@dataclass(frozen=True, slots=True)
+class TextContent:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImageContent:
+    data: str
+    """Base64."""
+    mime_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class AudioContent:
+    data: str
+    """Base64."""
+    mime_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceContent:
+    """An embedded resource: `text`, or `blob` in base64."""
+
+    uri: str
+    mime_type: str | None = None
+    text: str | None = None
+    blob: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkContent:
+    """A resource that the tool names without embedding it."""
+
+    uri: str
+    name: str
+    mime_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OtherContent:
+    """A block of a kind that this version does not know, as it came."""
+
+    block: Mapping[str, Any]
+
+
+Content = TextContent | ImageContent | AudioContent | ResourceContent | LinkContent | OtherContent
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """The result of a tool that ran, or was not run and says why in `meta`.
+
+    A tool that failed is a result with `is_error`; it is not raised.
+    """
+
+    content: tuple[Content, ...]
+    structured_content: Any = None
+    is_error: bool = False
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """MCP's CallToolResult as it came over the wire."""
+    req_id: str = ""
+    trace_id: str = ""
+    """32 hex digits: the trace of this call, if anyone records it."""
+    duration_s: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """All text of the result (texts, embedded texts), one block per paragraph."""
+        texts = (
+            block.text
+            for block in self.content
+            if isinstance(block, TextContent | ResourceContent) and block.text is not None
+        )
+        return "\n".join(texts)
+
+    @property
+    def timed_out(self) -> bool:
+        """The Computer stopped the tool because its time was up."""
+        return self.meta.get(TIMED_OUT) is True
+
+    @property
+    def cancelled(self) -> bool:
+        """The call was cancelled."""
+        return self.meta.get(CANCELLED) is True
+
+    @property
+    def expired(self) -> bool:
+        """The call ran before under this req_id, and its result is not kept any more."""
+        return self.meta.get(EXPIRED) is True
+
+
+def call_result(reply: dict[str, Any], *, req_id: str, trace_id: str, duration_s: float) -> CallResult:
+    """The typed result for the ack of `client:tool_call`.
+
+    Raises:
+        BadReply: it is no CallToolResult.
+    """
+    wire = reply_of(CallToolResult, reply)
+    return CallResult(
+        content=tuple(content_block(block) for block in wire.content),
+        structured_content=wire.structuredContent,
+        is_error=wire.isError,
+        meta=wire.meta or {},
+        raw=reply,
+        req_id=req_id,
+        trace_id=trace_id,
+        duration_s=duration_s,
+    )
+
+
+def content_block(block: Mapping[str, Any]) -> Content:
+    """The typed block; what is unknown or lacks a field is kept as `OtherContent`."""
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return TextContent(text)
+        case {"type": "image", "data": str(data), "mimeType": str(mime_type)}:
+            return ImageContent(data, mime_type)
+        case {"type": "audio", "data": str(data), "mimeType": str(mime_type)}:
+            return AudioContent(data, mime_type)
+        case {"type": "resource", "resource": {"uri": str(uri)}}:
+            inner = block["resource"]
+            return ResourceContent(uri, _str(inner, "mimeType"), _str(inner, "text"), _str(inner, "blob"))
+        case {"type": "resource_link", "uri": str(uri)}:
+            return LinkContent(uri, _str(block, "name") or uri, _str(block, "mimeType"))
+        case _:
+            return OtherContent(dict(block))
+
+
+def _str(mapping: Mapping[str, Any], key: str) -> str | None:
+    value = mapping.get(key)
+    return value if isinstance(value, str) else None
