@@ -147,7 +147,8 @@ def test_an_unknown_update_becomes_its_notification() -> None:
         "client:a.b", "client:*", "client:>", "client:" + "a" * 65, "client:get_x\n", "client:resources/other",
         "client:resources_list", "client:completion_complete", "client:pending", "server:resources_updated",
         "server:x", "server:confirm", "server:update", "server:updat_x", "server:update_X", "server:update_" + "a" * 58,
-        "notify:x", "notify:enter", "other:tool_call", "other:update_x", "tool_call", "connect", "message", ":x", "client::x",
+        "notify:x", "notify:enter", "other:tool_call", "other:update_x",
+        "tool_call", "connect", "message", ":x", "client::x",
     ],
 )  # fmt: skip
 def test_what_is_no_event_has_no_row(event: str) -> None:
