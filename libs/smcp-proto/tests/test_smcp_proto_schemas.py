@@ -12,18 +12,10 @@ from smcp_proto.catalog import CATALOG
 from smcp_proto.schemas import (
     AgentCallData,
     CallToolResult,
-    EnterOfficeNotification,
-    EnterOfficeReq,
-    GetDeskTopReq,
-    GetDeskTopRet,
     GetToolsRet,
-    LeaveOfficeNotification,
-    ListRoomRet,
-    SessionInfo,
     SMCPTool,
     ToolCallReq,
     ToolMeta,
-    UpdateToolListNotification,
 )
 
 AGENT: dict[str, Any] = {"agent": "bot", "req_id": "req-001"}
@@ -265,94 +257,3 @@ def test_what_a_published_client_answers_is_a_result() -> None:
     )
     assert (result.meta, result.structuredContent, result.isError) == (None, None, False)
     assert CallToolResult.model_validate({}).content == []
-
-
-@pytest.mark.parametrize("notification", [EnterOfficeNotification, LeaveOfficeNotification])
-def test_only_the_member_that_applies_is_present(
-    notification: type[EnterOfficeNotification | LeaveOfficeNotification],
-) -> None:
-    assert dumped(notification(office_id="o", computer="c", agent=None)) == {"office_id": "o", "computer": "c"}
-    assert dumped(notification(office_id="o", agent="a")) == {"office_id": "o", "agent": "a"}
-    assert notification.model_validate({"office_id": "o", "computer": None, "agent": "a"}).computer is None
-
-
-def test_a_session_may_show_its_version_and_its_capabilities() -> None:
-    plain = {"sid": "s", "name": "c", "role": "computer", "office_id": "o"}
-    full = {**plain, "a2c_version": "0.4.2", "capabilities": {"resources": {"subscribe": True}}}
-    assert dumped(ListRoomRet.model_validate({"sessions": [plain, full, {}], "req_id": "r"})) == {
-        "sessions": [plain, full, {}],
-        "req_id": "r",
-    }
-    built = SessionInfo(sid="s", name="c", role="computer", office_id="o", a2c_version=None, capabilities=None)
-    assert dumped(built) == plain
-
-
-@pytest.mark.parametrize("role", ["Agent", "server", "", None, 1])
-def test_another_role_is_refused(role: object) -> None:
-    with pytest.raises(ValidationError):
-        EnterOfficeReq.model_validate({"role": role, "name": "c", "office_id": "o"})
-
-
-@pytest.mark.parametrize(
-    "capabilities",
-    [
-        {"resources": {"subscribe": True, "listChanged": True}},
-        {
-            "resources": {
-                "aggregate": {"subscribe": True, "listChanged": True},
-                "byServer": {
-                    "excel": {"subscribe": True, "listChanged": False},
-                    "erp": {"subscribe": False, "listChanged": True},
-                },
-            }
-        },
-        {},
-        {"skills": {"x": 1}},
-    ],
-)
-def test_a_computer_may_say_what_it_can_do(capabilities: dict[str, Any]) -> None:
-    body = {"role": "computer", "name": "c", "office_id": "o", "capabilities": capabilities}
-    assert dumped(EnterOfficeReq.model_validate(body)) == body
-
-
-@pytest.mark.parametrize(
-    "resources", [{"subscribe": True}, {"aggregate": {"subscribe": True}, "byServer": {}, "subscribe": False}]
-)
-def test_what_a_computer_as_a_whole_can_do_is_read_from_both_forms(resources: dict[str, Any]) -> None:
-    capability = schemas.Capabilities.model_validate({"resources": resources}).resources
-    assert capability is not None
-    assert capability.whole().subscribe
-    assert not capability.whole().listChanged
-
-
-def test_the_desktop_may_be_asked_for_without_size_and_window() -> None:
-    request = GetDeskTopReq.model_validate({**AGENT, "computer": "c"})
-    assert (request.desktop_size, request.window) == (None, None)
-    assert GetDeskTopReq.model_validate({**AGENT, "computer": "c", "desktop_size": -1}).desktop_size == -1
-    with pytest.raises(ValidationError):
-        GetDeskTopReq.model_validate({**AGENT, "computer": "c", "desktop_size": "3"})
-
-
-def test_the_desktops_of_the_page() -> None:
-    reply = {
-        "desktops": [
-            "window://com.example.browser/main\n\n<html>当前页面内容...</html>",
-            "window://com.example.logger\n\n[2026-02-14 10:30:01] INFO: 操作完成",
-        ],
-        "req_id": "req-001",
-    }
-    assert dumped(GetDeskTopRet.model_validate(reply)) == reply
-
-
-def test_an_update_may_leave_out_its_computer_where_the_page_says_so() -> None:
-    assert UpdateToolListNotification.model_validate({}).computer is None
-    with pytest.raises(ValidationError):
-        schemas.UpdateComputerConfigReq.model_validate({})
-
-
-def test_an_unknown_event_has_to_name_its_computer() -> None:
-    body = {"computer": "c", "blob_handle": "h", "chunk_offset": 0}
-    assert dumped(schemas.UnknownClientReq.model_validate(body)) == body
-    with pytest.raises(ValidationError):
-        schemas.UnknownClientReq.model_validate({"agent": "a"})
-    assert dumped(schemas.UnknownUpdate.model_validate({"x": 1})) == {"x": 1}
