@@ -10,6 +10,7 @@ import typer
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from pydantic import SecretStr
+
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
 from smcp_service.failure import Failure
 from smcp_service.health import Readiness, serve_health

@@ -6,6 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
 from smcp_testing.service_process import ServiceProcess, service_process
 
 SAMPLE = Path(__file__).with_name("sample_service.py")

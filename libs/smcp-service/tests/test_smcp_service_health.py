@@ -7,6 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+
 from smcp_service.failure import Failure
 from smcp_service.health import HealthServer, Readiness, health_routes, serve_health
 

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
+
 from smcp_service.failure import Failure
 from smcp_service.lifecycle import background, serve_until_stopped
 from smcp_testing.service_process import ServiceProcess, service_process

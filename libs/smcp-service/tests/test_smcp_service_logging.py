@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import structlog
+
 from smcp_service.logging import bind_call, configure_logging, get_logger
 from smcp_service.settings import LogFormat
 from smcp_testing.service_process import service_process

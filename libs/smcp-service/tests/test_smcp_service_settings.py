@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
+
 from smcp_service.settings import MIB, ServiceSettings, SettingsError, load_settings, shown, unknown_variables
 
 

@@ -1,0 +1,108 @@
+# The commands people use. `make setup` needs Python >= 3.11 with venv and pip, and nothing else.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+BIN := .venv/bin
+NPM_SERVERS := tests/e2e/npm
+SOURCES := libs services tests bench conftest.py
+WORKSPACE := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml tests/support/pyproject.toml))
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$python"; break; }; done)
+
+# Unit tests share the processors; the e2e tests have time limits and get the machine to themselves.
+JOBS ?= 2
+PYTEST_ARGS ?=
+# uv does not read pip's settings; a mirror that pip was told of counts for it, too.
+ifdef PIP_INDEX_URL
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+endif
+
+.PHONY: help
+help:  ## List the commands
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: .venv/.setup-done  ## Make .venv with all commands and nats-server; fast when nothing changed
+
+# Everything comes from requirements.lock with its hashes: uv first, by pip, then the rest, by uv.
+.venv/.setup-done: requirements.lock pyproject.toml $(WORKSPACE)
+	@test -n "$(PYTHON)" || { echo "Python >= 3.11 is needed, and none was found; say where: make setup PYTHON=..." >&2; exit 1; }
+	@test -x $(BIN)/uv || $(PYTHON) -m venv --clear .venv || \
+		{ echo "$(PYTHON) cannot make a virtual environment (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	@test -x $(BIN)/uv || { \
+		awk '/^uv==/ { take = 1; print; next } /^[^ ]/ { take = 0 } take' requirements.lock > .venv/uv.lock.txt; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r .venv/uv.lock.txt; }
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps $(patsubst %/pyproject.toml,-e %,$(WORKSPACE))
+	@touch $@
+	@echo "ready: $(BIN)/smcp, $(BIN)/smcp-agent and the others"
+
+.PHONY: setup-e2e
+setup-e2e: setup  ## Also install the MCP servers from npm that the e2e tests use
+	@if command -v npm > /dev/null; then \
+		test $(NPM_SERVERS)/node_modules/.package-lock.json -nt $(NPM_SERVERS)/package-lock.json || \
+			{ npm ci --prefix $(NPM_SERVERS) --no-audit --no-fund --loglevel=error && \
+			  touch $(NPM_SERVERS)/node_modules/.package-lock.json; }; \
+	elif test "$${CI:-}" = true; then \
+		echo "Node.js is missing: CI runs the MCP servers from npm, too" >&2; exit 1; \
+	else \
+		echo "Node.js is missing: the tests with MCP servers from npm are skipped"; \
+	fi
+
+.PHONY: lint
+lint: setup  ## Check style, formatting, the import rules, and that no address of a machine or registry is in the files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/python .ci/check_addresses.py
+
+.PHONY: format
+format: setup  ## Format, and repair what ruff can repair
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: types
+types: setup  ## Check all types, strictly: sources, tests and benchmarks
+	$(BIN)/mypy $(SOURCES)
+
+.PHONY: test
+test: setup setup-e2e  ## Run all tests, reduced counts, and show the coverage
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --cov --cov-report= libs services $(PYTEST_ARGS)
+	$(BIN)/pytest --cov --cov-append --cov-report=term:skip-covered tests $(PYTEST_ARGS)
+	@echo "container world: there is none yet (it comes with the images), so nothing ran in containers"
+
+.PHONY: e2e
+e2e: setup setup-e2e  ## Run the e2e tests alone: the whole system, as processes
+	$(BIN)/pytest tests/e2e $(PYTEST_ARGS)
+
+.PHONY: soak
+soak: setup setup-e2e  ## Run the tests with full counts and the lease of production: long
+	HYPOTHESIS_PROFILE=soak WORLD_LEASE_S=10 $(BIN)/pytest -m "soak or not soak" --timeout 3600 $(PYTEST_ARGS)
+
+.PHONY: bench
+bench: setup  ## Compare with the published server and a bare echo, side by side
+	$(BIN)/python -m bench.call_relay
+
+.PHONY: demo
+demo: setup  ## An Agent asks mcp-server-git and mcp-server-time through the whole chain
+	$(BIN)/python -m examples.demo
+
+.PHONY: up
+up: setup  ## Run the whole system on this machine until ctrl-C
+	$(BIN)/smcp up
+
+.PHONY: images
+images:  ## Container images: not yet
+	@echo "there are no images yet: they come with the issue about containers" >&2; exit 1
+
+.PHONY: lock
+lock: setup  ## Resolve all dependencies anew and write requirements.lock
+	$(BIN)/uv lock --upgrade
+	$(BIN)/uv export --quiet --no-emit-workspace --all-packages --no-emit-index-url --output-file requirements.lock
+
+.PHONY: clean
+clean:  ## Remove all that was made, but .venv
+	rm -rf build dist htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
