@@ -33,17 +33,13 @@ def authorize(row: Row, caller: Caller, request: Any) -> None:
         raise NotInOffice(f"{row.event} needs a member of an office; join one first")
     if row.event == LEAVE:
         return  # leaving an office one is not in is refused by the registry, with its own words
-    if "agent" in row.senders:
+    if caller.role == "agent":
         _same(caller.name, getattr(request, "agent", None), "agent", "an Agent speaks for itself only")
-    elif "computer" in row.senders:
-        _same(caller.name, getattr(request, "computer", None), "computer", "a Computer speaks for itself only")
-    office = getattr(request, "office_id", None) or getattr(request, "roomId", None)
-    _same(
-        caller.office,
-        office,
-        "office_id" if hasattr(request, "office_id") else "roomId",
-        "only one's own office",
-    )
+    elif caller.role == "computer":
+        for field in ("computer", "computerId"):
+            _same(caller.name, getattr(request, field, None), field, "a Computer speaks for itself only")
+    for field in ("office_id", "roomId"):
+        _same(caller.office, getattr(request, field, None), field, "only one's own office")
 
 
 def _same(known: str | None, said: str | None, field: str, why: str) -> None:

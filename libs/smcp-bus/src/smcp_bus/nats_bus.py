@@ -106,7 +106,7 @@ class NatsBus:
             part = outgoing.first
         if self._client.congested:
             await self._link.room(deadline)
-        head = encode_request_head(headers, int(timeout * 1000))
+        head = encode_request_head(headers, max(0, int(timeout * 1000)))
         self._link.check(subject, len(part), len(head))
         waiter = Waiter(self._loop.create_future(), subject, outgoing)
         token, reply_subject = self._inbox.enter(waiter)
