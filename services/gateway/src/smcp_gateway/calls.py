@@ -1,0 +1,123 @@
+"""The calls that this gateway waits for, and what ends them beside their answer.
+
+A call costs an entry here and no task or timer of its own: the task of its event waits for the bus, and who settles a
+call from elsewhere (`settle`) interrupts that waiting. The entry is gone when `run` returns, however it ends.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from smcp_bus.dispatch_types import RawJson
+from smcp_proto.errors import SmcpError
+
+CANCEL_GRACE_S: Final = 1.0
+"""How long an owner may take to settle a call that was cancelled (seconds)."""
+
+NOT_SENT: Final = float("inf")
+
+CANCELLED: Final = RawJson(
+    orjson.dumps(
+        {
+            "content": [{"type": "text", "text": "the call was cancelled"}],
+            "isError": True,
+            "meta": {"a2c_cancelled": True},
+        }
+    )
+)
+"""The result of a call that was cancelled and that its Computer did not settle in time."""
+
+
+@dataclass(slots=True, eq=False)
+class PendingCall:
+    """One `client:*` request that waits for its Computer."""
+
+    session: str
+    office: str
+    computer: str
+    agent: str
+    req_id: str
+    tracked: bool
+    """Its owner keeps it in a table (tool calls), so that it can be asked whether it knows it."""
+    ask_from: float = NOT_SENT
+    """From when on (loop time) its owner may be asked after it; `NOT_SENT` while it is on no wire."""
+    cancelled_at: float | None = None
+    task: "asyncio.Task[object] | None" = None
+    verdict: SmcpError | RawJson | None = None
+    abandoned: bool = False
+    """Nobody waits for the answer any more."""
+
+    @property
+    def owner(self) -> tuple[str, str]:
+        """Office and Computer."""
+        return self.office, self.computer
+
+
+class CallTable:
+    """Calls by session, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._by_session: dict[str, dict[PendingCall, None]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(calls) for calls in self._by_session.values())
+
+    def __iter__(self) -> Iterator[PendingCall]:
+        return iter([call for calls in self._by_session.values() for call in calls])
+
+    def of_session(self, session: str) -> list[PendingCall]:
+        return list(self._by_session.get(session, ()))
+
+    async def run(self, call: PendingCall, work: Callable[[], Coroutine[object, object, RawJson]]) -> RawJson:
+        """Wait for `work()`, or for somebody to settle the call.
+
+        Raises:
+            SmcpError: the verdict that settled it, or what `work` raised.
+        """
+        call.task = task = asyncio.current_task()
+        assert task is not None
+        calls = self._by_session.setdefault(call.session, {})
+        calls[call] = None
+        try:
+            return await work()
+        except asyncio.CancelledError:
+            if call.verdict is None or task.uncancel() > 0:
+                raise
+            if isinstance(call.verdict, RawJson):
+                return call.verdict
+            raise call.verdict from None
+        finally:
+            del calls[call]
+            if not calls and self._by_session.get(call.session) is calls:
+                del self._by_session[call.session]
+            call.task = None
+
+    def settle(self, call: PendingCall, verdict: SmcpError | RawJson) -> None:
+        """Answer a call that still waits; the first verdict counts."""
+        if call.task is not None and call.verdict is None and not call.abandoned:
+            call.verdict = verdict
+            call.task.cancel()
+
+    def abandon(self, session: str) -> list[PendingCall]:
+        """The client of these calls is gone: end them without an answer, and say which they were."""
+        calls = self.of_session(session)
+        for call in calls:
+            if call.task is not None:
+                call.abandoned = True
+                call.task.cancel()
+        return calls
+
+    def cancel(self, session: str, req_id: str, *, now: float) -> None:
+        """The client cancels: its Computer has `CANCEL_GRACE_S` to settle the call."""
+        for call in self.of_session(session):
+            if call.req_id == req_id and call.cancelled_at is None:
+                call.cancelled_at = now
+
+    def settle_overdue(self, now: float) -> None:
+        """Answer the cancelled calls whose Computer did not."""
+        for call in self:
+            if call.cancelled_at is not None and now - call.cancelled_at >= CANCEL_GRACE_S:
+                self.settle(call, CANCELLED)

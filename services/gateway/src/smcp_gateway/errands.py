@@ -1,0 +1,67 @@
+"""Short work that nobody waits for: telling the registry of a member that went, of a call that timed out."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from smcp_bus.errors import BusError
+from smcp_proto.errors import SmcpError
+
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 5.0
+
+_log: Final = logging.getLogger("smcp_gateway.errands")
+
+Errand = Callable[[], Awaitable[object]]
+"""Raises SmcpError or BusError where it did not work."""
+
+
+class Errands:
+    """Tasks of a group; they end with it."""
+
+    def __init__(self, start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
+        self._start = start
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def once(self, what: str, errand: Errand) -> None:
+        """Try it; a failure is logged."""
+        self._run(self._once(what, errand))
+
+    def until_done(self, what: str, errand: Errand) -> None:
+        """Try it until it works."""
+        self._run(self._until_done(what, errand))
+
+    async def settle(self, *, within: float) -> None:
+        """Wait for what is under way, at most so long (seconds); the rest is given up."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=within)
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._start(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _once(self, what: str, errand: Errand) -> None:
+        try:
+            await errand()
+        except (BusError, SmcpError) as error:
+            _log.info("%s did not work: %s", what, type(error).__name__)
+
+    async def _until_done(self, what: str, errand: Errand) -> None:
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                await errand()
+            except (BusError, SmcpError) as error:
+                _log.info("%s did not work yet: %s", what, type(error).__name__)
+            else:
+                return
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 -- not a secret
+            pause = min(2 * pause, LONGEST_PAUSE_S)

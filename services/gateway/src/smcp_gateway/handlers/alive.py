@@ -1,0 +1,10 @@
+"""`alive`: a registry asks whether a session still lives here (`registry_contract`)."""
+
+from smcp_bus.dispatch_types import Call
+from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
+from smcp_gateway.session import Sessions
+
+
+async def alive(request: AliveQuestion, call: Call, *, sessions: Sessions) -> AliveAnswer:
+    """Whether that session is connected, and a member or about to be one."""
+    return AliveAnswer(session=sessions.holds(request.session))

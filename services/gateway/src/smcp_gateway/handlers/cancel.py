@@ -1,0 +1,24 @@
+"""`server:tool_call_cancel`: the broadcast that the registry makes of it is the delivery."""
+
+import asyncio
+
+import orjson
+
+from smcp_bus.dispatch_types import Call
+from smcp_bus.registry_client import RegistryClient
+from smcp_gateway.calls import CallTable
+from smcp_proto.schemas import AgentCallData
+
+
+async def cancel(request: AgentCallData, call: Call, *, registry: RegistryClient, calls: CallTable) -> None:
+    """Tell the office; a call of the same name that waits here is settled by its Computer, or soon after by us.
+
+    Raises:
+        Unavailable: no registry answers; the call goes on.
+    """
+    caller = call.caller
+    assert caller.office is not None
+    assert caller.name is not None
+    body = call.raw or orjson.dumps(call.payload)
+    await registry.tell(caller.office, "agent", caller.name, call.row.verb, body, req_id=request.req_id)
+    calls.cancel(caller.session, request.req_id, now=asyncio.get_running_loop().time())

@@ -1,0 +1,20 @@
+"""`server:join_office` (events.txt, room events)."""
+
+import orjson
+
+from smcp_bus.dispatch_types import Call
+from smcp_gateway.memberships import Memberships
+from smcp_gateway.session import Sessions
+from smcp_proto.schemas import EnterOfficeReq
+
+
+async def join_office(request: EnterOfficeReq, call: Call, *, sessions: Sessions, memberships: Memberships) -> None:
+    """Make the caller a member of the office; in its own office already: nothing happens.
+
+    Raises:
+        NotAllowed: the place is another's; an Agent is in another office; the connection has another role or name.
+        Unavailable: it cannot be decided now.
+    """
+    session = sessions.get(call.caller.session)
+    if session is not None:
+        await memberships.join(session, request, call.raw or orjson.dumps(call.payload), call.req_id)

@@ -1,0 +1,23 @@
+"""`server:list_room` (events.txt, room events): a question to the registry."""
+
+from smcp_bus.dispatch_types import Call, RawJson
+from smcp_bus.registry_client import RegistryClient
+from smcp_gateway.session import Sessions
+from smcp_proto.errors import NotInOffice
+from smcp_proto.schemas import ListRoomReq
+
+
+async def list_room(request: ListRoomReq, call: Call, *, sessions: Sessions, registry: RegistryClient) -> RawJson:
+    """The members of the caller's office, the caller among them.
+
+    Raises:
+        NotInOffice: it has just left.
+        Unavailable: no registry answers.
+    """
+    session = sessions.get(call.caller.session)
+    membership = session.membership if session is not None else None
+    if session is None or membership is None or session.role is None or session.name is None:
+        raise NotInOffice("not in an office")
+    body = request.model_dump_json(exclude_unset=True).encode()
+    reply = await registry.list_room(membership.office, session.role, session.name, body, after=membership.revision)
+    return RawJson(reply)

@@ -1,0 +1,155 @@
+"""`client:*`: the event goes to the Computer that it names, and its answer comes back.
+
+Nobody is looked up before a call: who answers on the subject is the Computer. Only where nobody does is the registry
+asked, once.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+from pydantic import BaseModel
+
+from smcp_bus import subjects
+from smcp_bus.bus import Bus, Headers, Reply
+from smcp_bus.dispatch_types import Call, RawJson
+from smcp_bus.errors import BusError, NoResponder, RequestTimedOut
+from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID
+from smcp_bus.registry_client import RegistryClient, to_error
+from smcp_bus.tracing import configured, send_span
+from smcp_gateway.call_watch import ask_from
+from smcp_gateway.calls import NOT_SENT, CallTable, PendingCall
+from smcp_proto.catalog_row import TimeClass
+from smcp_proto.errors import Internal, Malformed, NotFound, SmcpError, TimedOut, Unavailable
+
+RETRY_S: Final = 5.0
+"""How long a member that nobody answers for is tried again, at most (seconds)."""
+FIRST_PAUSE_S: Final = 0.02
+LONGEST_PAUSE_S: Final = 0.4
+
+TimedOutCall = Callable[[PendingCall], None]
+
+
+class Relay:
+    """Args:
+    timed_out: told of each call that timed out here, so that its Computer stops it; must not block.
+    move_s: how long a member that moves is waited for, at most (seconds).
+    """
+
+    def __init__(
+        self, bus: Bus, registry: RegistryClient, calls: CallTable, timed_out: TimedOutCall, *, move_s: float
+    ) -> None:
+        self._bus = bus
+        self._registry = registry
+        self._calls = calls
+        self._timed_out = timed_out
+        self._move_s = move_s
+        self._traced = configured()
+        self._loop = asyncio.get_running_loop()
+
+    async def __call__(self, request: BaseModel, call: Call) -> RawJson:
+        """Relay one request.
+
+        Raises:
+            SmcpError: what the Computer answered; NotFound: no such Computer in the office; TimedOut; Unavailable
+                (`details.may_have_run`); Internal: the Computer's answer is not JSON.
+        """
+        caller = call.caller
+        assert caller.office is not None
+        assert caller.name is not None
+        pending = PendingCall(
+            session=caller.session,
+            office=caller.office,
+            computer=_target(request),
+            agent=caller.name,
+            req_id=call.req_id,
+            tracked=call.row.time_class is TimeClass.CALL,
+        )
+        return await self._calls.run(pending, lambda: self._relay(pending, call))
+
+    async def _relay(self, pending: PendingCall, call: Call) -> RawJson:
+        if not self._traced:
+            return await self._ask(pending, call, {})
+        with send_span(call.row.verb, pending.office, call.req_id) as headers:
+            return await self._ask(pending, call, headers)
+
+    async def _ask(self, pending: PendingCall, call: Call, headers: dict[str, str]) -> RawJson:
+        if "req_id" not in call.payload:
+            headers[REQ_ID] = call.req_id
+        subject = subjects.client(pending.office, pending.computer, call.row.verb)
+        body = call.raw if call.raw is not None else orjson.dumps(call.payload)
+        try:
+            reply = await self._send(subject, body, headers, pending, call.deadline)
+            if reply is None:
+                reply = await self._try_again(subject, body, headers, pending, call.deadline)
+        except RequestTimedOut:
+            self._timed_out(pending)
+            raise TimedOut("the Computer did not answer in time") from None
+        return _checked(reply)
+
+    async def _send(
+        self, subject: str, body: bytes, headers: Headers, pending: PendingCall, deadline: float
+    ) -> Reply | None:
+        """None: nobody ran it."""
+        now = self._loop.time()
+        if now >= deadline:
+            raise RequestTimedOut
+        pending.ask_from = ask_from(now, len(body))
+        try:
+            reply = await self._bus.request(subject, body, timeout=deadline - now, headers=headers)
+        except NoResponder:
+            pending.ask_from = NOT_SENT
+            return None
+        pending.ask_from = NOT_SENT
+        return None if NOT_RUN in reply.headers else reply
+
+    async def _try_again(
+        self, subject: str, body: bytes, headers: Headers, pending: PendingCall, deadline: float
+    ) -> Reply:
+        began = self._loop.time()
+        patience = min(began + RETRY_S, deadline)
+        try:
+            found = await self._registry.find(
+                pending.office, "agent", pending.agent, pending.computer, timeout=max(patience - began, 0.001)
+            )
+        except (SmcpError, BusError):
+            raise _not_available() from None
+        if not found.member:
+            raise NotFound("no such Computer in this office", details={"computer": pending.computer})
+        if found.moving:
+            patience = min(began + max(RETRY_S, self._move_s), deadline)
+        pause = FIRST_PAUSE_S
+        while (left := patience - self._loop.time()) > 0:
+            await asyncio.sleep(min(left, pause * random.uniform(0.5, 1.5)))  # noqa: S311 -- not a secret
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+            reply = await self._send(subject, body, headers, pending, deadline)
+            if reply is not None:
+                return reply
+        raise _not_available()
+
+
+def _not_available() -> Unavailable:
+    return Unavailable("the Computer is not available now", details={"may_have_run": False})
+
+
+def _target(request: Any) -> str:
+    name = getattr(request, "computer", None) or getattr(request, "computerId", None)
+    if not isinstance(name, str):
+        raise Malformed(
+            "computerId: asking all Computers at once is not supported yet",
+            details={"field": "computerId", "reason": "is missing"},
+        )
+    return name
+
+
+def _checked(reply: Reply) -> RawJson:
+    """The answer as it goes on. A Computer must not be able to break the Agent's connection with what is no JSON."""
+    if ERROR in reply.headers:
+        raise to_error(reply)
+    try:
+        orjson.loads(reply.body)
+    except orjson.JSONDecodeError:
+        raise Internal("the Computer's answer is not JSON") from None
+    return RawJson(reply.body)

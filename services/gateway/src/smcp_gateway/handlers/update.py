@@ -1,0 +1,21 @@
+"""`server:update_*`: what a Computer tells its office; the registry makes the notification of it."""
+
+import orjson
+from pydantic import BaseModel
+
+from smcp_bus.dispatch_types import Call
+from smcp_bus.registry_client import RegistryClient
+
+
+async def update(request: BaseModel, call: Call, *, registry: RegistryClient) -> None:
+    """Pass the event on as it came.
+
+    Raises:
+        Unavailable: no registry answers.
+    """
+    caller = call.caller
+    assert caller.office is not None
+    assert caller.role is not None
+    assert caller.name is not None
+    body = call.raw or orjson.dumps(call.payload)
+    await registry.tell(caller.office, caller.role, caller.name, call.row.verb, body, req_id=call.req_id)

@@ -1,0 +1,207 @@
+"""Sessions become members of offices and cease to be: what the gateway does beside the registry's decision."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Final
+
+import orjson
+
+from smcp_bus.errors import BusError, ConnectionLost, TransferFailed
+from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_contract import Claim
+from smcp_gateway.errands import Errands
+from smcp_gateway.offices import Office, Offices
+from smcp_gateway.session import Membership, Session
+from smcp_proto.errors import NotAllowed, NotInOffice, SmcpError, Unavailable
+from smcp_proto.schemas import EnterOfficeReq
+
+AGENTS_DO_NOT_SWITCH: Final = "an Agent that is in an office joins no other; leave it first"
+
+Generation = Callable[[], int]
+
+
+class Memberships:
+    """Args:
+    generation: how often the connection to NATS has come back.
+    """
+
+    def __init__(self, registry: RegistryClient, offices: Offices, errands: Errands, generation: Generation) -> None:
+        self._registry = registry
+        self._offices = offices
+        self._errands = errands
+        self._generation = generation
+
+    async def join(self, session: Session, request: EnterOfficeReq, body: bytes, req_id: str) -> None:
+        """Make `session` a member, or leave everything as it was.
+
+        Raises:
+            NotAllowed: the place is another's, or an Agent would switch.
+            Unavailable, BusError: it cannot be decided now.
+        """
+        present = session.membership
+        if present is not None and present.office == request.office_id:
+            return
+        if present is not None and session.role == "agent":
+            raise NotAllowed(AGENTS_DO_NOT_SWITCH, details={"field": "office_id"})
+        office = await self._offices.hold(request.office_id)
+        office.expect(session)
+        session.joining = True
+        generation = self._generation()
+        claim = self._claim(session, request, announce=present is None)
+        claimed = False
+        try:
+            joined = await self._registry.join(office.name, request.role, request.name, claim, body, req_id=req_id)
+            claimed = True
+            if present is not None:
+                claim = await self._switch(session, present, request, claim, body)
+        except BaseException as error:
+            office.give_up(session)
+            session.joining = False
+            if claimed or _may_have_run(error):
+                self._undo(office, request, claim)
+            else:
+                await self._offices.release(office)
+            raise
+        await self._admit(session, request, office, Membership(office.name, joined.revision, claim, generation))
+
+    async def leave(self, session: Session, office_id: str, req_id: str) -> None:
+        """End the membership of `session`.
+
+        Raises:
+            NotInOffice: it is not in that office.
+            Unavailable, BusError: it cannot be done now; it stays a member.
+        """
+        membership = session.membership
+        if membership is None or membership.office != office_id or session.role is None or session.name is None:
+            raise NotInOffice("not in this office", details={"field": "office_id"})
+        with suppress(NotInOffice):  # the registry has let it go already
+            await self._registry.leave(office_id, session.role, session.name, membership.claim, req_id=req_id)
+        await self._forget(session, membership)
+
+    def gone(self, session: Session, cancelled: Sequence[str] = ()) -> None:
+        """The client has disconnected: its membership ends, as soon as the registry can be told.
+
+        Args:
+            cancelled: `req_id` of each call of it that was still running; their Computers are told first.
+        """
+        membership = session.membership
+        if membership is None:
+            return
+        session.membership = None
+        office = self._offices.get(membership.office)
+        if office is not None:
+            office.remove(session)
+
+        async def end() -> None:
+            for req_id in cancelled:
+                await self._cancel(session, membership, req_id)
+            await self._end(session, membership, office)
+
+        self._errands.until_done("telling of a member that left", end)
+
+    async def _cancel(self, session: Session, membership: Membership, req_id: str) -> None:
+        if session.role == "agent" and session.name is not None:
+            body = orjson.dumps({"agent": session.name, "req_id": req_id})
+            await self._registry.tell(membership.office, "agent", session.name, "tool_call_cancel", body)
+
+    async def lost(self, session: Session) -> None:
+        """The registry has given the place to another: the membership is over already."""
+        if session.membership is not None:
+            await self._forget(session, session.membership)
+
+    async def seed(self, office: Office, session: Session) -> None:
+        """Learn who was in the office when the first member came, so that a comparison finds only what is new."""
+        membership = session.membership
+        if office.picture.known or membership is None or session.role is None or session.name is None:
+            return
+        room = await self._registry.room(
+            office.name, session.role, session.name, after=membership.revision, req_id=uuid.uuid4().hex
+        )
+        office.picture.learn((member.role, member.name) for member in room.sessions if member.role and member.name)
+
+    async def _switch(
+        self, session: Session, old: Membership, request: EnterOfficeReq, claim: Claim, body: bytes
+    ) -> Claim:
+        """The new place is claimed, and nobody was told: give the old one up, then have the new one announced."""
+        await self.leave(session, old.office, "")
+        announced = claim.model_copy(update={"announce": True})
+
+        async def announce() -> None:
+            await self._registry.join(request.office_id, request.role, request.name, announced, body)
+
+        try:
+            await announce()
+        except (BusError, Unavailable):
+            self._errands.until_done("announcing a switch", announce)  # there is no way back to the old office
+        return announced
+
+    async def _admit(self, session: Session, request: EnterOfficeReq, office: Office, membership: Membership) -> None:
+        session.joining = False
+        session.role, session.name = request.role, request.name
+        session.membership = membership
+        await office.admit(session, membership)
+        if session.closed:
+            self.gone(session)
+        elif not office.picture.known:
+            self._errands.once("learning who is in an office", lambda: self.seed(office, session))
+
+    async def _forget(self, session: Session, membership: Membership) -> None:
+        if session.membership is not membership:
+            return  # it disconnected meanwhile: `gone` has seen to it
+        session.membership = None
+        office = self._offices.get(membership.office)
+        if office is not None:
+            office.remove(session)
+            await self._offices.release(office)
+
+    async def _end(self, session: Session, membership: Membership, office: Office | None) -> None:
+        assert session.role is not None
+        assert session.name is not None
+        with suppress(NotInOffice):  # somebody has the place already, or the lease had run out
+            await self._registry.leave(membership.office, session.role, session.name, membership.claim)
+        if office is not None:
+            await self._offices.release(office)
+
+    def _undo(self, office: Office, request: EnterOfficeReq, claim: Claim) -> None:
+        """A claim of which nobody knows whether it was granted is given up again."""
+
+        async def undo() -> None:
+            with suppress(NotInOffice):  # it was not granted
+                await self._registry.leave(office.name, request.role, request.name, claim)
+            await self._offices.release(office)
+
+        self._errands.until_done("giving up a claim", undo)
+
+    def _claim(self, session: Session, request: EnterOfficeReq, *, announce: bool) -> Claim:
+        capabilities = request.capabilities
+        return Claim(
+            session=session.id,
+            credential=self._registry.credential,
+            process=self._registry.process,
+            incarnation=uuid.uuid4().hex,
+            identity=unauthenticated_identity(request),
+            a2c_version=session.a2c_version,
+            announce=announce,
+            capabilities=capabilities.model_dump(exclude_unset=True) if capabilities is not None else None,
+        )
+
+
+def unauthenticated_identity(request: EnterOfficeReq) -> str:
+    """Who a client is that nobody has authenticated: its office, role and name."""
+    return blake2b(orjson.dumps([request.office_id, request.role, request.name]), digest_size=16).hexdigest()
+
+
+def _may_have_run(error: BaseException) -> bool:
+    match error:
+        case Unavailable(details=details):
+            return bool(details.get("may_have_run"))
+        case SmcpError():
+            return False
+        case ConnectionLost() | TransferFailed():
+            return True
+        case Exception():
+            return False
+        case _:
+            return True  # cancelled in the middle

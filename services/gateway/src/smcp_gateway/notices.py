@@ -1,0 +1,78 @@
+"""Notifications as they come from the bus."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from smcp_bus import subjects
+from smcp_bus.bus import Incoming
+from smcp_bus.headers import EPOCH
+from smcp_gateway.picture import MemberKey
+from smcp_proto import catalog
+from smcp_proto.ids import Role
+from smcp_proto.names import check_name
+
+ENTER = "enter_office"
+LEAVE = "leave_office"
+CANCEL = "tool_call_cancel"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One notification: its event, its JSON as it came, and the member that it is about."""
+
+    event: str
+    body: bytes
+    about: MemberKey | None
+    """Who caused it, and is not told."""
+    epoch: int | None = None
+    """Of an enter or a leave."""
+
+    @property
+    def entered(self) -> bool:
+        return self.event == "notify:enter_office"
+
+
+def read_notice(incoming: Incoming) -> Notice:
+    """Read what the registry published.
+
+    Raises:
+        ValueError: it is none of the catalog's notifications, or not an object.
+    """
+    verb = subjects.verb_of(incoming.subject)
+    row = catalog.by_verb("notify", verb)
+    if row is None:
+        raise ValueError(f"{verb} is no notification")
+    payload: Any = orjson.loads(incoming.body)
+    if not isinstance(payload, dict):
+        raise ValueError(f"{verb} carries no object")  # noqa: TRY004 -- the content is wrong, not the code
+    about = _about(payload)
+    if verb not in {ENTER, LEAVE}:
+        return Notice(row.event, incoming.body, about)
+    if about is None:
+        raise ValueError(f"{verb} names no member")
+    return Notice(row.event, incoming.body, about, int(incoming.headers.get(EPOCH, "")))
+
+
+def presence(office: str, member: MemberKey, *, entered: bool) -> Notice:
+    """The notification of an enter or leave that this gateway found out itself."""
+    role, name = member
+    event = "notify:enter_office" if entered else "notify:leave_office"
+    return Notice(event, orjson.dumps({"office_id": office, role: name}), member)
+
+
+def updates(computer: str) -> list[Notice]:
+    """What may have changed at a Computer while nothing was heard."""
+    body = orjson.dumps({"computer": computer})
+    about: MemberKey = ("computer", computer)
+    return [Notice(f"notify:{verb}", body, about) for verb in ("update_config", "update_tool_list")]
+
+
+def _about(payload: dict[str, Any]) -> MemberKey | None:
+    roles: tuple[tuple[str, Role], ...] = (("computer", "computer"), ("computerId", "computer"), ("agent", "agent"))
+    for field, role in roles:
+        name = payload.get(field)
+        if isinstance(name, str):
+            return role, check_name(name)
+    return None

@@ -1,0 +1,161 @@
+"""The offices of which this gateway holds members: what is heard there, and who is told.
+
+A replica listens to an office only while it holds a member of it, or somebody is about to become one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Final
+
+from smcp_bus import subjects
+from smcp_bus.bus import Bus, Incoming, Subscription
+from smcp_gateway.notices import Notice, presence, read_notice, updates
+from smcp_gateway.picture import MemberKey, Picture
+from smcp_gateway.session import Membership, Session
+
+_log: Final = logging.getLogger("smcp_gateway.offices")
+
+Tell = Callable[[Iterable[Session], str, bytes], Awaitable[None]]
+"""Emit an event with that JSON to those sessions."""
+
+
+class Office:
+    """One office: its members here, those on their way in, and the picture that they have of it."""
+
+    def __init__(self, name: str, tell: Tell) -> None:
+        self.name = name
+        self.picture = Picture()
+        self.members: dict[Session, Membership] = {}
+        self.compared = -1
+        """Members of generations before this one were told the last comparison."""
+        self.holders = 0
+        self.subscription: Subscription | None = None
+        self.lock = asyncio.Lock()
+        self._arriving: dict[Session, list[Notice]] = {}
+        self._tell = tell
+
+    def expect(self, session: Session) -> None:
+        """`session` asks to join: keep for it what is heard from now on."""
+        self._arriving[session] = []
+
+    def give_up(self, session: Session) -> None:
+        """`session` does not become a member after all."""
+        self._arriving.pop(session, None)
+
+    async def admit(self, session: Session, membership: Membership) -> None:
+        """`session` is a member now; it is told what was heard since its join."""
+        missed = self._arriving.pop(session, [])
+        self.members[session] = membership
+        for notice in missed:
+            if notice.epoch is None or notice.epoch > _own_epoch(membership):
+                await self._pass_on([session], notice)
+
+    def remove(self, session: Session) -> None:
+        self.members.pop(session, None)
+
+    async def hear(self, incoming: Incoming) -> None:
+        """A notification of the registry."""
+        try:
+            notice = read_notice(incoming)
+        except ValueError as error:
+            _log.warning("a notification that cannot be read: %s", type(error).__name__)
+            return
+        for missed in self._arriving.values():
+            missed.append(notice)
+        if notice.epoch is None or notice.about is None:
+            await self._pass_on(self.members, notice)
+            return
+        news = self.picture.event(notice.about, entered=notice.entered, epoch=notice.epoch)
+        if news is None:
+            return
+        epoch = notice.epoch
+        await self._pass_on(
+            [
+                session
+                for session, membership in self.members.items()
+                if epoch > _own_epoch(membership) and not (news.told_already and membership.generation < self.compared)
+            ],
+            notice,
+        )
+
+    async def compare(self, members: Iterable[MemberKey], generation: int) -> None:
+        """The registry's list after the connection was down: tell those who were members before what they missed.
+
+        Args:
+            generation: of the connection that came back; who joined since then has missed nothing.
+        """
+        if not self.picture.known:
+            self.picture.learn(members)
+            return
+        difference = self.picture.compare(members)
+        self.compared = generation
+        told = [session for session, membership in self.members.items() if membership.generation < generation]
+        for member in difference.left:
+            await self._pass_on(told, presence(self.name, member, entered=False))
+        for member in difference.entered:
+            await self._pass_on(told, presence(self.name, member, entered=True))
+        for role, name in difference.stayed:
+            if role == "computer":
+                for notice in updates(name):
+                    await self._pass_on(told, notice)
+
+    async def _pass_on(self, sessions: Iterable[Session], notice: Notice) -> None:
+        about = notice.about
+        told = [session for session in sessions if about is None or not session.is_(*about)]
+        if told:
+            await self._tell(told, notice.event, notice.body)
+
+
+class Offices:
+    """All offices that are held here."""
+
+    def __init__(self, bus: Bus, tell: Tell) -> None:
+        self._bus = bus
+        self._tell = tell
+        self._offices: dict[str, Office] = {}
+
+    def __len__(self) -> int:
+        return len(self._offices)
+
+    def __iter__(self) -> Iterator[Office]:
+        return iter(list(self._offices.values()))
+
+    def get(self, name: str) -> Office | None:
+        return self._offices.get(name)
+
+    async def hold(self, name: str) -> Office:
+        """The office, listened to: the server knows the subscription when this returns. Each needs one `release`.
+
+        Raises:
+            BusError: it cannot be listened to now; then it is not held.
+        """
+        office = self._offices.get(name)
+        if office is None:
+            office = self._offices[name] = Office(name, self._tell)
+        office.holders += 1
+        try:
+            async with office.lock:
+                if office.subscription is None:
+                    office.subscription = await self._bus.listen(subjects.notify_all(name), office.hear)
+        except BaseException:
+            await self.release(office)
+            raise
+        return office
+
+    async def release(self, office: Office) -> None:
+        """Stop listening when this was the last that held it."""
+        office.holders -= 1
+        if office.holders:
+            return
+        if self._offices.get(office.name) is office:
+            del self._offices[office.name]
+        async with office.lock:
+            subscription, office.subscription = office.subscription, None
+        if subscription is not None:
+            await subscription.drain()
+
+
+def _own_epoch(membership: Membership) -> int:
+    """The epoch of the member's own enter: what is newer came after it."""
+    return 2 * membership.revision + 1

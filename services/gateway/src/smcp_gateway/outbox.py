@@ -1,0 +1,84 @@
+"""What waits to be written to one client: counted, bounded, and handed out in portions."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+PORTION: Final = 16
+"""Packets that the writer gets at once: clients refuse a polling response of more than 16 packets."""
+
+ROOMY: Final = 1024 * 1024
+"""Bytes in the outbox up to which a large message may join them."""
+
+
+class Outbox(asyncio.Queue[Any]):
+    """engine.io's queue of packets to one client.
+
+    `put` never waits: small messages (pings, notifications) are always taken until `limit` bytes wait, and then the
+    client is cut off, since it does not read. Who has a large message waits for `room` first.
+
+    Args:
+        limit: bytes.
+        cut_off: called once, when the limit is passed.
+    """
+
+    def __init__(self, limit: int, cut_off: "Callable[[Outbox], None]") -> None:
+        super().__init__()
+        self._limit = limit
+        self._cut_off: Callable[[Outbox], None] | None = cut_off
+        self._bytes = 0
+        self._handed_out = 0
+        self._roomy = asyncio.Event()
+        self._roomy.set()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that wait (characters of text packets: close enough for a bound)."""
+        return self._bytes
+
+    async def room(self) -> None:
+        """Return when a large message may be put: the client has read most of what was sent before, or is gone."""
+        while self._bytes > ROOMY and self._cut_off is not None:
+            await self._roomy.wait()  # the one that goes first fills it again: look again
+
+    def release(self) -> None:
+        """Nobody reads any more: let everybody go who waits for room."""
+        self._cut_off = None
+        self._roomy.set()
+
+    async def get(self) -> Any:
+        self._handed_out = 0
+        return await super().get()
+
+    def get_nowait(self) -> Any:
+        # The writer empties the queue with `get_nowait` after each `get`: this is where its portion ends.
+        if self._handed_out >= PORTION:
+            raise asyncio.QueueEmpty
+        packet = super().get_nowait()
+        self._handed_out += 1
+        return packet
+
+    def _init(self, maxsize: int) -> None:
+        self._queue: deque[Any] = deque()
+
+    def _put(self, item: Any) -> None:
+        self._queue.append(item)
+        self._bytes += _size(item)
+        if self._bytes > ROOMY and self._cut_off is not None:
+            self._roomy.clear()
+        if self._bytes > self._limit and self._cut_off is not None:
+            cut_off, self._cut_off = self._cut_off, None
+            cut_off(self)
+
+    def _get(self) -> Any:
+        item = self._queue.popleft()
+        self._bytes -= _size(item)
+        if self._bytes <= ROOMY:
+            self._roomy.set()
+        return item
+
+
+def _size(packet: Any) -> int:
+    data = getattr(packet, "data", None)
+    return len(data) if isinstance(data, str | bytes) else 0

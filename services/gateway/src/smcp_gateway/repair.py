@@ -1,0 +1,168 @@
+"""After the connection to NATS was down: the gateway's members are asserted, and told what they missed.
+
+Nothing that was announced meanwhile came here, and the registry may have let members go. So the lease is renewed, all
+members are asserted, those whose place is another's now are sent away, and for each office the registry's list is
+compared with what its members here know.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from smcp_bus.bus import Connection
+from smcp_bus.errors import BusError
+from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_contract import AssertedMember, Assertion, AssertOutcome, LeaseRenewal, Member
+from smcp_gateway.memberships import Memberships
+from smcp_gateway.offices import Office, Offices
+from smcp_gateway.session import Membership, Session, Sessions
+from smcp_proto.errors import NotInOffice, SmcpError, Unavailable
+
+BATCH: Final = 500
+AT_ONCE: Final = 16
+PAUSE_S: Final = 0.2
+LONGEST_PAUSE_S: Final = 2.0
+
+_log: Final = logging.getLogger("smcp_gateway.repair")
+
+
+class Generations:
+    """Counts how often this gateway may have missed something."""
+
+    def __init__(self) -> None:
+        self.current = 0
+        self._wanted = asyncio.Event()
+        self._down = False
+
+    def on_connection(self, connection: Connection) -> None:
+        """The bus's watcher."""
+        match connection:
+            case Connection.DOWN:
+                self._down = True
+            case Connection.UP if not self._down:
+                pass
+            case _:
+                self._down = False
+                self.current += 1
+                self._wanted.set()
+
+    def want(self) -> None:
+        """Repair although the connection stood: the lease had run out."""
+        self._wanted.set()
+
+    async def wanted(self) -> int:
+        """Wait until there is something to repair; returns the generation that comes out of it."""
+        await self._wanted.wait()
+        self._wanted.clear()
+        return self.current
+
+
+class Repair:
+    """Args:
+    describe: what goes with the renewal of the lease.
+    hang_up: closes a client's connection, saying why in the log.
+    """
+
+    def __init__(
+        self,
+        registry: RegistryClient,
+        sessions: Sessions,
+        offices: Offices,
+        memberships: Memberships,
+        generations: Generations,
+        *,
+        describe: Callable[[], LeaseRenewal],
+        hang_up: Callable[[Session, str], Awaitable[None]],
+    ) -> None:
+        self._registry = registry
+        self._sessions = sessions
+        self._offices = offices
+        self._memberships = memberships
+        self._generations = generations
+        self._describe = describe
+        self._hang_up = hang_up
+
+    async def run(self) -> None:
+        """Repair whenever it is wanted, until cancelled; what does not work is tried again."""
+        pause = PAUSE_S
+        while True:
+            generation = await self._generations.wanted()
+            try:
+                await self._repair(generation)
+            except (BusError, SmcpError) as error:
+                _log.warning("the offices are not repaired yet: %s", type(error).__name__)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+                self._generations.want()
+            else:
+                pause = PAUSE_S
+
+    async def _repair(self, generation: int) -> None:
+        await self._registry.renew_lease(self._describe())
+        members = [(session, session.membership) for session in self._sessions.members() if session.membership]
+        for start in range(0, len(members), BATCH):
+            await self._assert(members[start : start + BATCH])
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def compare(office: Office) -> None:
+            async with limit:
+                await self._compare(office, generation)
+
+        outcomes = await asyncio.gather(*(compare(office) for office in self._offices), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        _log.info("repaired", extra={"members": len(members), "offices": len(outcomes)})
+
+    async def _assert(self, members: list[tuple[Session, Membership]]) -> None:
+        assertion = Assertion(members=[_member(session, membership) for session, membership in members])
+        result = await self._registry.assert_members(assertion)
+        open_questions = 0
+        for (session, membership), asserted in zip(members, result.members, strict=True):
+            if session.membership is membership:
+                open_questions += await self._settle(session, membership, asserted)
+        if open_questions:
+            raise Unavailable(f"{open_questions} members could not be asserted yet")
+
+    async def _settle(self, session: Session, membership: Membership, asserted: AssertedMember) -> bool:
+        """True: it is to be asked again."""
+        match asserted.outcome:
+            case AssertOutcome.UNAVAILABLE:
+                return True
+            case AssertOutcome.REFUSED:
+                await self._memberships.lost(session)
+                await self._hang_up(session, asserted.why or "its place is another's now")
+            case AssertOutcome.CLAIMED:
+                membership.revision = asserted.revision
+            case AssertOutcome.UNCHANGED:
+                pass
+        return False
+
+    async def _compare(self, office: Office, generation: int) -> None:
+        asker = next(iter(office.members.items()), None)
+        if asker is None or office.compared >= generation:
+            return
+        session, membership = asker
+        if session.role is None or session.name is None:
+            return
+        office.picture.ask()
+        after = max(membership.revision, office.picture.revision)
+        try:
+            room = await self._registry.room(
+                office.name, session.role, session.name, after=after, req_id=uuid.uuid4().hex
+            )
+        except NotInOffice:
+            if session in office.members:
+                raise Unavailable("the registry's view is behind") from None
+            return
+        await office.compare(
+            [(member.role, member.name) for member in room.sessions if member.role and member.name], generation
+        )
+
+
+def _member(session: Session, membership: Membership) -> Member:
+    assert session.role is not None
+    assert session.name is not None
+    return Member(office=membership.office, role=session.role, name=session.name, claim=membership.claim)

@@ -1,0 +1,91 @@
+"""What the gateway knows of one connected client."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from smcp_bus.dispatch_types import Caller
+from smcp_bus.registry_contract import Claim
+from smcp_proto.ids import Role
+
+DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
+"""Bytes that a client takes that says nothing: aiohttp's default. A larger message would close its socket."""
+
+
+@dataclass(slots=True)
+class Membership:
+    """The office that a session is in."""
+
+    office: str
+    revision: int
+    """Of the member's own record: it is told of enters and leaves after that."""
+    claim: Claim
+    generation: int
+    """How often this gateway's connection had come back when it joined (see `repair`)."""
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One connection of one client to the namespace.
+
+    `role` and `name` are None until it has joined an office, and stay from then on.
+    """
+
+    id: str
+    engine_id: str
+    max_message: int = DEFAULT_MAX_MESSAGE
+    a2c_version: str | None = None
+    role: Role | None = None
+    name: str | None = None
+    membership: Membership | None = None
+    joining: bool = False
+    """It is about to become a member of some office: the registry may know it as one already."""
+    closed: bool = False
+    in_flight: int = 0
+    """Events that have not been answered yet."""
+    order: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a `server:*` event is handled: they happen in the order in which they came."""
+    idle: asyncio.Event | None = None
+    """Set when the last event is answered; only there while the gateway drains."""
+
+    def caller(self) -> Caller:
+        """Who calls, for the door."""
+        membership = self.membership
+        return Caller(self.role, membership.office if membership else None, self.name, self.id)
+
+    def is_(self, role: str, name: str) -> bool:
+        return self.role == role and self.name == name
+
+
+class Sessions:
+    """All connected clients, by session id."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._sessions.values()))
+
+    def add(self, session: Session) -> None:
+        self._sessions[session.id] = session
+
+    def get(self, session_id: str) -> Session | None:
+        return self._sessions.get(session_id)
+
+    def remove(self, session_id: str) -> Session | None:
+        return self._sessions.pop(session_id, None)
+
+    def members(self) -> list[Session]:
+        """Those that are in an office."""
+        return [session for session in self._sessions.values() if session.membership is not None]
+
+    def holds(self, session_id: str | None) -> bool:
+        """Whether that session is connected and is, or is about to become, a member; None asks after the process."""
+        if session_id is None:
+            return True
+        session = self._sessions.get(session_id)
+        return session is not None and (session.membership is not None or session.joining)

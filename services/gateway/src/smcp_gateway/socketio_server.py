@@ -1,0 +1,148 @@
+"""The Socket.IO face: a thin transport in front of the door.
+
+It knows sessions and packets, and nothing of what an event means: the catalog's row says which door, which size
+and which shape of acknowledgement. Every event that asks for an acknowledgement gets one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from aiohttp import web
+
+from smcp_bus.dispatch import Door, failed
+from smcp_bus.dispatch_types import Answer
+from smcp_gateway.acks import ack_argument
+from smcp_gateway.engine import NAMESPACE, Server
+from smcp_gateway.handshake import read_greeting
+from smcp_gateway.packet import EVENT_NAME, Inbound
+from smcp_gateway.session import Session, Sessions
+from smcp_proto import catalog
+from smcp_proto.catalog_row import Row, SizeClass
+from smcp_proto.errors import Malformed, RateLimited, SmcpError, TooLarge, Unavailable
+
+SMALL_BYTES: Final = 64 * 1024
+"""What a request of `SizeClass.SMALL` may have."""
+LARGE_REPLY: Final = 64 * 1024
+"""Bytes from which a reply waits until the client has read what was sent before."""
+HEADROOM: Final = 64 * 1024
+"""What a message may have above the limit of a payload, so that 413 can be said."""
+WAITING_BYTES: Final = 8 * 1024 * 1024
+"""What may wait for a client beside one largest message; a client that leaves more unread is cut off."""
+MAX_IN_FLIGHT: Final = 4096
+"""Events of one client that may be unanswered at a time; above it 429."""
+
+_log: Final = logging.getLogger("smcp_gateway.socketio_server")
+
+DoorFor = Callable[[Row], Door]
+Gone = Callable[[Session], None]
+
+
+class SocketIoServer:
+    """Args:
+    door_for: the door behind which the row's handler is.
+    gone: told of every session that has ended; must not block.
+    max_payload: bytes that a request or reply may have.
+    """
+
+    def __init__(self, sessions: Sessions, door_for: DoorFor, gone: Gone, *, max_payload: int) -> None:
+        self._sessions = sessions
+        self._door_for = door_for
+        self._gone = gone
+        self._max_payload = max_payload
+        self._draining = False
+        self._server = Server(max_message=max_payload + HEADROOM, outbox_limit=max_payload + WAITING_BYTES)
+        self._server.handle("connect", self._on_connect)
+        self._server.handle("disconnect", self._on_disconnect)
+        self._server.handle(EVENT_NAME, self._on_event)
+
+    def attach(self, app: web.Application) -> None:
+        """Answer `/socket.io/` of `app`."""
+        self._server.answer_in(app)
+
+    async def sweep(self) -> None:
+        """Close clients that do not answer pings, until cancelled."""
+        await self._server.eio.sweep()
+
+    async def tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
+        """Emit a notification to each of `sessions`; `body` is its JSON. Nobody is waited for."""
+        text = f'2{NAMESPACE},["{event}",{body.decode()}]'
+        await self._server.send_text([session.engine_id for session in sessions], text)
+
+    async def hang_up(self, session: Session, why: str) -> None:
+        """Close a client's connection; it comes back by itself if it wants."""
+        _log.info("a client is told to go: %s", why, extra={"session": session.id})
+        await self._server.eio.hang_up(session.engine_id)
+
+    async def drain(self, *, within: float) -> None:
+        """Refuse what is new; tell every client to go when its events are answered, at the latest after `within` s."""
+        self._draining = True
+        sessions = list(self._sessions)
+        try:
+            async with asyncio.timeout(within):
+                await asyncio.gather(*(self._leave_when_idle(session) for session in sessions))
+        except TimeoutError:
+            _log.warning("events were still running at the end of the drain time")
+            for session in self._sessions:
+                await self.hang_up(session, "the drain time is over")
+
+    async def _leave_when_idle(self, session: Session) -> None:
+        if session.in_flight:
+            session.idle = asyncio.Event()
+            await session.idle.wait()
+        await self.hang_up(session, "the gateway is stopping")
+
+    async def _on_connect(self, sid: str, environ: dict[str, Any], auth: object) -> None:
+        greeting = read_greeting(environ, auth)
+        engine_id: str = self._server.manager.eio_sid_from_sid(sid, NAMESPACE)
+        self._sessions.add(Session(sid, engine_id, greeting.max_message, greeting.a2c_version))
+
+    async def _on_disconnect(self, sid: str, reason: str) -> None:
+        session = self._sessions.remove(sid)
+        if session is not None:
+            session.closed = True
+            self._gone(session)
+
+    async def _on_event(self, sid: str, inbound: Inbound) -> bytes | None:
+        session = self._sessions.get(sid)
+        if session is None:
+            return None
+        session.in_flight += 1
+        try:
+            row = catalog.lookup(inbound.event)
+            answer = await self._answer(session, row, inbound)
+            argument = ack_argument(row, answer, session.max_message)
+            if len(argument) >= LARGE_REPLY and (outbox := self._server.eio.outbox(session.engine_id)) is not None:
+                await outbox.room()
+            return argument
+        finally:
+            session.in_flight -= 1
+            if session.idle is not None and not session.in_flight:
+                session.idle.set()
+
+    async def _answer(self, session: Session, row: Row | None, inbound: Inbound) -> Answer:
+        refusal = self._refusal(session, row, inbound)
+        if refusal is not None:
+            return failed(refusal.body())
+        assert row is not None
+        assert inbound.body is not None
+        door = self._door_for(row)
+        if not row.event.startswith("server:"):
+            return await door.dispatch(row, session.caller(), inbound.body)
+        async with session.order:
+            return await door.dispatch(row, session.caller(), inbound.body)
+
+    def _refusal(self, session: Session, row: Row | None, inbound: Inbound) -> SmcpError | None:
+        if row is None:
+            return Malformed(inbound.fault or "there is no such event", details={"field": ""})
+        if inbound.body is None:
+            return Malformed(inbound.fault or "the event needs one argument, an object", details={"field": ""})
+        limit = SMALL_BYTES if row.size is SizeClass.SMALL else self._max_payload
+        if len(inbound.body) > limit:
+            return TooLarge("the request is too large", details={"limit": limit, "size": len(inbound.body)})
+        if session.in_flight > MAX_IN_FLIGHT:
+            return RateLimited("too many unanswered events on this connection", details={"limit": MAX_IN_FLIGHT})
+        if self._draining:
+            return Unavailable("the gateway is stopping; connect again", details={"may_have_run": False})
+        return None
