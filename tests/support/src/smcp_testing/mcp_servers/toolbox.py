@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,6 @@ def build(name: str, log: Path | None) -> MCPServer[Any]:
     @server.tool()
     def block(seconds: float) -> str:
         """Hold up the whole server: nothing is read or answered meanwhile."""
-        import time
-
         time.sleep(seconds)
         return "back"
 

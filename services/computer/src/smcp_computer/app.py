@@ -1,0 +1,219 @@
+"""The Computer as one thing to enter: `async with open_computer(settings, bus)`."""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from smcp_bus import internal_rows
+from smcp_bus.bus import Bus
+from smcp_bus.dispatch import Door
+from smcp_bus.dispatch_types import Handler
+from smcp_bus.owner import OwnerGate
+from smcp_bus.registry_client import RegistryClient
+from smcp_bus.tracing import bus_spans
+from smcp_computer.announcing import TOOL_LIST, Announcer
+from smcp_computer.config.file import ComputerConfig, load_config
+from smcp_computer.config.inputs import InputResolver
+from smcp_computer.config.redact import shown
+from smcp_computer.confirmation import Asker, Confirmation
+from smcp_computer.handlers.alive import alive
+from smcp_computer.handlers.get_config import get_config
+from smcp_computer.handlers.get_tools import get_tools
+from smcp_computer.handlers.pending import pending
+from smcp_computer.handlers.tool_call import ToolCalls
+from smcp_computer.in_flight import InFlight, Keeping
+from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.mcp.supervisor import Limits
+from smcp_computer.membership import Membership
+from smcp_computer.settings import ComputerSettings
+from smcp_computer.subscriptions import subscribed
+from smcp_computer.tools.catalogue import Catalogue
+from smcp_service.health import Readiness
+from smcp_service.lifecycle import Background, background
+from smcp_service.logging import bind_call
+
+_log = logging.getLogger("smcp_computer")
+
+HEAD_START_S: Final = 5.0
+"""How long the MCP servers may take before the office is joined without them: an Agent that sees this Computer come
+asks for its tools at once. Those that come later are announced."""
+
+
+class ProcessBus(Bus, Protocol):
+    """A bus that says who this process is on it."""
+
+    @property
+    def process(self) -> str: ...
+
+    @property
+    def credential(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Computer:
+    """A Computer that serves."""
+
+    readiness: Readiness
+    membership: Membership
+    fleet: Fleet
+    catalogue: Catalogue
+    in_flight: InFlight
+    announcer: Announcer
+
+    async def wait_ready(self) -> None:
+        """Return once it is in its office and each enabled MCP server is ready or has failed its first start."""
+        await self.membership.joined.wait()
+        await self.fleet.wait_settled()
+
+
+@asynccontextmanager
+async def open_computer(
+    settings: ComputerSettings,
+    bus: ProcessBus,
+    *,
+    config: ComputerConfig | None = None,
+    readiness: Readiness | None = None,
+    asker: Asker | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> AsyncIterator[Computer]:
+    """Run the MCP servers of this host and answer for them in the settings' office, over `bus`.
+
+    It is entered once the subjects are served; joining goes on in the background, for as long as it takes. Leaving it
+    takes no new calls, gives the place up, waits for the calls that run (at most `drain_s`), and ends the servers.
+
+    Args:
+        config: None reads the settings' file.
+        asker: who confirms tools; None where nobody can be asked.
+        environ: for the placeholders of the configuration; None is this process's environment.
+
+    Raises:
+        ConfigError: the file cannot be used.
+        BusError: nats-server refuses the subjects, or is not there.
+    """
+    config = load_config(settings.config) if config is None else config
+    readiness = Readiness() if readiness is None else readiness
+    warn_of_what_is_not_applied(config)
+    registry = RegistryClient(bus, credential=bus.credential, process=bus.process)
+    gate = OwnerGate(bus, lease_s=settings.lease_s)
+    announcer = Announcer(registry, settings.office, settings.name, may_tell=lambda: gate.is_open)
+    fleet = Fleet(
+        config.servers.values(),
+        InputResolver(config.inputs, os.environ if environ is None else environ),
+        limits=Limits(max_message=4 * settings.max_payload, start_s=settings.start_s),
+        on_change=lambda: announcer.changed(TOOL_LIST) if catalogue.refresh() else None,
+    )
+    catalogue = Catalogue(fleet.supervisors)
+    membership = Membership(
+        bus,
+        registry,
+        gate,
+        announcer,
+        office=settings.office,
+        name=settings.name,
+        session=bus.process,
+        lease_s=settings.lease_s,
+    )
+    keeping = Keeping(results_s=settings.keep_results_s, results_bytes=settings.keep_results_bytes)
+    readiness.add("nats", lambda: None if bus.connected else "not connected")
+    readiness.add("office", lambda: membership.problem)
+    readiness.add("mcp_servers", lambda: None if fleet.settled else "starting")
+    async with background() as tasks, InFlight(keeping) as in_flight:
+        calls = ToolCalls(catalogue, in_flight, Confirmation(settings.confirm, asker), max_body=bus.max_body)
+        door = Door(
+            handlers(calls, catalogue, in_flight, config, session=bus.process),
+            tracing=bus_spans(),
+            observe=lambda call: bind_call(req_id=call.req_id, office=call.caller.office),
+        )
+        tasks.start(gate.run(), name="gate")
+        async with (
+            _running(tasks, fleet),
+            subscribed(
+                bus,
+                door,
+                gate,
+                in_flight,
+                office=settings.office,
+                name=settings.name,
+                credential=bus.credential,
+                process=bus.process,
+            ),
+            _calls_ended(in_flight, settings.drain_s),
+            _member(tasks, membership, announcer, fleet),
+        ):
+            try:
+                yield Computer(readiness, membership, fleet, catalogue, in_flight, announcer)
+            finally:
+                readiness.drain()
+
+
+@asynccontextmanager
+async def _running(tasks: Background, fleet: Fleet) -> AsyncIterator[None]:
+    running = tasks.start(fleet.run(), name="mcp servers")
+    try:
+        yield
+    finally:
+        fleet.stop()
+        await asyncio.wait([running])
+
+
+@asynccontextmanager
+async def _member(tasks: Background, membership: Membership, announcer: Announcer, fleet: Fleet) -> AsyncIterator[None]:
+    """Join, and stay; on leaving give the place up. From then on nothing new is run."""
+
+    async def join() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HEAD_START_S):
+                await fleet.wait_settled()
+        await membership.run()
+
+    tasks.start(membership.lease.run(), name="lease")
+    both = [tasks.start(join(), name="membership"), tasks.start(announcer.run(), name="announcer")]
+    try:
+        yield
+    finally:
+        for task in both:
+            task.cancel()
+        await asyncio.wait(both)
+        await membership.leave()
+
+
+@asynccontextmanager
+async def _calls_ended(in_flight: InFlight, drain_s: float) -> AsyncIterator[None]:
+    """On leaving, wait for the calls that run; those that take longer than `drain_s` are broken off."""
+    try:
+        yield
+    finally:
+        try:
+            async with asyncio.timeout(drain_s):
+                await in_flight.wait_idle()
+        except TimeoutError:
+            _log.warning("%d calls did not end within %g s and are broken off", in_flight.running, drain_s)
+        await in_flight.aclose()
+
+
+def handlers(
+    calls: ToolCalls, catalogue: Catalogue, in_flight: InFlight, config: ComputerConfig, *, session: str
+) -> Mapping[str, Handler]:
+    """The Computer's handlers by event, their dependencies bound."""
+    return {
+        "client:tool_call": calls,
+        "client:get_tools": partial(get_tools, catalogue=catalogue),
+        "client:get_config": partial(get_config, shown=shown(config)),
+        internal_rows.PENDING.event: partial(pending, in_flight=in_flight),
+        internal_rows.ALIVE.event: partial(alive, session=session),
+    }
+
+
+def warn_of_what_is_not_applied(config: ComputerConfig) -> None:
+    """`vrl` and `ret_object_mapper` are accepted, and results are not transformed yet."""
+    for name, server in config.servers.items():
+        if server.vrl is not None:
+            _log.warning("MCP server %r: its vrl program is not applied yet", name)
+        metas = [*server.tool_meta.values(), *([server.default_tool_meta] if server.default_tool_meta else [])]
+        if any(meta.ret_object_mapper is not None for meta in metas):
+            _log.warning("MCP server %r: its ret_object_mapper is shown to Agents, and not applied yet", name)

@@ -1,0 +1,149 @@
+"""Values for the placeholders of the configuration (data-structures.txt, inputs).
+
+`${input:ID}` is the environment variable `SMCP_INPUT_<ID>` (the id in upper case, what is no letter or digit as `_`),
+or the input's default; a `command` input is what its program prints. `${env:X}` is the environment variable X.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Mapping
+from typing import Final
+
+from pydantic import ValidationError
+
+from smcp_computer.config.errors import ConfigError, MissingValue
+from smcp_computer.config.placeholders import Placeholder, find_all, replace_all
+from smcp_proto.schemas.config import (
+    SERVER_CONFIG,
+    MCPServerCommandInput,
+    MCPServerConfig,
+    MCPServerInput,
+    MCPServerPickStringInput,
+)
+from smcp_proto.validation import malformed
+
+COMMAND_TIMEOUT_S: Final = 20.0
+"""How long the program of a `command` input may take, in seconds."""
+MAX_OUTPUT_BYTES: Final = 64 * 1024
+
+
+def variable_of(input_id: str) -> str:
+    """The environment variable that holds an input's value."""
+    return "SMCP_INPUT_" + re.sub(r"[^A-Z0-9]", "_", input_id.upper())
+
+
+class InputResolver:
+    """Puts values in the place of placeholders.
+
+    Args:
+        inputs: the definitions, by id.
+        environ: the environment that is asked.
+    """
+
+    def __init__(self, inputs: Mapping[str, MCPServerInput], environ: Mapping[str, str]) -> None:
+        self._inputs = inputs
+        self._environ = environ
+
+    async def resolve(self, server: MCPServerConfig) -> MCPServerConfig:
+        """`server` with its parameters' placeholders replaced.
+
+        Raises:
+            MissingValue: a value is missing, or is not one that the input allows; names the server and the input.
+            ConfigError: with the values put in, the parameters are not valid any more.
+        """
+        parameters = server.server_parameters.model_dump(exclude_unset=True)
+        wanted = dict.fromkeys(find_all(parameters))
+        if not wanted:
+            return server
+        values = {placeholder: await self._value(server.name, placeholder) for placeholder in wanted}
+        body = server.model_dump(exclude_unset=True)
+        body["server_parameters"] = replace_all(parameters, values.__getitem__)
+        try:
+            resolved: MCPServerConfig = SERVER_CONFIG.validate_python(body)
+        except ValidationError as error:
+            raise ConfigError(f"server {server.name!r}: {malformed(error).message}") from None
+        return resolved
+
+    async def _value(self, server: str, placeholder: Placeholder) -> str:
+        if placeholder.kind == "env":
+            value = self._environ.get(placeholder.name)
+            if value is None:
+                raise MissingValue(f"server {server!r}: {placeholder}: the environment variable is not set")
+            return value
+        definition = self._inputs.get(placeholder.name)
+        if definition is None:
+            raise MissingValue(f"server {server!r}: {placeholder}: no input has this id")
+        variable = variable_of(definition.id)
+        given = self._environ.get(variable)
+        if isinstance(definition, MCPServerCommandInput):
+            return given if given is not None else await self._printed(server, definition)
+        value = given if given is not None else definition.default
+        if value is None:
+            raise MissingValue(f"server {server!r}: input {definition.id!r}: set {variable}, it has no default")
+        if isinstance(definition, MCPServerPickStringInput) and value not in definition.options:
+            source = variable if given is not None else "its default"
+            options = ", ".join(map(repr, definition.options)) or "nothing"
+            raise MissingValue(
+                f"server {server!r}: input {definition.id!r}: {source} is none of its options ({options})"
+            )
+        return value
+
+    async def _printed(self, server: str, definition: MCPServerCommandInput) -> str:
+        label = f"server {server!r}: input {definition.id!r}: its program {definition.command!r}"
+        arguments = [part for key, value in (definition.args or {}).items() for part in (f"--{key}", value)]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                definition.command,
+                *arguments,
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=DEVNULL,
+                env=dict(self._environ),
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else "cannot be started"
+            raise MissingValue(f"{label}: {reason}") from None
+        try:
+            async with asyncio.timeout(COMMAND_TIMEOUT_S):
+                output = await _read_bounded(process)
+                status = await process.wait()
+        except TimeoutError:
+            raise MissingValue(f"{label} did not end within {COMMAND_TIMEOUT_S:g} s") from None
+        finally:
+            await _end(process)
+        if len(output) > MAX_OUTPUT_BYTES:
+            raise MissingValue(f"{label} printed more than {MAX_OUTPUT_BYTES} bytes")
+        if status != 0:
+            raise MissingValue(f"{label} ended with status {status}")
+        try:
+            return output.decode().strip()
+        except UnicodeDecodeError:
+            raise MissingValue(f"{label} printed what is no UTF-8 text") from None
+
+
+async def _read_bounded(process: Process) -> bytes:
+    assert process.stdout is not None
+    output = bytearray()
+    while len(output) <= MAX_OUTPUT_BYTES and (part := await process.stdout.read(8192)):
+        output += part
+    if len(output) > MAX_OUTPUT_BYTES:
+        _kill_group(process)
+    return bytes(output)
+
+
+async def _end(process: Process) -> None:
+    _kill_group(process)
+    if process.returncode is None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                await process.wait()
+
+
+def _kill_group(process: Process) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

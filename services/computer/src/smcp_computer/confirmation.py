@@ -1,0 +1,84 @@
+"""Whether a tool may run: the user's word, where it is asked for.
+
+The setting `confirm` is `ask`, `allow` or `deny`; unset it is `ask` at a terminal and `allow` where none is attached. A
+tool with `auto_apply: true` never asks; with `false` it always asks, and is refused where nobody can be asked; without,
+the setting decides.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Protocol
+
+from smcp_computer.tools.naming import ToolRef
+
+SETTING: Final = "SMCP_CONFIRM"
+
+
+class Confirm(StrEnum):
+    ASK = "ask"
+    ALLOW = "allow"
+    DENY = "deny"
+
+
+class Asker(Protocol):
+    """Somebody who can be asked."""
+
+    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> bool:
+        """Whether the tool may run. Cancelling withdraws the question."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The tool is not run. `why` is for the Agent."""
+
+    why: str
+
+
+class Decision(StrEnum):
+    RUN = "run"
+    ASK = "ask"
+
+
+def decide(setting: Confirm, auto_apply: bool | None, *, can_ask: bool) -> Decision | Refused:
+    """What the settings say, before anybody is asked. Pure."""
+    if auto_apply is True or (auto_apply is None and setting is Confirm.ALLOW):
+        return Decision.RUN
+    if auto_apply is None and setting is Confirm.DENY:
+        return Refused(f"is not allowed on this Computer ({SETTING}={setting})")
+    if can_ask:
+        return Decision.ASK
+    reason = "auto_apply is false" if auto_apply is False else f"{SETTING}={setting}"
+    return Refused(
+        f"needs the user's confirmation ({reason}), and nobody can be asked on this Computer; "
+        f"see {SETTING}, and auto_apply in its tool_meta"
+    )
+
+
+class Confirmation:
+    """Args:
+    setting: None for the default.
+    asker: None where nobody can be asked.
+    """
+
+    def __init__(self, setting: Confirm | None, asker: Asker | None) -> None:
+        self._asker = asker
+        self.setting = setting or (Confirm.ASK if asker is not None else Confirm.ALLOW)
+        self._one_at_a_time = asyncio.Lock()
+
+    async def refusal(
+        self, ref: ToolRef, *, agent: str, auto_apply: bool | None, params: Mapping[str, Any]
+    ) -> str | None:
+        """None where the tool may run, else why it may not. Asks, one question at a time, if it has to."""
+        match decide(self.setting, auto_apply, can_ask=self._asker is not None):
+            case Refused(why=why):
+                return why
+            case Decision.RUN:
+                return None
+            case _:
+                assert self._asker is not None
+                async with self._one_at_a_time:
+                    allowed = await self._asker.ask(ref, agent, params)
+                return None if allowed else "was declined by the user of this Computer"

@@ -1,0 +1,1 @@
+"""What the Computer answers: typed functions behind the door, one file each."""

@@ -1,0 +1,27 @@
+"""`notify:tool_call_cancel`: an Agent of the office does not want a call any more."""
+
+import logging
+
+from pydantic import ValidationError
+
+from smcp_bus import subjects
+from smcp_bus.bus import Incoming
+from smcp_computer.in_flight import InFlight
+from smcp_proto.schemas.base import AgentCallData
+
+_log = logging.getLogger("smcp_computer.cancelled")
+
+CANCEL_VERB = "tool_call_cancel"
+
+
+async def cancelled(incoming: Incoming, *, office: str, in_flight: InFlight) -> None:
+    """Cancel the call if it runs here; everybody in the office hears of every cancel, and other notifications too."""
+    if subjects.verb_of(incoming.subject) != CANCEL_VERB:
+        return
+    try:
+        notice = AgentCallData.model_validate_json(incoming.body)
+    except ValidationError:
+        _log.warning("a cancel that cannot be read was ignored")
+        return
+    if in_flight.cancel((office, notice.agent, notice.req_id)):
+        _log.info("a call was cancelled", extra={"req_id": notice.req_id})

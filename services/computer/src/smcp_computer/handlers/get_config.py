@@ -1,0 +1,8 @@
+"""`client:get_config`: the configuration, without what is secret in it."""
+
+from smcp_bus.dispatch_types import Call
+from smcp_proto.schemas.config import GetComputerConfigReq, GetComputerConfigRet
+
+
+async def get_config(request: GetComputerConfigReq, call: Call, *, shown: GetComputerConfigRet) -> GetComputerConfigRet:
+    return shown

@@ -1,0 +1,9 @@
+"""`client:get_tools`: the tools that can be called now."""
+
+from smcp_bus.dispatch_types import Call
+from smcp_computer.tools.catalogue import Catalogue
+from smcp_proto.schemas.tools import GetToolsReq, GetToolsRet
+
+
+async def get_tools(request: GetToolsReq, call: Call, *, catalogue: Catalogue) -> GetToolsRet:
+    return GetToolsRet(tools=list(catalogue.listing), req_id=request.req_id)

@@ -1,0 +1,232 @@
+"""The calls of this Computer: each runs once, has one answer, and can be cancelled.
+
+A call is known by `(office, agent, req_id)`. The same call again (same tool and parameters) joins the one that runs, or
+gets the result that is kept; another call under the same key is refused. Results are kept for some minutes within
+a budget of bytes; a dropped one leaves its key, so that the call never runs a second time. A cancel that arrives before
+its call leaves a tombstone. Whatever settles a call first (its result, its time, a cancel) is its answer.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Self
+
+import orjson
+
+from smcp_computer.tools import result as results
+from smcp_proto.errors import Malformed
+
+MAX_KEYS: Final = 100_000
+"""Keys of ended calls, and tombstones, at most; the oldest are forgotten first."""
+
+CallKey = tuple[str, str, str]
+"""(office, agent, req_id)"""
+
+Run = Callable[[], Awaitable[Mapping[str, Any]]]
+"""Runs the tool: its `CallToolResult` as JSON. What it raises is an error of the protocol."""
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """How long and how much is kept, in seconds and bytes."""
+
+    results_s: float = 300.0
+    results_bytes: int = 64 * 1024 * 1024
+    keys_s: float = 3900.0
+    """Longer than the longest call may take."""
+    tombstones_s: float = 120.0
+
+
+@dataclass(slots=True)
+class _Running:
+    digest: bytes
+    tool: str
+    limit: float
+    answer: "asyncio.Future[bytes]"
+    task: "asyncio.Task[None] | None" = None
+
+
+@dataclass(slots=True)
+class _Ended:
+    digest: bytes
+    forget_at: float
+    drop_at: float
+    body: bytes | None = field(repr=False)
+
+
+def encode(result: Mapping[str, Any]) -> bytes:
+    """A result as JSON; also one with numbers or strings that the fast encoder does not take."""
+    try:
+        return orjson.dumps(result)
+    except TypeError:
+        return json.dumps(result, ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def digest(tool: str, params: Mapping[str, Any]) -> bytes:
+    """What two requests have in common that ask for the same call."""
+    return hashlib.sha256(orjson.dumps([tool, params], option=orjson.OPT_SORT_KEYS)).digest()
+
+
+class InFlight:
+    """Leaving it cancels what still runs."""
+
+    def __init__(self, keeping: Keeping | None = None) -> None:
+        self._keeping = keeping or Keeping()
+        self._loop = asyncio.get_running_loop()
+        self._running: dict[CallKey, _Running] = {}
+        self._ended: OrderedDict[CallKey, _Ended] = OrderedDict()
+        self._kept: OrderedDict[CallKey, int] = OrderedDict()
+        self._kept_bytes = 0
+        self._tombstones: OrderedDict[CallKey, float] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Answer what still runs as broken off, and stop it. Idempotent."""
+        for key in list(self._running):
+            self._settle(key, results.failed("the Computer stopped while the tool ran"))
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def running(self) -> int:
+        """How many calls run now."""
+        return len(self._running)
+
+    async def wait_idle(self) -> None:
+        """Return when no call runs."""
+        await self._idle.wait()
+
+    def knows(self, key: CallKey) -> bool:
+        """Whether the call runs here, or ended here."""
+        return key in self._running or key in self._ended
+
+    async def call(self, key: CallKey, tool: str, params: Mapping[str, Any], *, limit: float, run: Run) -> bytes:
+        """Run a call, or join it, or give its kept result.
+
+        Args:
+            limit: seconds after which it is answered as timed out, and cancelled.
+            run: runs the tool; awaited in a task of its own.
+
+        Returns:
+            A `CallToolResult` as JSON.
+
+        Raises:
+            Malformed: the key was used for another call.
+            Whatever `run` raises.
+        """
+        self._tidy()
+        digest_ = digest(tool, params)
+        known = self._running.get(key) or self._ended.get(key)
+        if known is not None:
+            if known.digest != digest_:
+                raise Malformed("this req_id was used for another call", details={"field": "req_id"})
+            if isinstance(known, _Running):
+                return await asyncio.shield(known.answer)
+            return known.body if known.body is not None else encode(results.expired())
+        if key in self._tombstones:
+            return encode(results.cancelled(tool))
+        return await asyncio.shield(self._start(key, digest_, tool, limit, run).answer)
+
+    def cancel(self, key: CallKey) -> bool:
+        """Answer the call as cancelled and stop it; one that is not known yet will not run. Idempotent.
+
+        Returns:
+            Whether it ran.
+        """
+        self._tidy()
+        running = self._running.get(key)
+        if running is not None:
+            self._settle(key, results.cancelled(running.tool))
+            return True
+        if key not in self._ended:
+            self._tombstones[key] = self._loop.time() + self._keeping.tombstones_s
+            self._tombstones.move_to_end(key)
+        return False
+
+    def _start(self, key: CallKey, digest_: bytes, tool: str, limit: float, run: Run) -> _Running:
+        running = _Running(digest_, tool, limit, self._loop.create_future())
+        self._running[key] = running
+        self._idle.clear()
+        # created here, so that the task has the caller's context: its span is the parent of the tool's
+        task = asyncio.create_task(self._run(key, run), name="tool_call")
+        running.task = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        timer = self._loop.call_later(max(limit, 0.0), self._expire, key, running)
+        running.answer.add_done_callback(lambda _: timer.cancel())
+        return running
+
+    async def _run(self, key: CallKey, run: Run) -> None:
+        try:
+            self._settle(key, await run())
+        except Exception as error:  # noqa: BLE001 -- handed on to whoever awaits the call, unless it is settled
+            self._settle(key, error)
+        finally:  # a task that somebody else cancelled
+            self._settle(key, results.failed("the call was broken off on the Computer"))
+
+    def _expire(self, key: CallKey, running: _Running) -> None:
+        if self._running.get(key) is running:
+            self._settle(key, results.timed_out(running.tool, running.limit))
+
+    def _settle(self, key: CallKey, outcome: Mapping[str, Any] | Exception) -> None:
+        """The first to come here decides."""
+        running = self._running.get(key)
+        if running is None or running.answer.done():
+            return
+        body: bytes | None = None
+        if isinstance(outcome, Exception):
+            running.answer.set_exception(outcome)
+            running.answer.exception()  # marks it as seen, where everybody has gone
+        else:
+            body = encode(outcome)
+            running.answer.set_result(body)
+        del self._running[key]
+        self._keep(key, running.digest, body)
+        if running.task is not None and running.task is not asyncio.current_task():
+            running.task.cancel()
+        if not self._running:
+            self._idle.set()
+
+    def _keep(self, key: CallKey, digest_: bytes, body: bytes | None) -> None:
+        now = self._loop.time()
+        kept = body if body is not None and len(body) <= self._keeping.results_bytes else None
+        self._ended[key] = _Ended(digest_, now + self._keeping.keys_s, now + self._keeping.results_s, kept)
+        if kept is None:
+            return
+        self._kept[key] = len(kept)
+        self._kept_bytes += len(kept)
+        while self._kept_bytes > self._keeping.results_bytes:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, key: CallKey) -> None:
+        """Drop a result; its key stays."""
+        self._kept_bytes -= self._kept.pop(key)
+        self._ended[key].body = None
+
+    def _tidy(self) -> None:
+        """Drop what is too old; all tables are in the order of their ends."""
+        now = self._loop.time()
+        while self._kept and self._ended[oldest := next(iter(self._kept))].drop_at <= now:
+            self._drop(oldest)
+        while self._ended and (len(self._ended) > MAX_KEYS or self._ended[next(iter(self._ended))].forget_at <= now):
+            forgotten, _ = self._ended.popitem(last=False)
+            if forgotten in self._kept:
+                self._kept_bytes -= self._kept.pop(forgotten)
+        while self._tombstones and (len(self._tombstones) > MAX_KEYS or next(iter(self._tombstones.values())) <= now):
+            self._tombstones.popitem(last=False)

@@ -1,0 +1,122 @@
+"""The command `smcp-computer`."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from smcp_bus.credentials import BadCredentials, Credentials, load_credentials
+from smcp_bus.errors import BusError
+from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_computer.app import Computer, open_computer
+from smcp_computer.config.errors import ConfigError
+from smcp_computer.config.file import ComputerConfig, load_config
+from smcp_computer.config.redact import literal_secrets
+from smcp_computer.settings import ComputerSettings
+from smcp_computer.terminal import terminal
+from smcp_proto.trace_ids import TRACE_ID_KEY
+from smcp_service.cli import check_config_option, run_app, serve_command, version_option
+from smcp_service.failure import Failure
+from smcp_service.health import Readiness, serve_health
+from smcp_service.logging import get_logger
+from smcp_service.settings import SettingsError, load_settings
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Runs the MCP servers of this host and offers their tools to an office.",
+)
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="JSON file with the MCP servers and inputs [SMCP_CONFIG]")
+]
+
+
+@app.callback()
+def common(version: Annotated[bool, version_option("smcp-computer")] = False) -> None:
+    """Runs the MCP servers of this host and offers their tools to an office."""
+
+
+@app.command("run")
+def serve(
+    config: ConfigOption = None,
+    office: Annotated[str | None, typer.Option(help="The office to join [SMCP_OFFICE]")] = None,
+    name: Annotated[str | None, typer.Option(help="This Computer's name in the office [SMCP_NAME]")] = None,
+    check_config: Annotated[bool, check_config_option()] = False,
+) -> None:
+    """Run until stopped. Further settings are environment variables, see --check-config."""
+    settings = load_settings(ComputerSettings, config=config, office=office, name=name)
+    configuration = _configuration(settings.config)
+    credentials = _credentials(settings)
+    serve_command(
+        "smcp-computer",
+        settings,
+        lambda: open_service(settings, configuration, credentials),
+        check_config=check_config,
+        trace_id_key=TRACE_ID_KEY,
+    )
+
+
+@app.command()
+def validate(config: Annotated[Path, typer.Option("--config", help="The JSON file to check")]) -> None:
+    """Check a configuration file: say what is wrong, and warn of secrets that Agents could read."""
+    configuration = _configuration(config)
+    for secret in literal_secrets(configuration):
+        typer.echo(
+            f"warning: server {secret.server!r}: {secret.field}: looks like a literal secret, and every Agent of the "
+            "office can read it; use ${input:ID}, ${env:X}, or env and headers",
+            err=True,
+        )
+    typer.echo(f"{config}: {len(configuration.servers)} servers, {len(configuration.inputs)} inputs, valid")
+
+
+@asynccontextmanager
+async def open_service(
+    settings: ComputerSettings, config: ComputerConfig, credentials: Credentials | None
+) -> AsyncIterator[Computer]:
+    """The Computer with its own connection and health port.
+
+    Raises:
+        Failure: NATS cannot be reached or refuses the subjects, or the health port is taken.
+    """
+    readiness = Readiness()
+    bus_config = BusConfig(
+        url=settings.nats_url,
+        credentials=credentials,
+        max_payload=settings.max_payload,
+        name="smcp-computer",
+        drain_timeout=settings.drain_s,
+    )
+    async with AsyncExitStack() as stack:
+        health = await stack.enter_async_context(serve_health(readiness, settings.health_host, settings.health_port))
+        try:
+            bus = await stack.enter_async_context(open_bus(bus_config))
+            computer = await stack.enter_async_context(
+                open_computer(settings, bus, config=config, readiness=readiness, asker=terminal())
+            )
+        except BusError as error:
+            raise Failure(f"NATS: {str(error) or type(error).__name__}") from error
+        get_logger(__name__).info("serving", health=health.url, office=settings.office, computer=settings.name)
+        yield computer
+
+
+def _configuration(path: Path) -> ComputerConfig:
+    try:
+        return load_config(path)
+    except ConfigError as error:
+        raise SettingsError(str(error)) from None
+
+
+def _credentials(settings: ComputerSettings) -> Credentials | None:
+    if settings.nats_creds is None:
+        return None
+    try:
+        return load_credentials(settings.nats_creds)
+    except BadCredentials as error:
+        raise SettingsError(f"SMCP_NATS_CREDS: {error}") from None
+
+
+def main() -> None:
+    run_app(app)

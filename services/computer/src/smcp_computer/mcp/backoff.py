@@ -1,0 +1,27 @@
+"""How long to wait before the next try. Pure but for the jitter's source."""
+
+import random
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Backoff:
+    """Doubling pauses with jitter: each is between half of the step and the whole step.
+
+    Attributes:
+        first_s, longest_s: the first and the largest step, in seconds.
+    """
+
+    first_s: float = 0.5
+    longest_s: float = 30.0
+    uniform: random.Random = field(default_factory=random.Random)
+    _step: float = 0.0
+
+    def next(self) -> float:
+        """The pause before the next try, in seconds."""
+        self._step = min(self.longest_s, 2 * self._step if self._step else self.first_s)
+        return self._step * self.uniform.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        """Begin again with the first step."""
+        self._step = 0.0

@@ -1,0 +1,206 @@
+"""One connection to one MCP server, over the SDK's client.
+
+It must be opened and closed in the same task (the server's owner, see `supervisor`); `call` and `list_tools` may be
+used from any task. Every request has a time-out.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, Literal
+
+import anyio
+import mcp_types as types
+from mcp.client.client import Client
+from mcp.client.subscriptions import SubscriptionLost
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from opentelemetry import context as otel_context
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from smcp_computer import __version__
+from smcp_computer.mcp.errors import BadAnswer, CallRefused, ServerDied
+from smcp_computer.mcp.streams import LABELS_KEY, Watch
+from smcp_computer.mcp.transports import open_transport
+from smcp_proto.schemas.config import MCPServerConfig
+
+_log = logging.getLogger("smcp_computer.mcp.session")
+
+LIST_TIMEOUT_S: Final = 30.0
+MAX_PAGES: Final = 200
+RELISTEN_S: Final = 1.0
+_SAID_ALOUD: Final = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND})
+"""Codes of JSON-RPC errors whose text is about the caller's request; others may hold the text of an exception."""
+
+SESSION_TERMINATED: Final = "Session terminated"
+"""What the SDK's HTTP transport says where a restarted server does not know the session any more."""
+
+Negotiation = Literal["auto", "legacy"]
+
+
+class _RawResult(BaseModel):
+    """A result as it came: nothing is added, dropped or re-ordered."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Connection:
+    """What `connect` gives.
+
+    Attributes:
+        ended: set when the server's side of the connection is gone.
+    """
+
+    def __init__(self, server: str, client: Client, ended: asyncio.Event) -> None:
+        self._server = server
+        self._client = client
+        self.ended = ended
+
+    async def list_tools(self) -> list[types.Tool]:
+        """All pages of `tools/list`; a server without tools has none.
+
+        Raises:
+            MCPError, ValidationError: the server did not give a list.
+        """
+        if self._client.server_capabilities.tools is None:
+            return []
+        tools: list[types.Tool] = []
+        cursor: str | None = None
+        async with asyncio.timeout(LIST_TIMEOUT_S):
+            for _ in range(MAX_PAGES):
+                page = await self._client.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+                tools += page.tools
+                cursor = page.next_cursor
+                if cursor is None:
+                    return tools
+        _log.warning("MCP server %r: its list of tools has no end; %d are taken", self._server, len(tools))
+        return tools
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], *, timeout: float, labels: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Run a tool; cancelling the caller reaches the server as `notifications/cancelled`.
+
+        Args:
+            timeout: seconds.
+            labels: attributes for the call's span.
+
+        Returns:
+            The result's JSON as the server sent it.
+
+        Raises:
+            CallRefused, BadAnswer, ServerDied: see `errors`.
+            TimeoutError: no answer in time.
+        """
+        token = otel_context.attach(otel_context.set_value(LABELS_KEY, dict(labels)))
+        try:
+            return await self._call(tool, arguments, timeout)
+        except MCPError as error:
+            raise self._translated(error) from None
+        except ValidationError:
+            raise BadAnswer(self._server, "sent a result that is not valid") from None
+        finally:
+            otel_context.detach(token)
+
+    async def _call(self, tool: str, arguments: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+        request = types.CallToolRequest(params=types.CallToolRequestParams(name=tool, arguments=dict(arguments)))
+        session = self._client.session
+        try:
+            result = await session.send_request(request, _RawResult, request_read_timeout_seconds=timeout)
+        except MCPError as error:
+            if error.code != types.HEADER_MISMATCH:
+                raise
+            # the tool's schema changed since it was listed, and the server ran nothing: list again, ask again
+            await self.list_tools()
+            result = await session.send_request(request, _RawResult, request_read_timeout_seconds=timeout)
+        raw = dict(result.model_extra or {})
+        if raw.get("resultType") == "input_required":
+            raise CallRefused(self._server, "asks for input during the call, which this Computer cannot give")
+        return raw
+
+    def _translated(self, error: MCPError) -> Exception:
+        if error.code == types.CONNECTION_CLOSED:
+            self.ended.set()
+            return ServerDied(self._server, "went away while the tool ran")
+        if error.code == types.REQUEST_TIMEOUT:
+            return TimeoutError()
+        if error.code == types.INVALID_REQUEST and error.message == SESSION_TERMINATED:
+            self.ended.set()
+        what = f"refused the call (MCP error {error.code})"
+        if error.code in _SAID_ALOUD:
+            what += f": {error.message[:500]}"
+        return CallRefused(self._server, what)
+
+
+@asynccontextmanager
+async def connect(
+    server: MCPServerConfig,
+    *,
+    negotiation: Negotiation,
+    max_message: int,
+    on_tools_changed: Callable[[], None],
+) -> AsyncIterator[Connection]:
+    """Connect to a server and shake hands.
+
+    Args:
+        server: its configuration, without placeholders.
+        negotiation: `auto` asks for the newest protocol first; `legacy` is for servers that end at such a question.
+        max_message: bytes that one message of the server may have.
+        on_tools_changed: called when the server says that its list of tools changed.
+
+    Raises:
+        Whatever the transport and the handshake raise.
+    """
+    watch = Watch()
+
+    async def handle(message: types.ServerNotification | Exception) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            on_tools_changed()
+
+    async with (
+        Client(
+            open_transport(server, watch, max_message=max_message),
+            mode=negotiation,
+            read_timeout_seconds=LIST_TIMEOUT_S,
+            message_handler=handle,
+            client_info=types.Implementation(name="smcp-computer", version=__version__),
+            cache=None,
+        ) as client,
+        _listening(server.name, client, on_tools_changed),
+    ):
+        yield Connection(server.name, client, watch.ended)
+
+
+@asynccontextmanager
+async def _listening(server: str, client: Client, on_tools_changed: Callable[[], None]) -> AsyncIterator[None]:
+    """Servers of the 2026 era tell of changes only on a stream that the client asks for."""
+    tools = client.server_capabilities.tools
+    if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
+        yield
+        return
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_listen, server, client, on_tools_changed)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def _listen(server: str, client: Client, on_tools_changed: Callable[[], None]) -> None:
+    lost = False
+    while True:
+        with contextlib.suppress(SubscriptionLost, TimeoutError):
+            try:
+                async with client.listen(tools_list_changed=True) as events:
+                    if lost:
+                        on_tools_changed()  # what changed meanwhile was told to nobody
+                    async for _ in events:
+                        on_tools_changed()
+            except MCPError as error:
+                if error.code == types.CONNECTION_CLOSED:
+                    return
+                if error.code == types.METHOD_NOT_FOUND:
+                    _log.info("MCP server %r does not tell when its tools change", server)
+                    return
+        lost = True
+        await anyio.sleep(RELISTEN_S)

@@ -1,0 +1,183 @@
+"""The stdio transport: newline-delimited JSON-RPC over the standard streams of a child process.
+
+The SDK's own transport does not tell its process, nor end children that outlive it, and it cannot log what the server
+writes to its standard error. This one is what the SDK takes for a transport: an async context manager that
+gives a pair of streams.
+"""
+
+import asyncio
+import codecs
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+import anyio
+import mcp_types as types
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.stdio import get_default_environment
+from mcp.shared.message import SessionMessage
+
+from smcp_computer.mcp.process import READ_LIMIT, ServerProcess
+from smcp_computer.mcp.streams import Streams
+from smcp_proto.schemas.config import MCPServerStdioParameters
+
+_log = logging.getLogger("smcp_computer.mcp.stdio")
+_stderr_log = logging.getLogger("smcp_computer.mcp.stderr")
+
+MAX_LOG_LINE: Final = 2000
+LAST_WORDS: Final = 5
+FLUSH_S: Final = 0.5
+
+
+@asynccontextmanager
+async def stdio_transport(
+    server: str, parameters: MCPServerStdioParameters, *, max_message: int
+) -> AsyncIterator[Streams]:
+    """Run the server's process for as long as the context lasts.
+
+    Args:
+        server: the server's name, for the log.
+        max_message: bytes that one message of the server may have; a longer one ends the connection.
+
+    Raises:
+        StartFailed: the program cannot be started.
+    """
+    process = await ServerProcess.start(
+        parameters.command,
+        parameters.args,
+        env=get_default_environment() | (parameters.env or {}),
+        cwd=parameters.cwd,
+    )
+    to_session, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)
+    write_stream, from_session = anyio.create_memory_object_stream[SessionMessage](0)
+    pipes = _Pipes(server, process, parameters.encoding, parameters.encoding_error_handler, max_message)
+    flushed = asyncio.Event()
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pipes.read, to_session)
+            tasks.start_soon(pipes.write, from_session, flushed)
+            tasks.start_soon(pipes.log_errors)
+            tasks.start_soon(pipes.watch_exit, to_session)
+            try:
+                yield read_stream, write_stream
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await read_stream.aclose()
+                    await write_stream.aclose()
+                    with anyio.move_on_after(FLUSH_S):
+                        await flushed.wait()
+                    await process.stop()
+                tasks.cancel_scope.cancel()
+    finally:
+        process.kill()
+        for stream in (to_session, read_stream, write_stream, from_session):
+            stream.close()
+
+
+class _Pipes:
+    """The tasks between a process's pipes and the session's streams."""
+
+    def __init__(self, server: str, process: ServerProcess, encoding: str, errors: str, max_message: int) -> None:
+        self._server = server
+        self._process = process
+        self._encoding = encoding
+        self._errors = errors
+        self._max_message = max_message
+        self._last_words: deque[str] = deque(maxlen=LAST_WORDS)
+
+    async def read(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+        """Messages from the server, until its output ends."""
+        lines = _Lines(codecs.getincrementaldecoder(self._encoding)(self._errors), self._max_message)
+        try:
+            async with to_session:
+                while chunk := await self._process.stdout.read(READ_LIMIT):
+                    for line in lines.feed(chunk):
+                        if (message := self._parse(line)) is not None:
+                            await to_session.send(SessionMessage(message))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass  # the session is gone
+        except (UnicodeDecodeError, OverflowError, OSError) as error:
+            _log.warning("MCP server %r: its output cannot be read: %s", self._server, error)
+        finally:
+            # a server that is busy writing does not see that its input closed, so its output is read to the end
+            with suppress(OSError):
+                while await self._process.stdout.read(READ_LIMIT):
+                    pass
+
+    def _parse(self, line: str) -> types.JSONRPCMessage | None:
+        if not line.strip():
+            return None
+        try:
+            return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+        except ValueError:
+            _log.warning("MCP server %r wrote a line that is no message: %.200r", self._server, line)
+            return None
+
+    async def write(self, from_session: MemoryObjectReceiveStream[SessionMessage], flushed: asyncio.Event) -> None:
+        """Messages to the server."""
+        stdin = self._process.stdin
+        try:
+            async with from_session:
+                async for item in from_session:
+                    text = item.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
+                    stdin.write(text.encode(self._encoding, self._errors))
+                    await stdin.drain()
+        except OSError:
+            pass  # the process is gone; `read` and `watch_exit` see that too
+        finally:
+            flushed.set()
+
+    async def log_errors(self) -> None:
+        """What the server writes to its standard error goes to the log."""
+        lines = _Lines(codecs.getincrementaldecoder("utf-8")("replace"), None)
+        with suppress(OSError):
+            while chunk := await self._process.stderr.read(65536):
+                for line in lines.feed(chunk):
+                    self._last_words.append(line[:MAX_LOG_LINE])
+                    _stderr_log.info("%s", line[:MAX_LOG_LINE], extra={"mcp_server": self._server})
+
+    async def watch_exit(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+        """End the session when the process has ended, also where a child of it keeps its pipes open."""
+        await self._process.wait_exited()
+        self._process.kill()
+        await asyncio.sleep(0.25)  # for `read` to hand over what is in the pipe
+        to_session.close()
+        _log.info(
+            "MCP server %r: its process ended with status %s; it said last: %s",
+            self._server,
+            self._process.status,
+            " | ".join(self._last_words) or "nothing",
+        )
+
+
+class _Lines:
+    """Bytes in, whole lines out; linear in their size, however the bytes are cut."""
+
+    def __init__(self, decoder: codecs.IncrementalDecoder, longest: int | None) -> None:
+        self._decoder = decoder
+        self._longest = longest
+        self._parts: list[str] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> list[str]:
+        """The lines that `chunk` completes.
+
+        Raises:
+            OverflowError: a line is longer than allowed.
+            UnicodeDecodeError: the bytes are not of the encoding.
+        """
+        first, *rest = self._decoder.decode(chunk).split("\n")
+        self._parts.append(first)
+        self._size += len(first)
+        if self._longest is not None and self._size > self._longest:
+            raise OverflowError(f"a message of more than {self._longest} characters")
+        if not rest:
+            if self._longest is None and self._size > MAX_LOG_LINE:
+                self._parts = ["".join(self._parts)[:MAX_LOG_LINE]]
+            return []
+        lines = ["".join(self._parts), *rest[:-1]]
+        self._parts = [rest[-1]]
+        self._size = len(rest[-1])
+        return lines

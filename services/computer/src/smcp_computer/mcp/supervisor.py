@@ -1,0 +1,240 @@
+"""The owner of one MCP server: it starts it, keeps it running, and stops it.
+
+`run` is the owner task: it alone opens and closes the session, as the SDK asks for. Everybody else calls `call` and
+reads `tools`. A server that ends is started again after a pause that grows.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+
+from smcp_computer.config.errors import ConfigError
+from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.backoff import Backoff
+from smcp_computer.mcp.errors import ServerNotRunning, StartFailed
+from smcp_computer.mcp.session import Connection, Negotiation, connect
+from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
+
+_log = logging.getLogger("smcp_computer.mcp")
+
+START_S: Final = 30.0
+"""How long a start may take, the first list of tools included."""
+STEADY_S: Final = 10.0
+"""A server that ran for so long is not taken to be one that always dies."""
+HTTP_PROBE_S: Final = 30.0
+"""How often a server behind HTTP is asked for its tools: nothing else tells that it went away."""
+
+
+class State(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+    FAILED = "failed"
+    """It could not be started; it is tried again."""
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds that the user may set."""
+
+    max_message: int = 128 * 1024 * 1024
+    """Bytes of one message of a server."""
+    start_s: float = START_S
+
+
+class _Lost(Exception):
+    """The server's side of the connection is gone."""
+
+
+class Supervisor:
+    """Args:
+    config: the server's configuration as written, with placeholders.
+    inputs: resolves them, at each start.
+    on_change: called whenever the tools that can be called may have changed.
+    """
+
+    def __init__(
+        self,
+        config: MCPServerConfig,
+        inputs: InputResolver,
+        *,
+        limits: Limits,
+        on_change: Callable[[], None],
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.config = config
+        self.name = config.name
+        self.state = State.STARTING
+        self.reason = ""
+        """Why it is not ready, for the user of this host."""
+        self.starts = 0
+        """How many times it became ready."""
+        self.tools: tuple[types.Tool, ...] = ()
+        """As listed last; kept while it is started again, so that names stay."""
+        self.settled = asyncio.Event()
+        """Set once it became ready or failed its first start."""
+        self._inputs = inputs
+        self._limits = limits
+        self._on_change = on_change
+        self._backoff = backoff or Backoff()
+        self._negotiation: Negotiation = "auto"
+        self._connection: Connection | None = None
+        self._stopping = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._relist = False
+
+    @property
+    def ready(self) -> bool:
+        return self.state is State.READY
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], *, timeout: float, labels: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Run a tool under its original name; see `Connection.call`.
+
+        Raises:
+            ServerNotRunning: nothing was run.
+            ServerError, TimeoutError: see `Connection.call`.
+        """
+        connection = self._connection
+        if connection is None or not self.ready:
+            raise ServerNotRunning(self.name, f"is not running ({self.state})")
+        try:
+            return await connection.call(tool, arguments, timeout=timeout, labels=labels)
+        finally:
+            if connection.ended.is_set():
+                self._wake.set()
+
+    def stop(self) -> None:
+        """Make `run` end: the session is closed, the process is ended whole."""
+        self._stopping.set()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Keep the server running until `stop`."""
+        loop = asyncio.get_running_loop()
+        try:
+            while not self._stopping.is_set():
+                began = loop.time()
+                try:
+                    await self._live()
+                except Exception as error:  # noqa: BLE001 -- whatever a server does is its own failure, and is shown
+                    self._failed(error)
+                if loop.time() - began > STEADY_S:
+                    self._backoff.reset()
+                await self._pause(self._backoff.next())
+        finally:
+            self._connection = None
+            self.state = State.STOPPED
+            self.settled.set()
+
+    async def _live(self) -> None:
+        """One life of the server: from its start to its end."""
+        async with asyncio.timeout(self._limits.start_s) as start, self._connected() as connection:
+            tools = tuple(await connection.list_tools())
+            start.reschedule(None)
+            self._became_ready(connection, tools)
+            try:
+                await self._serve(connection)
+            finally:
+                self._connection = None
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Connection]:
+        server = await self._inputs.resolve(self.config)
+        try:
+            async with connect(
+                server,
+                negotiation=self._negotiation,
+                max_message=self._limits.max_message,
+                on_tools_changed=self._tools_changed,
+            ) as connection:
+                yield connection
+        except MCPError as error:
+            if self._negotiation == "auto" and self.starts == 0 and error.code == types.CONNECTION_CLOSED:
+                # some servers end at a request before `initialize`; from now on they get what they know
+                self._negotiation = "legacy"
+                self._backoff.reset()
+            raise
+
+    async def _serve(self, connection: Connection) -> None:
+        over_http = not isinstance(self.config, MCPServerStdioConfig)
+        ended = asyncio.ensure_future(connection.ended.wait())
+        ended.add_done_callback(lambda _: self._wake.set())
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(HTTP_PROBE_S if over_http else None):
+                        await self._wake.wait()
+                except TimeoutError:
+                    self._relist = True
+                self._wake.clear()
+                if self._stopping.is_set():
+                    return
+                if connection.ended.is_set():
+                    raise _Lost("went away")
+                if self._relist:
+                    self._relist = False
+                    await self._refresh(connection)
+        finally:
+            ended.cancel()
+
+    async def _refresh(self, connection: Connection) -> None:
+        tools = tuple(await connection.list_tools())
+        if tools != self.tools:
+            self.tools = tools
+            self._on_change()
+
+    def _tools_changed(self) -> None:
+        self._relist = True
+        self._wake.set()
+
+    def _became_ready(self, connection: Connection, tools: tuple[types.Tool, ...]) -> None:
+        self._connection = connection
+        self.tools = tools
+        self.state, self.reason = State.READY, ""
+        self.starts += 1
+        self.settled.set()
+        _log.info("MCP server %r is ready with %d tools", self.name, len(tools))
+        self._on_change()
+
+    def _failed(self, error: Exception) -> None:
+        was_ready = self.ready
+        reason = describe(error)
+        if was_ready or reason != self.reason:
+            _log.warning("MCP server %r: %s", self.name, reason)
+        self.state = State.RESTARTING if self.starts else State.FAILED
+        self.reason = reason
+        self.settled.set()
+        if was_ready:
+            self._on_change()
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+
+
+def describe(error: BaseException) -> str:
+    """What happened, in one line, for the user of this host."""
+    match error:
+        case BaseExceptionGroup(exceptions=(first, *_)):
+            return describe(first)
+        case ConfigError() | StartFailed() | _Lost():
+            return str(error)
+        case TimeoutError():
+            return "did not get ready in time"
+        case MCPError(code=types.CONNECTION_CLOSED):
+            return "went away"
+        case _:
+            return f"{type(error).__name__}: {error}"[:500] if str(error) else type(error).__name__

@@ -1,0 +1,71 @@
+"""From a server's configuration to a transport of the SDK."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+
+from smcp_computer.mcp.stdio import stdio_transport
+from smcp_computer.mcp.streams import Streams, Watch
+from smcp_proto.durations import parse_duration
+from smcp_proto.schemas.config import (
+    MCPServerConfig,
+    MCPServerStdioConfig,
+    MCPServerStreamableHttpConfig,
+    MCPServerStreamableHttpParameters,
+)
+
+
+@asynccontextmanager
+async def open_transport(server: MCPServerConfig, watch: Watch, *, max_message: int) -> AsyncIterator[Streams]:
+    """Connect to a server, or start it.
+
+    Args:
+        server: its configuration, without placeholders.
+        watch: told of what passes, and of the end.
+        max_message: bytes that one message of the server may have.
+
+    Raises:
+        StartFailed: a program that cannot be started.
+        httpx2.HTTPError, ExceptionGroup: an address that cannot be reached.
+    """
+    if isinstance(server, MCPServerStdioConfig):
+        async with stdio_transport(server.name, server.server_parameters, max_message=max_message) as streams:
+            yield watch.wrap(streams)
+    elif isinstance(server, MCPServerStreamableHttpConfig):
+        async with _streamable(server.server_parameters, max_message) as streams:
+            yield watch.wrap(streams)
+    else:
+        parameters = server.server_parameters
+        async with sse_client(
+            parameters.url,
+            headers=_headers(parameters.headers),
+            timeout=parameters.timeout,
+            sse_read_timeout=parameters.sse_read_timeout,
+        ) as streams:
+            yield watch.wrap(streams)
+
+
+@asynccontextmanager
+async def _streamable(parameters: MCPServerStreamableHttpParameters, max_message: int) -> AsyncIterator[Streams]:
+    timeout = httpx2.Timeout(
+        parse_duration(parameters.timeout).total_seconds(),
+        read=parse_duration(parameters.sse_read_timeout).total_seconds(),
+    )
+    async with (
+        httpx2.AsyncClient(headers=_headers(parameters.headers), timeout=timeout) as client,
+        streamable_http_client(
+            parameters.url,
+            http_client=client,
+            terminate_on_close=parameters.terminate_on_close,
+            max_sse_event_size=max_message,
+        ) as streams,
+    ):
+        yield streams
+
+
+def _headers(headers: Mapping[str, Any] | None) -> dict[str, str]:
+    return {name: value if isinstance(value, str) else str(value) for name, value in (headers or {}).items()}

@@ -1,0 +1,163 @@
+"""This Computer's place in its office: claimed, kept, confirmed after every break, and given up at the end."""
+
+import asyncio
+import logging
+from uuid import uuid4
+
+import orjson
+
+from smcp_bus.bus import Bus, Connection
+from smcp_bus.errors import BusError
+from smcp_bus.lease import LeaseKeeper
+from smcp_bus.owner import OwnerGate
+from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_contract import Claim, LeaseRenewal
+from smcp_computer.announcing import Announcer
+from smcp_computer.mcp.backoff import Backoff
+from smcp_proto.errors import NotAllowed, SmcpError
+from smcp_proto.names import encode_name
+
+_log = logging.getLogger("smcp_computer.membership")
+
+LEAVE_S = 3.0
+"""How long giving up the place may take; a registry finds out by itself otherwise."""
+
+
+class Membership:
+    """`run` and `lease.run` must be running while it lasts.
+
+    Args:
+        session: the owner's session; a native Computer's is its process.
+        gate: opened while the place is confirmed.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        registry: RegistryClient,
+        gate: OwnerGate,
+        announcer: Announcer,
+        *,
+        office: str,
+        name: str,
+        session: str,
+        lease_s: float,
+    ) -> None:
+        self._bus = bus
+        self._registry = registry
+        self._gate = gate
+        self._announcer = announcer
+        self._office = office
+        self._name = name
+        # one session in one process: the same claim for its whole life, so that asking twice is asking once
+        self._claim = Claim(
+            session=session,
+            credential=registry.credential,
+            process=registry.process,
+            incarnation=uuid4().hex,
+            identity=f"{encode_name(office)}.computer.{encode_name(name)}",
+        )
+        self._claimed = False
+        self._up = asyncio.Event()
+        self._problem = "not joined yet"
+        self.joined = asyncio.Event()
+        """Set once the place was had for the first time."""
+        self.lease = LeaseKeeper(
+            registry, lease_s=lease_s, describe=lambda: LeaseRenewal(members=1), on_lapsed=self._lapsed
+        )
+
+    @property
+    def problem(self) -> str | None:
+        """Why this Computer is not in its office now; None while it is."""
+        return None if self._gate.is_open else self._problem
+
+    async def run(self) -> None:
+        """Have the place, and have it again whenever it was lost, until cancelled."""
+        unwatch = self._bus.watch(self._on_connection)
+        if self._bus.connected:
+            self._up.set()
+        backoff = Backoff(first_s=0.1, longest_s=5.0)
+        try:
+            while True:
+                await self._up.wait()
+                try:
+                    had = await self._have_place()
+                except (SmcpError, BusError) as error:
+                    self._trouble(error)
+                    had = False
+                if had:
+                    backoff.reset()
+                    self._announcer.resume()
+                    await self._gate.wait_closed()
+                    self._problem = "the place is being confirmed"
+                else:
+                    await asyncio.sleep(backoff.next())
+        finally:
+            unwatch()
+
+    async def leave(self) -> None:
+        """Give the place up; `run` must have ended. From here on nothing new is run.
+
+        Bounded; what goes wrong is logged, and the registries notice by themselves then.
+        """
+        self._gate.close("leaving the office")
+        if not self._claimed:
+            return
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                await self._registry.leave(self._office, "computer", self._name, self._claim)
+        except (SmcpError, BusError, TimeoutError) as error:
+            _log.warning("leaving the office failed: %s", str(error) or type(error).__name__)
+        else:
+            self._claimed = False
+            _log.info("left the office %r", self._office)
+
+    async def _have_place(self) -> bool:
+        generation = self._gate.generation
+        if self._claimed:
+            confirmed = await self._registry.confirm(self._office, "computer", self._name, self._claim)
+            if confirmed.mine:
+                return self._opened(generation, "confirmed in")
+            _log.warning("the place in the office %r was lost; claiming it again", self._office)
+            self._claimed = False
+        if not self.lease.held:
+            await self.lease.acquire()
+        await self._join()
+        return self._opened(generation, "in")
+
+    async def _join(self) -> None:
+        # who hears of our entering asks for everything; what changes from here on is told
+        untold = self._announcer.forget()
+        body = orjson.dumps({"role": "computer", "name": self._name, "office_id": self._office})
+        told = False
+        try:
+            joined = await self._registry.join(self._office, "computer", self._name, self._claim, body)
+            self._claimed = True
+            told = not joined.unchanged
+        finally:
+            if not told:
+                self._announcer.changed(*untold)
+
+    def _opened(self, generation: int, how: str) -> bool:
+        if not self._gate.open(generation):
+            return False
+        self._problem = ""
+        self.joined.set()
+        _log.info("%s the office %r as %r", how, self._office, self._name)
+        return True
+
+    def _trouble(self, error: Exception) -> None:
+        problem = f"refused: {error}" if isinstance(error, NotAllowed) else f"{str(error) or type(error).__name__}"
+        if problem != self._problem:
+            _log.warning("not in the office %r: %s; trying on", self._office, problem)
+        self._problem = problem
+
+    async def _lapsed(self) -> None:
+        self._gate.close("the lease had run out")
+
+    def _on_connection(self, connection: Connection) -> None:
+        if connection is Connection.UP:
+            self._up.set()
+            self.lease.renew_soon()
+        elif connection is Connection.DOWN:
+            self._up.clear()

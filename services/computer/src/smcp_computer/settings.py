@@ -1,0 +1,35 @@
+"""What a Computer can be told, read once at its start."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import BeforeValidator, Field
+
+from smcp_computer.confirmation import Confirm
+from smcp_proto.names import Name
+from smcp_service.settings import MIB, Seconds, ServiceSettings
+
+
+def _folded(value: object) -> object:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+class ComputerSettings(ServiceSettings):
+    known_variables: ClassVar[tuple[str, ...]] = ("SMCP_INPUT_*",)
+
+    config: Path = Field(description="the JSON file with the MCP servers and inputs")
+    office: Name = Field(description="the office to join")
+    name: Name = Field(description="this Computer's name, unique in its office")
+    confirm: Annotated[Confirm | None, BeforeValidator(_folded)] = Field(
+        default=None,
+        description="ask, allow or deny tools without auto_apply; unset: ask at a terminal, allow where there is none",
+    )
+    keep_results_s: Annotated[Seconds, Field(ge=0, le=3600)] = Field(
+        default=300.0, description="how long the result of a call is kept for the same call sent again"
+    )
+    keep_results_bytes: Annotated[int, Field(ge=0)] = Field(
+        default=64 * MIB, description="how many bytes of results are kept at most"
+    )
+    start_s: Annotated[Seconds, Field(gt=0, le=600)] = Field(
+        default=30.0, description="how long the start of an MCP server may take"
+    )

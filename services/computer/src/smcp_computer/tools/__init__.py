@@ -1,0 +1,1 @@
+"""The tools of all MCP servers as one list: names, metadata, results."""
