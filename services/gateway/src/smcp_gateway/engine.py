@@ -6,12 +6,13 @@ Not here: what an event means. All of python-socketio's inner names that the gat
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final
 
 import engineio
 import socketio
 from aiohttp import WSMsgType, web
+from engineio import packet as engine_packet
 from engineio import payload as engine_payload
 
 from smcp_gateway.outbox import Outbox
@@ -48,11 +49,11 @@ class Connection:
         sid: str = self._handler.__self__.sid  # type: ignore[attr-defined] # a method of engine.io's socket
         await self._socket.prepare(request)
         if request.transport is not None:
-            self._server.transports[sid] = request.transport
+            self._server.tcp[sid] = request.transport
         try:
             await self._handler(self)
         finally:
-            self._server.transports.pop(sid, None)
+            self._server.tcp.pop(sid, None)
         return self._socket
 
     async def close(self) -> None:
@@ -79,7 +80,7 @@ class Engine(engineio.AsyncServer):
         super().__init__(async_mode="aiohttp", monitor_clients=False, **options)  # type: ignore[no-untyped-call]
         self._async: dict[str, Any] = {**(self._async or {}), "websocket": Connection}
         self._outbox_limit = outbox_limit
-        self.transports: dict[str, asyncio.Transport] = {}
+        self.tcp: dict[str, asyncio.Transport] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def create_queue(self, *args: Any, **kwargs: Any) -> Outbox:
@@ -109,7 +110,7 @@ class Engine(engineio.AsyncServer):
         """A client is gone: nobody waits for it, and its TCP connection does not outlive it for long."""
         if (outbox := self.outbox(sid)) is not None:
             outbox.release()
-        if (transport := self.transports.get(sid)) is not None:
+        if (transport := self.tcp.get(sid)) is not None:
             asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
 
     def _closing(self, work: Coroutine[Any, Any, None]) -> None:
@@ -121,7 +122,7 @@ class Engine(engineio.AsyncServer):
         for sid, socket in self.sockets.items():
             if socket.queue is outbox:
                 _log.warning("a client does not read; it is cut off", extra={"waiting_bytes": outbox.bytes})
-                if (transport := self.transports.get(sid)) is not None:
+                if (transport := self.tcp.get(sid)) is not None:
                     transport.abort()
                 self._closing(socket.close(wait=False, abort=True, reason=self.reason.TRANSPORT_ERROR))
                 return
