@@ -40,6 +40,11 @@ def read_model(path: Path) -> NatsModel:
         raise NatsConfigError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
 
 
+def credential_path(out: Path, name: str) -> Path:
+    """Where `write` puts the credential `name`."""
+    return out / "creds" / f"{encode_name(name)}.json"
+
+
 def write(model: NatsModel, out: Path) -> Written:
     """Write the configuration and the credentials into `out`; a second run changes only what the model changed.
 
@@ -50,7 +55,7 @@ def write(model: NatsModel, out: Path) -> Written:
     try:
         out.mkdir(parents=True, exist_ok=True)
         creds.mkdir(mode=_PRIVATE_DIR, exist_ok=True)
-        files = {name: creds / f"{encode_name(name)}.json" for name in nats_config.grants(model)}
+        files = {name: credential_path(out, name) for name in nats_config.grants(model)}
         known = {name: _kept_secret(name, path) or nats_config.new_secret() for name, path in files.items()}
         for name, path in files.items():
             _write_private(path, nats_config.credential_file(name, known[name]))

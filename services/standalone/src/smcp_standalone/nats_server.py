@@ -34,6 +34,10 @@ class NatsServer:
     process: asyncio.subprocess.Process
     log: Path
 
+    @property
+    def credentials_directory(self) -> Path:
+        return next(iter(self.credentials.values())).parent
+
     async def wait_for_end(self) -> None:
         """Return never; raises NatsServerError when the server ends by itself."""
         code = await self.process.wait()

@@ -1,0 +1,108 @@
+"""The command `smcp`: the whole system for a newcomer, and what an operator needs to spread it out."""
+
+import shlex
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from smcp_bus.tracing import OWN_DECISION_KEY
+from smcp_proto.trace_ids import TRACE_ID_KEY
+from smcp_service.cli import run_app, serve_command, version_option
+from smcp_standalone import nats_files
+from smcp_standalone.up import System, UpOptions, load_up_settings, open_system, up_directory
+
+app = typer.Typer(
+    name="smcp",
+    help="A2C-SMCP: Agents use the tools of Computers that share an office.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+
+@app.callback()
+def options(version: Annotated[bool, version_option("smcp-standalone")] = False) -> None:
+    """A2C-SMCP: Agents use the tools of Computers that share an office."""
+
+
+@app.command()
+def up(
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Where Agents connect; 0 is any free port. [default: 8000]"),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="The Computer's MCP servers (JSON). Without it: mcp-server-time, where uvx is there."),
+    ] = None,
+    office: Annotated[str, typer.Option(help="The office that the Computer joins.")] = "home",
+    name: Annotated[str, typer.Option(help="The Computer's name there.")] = "computer",
+    data: Annotated[
+        Path | None, typer.Option(help="Where to keep rooms and credentials. Without it they are forgotten.")
+    ] = None,
+    hosts: Annotated[
+        Path | None,
+        typer.Option(help="Who else may connect to the embedded nats-server: a file as for nats-config."),
+    ] = None,
+) -> None:
+    """Run everything on this machine: nats-server, registry, gateway and a Computer. ctrl-C stops it."""
+    chosen = UpOptions(office=office, name=name, port=port, config=config, data=data, hosts=hosts)
+    with up_directory(chosen) as directory:
+        settings = load_up_settings(chosen, directory)
+
+        @asynccontextmanager
+        async def open_and_tell() -> AsyncIterator[System]:
+            typer.echo("Starting (the first start of an MCP server may download it) ...")
+            async with open_system(chosen, settings, directory) as system:
+                typer.echo(_greeting(system, chosen))
+                yield system
+
+        serve_command(
+            "smcp", settings.gateway, open_and_tell, trace_id_key=TRACE_ID_KEY, own_decision_key=OWN_DECISION_KEY
+        )
+
+
+@app.command("nats-config")
+def nats_config(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The offices and hosts (YAML).")],
+    out: Annotated[Path, typer.Option(help="The directory to write into.")] = Path(),
+) -> None:
+    """Write nats-server's configuration and a credential for each process. A second run keeps the secrets."""
+    written = nats_files.write(nats_files.read_model(file), out)
+    typer.echo(f"{written.conf}  (start it with: nats-server -c {shlex.quote(str(written.conf))})")
+    for name, path in written.credentials.items():
+        typer.echo(f"{path}  (SMCP_NATS_CREDS for {name})")
+    for path in written.forgotten:
+        typer.echo(f"{path} is no longer in {file}: it opens nothing any more, remove it", err=True)
+
+
+def _greeting(system: System, chosen: UpOptions) -> str:
+    url, office, computer = (shlex.quote(part) for part in (system.url, system.office, system.computer))
+    agent = f"smcp-agent --url {url} --office {office}"
+    servers = [f"{name} (did not start, see above)" if name in system.failed else name for name in system.servers]
+    lines = [
+        "",
+        "A2C-SMCP is up.",
+        f"  Agents connect to  {system.url}  (Socket.IO, namespace /smcp)",
+        f"  Office             {system.office}",
+        f"  Computer           {system.computer}",
+        f"  MCP servers        {', '.join(servers) or 'none'}",
+    ]
+    if chosen.config is None:
+        lines.append("                     (a sample; give your own with --config FILE)")
+    if chosen.hosts is not None:
+        lines.append(f"  Other hosts        {system.nats.url}, credentials in {system.nats.credentials_directory}")
+    if system.asks:
+        lines.append("  Tool calls         are confirmed in this terminal (SMCP_CONFIRM=allow asks nobody)")
+    lines += ["", "Try it from another terminal:", f"  {agent} list", f"  {agent} tools {computer}"]
+    if chosen.config is None and "time" in system.servers:
+        params = shlex.quote('{"timezone": "Asia/Shanghai"}')
+        lines.append(f"  {agent} call {computer} get_current_time --params {params}")
+    return "\n".join([*lines, "", "ctrl-C stops everything.", ""])
+
+
+def main() -> None:
+    """The console script."""
+    run_app(app)

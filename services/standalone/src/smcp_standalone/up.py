@@ -1,0 +1,211 @@
+"""The whole system in one process: nats-server as a child, and a registry, a gateway and a Computer beside it.
+
+Each of the three has its own credential and its own connection, with the permissions that it would have on a
+machine of its own; so what works here works spread out.
+"""
+
+import fcntl
+import json
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from smcp_bus.credentials import load_credentials
+from smcp_bus.errors import BusError
+from smcp_bus.nats_bus import NatsBus, open_bus
+from smcp_bus.nats_config import BusConfig
+from smcp_computer.app import open_computer
+from smcp_computer.config.errors import ConfigError
+from smcp_computer.config.file import ComputerConfig, load_config
+from smcp_computer.confirmation import Confirm
+from smcp_computer.settings import ComputerSettings
+from smcp_computer.terminal import terminal
+from smcp_gateway.app import open_gateway
+from smcp_gateway.settings import GatewaySettings
+from smcp_registry.app import open_registry
+from smcp_registry.settings import RegistrySettings
+from smcp_service.failure import Failure
+from smcp_service.health import Readiness
+from smcp_service.lifecycle import background
+from smcp_service.settings import ServiceSettings, SettingsError, load_settings
+from smcp_standalone.nats_files import read_model
+from smcp_standalone.nats_model import ComputerHost, NatsModel
+from smcp_standalone.nats_server import NatsServer, open_nats_server
+from smcp_standalone.sample_config import find_uvx, sample
+
+REGISTRY: Final = "up-registry"
+GATEWAY: Final = "up-gateway"
+COMPUTER: Final = "up-computer"
+"""The credentials of the parts in this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """What the command line of `smcp up` says."""
+
+    office: str
+    name: str
+    port: int | None = None
+    """The gateway's; 0 any free one, None as `SMCP_GATEWAY_PORT` says."""
+    config: Path | None = None
+    """The Computer's; None runs the sample."""
+    data: Path | None = None
+    """Where rooms and credentials are kept; None forgets them at the end."""
+    hosts: Path | None = None
+    """Who may connect from elsewhere, as for `smcp nats-config`."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpSettings:
+    """The settings of each part, read before anything starts."""
+
+    registry: RegistrySettings
+    gateway: GatewaySettings
+    computer: ComputerSettings
+    configuration: ComputerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A system that runs."""
+
+    url: str
+    """Where Agents connect."""
+    office: str
+    computer: str
+    nats: NatsServer
+    servers: tuple[str, ...]
+    """The MCP servers that the Computer runs, by name."""
+    failed: tuple[str, ...]
+    """Those of them that did not start."""
+    asks: bool
+    """Whether tool calls are confirmed at this terminal."""
+
+
+@contextmanager
+def up_directory(options: UpOptions) -> Iterator[Path]:
+    """The directory of this run: `options.data`, held by this process alone, or a temporary one.
+
+    Raises:
+        Failure: another `smcp up` uses it, or it cannot be written.
+    """
+    if options.data is None:
+        with tempfile.TemporaryDirectory(prefix="smcp-up-") as directory:
+            yield Path(directory)
+        return
+    try:
+        options.data.mkdir(parents=True, exist_ok=True)
+        lock = (options.data / "lock").open("w")
+    except OSError as error:
+        raise Failure(f"--data: {options.data} cannot be used: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise Failure(f"--data: another smcp up runs in {options.data}") from error
+        yield options.data
+
+
+def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
+    """Read the environment and the options, and write the sample configuration where there is none.
+
+    Raises:
+        SettingsError: a variable, an option or the Computer's configuration is wrong.
+    """
+    config = options.config
+    if config is None:
+        config = directory / "computer.json"
+        if not config.exists():
+            config.write_text(json.dumps(sample(find_uvx()), indent=2), encoding="utf-8")
+    try:
+        configuration = load_config(config)
+    except ConfigError as error:
+        raise SettingsError(f"--config: {error}") from None
+    return UpSettings(
+        registry=load_settings(RegistrySettings),
+        gateway=load_settings(GatewaySettings, gateway_port=options.port),
+        computer=load_settings(ComputerSettings, config=config, office=options.office, name=options.name),
+        configuration=configuration,
+    )
+
+
+def with_local_parts(model: NatsModel, office: str, name: str) -> NatsModel:
+    """`model`, and in it the credentials of the parts that run in this process."""
+    local = ComputerHost(credential=COMPUTER, office=office, names=[name])
+    return NatsModel.model_validate(
+        {
+            **model.model_dump(),
+            "offices": list(dict.fromkeys([office, *model.offices])),
+            "registries": [REGISTRY, *model.registry_credentials],
+            "gateways": [GATEWAY, *model.gateway_credentials],
+            "computers": [local.model_dump(), *(host.model_dump() for host in model.computers)],
+        }
+    )
+
+
+def up_model(options: UpOptions) -> NatsModel:
+    """Who may connect to this run's nats-server: its own parts, and whom `--hosts` names.
+
+    Raises:
+        NatsConfigError: the file of hosts is wrong.
+    """
+    if options.hosts is not None:
+        return with_local_parts(read_model(options.hosts), options.office, options.name)
+    nobody = NatsModel(offices=[options.office], registries=[], gateways=[], listen="127.0.0.1:-1")
+    return with_local_parts(nobody, options.office, options.name)
+
+
+@asynccontextmanager
+async def open_system(options: UpOptions, settings: UpSettings, directory: Path) -> AsyncIterator[System]:
+    """Run everything while the body runs; leaving it drains the Computer first and stops nats-server last.
+
+    Raises:
+        Failure: a part did not start; or, in the body, nats-server ended by itself.
+    """
+    async with (
+        open_nats_server(up_model(options), directory / "nats") as nats,
+        background() as tasks,
+    ):
+        tasks.start(nats.wait_for_end(), name="nats-server")
+        async with (
+            _connected(nats, REGISTRY, settings.registry) as registry_bus,
+            open_registry(settings.registry, registry_bus),
+            _connected(nats, GATEWAY, settings.gateway) as gateway_bus,
+            open_gateway(settings.gateway, gateway_bus) as gateway,
+            _connected(nats, COMPUTER, settings.computer) as computer_bus,
+        ):
+            ready, asker = Readiness(), terminal()
+            gateway.readiness.add("computer", lambda: "not ready" if ready.problems() else None)
+            async with open_computer(
+                settings.computer, computer_bus, config=settings.configuration, readiness=ready, asker=asker
+            ) as computer:
+                await computer.wait_ready()
+                yield System(
+                    url=gateway.url,
+                    office=options.office,
+                    computer=options.name,
+                    nats=nats,
+                    servers=tuple(computer.fleet.supervisors),
+                    failed=tuple(name for name, server in computer.fleet.supervisors.items() if not server.ready),
+                    asks=settings.computer.confirm in (Confirm.ASK, None) and asker is not None,
+                )
+
+
+@asynccontextmanager
+async def _connected(nats: NatsServer, credential: str, settings: ServiceSettings) -> AsyncIterator[NatsBus]:
+    config = BusConfig(
+        url=nats.url,
+        credentials=load_credentials(nats.credentials[credential]),
+        max_payload=settings.max_payload,
+        name=credential,
+        drain_timeout=settings.drain_s,
+    )
+    async with AsyncExitStack() as stack:
+        try:
+            bus = await stack.enter_async_context(open_bus(config))
+        except BusError as error:
+            raise Failure(f"the embedded nats-server: {error}") from error
+        yield bus
