@@ -19,7 +19,6 @@ from enum import Enum
 
 from smcp_bus.registry_contract import Claim
 from smcp_proto.ids import Role
-
 from smcp_registry.records import Announce, MemberRecord, State, owned_by
 
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
-
 from smcp_registry.records import Announce, MemberRecord
 
 

@@ -14,12 +14,13 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext, api
 from nats.js.errors import NotFoundError
 from pydantic import ValidationError
+
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
 from smcp_bus.errors import BodyTooLarge
 from smcp_bus.headers import EPOCH
-
 from smcp_registry.announcements import announcements
+from smcp_registry.cancellation import raise_if_cancelled
 from smcp_registry.records import MemberRecord
 from smcp_registry.store import Bucket
 
@@ -74,6 +75,7 @@ class Announcer:
         self.ready = True
         try:
             while True:
+                raise_if_cancelled()
                 try:
                     messages = await subscription.fetch(1, timeout=FETCH_S)
                 except TimeoutError:

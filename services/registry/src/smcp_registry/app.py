@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import nats.errors
 from nats.js import JetStreamContext
+
 from smcp_bus import internal_rows, subjects
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Door
@@ -18,10 +19,6 @@ from smcp_bus.serving import host_route, registry_route, serve_door
 from smcp_bus.tracing import bus_spans
 from smcp_proto.catalog import CATALOG
 from smcp_proto.catalog_row import Row
-from smcp_service.health import Readiness
-from smcp_service.lifecycle import background
-from smcp_service.logging import bind_call
-
 from smcp_registry.announcer import Announcer
 from smcp_registry.buckets import StoreUnusable, open_store
 from smcp_registry.handlers.assert_members import assert_members
@@ -45,6 +42,9 @@ from smcp_registry.sweeper import Sweeper
 from smcp_registry.view import MembersView
 from smcp_registry.watch import follow
 from smcp_registry.wording import said
+from smcp_service.health import Readiness
+from smcp_service.lifecycle import background
+from smcp_service.logging import bind_call
 
 CATCH_UP_S: Final = 10.0
 """How long the views may take to know all rooms when a registry starts (seconds)."""

@@ -9,11 +9,11 @@ import nats.errors
 from nats.js import JetStreamContext, api
 from nats.js.errors import APIError, BadRequestError, KeyValueLimitMarkerTTLNotSupportedError
 from nats.js.kv import KeyValue
-from smcp_bus.bus import Bus
-from smcp_service.failure import Failure
 
+from smcp_bus.bus import Bus
 from smcp_registry.store import LEASES, MEMBERS, Bucket, Store
 from smcp_registry.wording import said
+from smcp_service.failure import Failure
 
 _log = logging.getLogger("smcp_registry.buckets")
 

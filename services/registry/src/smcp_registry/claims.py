@@ -4,6 +4,7 @@ import re
 from typing import Final
 
 from pydantic import ValidationError
+
 from smcp_bus.dispatch_types import Call
 from smcp_bus.headers import CLAIM
 from smcp_bus.registry_contract import Claim

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import orjson
+
 from smcp_bus.registry_contract import LeaseRenewal, LeaseState
 from smcp_proto.errors import Unavailable
-
 from smcp_registry.records import lease_key
 from smcp_registry.store import Bucket, Conflict
 from smcp_registry.watch import Change

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import nats.errors
+
 from smcp_bus.bus import Bus, Connection
 from smcp_bus.errors import BusError
 from smcp_proto.errors import Unavailable
-
 from smcp_registry.wording import said
 
 _log = logging.getLogger("smcp_registry.link")

@@ -5,19 +5,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated
 
 import typer
+
 from smcp_bus.credentials import BadCredentials, Credentials, load_credentials
 from smcp_bus.errors import BusError
 from smcp_bus.nats_bus import BusConfig, open_bus
 from smcp_proto.trace_ids import TRACE_ID_KEY
+from smcp_registry.app import Registry, open_registry
+from smcp_registry.settings import RegistrySettings
+from smcp_registry.wording import said
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
 from smcp_service.failure import Failure
 from smcp_service.health import Readiness, serve_health
 from smcp_service.logging import get_logger
 from smcp_service.settings import SettingsError, load_settings
-
-from smcp_registry.app import Registry, open_registry
-from smcp_registry.settings import RegistrySettings
-from smcp_registry.wording import said
 
 app = typer.Typer(add_completion=False, help="Keeps who is in which office. Run any number of them.")
 

@@ -8,7 +8,6 @@ from smcp_bus.dispatch_types import Call
 from smcp_bus.headers import AFTER
 from smcp_proto.errors import Malformed, NotInOffice, Unavailable
 from smcp_proto.ids import Role
-
 from smcp_registry.records import record_key
 from smcp_registry.store import Bucket, StoredMember, read_member
 from smcp_registry.view import Entry, MembersView

@@ -4,13 +4,13 @@ import asyncio
 from typing import Final
 
 from pydantic import ValidationError
+
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
 from smcp_bus.errors import ConnectionLost, NoResponder, NotConnected, RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
 from smcp_proto.errors import Unavailable
-
 from smcp_registry.admission import Owner
 from smcp_registry.leases import Leases
 from smcp_registry.link import Link

@@ -9,7 +9,6 @@ from typing import Any, Final
 from smcp_bus.registry_contract import Claim
 from smcp_proto.errors import NotInOffice, Unavailable
 from smcp_proto.ids import Role
-
 from smcp_registry.admission import Action, Decision, Owner, claimed, decide
 from smcp_registry.owners import Owners
 from smcp_registry.records import Announce, MemberRecord, State, owned_by, record_key, tombstone

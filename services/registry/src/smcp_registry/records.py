@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+
 from smcp_bus.registry_contract import Claim
 from smcp_proto.ids import Role
 from smcp_proto.names import encode_name

@@ -1,6 +1,7 @@
 """What a registry can be told, read once at its start."""
 
 from pydantic import Field
+
 from smcp_service.settings import ServiceSettings
 
 

@@ -17,9 +17,10 @@ from nats.js import JetStreamContext
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 from pydantic import ValidationError
+
 from smcp_bus.bus import Bus
 from smcp_proto.errors import Unavailable
-
+from smcp_registry.cancellation import raise_if_cancelled
 from smcp_registry.records import MemberRecord
 from smcp_registry.wording import said
 
@@ -97,6 +98,7 @@ class Bucket:
         try:
             async with asyncio.timeout(ANSWER_S):
                 yield
+            raise_if_cancelled()
         except (KeyNotFoundError, KeyWrongLastSequenceError):
             raise
         except (nats.errors.Error, TimeoutError) as error:

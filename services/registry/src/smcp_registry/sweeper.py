@@ -12,10 +12,11 @@ from collections.abc import Callable
 from typing import Final
 
 import nats.errors
-from smcp_proto.errors import Unavailable
 
+from smcp_proto.errors import Unavailable
 from smcp_registry.admission import Owner
 from smcp_registry.announcer import Announcer
+from smcp_registry.cancellation import raise_if_cancelled
 from smcp_registry.leases import Leases, LeasesView
 from smcp_registry.link import Link
 from smcp_registry.owners import Owners
@@ -68,6 +69,7 @@ class Sweeper:
     async def run(self) -> None:
         """Sweep after each lease that ran out, and every quarter of a lease; begins anew with each connection."""
         while True:
+            raise_if_cancelled()
             await self._wait()
             if self._link.up_for() < self._lease_s or not (self._view.synced and self._leases_view.synced):
                 continue

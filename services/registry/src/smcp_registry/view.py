@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from smcp_bus.registry_contract import Claim
 from smcp_proto.ids import Role
-
 from smcp_registry.records import MemberRecord, owned_by, record_key
 from smcp_registry.store import parse_record
 from smcp_registry.watch import Change

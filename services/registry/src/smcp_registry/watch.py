@@ -16,6 +16,8 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext, api
 from nats.js.kv import KV_MARKER_REASON, KV_OP
 
+from smcp_registry.cancellation import raise_if_cancelled
+
 CHECK_S: Final = 2.0
 """How often the consumer is asked whether it is still there (seconds)."""
 IDLE_S: Final = 30.0
@@ -71,6 +73,7 @@ async def follow(js: JetStreamContext, bucket: str, sink: Sink) -> None:
         expected = 0
         while True:
             info = await subscription.consumer_info()
+            raise_if_cancelled()
             if reader.received < expected:
                 raise WatchLost(f"messages of the bucket {bucket} did not arrive")
             expected = info.delivered.consumer_seq if info.delivered else 0

@@ -6,7 +6,6 @@ from typing import Final
 from smcp_bus.dispatch_types import Call
 from smcp_bus.registry_contract import AssertedMember, Assertion, AssertionResult, AssertOutcome, Member
 from smcp_proto.errors import Malformed, Unavailable
-
 from smcp_registry.admission import Action
 from smcp_registry.claims import check_claim
 from smcp_registry.handlers.lease import host

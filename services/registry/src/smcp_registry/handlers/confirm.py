@@ -3,7 +3,6 @@
 from smcp_bus.dispatch_types import Call
 from smcp_bus.internal_rows import Nothing
 from smcp_bus.registry_contract import Confirmed
-
 from smcp_registry.claims import claim_of
 from smcp_registry.membership import Membership, named
 from smcp_registry.view import MembersView

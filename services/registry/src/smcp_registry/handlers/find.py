@@ -7,7 +7,6 @@ from typing import Final
 from smcp_bus.dispatch_types import Call
 from smcp_bus.registry_contract import FindComputer, Found
 from smcp_proto.errors import Unavailable
-
 from smcp_registry.membership import Membership, named
 from smcp_registry.view import MembersView
 

@@ -4,7 +4,6 @@ from smcp_bus.dispatch_types import Call
 from smcp_bus.registry_contract import Joined
 from smcp_proto.errors import NotAllowed
 from smcp_proto.schemas import EnterOfficeReq
-
 from smcp_registry.admission import Action
 from smcp_registry.claims import claim_of
 from smcp_registry.membership import named

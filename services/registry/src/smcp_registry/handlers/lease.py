@@ -3,7 +3,6 @@
 from smcp_bus.dispatch_types import Call
 from smcp_bus.registry_contract import LeaseRenewal, LeaseState
 from smcp_proto.errors import Malformed
-
 from smcp_registry.claims import check_process
 from smcp_registry.leases import Leases
 

@@ -4,7 +4,6 @@ from smcp_bus.dispatch_types import Call
 from smcp_bus.registry_contract import Left
 from smcp_proto.errors import NotInOffice
 from smcp_proto.schemas import LeaveOfficeReq
-
 from smcp_registry.claims import claim_of
 from smcp_registry.membership import named
 from smcp_registry.places import Places

@@ -5,7 +5,6 @@ from hashlib import blake2b
 from smcp_bus.dispatch_types import Call
 from smcp_proto.errors import NotAllowed
 from smcp_proto.schemas import ListRoomReq, ListRoomRet, SessionInfo
-
 from smcp_registry.membership import Membership, after, named
 from smcp_registry.records import MemberRecord
 from smcp_registry.view import MembersView

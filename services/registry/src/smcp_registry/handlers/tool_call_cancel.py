@@ -6,7 +6,6 @@ from smcp_bus.dispatch_types import Call
 from smcp_bus.tracing import trace_headers
 from smcp_proto.errors import NotAllowed
 from smcp_proto.schemas import AgentCallData
-
 from smcp_registry.membership import Membership, named
 
 

@@ -1,13 +1,13 @@
 """`server:update_*`: what a Computer tells its office (events.txt, configuration and state)."""
 
 from pydantic import BaseModel
+
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch_types import Call
 from smcp_bus.tracing import trace_headers
 from smcp_proto.catalog import verb_of
 from smcp_proto.errors import Malformed, NotAllowed
-
 from smcp_registry.membership import Membership, named
 
 

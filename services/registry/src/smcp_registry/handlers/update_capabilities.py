@@ -3,7 +3,6 @@
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch_types import Call
 from smcp_proto.schemas import UpdateCapabilitiesReq
-
 from smcp_registry.handlers.update import update
 from smcp_registry.membership import Membership, named
 from smcp_registry.places import Places

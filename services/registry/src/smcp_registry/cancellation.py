@@ -1,0 +1,14 @@
+"""A cancellation that got lost on its way."""
+
+import asyncio
+
+
+def raise_if_cancelled() -> None:
+    """Raise CancelledError where this task was cancelled and does not know.
+
+    Until Python 3.12 `asyncio.wait_for`, which nats-py waits with, drops a cancellation that comes in the same round of
+    the loop as the result. An endless task asks here after each such wait, or it could not be ended.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

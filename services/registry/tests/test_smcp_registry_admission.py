@@ -1,0 +1,201 @@
+"""Who gets a place: the table, row by row, and what holds for all of it."""
+
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smcp_bus.registry_contract import Claim
+from smcp_registry.admission import Action, Decision, Owner, claimed, decide
+from smcp_registry.records import Announce, MemberRecord, State, tombstone
+
+NOW = 1_000.0
+
+
+def claim(
+    session: str = "mine",
+    *,
+    process: str = "p1",
+    identity: str = "alice",
+    announce: bool = True,
+    incarnation: str = "i",
+) -> Claim:
+    return Claim(
+        session=session, credential="c", process=process, incarnation=incarnation, identity=identity, announce=announce
+    )
+
+
+def record(
+    session: str = "other",
+    *,
+    process: str = "p0",
+    identity: str = "bob",
+    announced: bool = True,
+    moving_until: float | None = None,
+    name: str = "pc",
+) -> MemberRecord:
+    return MemberRecord(
+        office="lab", role="computer", name=name, session=session, credential="c", process=process,
+        incarnation="i", identity=identity, announced=announced, moving_until=moving_until,
+    )  # fmt: skip
+
+
+def decided(present: MemberRecord | None, wanted: Claim, owner: Owner, name: str = "pc") -> Decision:
+    return decide(present, wanted, owner, role="computer", name=name, now=NOW)
+
+
+CLAIM_ENTER = (Action.CLAIM, Announce.ENTER)
+CLAIM_SILENT = (Action.CLAIM, Announce.NOTHING)
+CLAIM_OVER = (Action.CLAIM, Announce.LEAVE_ENTER)
+REFUSE = (Action.REFUSE, Announce.NOTHING)
+ASK = (Action.ASK_OWNER, Announce.NOTHING)
+UNCHANGED = (Action.UNCHANGED, Announce.NOTHING)
+
+TABLE = [
+    # none, or a tombstone
+    (None, claim(), Owner.NOT_ASKED, CLAIM_ENTER),
+    (tombstone(record()), claim(), Owner.NOT_ASKED, CLAIM_ENTER),
+    (tombstone(record("mine", process="p1")), claim(), Owner.NOT_ASKED, CLAIM_ENTER),
+    # the claimant's own
+    (record("mine", process="p1"), claim(), Owner.NOT_ASKED, UNCHANGED),
+    (record("mine", process="p1"), claim(incarnation="another"), Owner.NOT_ASKED, UNCHANGED),
+    (record("mine", process="p1", moving_until=NOW + 1), claim(), Owner.NOT_ASKED, UNCHANGED),
+    # the same session's name in another process, or another session of the same process, is another's
+    (record("mine", process="p0"), claim(), Owner.NOT_ASKED, ASK),
+    (record("other", process="p1"), claim(), Owner.NOT_ASKED, ASK),
+    # another's, moving, same identity
+    (record(identity="alice", moving_until=NOW + 1), claim(), Owner.NOT_ASKED, CLAIM_SILENT),
+    (record(identity="alice", moving_until=NOW + 1), claim(), Owner.ALIVE, CLAIM_SILENT),
+    (record(identity="alice", moving_until=NOW + 1), claim(), Owner.GONE, CLAIM_SILENT),
+    # another's, moving, other identity
+    (record(moving_until=NOW + 1), claim(), Owner.NOT_ASKED, REFUSE),
+    (record(moving_until=NOW + 1), claim(), Owner.GONE, REFUSE),
+    # another's, no longer moving
+    (record(identity="alice", moving_until=NOW), claim(), Owner.NOT_ASKED, ASK),
+    (record(identity="alice", moving_until=NOW - 1), claim(), Owner.ALIVE, REFUSE),
+    (record(moving_until=NOW - 1), claim(), Owner.GONE, CLAIM_OVER),
+    # another's
+    (record(), claim(), Owner.NOT_ASKED, ASK),
+    (record(identity="alice"), claim(), Owner.NOT_ASKED, ASK),
+    (record(), claim(), Owner.ALIVE, REFUSE),
+    (record(), claim(), Owner.GONE, CLAIM_OVER),
+    # the first step of an office switch: claimed without telling
+    (None, claim(announce=False), Owner.NOT_ASKED, CLAIM_SILENT),
+    (tombstone(record()), claim(announce=False), Owner.NOT_ASKED, CLAIM_SILENT),
+    (record(), claim(announce=False), Owner.GONE, (Action.CLAIM, Announce.LEAVE)),
+    (record("mine", process="p1", announced=False), claim(announce=False), Owner.NOT_ASKED, UNCHANGED),
+    # its last step: told now
+    (record("mine", process="p1", announced=False), claim(), Owner.NOT_ASKED, CLAIM_ENTER),
+    # one that was told of stays so, however it is claimed again
+    (record("mine", process="p1"), claim(announce=False), Owner.NOT_ASKED, UNCHANGED),
+    # nobody was told of the one before
+    (record(announced=False), claim(), Owner.GONE, CLAIM_ENTER),
+    (record(announced=False), claim(announce=False), Owner.GONE, CLAIM_SILENT),
+    (record(identity="alice", announced=False, moving_until=NOW + 1), claim(), Owner.NOT_ASKED, CLAIM_ENTER),
+]
+
+
+@pytest.mark.parametrize(("present", "wanted", "owner", "expected"), TABLE)
+def test_the_table_says_who_gets_the_place(
+    present: MemberRecord | None, wanted: Claim, owner: Owner, expected: tuple[Action, Announce]
+) -> None:
+    decision = decided(present, wanted, owner)
+    assert (decision.action, decision.announce) == expected
+    assert bool(decision.why) == (decision.action is Action.REFUSE)
+
+
+def test_a_members_own_name_cannot_change() -> None:
+    assert decided(record("mine", process="p1", name="old"), claim(), Owner.NOT_ASKED).action is Action.REFUSE
+
+
+def test_an_agent_of_another_name_that_takes_a_moving_place_is_a_leave_and_an_enter() -> None:
+    moving = record(identity="alice", moving_until=NOW + 1, name="old")
+    decision = decided(moving, claim(), Owner.NOT_ASKED)
+    assert (decision.action, decision.announce) == CLAIM_OVER
+    written = claimed(moving, claim(), decision.announce, office="lab", role="agent", name="pc")
+    assert (written.name, written.left_name) == ("pc", "old")
+
+
+def test_a_refusal_says_what_is_taken() -> None:
+    assert "'pc'" in decided(record(), claim(), Owner.ALIVE).why
+    agent = decide(record(), claim(), Owner.ALIVE, role="agent", name="pc", now=NOW)
+    assert "Agent" in agent.why
+
+
+SESSIONS = st.sampled_from(["a", "b"])
+OWNERS = st.sampled_from(list(Owner))
+CLAIMS = st.builds(
+    claim,
+    SESSIONS,
+    process=st.sampled_from(["p0", "p1"]),
+    identity=st.sampled_from(["alice", "bob"]),
+    announce=st.booleans(),
+    incarnation=st.sampled_from(["i", "j"]),
+)
+STEPS = st.lists(st.one_of(st.tuples(CLAIMS, OWNERS, st.booleans()), st.none()), max_size=12)
+
+
+@given(STEPS)
+def test_for_an_observer_enter_and_leave_alternate_whatever_happens(
+    steps: list[tuple[Claim, Owner, bool] | None],
+) -> None:
+    """A step is a claim (the owner asked; then perhaps moving), or None: the member leaves."""
+    present: MemberRecord | None = None
+    told: list[str] = []
+    clock = count()
+    for step in steps:
+        if step is None:
+            if present is None or not present.is_member:
+                continue
+            present = tombstone(present)
+            announce = present.announce
+        else:
+            wanted, owner, moves = step
+            decision = decided(present, wanted, owner)
+            if decision.action is not Action.CLAIM:
+                continue
+            announce = decision.announce
+            present = claimed(present, wanted, announce, office="lab", role="computer", name="pc")
+            if moves:
+                present = present.model_copy(update={"moving_until": NOW + next(clock) % 2})
+        told += {
+            Announce.NOTHING: [],
+            Announce.ENTER: ["enter"],
+            Announce.LEAVE: ["leave"],
+            Announce.LEAVE_ENTER: ["leave", "enter"],
+        }[announce]
+        assert told == [("enter", "leave")[turn % 2] for turn in range(len(told))]
+        assert present.is_visible == (len(told) % 2 == 1)
+
+
+@given(CLAIMS, CLAIMS, st.booleans(), st.sampled_from([None, NOW - 1, NOW, NOW + 1]), OWNERS)
+def test_only_the_owner_itself_or_a_gone_owner_or_a_move_gives_a_place_away(
+    before: Claim, wanted: Claim, announced: bool, moving_until: float | None, owner: Owner
+) -> None:
+    present = claimed(
+        None, before, Announce.ENTER if announced else Announce.NOTHING, office="o", role="agent", name="a"
+    )
+    present = present.model_copy(update={"moving_until": moving_until})
+    decision = decide(present, wanted, owner, role="agent", name="a", now=NOW)
+    own = (before.session, before.process) == (wanted.session, wanted.process)
+    moving = moving_until is not None and moving_until > NOW
+    if own:
+        assert decision.action in (Action.UNCHANGED, Action.CLAIM)
+        assert decision.announce in (Announce.NOTHING, Announce.ENTER)
+    elif moving:
+        assert (decision.action is Action.CLAIM) == (before.identity == wanted.identity)
+    else:
+        assert decision.action is {
+            Owner.NOT_ASKED: Action.ASK_OWNER, Owner.ALIVE: Action.REFUSE, Owner.GONE: Action.CLAIM,
+        }[owner]  # fmt: skip
+
+
+@given(CLAIMS, st.booleans())
+def test_a_claim_that_was_carried_out_is_unchanged_when_it_comes_again(wanted: Claim, gone: bool) -> None:
+    present = record() if gone else None
+    decision = decided(present, wanted, Owner.GONE)
+    written = claimed(present, wanted, decision.announce, office="lab", role="computer", name="pc")
+    assert written.state is State.MEMBER
+    assert written.announced == wanted.announce
+    assert decided(written, wanted, Owner.NOT_ASKED).action is Action.UNCHANGED

@@ -1,0 +1,89 @@
+"""Records, their keys, and what an office is told of them."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nats.js.kv import VALID_KEY_RE
+
+from smcp_proto.names import check_name
+from smcp_registry.announcements import announcements
+from smcp_registry.handlers.list_room import opaque, session_info
+from smcp_registry.records import Announce, MemberRecord, record_key, tombstone
+
+
+def legal(name: str) -> bool:
+    try:
+        return check_name(name) == name
+    except ValueError:
+        return False
+
+
+NAMES = st.text(min_size=1, max_size=128).filter(legal)
+
+
+def record(**changes: object) -> MemberRecord:
+    fields = {
+        "office": "lab", "role": "computer", "name": "pc", "session": "s", "credential": "c", "process": "p",
+        "incarnation": "i", "identity": "id",
+    } | changes  # fmt: skip
+    return MemberRecord.model_validate(fields)
+
+
+@given(NAMES, NAMES)
+def test_every_name_gives_a_legal_key_of_its_own(office: str, name: str) -> None:
+    key = record_key(office, "computer", name)
+    assert VALID_KEY_RE.fullmatch(key)
+    assert key.count(".") == 2
+    assert record_key(office, "agent", name) == record_key(office, "agent", "another") != key
+    assert (record_key(office, "computer", "pc") == key) == (name == "pc")
+    assert (record_key("lab", "computer", name) == key) == (office == "lab")
+
+
+def test_a_record_survives_the_store_with_fields_that_a_newer_registry_added() -> None:
+    newer = record(capabilities={"resources": {"supported": True}}, colour="green")
+    again = MemberRecord.model_validate_json(newer.model_dump_json(exclude_none=True))
+    assert again == newer
+    assert json.loads(tombstone(again).model_dump_json())["colour"] == "green"
+
+
+@pytest.mark.parametrize(
+    ("announce", "told"),
+    [
+        (Announce.NOTHING, []),
+        (Announce.ENTER, [("enter_office", 15)]),
+        (Announce.LEAVE, [("leave_office", 14)]),
+        (Announce.LEAVE_ENTER, [("leave_office", 14), ("enter_office", 15)]),
+    ],
+)
+def test_a_leave_is_told_before_an_enter_and_their_epochs_grow(announce: Announce, told: list[tuple[str, int]]) -> None:
+    announced = announcements(record(announce=announce), 7)
+    assert [(each.verb, each.epoch) for each in announced] == told
+    assert all(json.loads(each.body) == {"office_id": "lab", "computer": "pc"} for each in announced)
+
+
+def test_only_the_key_that_applies_is_in_a_notification() -> None:
+    [entered] = announcements(record(role="agent", name="zoë", announce=Announce.ENTER), 1)
+    assert json.loads(entered.body) == {"office_id": "lab", "agent": "zoë"}
+
+
+def test_an_agent_that_followed_another_tells_of_the_leave_of_the_other() -> None:
+    followed = record(role="agent", name="new", left_name="old", announce=Announce.LEAVE_ENTER)
+    left, entered = (json.loads(each.body) for each in announcements(followed, 1))
+    assert (left["agent"], entered["agent"]) == ("old", "new")
+
+
+def test_a_member_that_nobody_was_told_of_leaves_silently() -> None:
+    assert tombstone(record()).announce is Announce.LEAVE
+    assert tombstone(record(announced=False)).announce is Announce.NOTHING
+
+
+def test_room_mates_see_nothing_of_a_session_but_an_id_of_no_use() -> None:
+    shown = json.loads(session_info(record(session="secret", a2c_version="0.3")).model_dump_json(exclude_unset=True))
+    assert shown == {
+        "sid": opaque(record(session="secret")), "name": "pc", "role": "computer", "office_id": "lab",
+        "a2c_version": "0.3",
+    }  # fmt: skip
+    assert "secret" not in json.dumps(shown)
+    assert opaque(record(session="a")) != opaque(record(session="b"))

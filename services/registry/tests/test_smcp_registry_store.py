@@ -1,0 +1,144 @@
+"""The two buckets on a real nats-server: made once, compared and set, never overwritten."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from nats.js import api
+
+from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_bus.registry_contract import LeaseRenewal
+from smcp_proto.errors import Unavailable
+from smcp_registry.buckets import HISTORY, StoreUnusable, open_store
+from smcp_registry.leases import Leases, LeasesView
+from smcp_registry.store import Conflict, Store, Stored
+from smcp_testing.nats_process import NatsServer
+from smcp_testing.waiting import eventually
+
+
+async def opened(bus: NatsBus, lease_s: float = 10, replicas: int = 1) -> Store:
+    return await open_store(bus, bus.jetstream(), lease_s=lease_s, replicas=replicas)
+
+
+async def test_many_registries_that_start_at_once_make_the_buckets_once(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus, open_bus(BusConfig(url=nats_url)) as other:
+        await asyncio.gather(*(opened(each) for each in (bus, other) * 8))
+        streams = {stream.config.name: stream.config for stream in await bus.jetstream().streams_info()}
+        assert set(streams) == {"KV_members", "KV_leases"}
+        assert streams["KV_members"].max_msgs_per_subject == HISTORY == 64
+        assert not streams["KV_members"].max_age
+        assert streams["KV_leases"].max_age == 10
+        assert streams["KV_leases"].subject_delete_marker_ttl
+
+
+async def test_another_lease_than_the_buckets_is_refused_and_says_what_to_do(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        await opened(bus, lease_s=10)
+        with pytest.raises(StoreUnusable, match=r"leases.*TTL is 10 s and SMCP_LEASE_S is 2.*KV_leases"):
+            await opened(bus, lease_s=2)
+
+
+async def test_a_foreign_bucket_of_that_name_is_refused_and_says_what_is_wrong(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        await bus.jetstream().create_key_value(api.KeyValueConfig(bucket="members", history=1, ttl=60))
+        with pytest.raises(StoreUnusable, match=r"keeps 1 revisions of a key, 64 are needed; .*expire after 60 s"):
+            await opened(bus)
+
+
+async def test_more_replicas_than_servers_are_refused(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        with pytest.raises(StoreUnusable, match="replicas"):
+            await opened(bus, replicas=3)
+
+
+async def test_a_nats_server_without_jetstream_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path / "plain", jetstream=False)
+    await server.start()
+    try:
+        async with open_bus(BusConfig(url=server.url)) as bus:
+            with pytest.raises(StoreUnusable, match=r"JetStream does not answer.*enabled"):
+                await open_store(bus, bus.jetstream(), lease_s=10, replicas=1, start_s=0.3)
+    finally:
+        await server.stop()
+
+
+async def test_a_write_goes_over_the_revision_that_was_read_and_no_other(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        members = (await opened(bus)).members
+        assert await members.read("o.agent") == Stored(None, 0)
+        first = await members.write("o.agent", b"1", last=0)
+        with pytest.raises(Conflict):
+            await members.write("o.agent", b"2", last=0)
+        assert await members.read("o.agent") == Stored(b"1", first)
+        second = await members.write("o.agent", b"2", last=first)
+        assert second > first
+        with pytest.raises(Conflict):
+            await members.write("o.agent", b"3", last=first)
+
+
+async def test_a_purge_removes_what_was_seen_and_leaves_what_came_since(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        members = (await opened(bus)).members
+        seen = await members.write("o.agent", b"1", last=0)
+        newer = await members.write("o.agent", b"2", last=seen)
+        await members.purge("o.agent", upto=seen)
+        assert await members.read("o.agent") == Stored(b"2", newer)
+        await members.purge("o.agent", upto=newer)
+        assert await members.read("o.agent") == Stored(None, 0)
+        assert await members.write("o.agent", b"3", last=0)
+
+
+async def test_without_nats_the_store_is_unavailable_at_once_and_keeps_nothing_back(nats_server: NatsServer) -> None:
+    async with open_bus(BusConfig(url=nats_server.url)) as bus:
+        members = (await opened(bus)).members
+        await nats_server.kill()
+        await eventually(lambda: not bus.connected)
+        async with asyncio.timeout(0.5):
+            with pytest.raises(Unavailable):
+                await members.write("o.agent", b"1", last=0)
+            with pytest.raises(Unavailable):
+                await members.read("o.agent")
+        await nats_server.start()
+        await eventually(lambda: bus.connected)
+        assert await members.read("o.agent") == Stored(None, 0)
+
+
+async def test_a_store_that_does_not_answer_is_unavailable_within_its_bound(nats_server: NatsServer) -> None:
+    async with open_bus(BusConfig(url=nats_server.url)) as bus:
+        members = (await opened(bus)).members
+        nats_server.pause()
+        try:
+            async with asyncio.timeout(4):
+                with pytest.raises(Unavailable):
+                    await members.write("o.agent", b"1", last=0)
+        finally:
+            nats_server.resume()
+
+
+def leases_of(store: Store, lease_s: float) -> Leases:
+    return Leases(store.leases, LeasesView(), lease_s=lease_s, now=lambda: 0.0)
+
+
+async def test_a_lease_is_given_renewed_and_given_again_after_it_ran_out(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        leases = leases_of(await opened(bus, lease_s=1), 1)
+        assert not (await leases.renew("c", "p", LeaseRenewal())).renewed
+        state = await leases.renew("c", "p", LeaseRenewal(sockets=3))
+        assert (state.renewed, state.lease_s) == (True, 1)
+        assert await leases.lives("c", "p")
+        assert not await leases.lives("c", "another")
+
+        async def ran_out() -> bool:
+            return not await leases.lives("c", "p")
+
+        await eventually(ran_out)
+        # the server's marker stands there now: a create would fail
+        assert not (await leases.renew("c", "p", LeaseRenewal())).renewed
+        assert (await leases.renew("c", "p", LeaseRenewal())).renewed
+
+
+async def test_renewals_that_cross_each_other_are_all_granted(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        leases = leases_of(await opened(bus), 10)
+        states = await asyncio.gather(*(leases.renew("c", "p", LeaseRenewal()) for _ in range(3)))
+        assert [state.renewed for state in states].count(False) == 1
