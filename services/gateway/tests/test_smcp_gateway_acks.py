@@ -1,0 +1,36 @@
+"""The one argument of an acknowledgement."""
+
+import orjson
+from smcp_bus.dispatch import failed
+from smcp_bus.dispatch_types import Answer
+from smcp_gateway.acks import ack_argument
+from smcp_proto.catalog import CATALOG
+from smcp_proto.errors import NotAllowed
+
+JOIN, CALL, UPDATE = CATALOG["server:join_office"], CATALOG["client:tool_call"], CATALOG["server:update_config"]
+REFUSED = failed(NotAllowed("taken").body())
+LARGE = 1 << 22
+
+
+def test_joining_and_leaving_answer_with_one_array() -> None:
+    assert ack_argument(JOIN, Answer(b""), LARGE) == b"[true,null]"
+    assert ack_argument(JOIN, REFUSED, LARGE) == b'[false,"taken"]'
+
+
+def test_an_update_answers_with_null_or_the_flat_error() -> None:
+    assert ack_argument(UPDATE, Answer(b""), LARGE) == b"null"
+    assert ack_argument(UPDATE, REFUSED, LARGE) == REFUSED.body
+
+
+def test_a_reply_goes_as_it_is() -> None:
+    assert ack_argument(CALL, Answer(b'{"content": []}'), LARGE) == b'{"content": []}'
+    assert ack_argument(CALL, Answer(b""), LARGE) == b"null"
+    assert ack_argument(None, REFUSED, LARGE) == REFUSED.body
+
+
+def test_what_the_client_could_not_take_is_413_with_its_limit() -> None:
+    body = b'"' + b"x" * 1000 + b'"'
+    assert ack_argument(CALL, Answer(body), len(body) + 65) == body
+    error = orjson.loads(ack_argument(CALL, Answer(body), len(body)))
+    assert error["code"] == 413
+    assert error["details"] == {"limit": len(body), "size": len(body)}

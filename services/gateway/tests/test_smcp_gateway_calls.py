@@ -1,0 +1,85 @@
+"""The table of pending calls: always emptied, whoever ends a call."""
+
+import asyncio
+
+import pytest
+from smcp_bus.dispatch_types import RawJson
+from smcp_gateway.calls import CANCEL_GRACE_S, CANCELLED, CallTable, PendingCall
+from smcp_proto.errors import Unavailable
+from smcp_testing.waiting import eventually
+
+DONE = RawJson(b"{}")
+
+
+def pending(req_id: str = "r", session: str = "s") -> PendingCall:
+    return PendingCall(session=session, office="o", computer="c", agent="a", req_id=req_id, tracked=True)
+
+
+async def never() -> RawJson:
+    await asyncio.Event().wait()
+    return DONE
+
+
+async def started(table: CallTable, call: PendingCall) -> "asyncio.Task[RawJson]":
+    task = asyncio.create_task(table.run(call, never))
+    await eventually(lambda: call.task is not None)
+    return task
+
+
+async def test_an_answer_ends_a_call() -> None:
+    table = CallTable()
+
+    async def work() -> RawJson:
+        assert len(table) == 1
+        return DONE
+
+    assert await table.run(pending(), work) is DONE
+    assert len(table) == 0
+
+
+async def test_the_first_verdict_settles_a_call_and_its_task_goes_on() -> None:
+    table, call = CallTable(), pending()
+    task = await started(table, call)
+    table.settle(call, Unavailable("gone", details={"may_have_run": True}))
+    table.settle(call, CANCELLED)
+    with pytest.raises(Unavailable, match="gone"):
+        await task
+    assert task.cancelling() == 0
+    assert len(table) == 0
+
+
+async def test_a_cancelled_call_is_answered_when_its_computer_is_too_slow() -> None:
+    table, call, other = CallTable(), pending(), pending("other")
+    task, bystander = await started(table, call), await started(table, other)
+    table.cancel("s", "r", now=10.0)
+    table.settle_overdue(10.0 + CANCEL_GRACE_S / 2)
+    assert call.verdict is None
+    table.settle_overdue(10.0 + CANCEL_GRACE_S)
+    assert await task is CANCELLED
+    assert list(table) == [other]
+    bystander.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await bystander
+
+
+async def test_another_session_cannot_cancel_a_call() -> None:
+    table, call = CallTable(), pending()
+    task = await started(table, call)
+    table.cancel("somebody else", "r", now=0.0)
+    assert call.cancelled_at is None
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(table) == 0
+
+
+async def test_calls_of_a_client_that_is_gone_end_without_an_answer() -> None:
+    table, mine, theirs = CallTable(), pending(), pending(session="t")
+    task, other = await started(table, mine), await started(table, theirs)
+    assert table.abandon("s") == [mine]
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert list(table) == [theirs]
+    table.abandon("t")
+    with pytest.raises(asyncio.CancelledError):
+        await other

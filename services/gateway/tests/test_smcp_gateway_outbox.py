@@ -1,0 +1,67 @@
+"""What waits for a client is counted, bounded, and handed out in portions."""
+
+import asyncio
+
+import pytest
+from engineio.packet import MESSAGE, Packet
+from smcp_gateway.outbox import PORTION, ROOMY, Outbox
+
+
+def packet(size: int) -> Packet:
+    return Packet(MESSAGE, "x" * size)  # type: ignore[no-untyped-call]
+
+
+async def test_a_client_that_leaves_too_much_unread_is_cut_off_once() -> None:
+    cut: list[Outbox] = []
+    outbox = Outbox(100, cut.append)
+    await outbox.put(packet(60))
+    assert cut == []
+    await outbox.put(packet(60))
+    await outbox.put(packet(60))
+    assert cut == [outbox]
+    assert outbox.bytes == 180
+
+
+async def test_the_writer_gets_portions_that_a_polling_client_takes() -> None:
+    outbox = Outbox(ROOMY, lambda _: None)
+    for _ in range(PORTION + 3):
+        await outbox.put(packet(1))
+    sizes = []
+    while not outbox.empty():
+        await outbox.get()
+        count = 1
+        with pytest.raises(asyncio.QueueEmpty):
+            while True:
+                outbox.get_nowait()
+                count += 1
+        sizes.append(count)
+    assert sizes == [PORTION, 3]
+    assert outbox.bytes == 0
+
+
+async def test_large_messages_wait_for_each_other_until_the_client_has_read() -> None:
+    outbox = Outbox(4 * ROOMY, lambda _: None)
+    written = []
+
+    async def write(name: str) -> None:
+        await outbox.room()
+        written.append(name)
+        await outbox.put(packet(2 * ROOMY))
+
+    tasks = [asyncio.create_task(write(name)) for name in "abc"]
+    for expected in ("a", "ab", "abc"):
+        while "".join(written) != expected:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0.01)
+        assert "".join(written) == expected
+        await outbox.get()
+    await asyncio.gather(*tasks)
+
+
+async def test_who_waits_for_room_is_let_go_when_the_client_is_gone() -> None:
+    outbox = Outbox(4 * ROOMY, lambda _: None)
+    await outbox.put(packet(2 * ROOMY))
+    waiting = asyncio.create_task(outbox.room())
+    done, _ = await asyncio.wait([waiting], timeout=0.01)
+    assert not done
+    outbox.release()
+    await asyncio.wait_for(waiting, 1)

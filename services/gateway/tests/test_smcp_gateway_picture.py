@@ -1,0 +1,112 @@
+"""Who is in an office in the eyes of those who were told."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from smcp_gateway.picture import Difference, MemberKey, News, Picture
+
+ANNA: MemberKey = ("agent", "anna")
+BOX: MemberKey = ("computer", "box")
+CAR: MemberKey = ("computer", "car")
+
+
+def enter(picture: Picture, member: MemberKey, revision: int) -> News | None:
+    return picture.event(member, entered=True, epoch=2 * revision + 1)
+
+
+def leave(picture: Picture, member: MemberKey, revision: int) -> News | None:
+    return picture.event(member, entered=False, epoch=2 * revision)
+
+
+def test_an_enter_and_a_leave_are_news_once() -> None:
+    picture = Picture()
+    assert enter(picture, BOX, 1) == News(told_already=False)
+    assert enter(picture, BOX, 1) is None
+    assert leave(picture, BOX, 2) == News(told_already=False)
+    assert leave(picture, BOX, 2) is None
+    assert enter(picture, BOX, 1) is None
+    assert picture.present == frozenset()
+
+
+def test_a_place_that_changes_hands_leaves_and_enters_in_one_revision() -> None:
+    picture = Picture()
+    enter(picture, BOX, 1)
+    assert leave(picture, BOX, 5) == News(told_already=False)
+    assert enter(picture, BOX, 5) == News(told_already=False)
+
+
+def test_who_was_there_before_is_no_news_after_an_outage() -> None:
+    picture = Picture()
+    picture.learn([ANNA, BOX])
+    picture.ask()
+    assert picture.compare([ANNA, BOX]) == Difference(entered=[], left=[], stayed=[ANNA, BOX])
+
+
+def test_a_comparison_finds_what_was_missed_and_what_comes_late_is_told_already() -> None:
+    picture = Picture()
+    picture.learn([ANNA, BOX])
+    picture.ask()
+    assert picture.compare([ANNA, CAR]) == Difference(entered=[CAR], left=[BOX], stayed=[ANNA])
+    assert leave(picture, BOX, 7) == News(told_already=True)
+    assert enter(picture, CAR, 8) == News(told_already=True)
+    assert leave(picture, CAR, 9) == News(told_already=False)
+
+
+def test_what_is_heard_while_a_list_is_on_its_way_is_newer_than_the_list() -> None:
+    picture = Picture()
+    picture.learn([BOX])
+    picture.ask()
+    enter(picture, CAR, 9)
+    leave(picture, BOX, 10)
+    assert picture.compare([BOX]) == Difference(entered=[], left=[], stayed=[CAR])
+
+
+def test_the_first_list_does_not_undo_what_was_heard_before_it() -> None:
+    picture = Picture()
+    leave(picture, BOX, 4)
+    enter(picture, CAR, 5)
+    picture.learn([BOX])
+    assert picture.present == {CAR}
+
+
+def test_a_list_has_to_have_reached_what_was_heard() -> None:
+    picture = Picture()
+    assert picture.revision == 0
+    enter(picture, BOX, 6)
+    assert picture.revision == 6
+    leave(picture, BOX, 7)
+    assert picture.revision == 7
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from([ANNA, BOX, CAR]), st.booleans(), st.integers(1, 12))
+    | st.frozensets(st.sampled_from([ANNA, BOX, CAR])),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_for_those_that_were_there_all_the_time_enter_and_leave_alternate(
+    steps: list[tuple[MemberKey, bool, int] | frozenset[MemberKey]],
+) -> None:
+    picture = Picture()
+    picture.learn([])
+    told: dict[MemberKey, bool] = {}
+
+    def tell(member: MemberKey, entered: bool) -> None:
+        assert told.get(member, False) is not entered
+        told[member] = entered
+
+    for step in steps:
+        if isinstance(step, frozenset):
+            picture.ask()
+            difference = picture.compare(step)
+            for member in difference.left:
+                tell(member, False)
+            for member in difference.entered:
+                tell(member, True)
+        else:
+            member, entered, revision = step
+            news = (enter if entered else leave)(picture, member, revision)
+            if news is not None and not news.told_already:
+                tell(member, entered)
+    assert {member for member, entered in told.items() if entered} == picture.present
