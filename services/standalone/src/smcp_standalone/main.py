@@ -1,5 +1,6 @@
 """The command `smcp`: the whole system for a newcomer, and what an operator needs to spread it out."""
 
+import asyncio
 import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,11 +8,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from smcp_bus.tracing import OWN_DECISION_KEY
 from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_service.cli import run_app, serve_command, version_option
+from smcp_service.lifecycle import run
+from smcp_service.logging import configure_logging
+from smcp_service.telemetry import open_telemetry
 from smcp_standalone import nats_files
+from smcp_standalone.demo import demo_until_stopped, find_repository
 from smcp_standalone.up import System, UpOptions, load_up_settings, open_system, up_directory
 
 app = typer.Typer(
@@ -62,6 +68,23 @@ def up(
         serve_command(
             "smcp", settings.gateway, open_and_tell, trace_id_key=TRACE_ID_KEY, own_decision_key=OWN_DECISION_KEY
         )
+
+
+@app.command("demo")
+def run_demo(
+    repository: Annotated[
+        Path | None, typer.Option(help="The git repository whose log is shown. [default: the one here]")
+    ] = None,
+) -> None:
+    """Start everything, let an Agent call two public MCP servers, and show what came back."""
+    configure_logging("smcp-demo", level="warning")
+    chosen = find_repository((repository or Path()).absolute())
+
+    async def main(stop: asyncio.Event) -> int:
+        async with open_telemetry("smcp-demo", trace_id_key=TRACE_ID_KEY, own_decision_key=OWN_DECISION_KEY):
+            return await demo_until_stopped(stop, Console(), chosen)
+
+    raise typer.Exit(run(main))
 
 
 @app.command("nats-config")

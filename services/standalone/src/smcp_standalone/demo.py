@@ -1,0 +1,136 @@
+"""`smcp demo`: an Agent uses two public MCP servers through the whole chain, on this machine."""
+
+import asyncio
+import json
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+from rich.text import Text
+
+from smcp_agent import CallResult, SmcpAgent, SmcpError
+from smcp_computer.confirmation import Confirm
+from smcp_service.failure import Failure
+from smcp_service.lifecycle import DONE, FAILED
+from smcp_standalone.sample_config import find_uvx, uvx_server
+from smcp_standalone.up import UpOptions, UpSettings, load_up_settings, open_system
+
+OFFICE: Final = "demo office"
+COMPUTER: Final = "demo computer"
+FIRST_START_S: Final = 300.0
+"""How long an MCP server may take to be downloaded and started."""
+CALL_S: Final = 60
+
+
+def find_repository(start: Path) -> Path:
+    """The git repository that `start` is in. Raises Failure where there is none."""
+    for directory in (start, *start.parents):
+        if (directory / ".git").exists():
+            return directory
+    raise Failure(
+        f"{start} is in no git repository (sources without .git?): "
+        "clone the repository, or name another one with --repository"
+    )
+
+
+async def demo_until_stopped(stop: asyncio.Event, console: Console, repository: Path) -> int:
+    """The demo, broken off when `stop` is set; gives the exit code of the process."""
+    work = asyncio.create_task(demo(console, repository))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    work.cancel()
+    await asyncio.wait({work})
+    if work.cancelled():
+        return FAILED
+    work.result()
+    return DONE
+
+
+async def demo(console: Console, repository: Path) -> None:
+    """Start everything, make the two calls and print what they gave.
+
+    Raises:
+        Failure: something did not start, or a call failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="smcp-demo-") as temporary:
+        directory = Path(temporary)
+        chosen = UpOptions(office=OFFICE, name=COMPUTER, port=0, config=_config(directory, repository))
+        settings = _patient(load_up_settings(chosen, directory))
+        async with AsyncExitStack() as stack:
+            with _waiting(console, "Starting; the first time, uvx downloads mcp-server-git and mcp-server-time ..."):
+                system = await stack.enter_async_context(open_system(chosen, settings, directory))
+            if system.failed:
+                raise Failure(f"did not start: {', '.join(system.failed)} (see above)")
+            console.print(
+                f"One process runs nats-server, a registry, a gateway on {system.url} and a Computer with the MCP "
+                f"servers {' and '.join(system.servers)}. An Agent joins {system.office!r} and calls their tools.\n",
+                highlight=False,
+            )
+            try:
+                async with SmcpAgent(system.url, office=system.office, name="demo agent") as agent:
+                    log = {"repo_path": str(repository), "max_count": 5}
+                    await _call(console, agent, "git_log", log)
+                    when = {"source_timezone": "Asia/Shanghai", "time": "16:30", "target_timezone": "Europe/Berlin"}
+                    await _call(console, agent, "convert_time", when)
+            except SmcpError as error:
+                raise Failure(f"{error.message} ({int(error.code)})") from error
+    console.print("Everything has been stopped. Your own turn: [bold]smcp up[/bold]")
+
+
+def _config(directory: Path, repository: Path) -> Path:
+    uvx = find_uvx()
+    if uvx is None:
+        raise Failure("uvx is needed to run the two MCP servers, and was not found (package uv)")
+    servers = {
+        "git": uvx_server(uvx, "mcp-server-git", "--repository", str(repository)),
+        "time": uvx_server(uvx, "mcp-server-time"),
+    }
+    path = directory / "demo.json"
+    path.write_text(json.dumps({"servers": servers}), encoding="utf-8")
+    return path
+
+
+def _patient(settings: UpSettings) -> UpSettings:
+    """The first start downloads, and nobody is asked: the demo's tools only read."""
+    changed = {"confirm": Confirm.ALLOW, "start_s": max(settings.computer.start_s, FIRST_START_S)}
+    return UpSettings(
+        registry=settings.registry,
+        gateway=settings.gateway,
+        computer=settings.computer.model_copy(update=changed),
+        configuration=settings.configuration,
+    )
+
+
+@contextmanager
+def _waiting(console: Console, what: str) -> Iterator[None]:
+    if console.is_terminal:
+        with console.status(what):
+            yield
+    else:
+        console.print(what)
+        yield
+
+
+async def _call(console: Console, agent: SmcpAgent, tool: str, params: dict[str, Any]) -> None:
+    result = await agent.call_tool(COMPUTER, tool, params, timeout=CALL_S)
+    if result.is_error:
+        raise Failure(f"{tool} failed: {result.text}")
+    console.print(f"[bold]{escape(tool)}[/bold]  {escape(json.dumps(params))}", highlight=False)
+    console.print(Panel(Text(_readable(result))))
+    console.print(f"{result.duration_s * 1000:.1f} ms, trace id {result.trace_id}\n", highlight=False)
+
+
+def _readable(result: CallResult) -> str:
+    """The text without gaps; JSON laid out."""
+    text = re.sub(r"\n{3,}", "\n\n", result.text.strip())
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except ValueError:
+        return text
