@@ -128,7 +128,7 @@ class Sweeper:
             async with self._limit:
                 if await self._leases.lives(*process) or await self._owners.ask(*process, None) is Owner.ALIVE:
                     return
-            _log.warning("a process is gone and its members leave", extra={"process": process[1], "members": len(keys)})
+            _log.warning("process %s of %s is gone, its %d members leave", process[1], process[0], len(keys))
             async with asyncio.TaskGroup() as group:
                 for key in keys:
                     group.create_task(self._remove(key, process))

@@ -1,0 +1,145 @@
+"""Enters and leaves are effects of the log: told in order, by whichever registry is there, and lost by none that dies."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import orjson
+from nats.js import JetStreamContext
+
+from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_registry.announcer import CONSUMER, Announcer
+from smcp_registry.app import Registry, open_registry
+from smcp_registry.buckets import open_store
+from smcp_registry.records import Announce, MemberRecord, record_key
+from smcp_registry.settings import RegistrySettings
+from smcp_registry.store import write_member
+from smcp_testing.member_process import member_process, observe
+from smcp_testing.nats_process import NatsServer
+from smcp_testing.waiting import eventually
+
+
+@asynccontextmanager
+async def registry(url: str) -> AsyncIterator[Registry]:
+    async with open_bus(BusConfig(url=url)) as bus, open_registry(RegistrySettings(nats_url=url), bus) as opened:
+        yield opened
+
+
+def entered(name: str, office: str = "lab") -> MemberRecord:
+    return MemberRecord(
+        office=office, role="computer", name=name, session=name, credential="open", process="p", incarnation="i",
+        identity=name, announce=Announce.ENTER,
+    )  # fmt: skip
+
+
+async def prepared(bus: NatsBus) -> tuple[JetStreamContext, Announcer]:
+    store = await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)
+    announcer = Announcer(bus, bus.jetstream(), store.members)
+    await announcer.prepare()
+    return bus.jetstream(), announcer
+
+
+async def test_many_registries_make_the_shared_consumer_once(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        store = await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)
+        announcers = [Announcer(bus, bus.jetstream(), store.members) for _ in range(10)]
+        await asyncio.gather(*(announcer.prepare() for announcer in announcers))
+        [consumer] = await bus.jetstream().consumers_info("KV_members")
+        assert consumer.name == CONSUMER
+        assert consumer.config.max_ack_pending == 1
+        assert consumer.config.ack_wait == 2
+
+
+async def test_what_a_registry_took_and_did_not_tell_another_tells_within_three_seconds(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus, AsyncExitStack() as stack:
+        js, _ = await prepared(bus)
+        observer = await observe(bus, "lab")
+        # what a registry does that is killed between the claim and its announcement: it took the record, and is gone
+        dead = await js.pull_subscribe_bind(consumer=CONSUMER, stream="KV_members")
+        taking = asyncio.create_task(dead.fetch(1, timeout=5))
+        opened = await stack.enter_async_context(registry(nats_url))
+        members = (await open_store(bus, js, lease_s=10, replicas=1)).members
+        for name in ("pc0", "pc1", "pc2"):
+            await write_member(members, record_key("lab", "computer", name), entered(name), last=0)
+            if name == "pc0" and not taking.done():
+                await asyncio.wait({taking}, timeout=0.1)
+        assert not opened.readiness.problems()
+        await eventually(lambda: len(observer.told) == 3, timeout=3.5)
+        assert [told.name for told in observer.told] == ["pc0", "pc1", "pc2"]
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+
+
+async def test_what_happened_while_no_registry_was_there_is_told_when_one_comes_back(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        async with registry(nats_url), member_process(nats_url) as member:
+            await member.join("lab", "computer", "before")
+        observer = await observe(bus, "lab")
+        members = (await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)).members
+        for number in range(50):
+            name = f"pc{number}"
+            await write_member(members, record_key("lab", "computer", name), entered(name), last=0)
+        assert observer.told == []
+        async with registry(nats_url), registry(nats_url):
+            await eventually(lambda: len(observer.told) == 50)
+        assert [told.name for told in observer.told] == [f"pc{number}" for number in range(50)]
+        assert observer.of("before") == []
+
+
+async def test_a_record_that_cannot_be_announced_does_not_hold_up_the_others(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus, registry(nats_url):
+        observer = await observe(bus, "lab")
+        members = (await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)).members
+        await members.write("lab.agent", b"not a record", last=0)
+        await members.write("lab.computer.odd", orjson.dumps({"office": "lab"}), last=0)
+        await write_member(members, record_key("lab", "computer", "pc"), entered("pc"), last=0)
+        await eventually(lambda: observer.of("pc") == ["enter_office"], timeout=2)
+
+
+async def test_a_consumer_that_was_deleted_is_made_again_and_old_news_are_not_news(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus, registry(nats_url), member_process(nats_url) as member:
+        observer = await observe(bus, "lab")
+        await member.join("lab", "computer", "pc")
+        await eventually(lambda: observer.of("pc") == ["enter_office"])
+        await bus.jetstream().delete_consumer("KV_members", CONSUMER)
+        await member.join("lab", "computer", "pc2")
+        await eventually(lambda: observer.of("pc2") == ["enter_office"], timeout=8)
+        assert observer.of("pc") == ["enter_office"]
+
+
+async def test_announcing_goes_on_after_nats_was_away(nats_server: NatsServer) -> None:
+    url = nats_server.url
+    async with (
+        open_bus(BusConfig(url=url)) as bus,
+        registry(url) as one,
+        registry(url) as other,
+        member_process(url) as member,
+    ):
+        observer = await observe(bus, "lab")
+        await member.join("lab", "computer", "before")
+        await eventually(lambda: observer.of("before") == ["enter_office"])
+        await nats_server.kill()
+        await eventually(lambda: "announcer" in one.readiness.problems())
+        await nats_server.start()
+        await eventually(lambda: bus.connected and not (one.readiness.problems() or other.readiness.problems()))
+        for number in range(10):
+            await member.join("lab", "computer", f"pc{number}")
+        await eventually(lambda: len(observer.told) == 11)
+        assert observer.of("before") == ["enter_office"]
+
+
+async def test_a_thousand_changes_are_told_in_the_order_of_the_log(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus, registry(nats_url), registry(nats_url):
+        observer = await observe(bus, "lab")
+        members = (await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)).members
+        written = asyncio.Semaphore(64)
+
+        async def write(number: int) -> None:
+            async with written:
+                name = f"pc{number}"
+                await write_member(members, record_key("lab", "computer", name), entered(name), last=0)
+
+        await asyncio.gather(*map(write, range(1000)))
+        await eventually(lambda: len(observer.told) == 1000, timeout=20)
+        epochs = [told.epoch for told in observer.told]
+        assert epochs == sorted(epochs)

@@ -1,0 +1,252 @@
+"""Members leave when their process is dead, and only then."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_registry.announcer import Announcer
+from smcp_registry.app import Registry, open_registry
+from smcp_registry.buckets import open_store
+from smcp_registry.leases import Leases, LeasesView
+from smcp_registry.link import Link
+from smcp_registry.owners import Owners
+from smcp_registry.records import Announce, MemberRecord, record_key, tombstone
+from smcp_registry.settings import RegistrySettings
+from smcp_registry.store import Store, read_member, write_member
+from smcp_registry.sweeper import Sweeper
+from smcp_registry.view import MembersView
+from smcp_registry.watch import Change
+from smcp_testing.member_process import MemberProcess, dying_process, member_process, observe
+from smcp_testing.nats_process import NatsServer
+from smcp_testing.waiting import eventually
+
+LEASE_S = 1.0
+
+
+@asynccontextmanager
+async def registries(url: str, count: int = 2) -> AsyncIterator[list[Registry]]:
+    settings = RegistrySettings(nats_url=url, lease_s=LEASE_S)
+    async with AsyncExitStack() as stack:
+        opened = []
+        for _ in range(count):
+            bus = await stack.enter_async_context(open_bus(BusConfig(url=url)))
+            opened.append(await stack.enter_async_context(open_registry(settings, bus)))
+        yield opened
+
+
+@asynccontextmanager
+async def kept(member: MemberProcess) -> AsyncIterator[None]:
+    """Renews the member's lease while the body runs."""
+
+    async def keep() -> None:
+        while True:
+            with contextlib.suppress(Exception):
+                await member.renew()
+            await asyncio.sleep(LEASE_S / 3)
+
+    keeping = asyncio.create_task(keep())
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+
+async def passed(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    await eventually(lambda: time.monotonic() >= until, timeout=seconds + 1)
+
+
+async def test_the_members_of_a_dead_process_leave_within_about_a_lease_and_once_each(nats_url: str) -> None:
+    async with registries(nats_url), member_process(nats_url) as living, dying_process(nats_url) as dying, kept(living):
+        observer = await observe(living.bus, "lab")
+        await living.join("lab", "agent", "alice")
+        await dying.member.renew()
+        await passed(LEASE_S)
+        await dying.member.renew()
+        for number in range(20):
+            await dying.member.join("lab", "computer", f"pc{number}", dying.member.claim(f"s{number}"))
+        await dying.die()
+        died = time.monotonic()
+        await eventually(lambda: len([told for told in observer.told if told.verb == "leave_office"]) == 20, timeout=4)
+        assert time.monotonic() - died < 2.5 * LEASE_S
+        await passed(LEASE_S)
+        assert all(observer.of(f"pc{number}") == ["enter_office", "leave_office"] for number in range(20))
+        assert observer.doubled == 0
+        assert await living.room("lab", "agent", "alice") == {("agent", "alice")}
+
+
+async def test_a_process_without_a_lease_that_answers_keeps_its_members(nats_url: str) -> None:
+    async with registries(nats_url), member_process(nats_url) as member:
+        observer = await observe(member.bus, "lab")
+        await member.join("lab", "computer", "pc")
+        await eventually(lambda: member.asked >= 4, timeout=10)
+        assert observer.of("pc") == ["enter_office"]
+
+
+async def test_a_process_that_stands_still_past_its_lease_loses_its_members(nats_url: str) -> None:
+    async with registries(nats_url), member_process(nats_url) as paused:
+        observer = await observe(paused.bus, "lab")
+        await paused.renew()
+        await paused.join("lab", "computer", "pc")
+        paused.answering.clear()
+        await eventually(lambda: observer.of("pc") == ["enter_office", "leave_office"], timeout=6)
+        assert not (await paused.registry.confirm("lab", "computer", "pc", paused.claim())).mine
+
+
+async def test_nobody_leaves_when_nats_was_away_for_longer_than_a_lease(nats_server: NatsServer) -> None:
+    url = nats_server.url
+    async with (
+        registries(url) as opened,
+        member_process(url) as living,
+        dying_process(url) as dying,
+        open_bus(BusConfig(url=url)) as bus,
+        kept(living),
+    ):
+        observer = await observe(bus, "lab")
+        await living.join("lab", "computer", "living")
+        await dying.member.join("lab", "computer", "dead")
+        await eventually(lambda: len(observer.told) == 2)
+        await nats_server.kill()
+        await dying.die()
+        await passed(2 * LEASE_S)
+        await nats_server.start()
+        back = time.monotonic()
+        await eventually(lambda: bus.connected and not any(registry.readiness.problems() for registry in opened))
+        await eventually(lambda: observer.of("dead") == ["enter_office", "leave_office"], timeout=6)
+        assert time.monotonic() - back >= LEASE_S - 0.1
+        await passed(LEASE_S)
+        assert observer.of("living") == ["enter_office"]
+        assert (await living.registry.confirm("lab", "computer", "living", living.claim())).mine
+
+
+async def test_an_owner_that_is_not_back_yet_after_nats_was_away_keeps_its_place(nats_server: NatsServer) -> None:
+    url = nats_server.url
+    async with registries(url), member_process(url) as member, open_bus(BusConfig(url=url)) as bus, kept(member):
+        observer = await observe(bus, "lab")
+        await member.join("lab", "computer", "pc")
+        for _ in range(3):
+            await nats_server.restart()
+            await eventually(lambda: member.bus.connected)
+            await member.room("lab", "computer", "pc")
+        await passed(1.5 * LEASE_S)
+        assert observer.of("pc") == ["enter_office"]
+
+
+def member(name: str, **changes: object) -> MemberRecord:
+    fields = {
+        "office": "lab", "role": "computer", "name": name, "session": name, "credential": "open", "process": "dead",
+        "incarnation": "i", "identity": name, "announce": Announce.ENTER,
+    }  # fmt: skip
+    return MemberRecord.model_validate(fields | changes)
+
+
+@asynccontextmanager
+async def sweeping(
+    bus: NatsBus, *, keep_tombstones_s: float = 600
+) -> AsyncIterator[tuple[Sweeper, Store, MembersView]]:
+    """A sweeper whose view is fed by the test."""
+    store = await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)
+    link, view, leases_view = Link(bus), MembersView(), LeasesView()
+    leases = Leases(store.leases, leases_view, lease_s=10, now=time.time)
+    owners = Owners(bus, link, leases, patience_s=0.5, settle_s=0)
+    announcer = Announcer(bus, bus.jetstream(), store.members)
+    await announcer.prepare()
+    try:
+        yield (
+            Sweeper(
+                link, store.members, view, leases, leases_view, owners, announcer,
+                lease_s=10, now=time.time, keep_tombstones_s=keep_tombstones_s,
+            ),
+            store,
+            view,
+        )  # fmt: skip
+    finally:
+        link.close()
+
+
+async def put(store: Store, view: MembersView, record: MemberRecord, last: int = 0) -> int:
+    key = record_key(record.office, record.role, record.name)
+    revision = await write_member(store.members, key, record, last=last)
+    view.apply(Change(key, record.model_dump_json().encode(), revision))
+    return revision
+
+
+async def test_members_that_are_moving_are_waited_for(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus, sweeping(bus) as (sweeper, store, view):
+        await put(store, view, member("moving", moving_until=time.time() + 30))
+        await put(store, view, member("late", moving_until=time.time() - 1))
+        await sweeper.sweep()
+        moving = await read_member(store.members, record_key("lab", "computer", "moving"))
+        late = await read_member(store.members, record_key("lab", "computer", "late"))
+        assert moving.record is not None
+        assert moving.record.is_member
+        assert late.record is not None
+        assert not late.record.is_member
+        assert late.record.announce is Announce.LEAVE
+
+
+async def test_a_member_that_another_process_took_over_meanwhile_is_left_alone(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus, sweeping(bus) as (sweeper, store, view):
+        revision = await put(store, view, member("pc"))
+        key = record_key("lab", "computer", "pc")
+        await write_member(store.members, key, member("pc", process="living"), last=revision)
+        await sweeper.sweep()
+        stored = await read_member(store.members, key)
+        assert stored.record is not None
+        assert stored.record.is_member
+        assert stored.record.process == "living"
+
+
+async def test_several_that_sweep_at_once_make_one_tombstone(nats_url: str) -> None:
+    async with (
+        open_bus(BusConfig(url=nats_url)) as bus,
+        sweeping(bus) as (one, store, view),
+        sweeping(bus) as (other, _, other_view),
+    ):
+        revision = await put(store, view, member("pc"))
+        key = record_key("lab", "computer", "pc")
+        other_view.apply(Change(key, member("pc").model_dump_json().encode(), revision))
+        await asyncio.gather(one.sweep(), other.sweep())
+        assert (await read_member(store.members, key)).revision == revision + 1
+
+
+async def test_old_tombstones_are_removed_once_they_were_announced_and_not_before(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus, sweeping(bus, keep_tombstones_s=0) as (sweeper, store, view):
+        revision = await put(store, view, member("gone"))
+        await put(store, view, tombstone(member("gone")), last=revision)
+        key = record_key("lab", "computer", "gone")
+        await sweeper.purge()
+        assert (await read_member(store.members, key)).record is not None
+        async with open_bus(BusConfig(url=nats_url)) as telling:
+            announcer = Announcer(telling, telling.jetstream(), store.members)
+            announcing = asyncio.create_task(announcer.run())
+            upto = revision + 1
+
+            async def announced() -> bool:
+                return await announcer.announced_upto() >= upto
+
+            await eventually(announced)
+            announcing.cancel()
+            await asyncio.gather(announcing, return_exceptions=True)
+        await sweeper.purge()
+        assert (await read_member(store.members, key)).revision == 0
+        assert view.tombstones() == {}
+
+
+async def test_a_place_that_was_claimed_again_survives_the_removal_of_its_tombstone(nats_url: str) -> None:
+    async with (
+        registries(nats_url, count=1),
+        open_bus(BusConfig(url=nats_url)) as bus,
+        member_process(nats_url) as back,
+    ):
+        store = await open_store(bus, bus.jetstream(), lease_s=LEASE_S, replicas=1)
+        await back.join("lab", "computer", "pc")
+        left = await back.leave("lab", "computer", "pc")
+        joined = await back.join("lab", "computer", "pc")
+        await store.members.purge(record_key("lab", "computer", "pc"), upto=left.revision)
+        assert await back.room("lab", "computer", "pc", after=joined.revision) == {("computer", "pc")}
+        assert (await back.join("lab", "computer", "pc")).unchanged
