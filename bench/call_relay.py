@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -39,7 +40,9 @@ class System:
     beside: dict[str, psutil.Process] = field(default_factory=dict)
 
 
-def start(stack: contextlib.ExitStack, *command: str | Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+def start(
+    stack: contextlib.ExitStack, *command: str | Path, env: dict[str, str] | None = None
+) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         list(map(str, command)),
         stdin=subprocess.PIPE,
@@ -89,19 +92,29 @@ def published(stack: contextlib.ExitStack) -> System:
 def ours(stack: contextlib.ExitStack) -> System:
     ports = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     nats = start(
-        stack, BIN / "nats-server", "-a", "127.0.0.1", "-p", "-1", "-js", "-sd", ports / "js", "--ports_file_dir", ports
+        stack,
+        BIN / "nats-server",
+        "-a",
+        "127.0.0.1",
+        "-p",
+        "-1",
+        "-js",
+        "-l",
+        ports / "log",
+        "-sd",
+        ports / "js",
+        "--ports_file_dir",
+        ports,
     )
     url = wait_for_nats(ports, nats)
-    env = {"SMCP_NATS_URL": url, "SMCP_HEALTH_PORT": "0", "SMCP_LOG_LEVEL": "warning", "SMCP_GATEWAY_PORT": "0"}
-    start(stack, BIN / "smcp-registry", "run", env=env)
-    gateway = start(stack, BIN / "smcp-gateway", "run", env=env)
+    env = {"SMCP_NATS_URL": url, "SMCP_HEALTH_PORT": "0", "SMCP_LOG_LEVEL": "error", "SMCP_GATEWAY_PORT": "0"}
+    start(stack, BIN / "smcp-registry", env=env)
+    gateway = start(stack, BIN / "smcp-gateway", env=env)
     gateway_url = line_of(gateway, "http://").split()[-1]
     wait_until_ready(gateway_url)
     computers = start(stack, sys.executable, "-m", "bench.computers", "--url", url, "--on", "nats")
     line_of(computers, "ready")
-    return System(
-        "gateway", psutil.Process(gateway.pid), load(stack, gateway_url), {"nats": psutil.Process(nats.pid)}
-    )
+    return System("gateway", psutil.Process(gateway.pid), load(stack, gateway_url), {"nats": psutil.Process(nats.pid)})
 
 
 def wait_for_nats(ports: Path, nats: subprocess.Popen[str]) -> str:
@@ -121,15 +134,13 @@ def wait_until_ready(url: str) -> None:
 
 
 def polls() -> Iterator[None]:
-    import time
-
     for _ in range(300):
         yield
         time.sleep(0.05)
 
 
 def cpu(process: psutil.Process) -> float:
-    """Seconds on a CPU, over all threads. From the scheduler's own count where there is one: cpu_times has 10 ms steps."""
+    """Seconds on a CPU, over all threads; from the scheduler's own count where it is kept: cpu_times has 10 ms steps."""
     threads = list(Path(f"/proc/{process.pid}/task").glob("*/schedstat"))
     if threads:
         return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
@@ -149,7 +160,7 @@ def measure(system: System, size: int, concurrency: int, calls: int) -> dict[str
 
 
 def run(runs: int, calls: int) -> None:
-    console = Console()
+    console = Console(width=110)
     figures: dict[tuple[int, int, str], list[dict[str, float]]] = {}
     with contextlib.ExitStack() as stack:
         systems = [echo(stack), published(stack), ours(stack)]
@@ -161,8 +172,10 @@ def run(runs: int, calls: int) -> None:
                     if turn:  # the first turn warms up
                         figures.setdefault((size, concurrency, system.name), []).append(result)
     for size, concurrency in KINDS:
-        table = Table(title=f"{size // 1024} KB, {concurrency} at a time, {OFFICES} offices, median of {runs} runs")
-        for column in ["server", "calls/s", "p50 ms", "p99 ms", "server CPU µs/call", "min–max", "NATS CPU µs/call", "× floor", "÷ published"]:
+        table = Table(
+            title=f"{size // 1024} KB, {concurrency} at a time, {OFFICES} offices, median of {runs} runs; CPU per call"
+        )
+        for column in ["server", "calls/s", "p50 ms", "p99 ms", "CPU µs", "min–max", "NATS µs", "÷ floor", "÷ publ."]:
             table.add_column(column, justify="right")
         floor = median(figures[size, concurrency, "bare echo"], "server_us")
         peer = median(figures[size, concurrency, "published"], "server_us")

@@ -8,11 +8,11 @@ from typing import Any
 import orjson
 import socketio
 import uvloop
+
+from bench.load import Json
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats_bus import BusConfig, open_bus
 from smcp_bus.subjects import OWNER_QUEUE, client_all
-
-from bench.load import Json
 
 
 def result_of(params: dict[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,9 @@ async def one_call(client: socketio.AsyncClient, office: str, text: str) -> floa
     return time.perf_counter() - begun
 
 
-async def measure(clients: dict[str, socketio.AsyncClient], concurrency: int, size: int, calls: int) -> dict[str, float]:
+async def measure(
+    clients: dict[str, socketio.AsyncClient], concurrency: int, size: int, calls: int
+) -> dict[str, float]:
     text = "x" * size
     offices = list(clients)
     latencies: list[float] = []
