@@ -1,0 +1,65 @@
+"""An Agent that calls tools, by whatever client."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol
+
+from smcp_agent import SmcpAgent
+from smcp_agent.errors import SmcpError
+from tests.e2e.actors.bare import FlatError, member
+
+
+class Agent(Protocol):
+    """What every scenario needs of an Agent; refusals are FlatErrors."""
+
+    async def call(
+        self, computer: str, tool: str, params: Mapping[str, Any] | None = None, *, timeout: int = 30
+    ) -> dict[str, Any]:
+        """MCP's CallToolResult as it came over the wire."""
+        ...
+
+    async def tools(self, computer: str) -> set[str]: ...
+
+    async def room(self) -> set[tuple[str, str]]:
+        """(role, name) of everyone in the office."""
+        ...
+
+
+OpenAgent = Callable[[str, str, str], AbstractAsyncContextManager[Agent]]
+"""url, office, name: an Agent in its office for as long as the block runs."""
+
+
+class SdkAgent:
+    """Our SDK behind the same face."""
+
+    def __init__(self, agent: SmcpAgent) -> None:
+        self.sdk = agent
+
+    async def call(
+        self, computer: str, tool: str, params: Mapping[str, Any] | None = None, *, timeout: int = 30
+    ) -> dict[str, Any]:
+        try:
+            return dict((await self.sdk.call_tool(computer, tool, params or {}, timeout=timeout)).raw)
+        except SmcpError as error:
+            raise FlatError(error.body().model_dump()) from error
+
+    async def tools(self, computer: str) -> set[str]:
+        return {tool.name for tool in await self.sdk.get_tools(computer)}
+
+    async def room(self) -> set[tuple[str, str]]:
+        return {(session.role or "", session.name or "") for session in await self.sdk.list_room()}
+
+
+@asynccontextmanager
+async def sdk_agent(url: str, office: str, name: str) -> AsyncIterator[Agent]:
+    async with SmcpAgent(url, office=office, name=name) as agent:
+        yield SdkAgent(agent)
+
+
+@asynccontextmanager
+async def bare_agent(url: str, office: str, name: str) -> AsyncIterator[Agent]:
+    async with member(url, "agent", office, name) as agent:
+        yield agent
+
+
+AGENTS: dict[str, OpenAgent] = {"sdk": sdk_agent, "bare": bare_agent}

@@ -1,0 +1,152 @@
+"""A member of an office through a bare python-socketio client: what anybody can write without our SDK."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+from uuid import uuid4
+
+import socketio
+
+NAMESPACE = "/smcp"
+_BIG = 64 * 1024 * 1024
+
+
+class FlatError(Exception):
+    """What the server answered instead of a reply: `{"code", "message", "details"}`."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        super().__init__(f"{body['code']} {body['message']} {body.get('details') or ''}")
+        self.code = int(body["code"])
+        self.details: Mapping[str, Any] = body.get("details") or {}
+
+
+class Refused(Exception):
+    """The office did not take the member in; the text is the ack's "why"."""
+
+
+Notice = tuple[str, Mapping[str, Any]]
+
+
+class BareMember:
+    """A socket and what it was told, in order. It does not come back by itself when it is cut off."""
+
+    def __init__(self, role: Literal["agent", "computer"], office: str, name: str) -> None:
+        self.role = role
+        self.office = office
+        self.name = name
+        self.notices: list[Notice] = []
+        self._told = asyncio.Condition()
+        self._sio = socketio.AsyncClient(
+            reconnection=False, handle_sigint=False, websocket_extra_options={"max_msg_size": _BIG}
+        )
+        self._sio.on("*", self._on_event, namespace=NAMESPACE)
+
+    @property
+    def connected(self) -> bool:
+        return bool(self._sio.connected)
+
+    async def connect(self, url: str) -> None:
+        await self._sio.connect(url, namespaces=[NAMESPACE], transports=["websocket"], auth={"max_message": _BIG})
+
+    async def join(self) -> None:
+        """Raises Refused."""
+        request = {"role": self.role, "name": self.name, "office_id": self.office}
+        joined, why = await self.ask("server:join_office", request)
+        if joined is not True:
+            raise Refused(why)
+
+    async def leave(self) -> None:
+        left, why = await self.ask("server:leave_office", {"office_id": self.office})
+        if left is not True:
+            raise Refused(why)
+
+    async def close(self) -> None:
+        await self._sio.disconnect()
+        await self._sio.shutdown()
+
+    async def ask(self, event: str, data: Mapping[str, Any], timeout: float = 30) -> Any:
+        """The ack of an event. Raises FlatError."""
+        answer = await self._sio.call(event, dict(data), namespace=NAMESPACE, timeout=timeout)
+        if isinstance(answer, dict) and isinstance(answer.get("code"), int) and "message" in answer:
+            raise FlatError(answer)
+        return answer
+
+    # -- as an Agent
+
+    async def call(
+        self,
+        computer: str,
+        tool: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout: int = 30,
+        req_id: str | None = None,
+    ) -> dict[str, Any]:
+        """The CallToolResult of a tool call. Raises FlatError."""
+        request = {
+            "agent": self.name,
+            "req_id": req_id or uuid4().hex,
+            "computer": computer,
+            "tool_name": tool,
+            "params": dict(params or {}),
+            "timeout": timeout,
+        }
+        answer = await self.ask("client:tool_call", request, timeout=timeout + 5)
+        assert isinstance(answer, dict), answer
+        return answer
+
+    async def tools(self, computer: str) -> set[str]:
+        """The names of a Computer's tools. Raises FlatError."""
+        request = {"agent": self.name, "req_id": uuid4().hex, "computer": computer}
+        return {tool["name"] for tool in (await self.ask("client:get_tools", request))["tools"]}
+
+    async def room(self) -> set[tuple[str, str]]:
+        """(role, name) of everyone in the office. Raises FlatError."""
+        request = {"agent": self.name, "req_id": uuid4().hex, "office_id": self.office}
+        sessions = (await self.ask("server:list_room", request))["sessions"]
+        return {(session["role"], session["name"]) for session in sessions}
+
+    # -- as an observer
+
+    async def told(self, event: str, timeout: float = 10, **fields: str) -> None:
+        """Wait until it has been told of `event` with these fields.
+
+        Raises:
+            AssertionError: it was not, in time; says what it was told.
+        """
+        try:
+            async with asyncio.timeout(timeout), self._told:
+                await self._told.wait_for(lambda: self.count(event, **fields) > 0)
+        except TimeoutError:
+            raise AssertionError(f"{self.name} was not told {event} {fields}, but {self.notices}") from None
+
+    def count(self, event: str, **fields: str) -> int:
+        """How often it was told of `event` with these fields."""
+        return sum(1 for told, data in self.notices if told == event and fields.items() <= data.items())
+
+    def comings_and_goings(self, name: str) -> list[str]:
+        """`enter` and `leave` of the member `name`, in the order in which they were told."""
+        return [
+            event.removeprefix("notify:").removesuffix("_office")
+            for event, data in self.notices
+            if event in ("notify:enter_office", "notify:leave_office")
+            and name in (data.get("computer"), data.get("agent"))
+        ]
+
+    async def _on_event(self, event: str, data: Any = None) -> None:
+        async with self._told:
+            self.notices.append((event, data if isinstance(data, dict) else {}))
+            self._told.notify_all()
+
+
+@asynccontextmanager
+async def member(url: str, role: Literal["agent", "computer"], office: str, name: str) -> AsyncIterator[BareMember]:
+    """A member for as long as the block runs; afterwards its socket is closed. Raises Refused."""
+    found = BareMember(role, office, name)
+    await found.connect(url)
+    try:
+        await found.join()
+        yield found
+    finally:
+        await found.close()

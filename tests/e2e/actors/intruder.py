@@ -1,0 +1,62 @@
+"""Somebody with one credential and a raw NATS client: what a stolen Computer credential can be used for."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import nats
+from nats.aio.client import Client
+
+
+class Intruder:
+    """A raw connection, and what nats-server refused it."""
+
+    def __init__(self, client: Client, refusals: list[str]) -> None:
+        self.client = client
+        self._refusals = refusals
+
+    async def flushed(self) -> None:
+        """Wait until the server has read all that was sent.
+
+        nats-py writes the PING of a flush before what is still pending, so only a second one comes after it.
+        """
+        await self.client.flush()
+        await self.client.flush()
+
+    async def refused(self) -> bool:
+        """Whether the server refused anything since the last question."""
+        await self.flushed()
+        said = [text for text in self._refusals if "permissions violation" in text]
+        self._refusals.clear()
+        return bool(said)
+
+    async def may_publish(self, subject: str, body: bytes = b"{}") -> bool:
+        await self.client.publish(subject, body)
+        return not await self.refused()
+
+    async def may_subscribe(self, subject: str, queue: str = "") -> bool:
+        await self.client.subscribe(subject, queue=queue)
+        return not await self.refused()
+
+
+@asynccontextmanager
+async def intruder(url: str, credential: Path) -> AsyncIterator[Intruder]:
+    content = json.loads(credential.read_text(encoding="utf-8"))
+    refusals: list[str] = []
+
+    async def refused(error: Exception) -> None:
+        refusals.append(str(error))
+
+    client = await nats.connect(
+        url,
+        user=content["name"],
+        password=content["secret"],
+        inbox_prefix=content["inbox_prefix"],
+        error_cb=refused,
+        allow_reconnect=False,
+    )
+    try:
+        yield Intruder(client, refusals)
+    finally:
+        await client.close()

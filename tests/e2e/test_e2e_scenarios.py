@@ -1,0 +1,58 @@
+"""The scenarios, in every world."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from tests.e2e.actors.agents import AGENTS, OpenAgent
+from tests.e2e.scenarios import calls, credentials, rooms
+from tests.e2e.worlds.processes import open_processes
+from tests.e2e.worlds.standalone import open_standalone
+from tests.e2e.worlds.world import World
+
+WORLDS = {"standalone": open_standalone, "processes": open_processes}
+
+WITH_AN_AGENT: list[Callable[[World, OpenAgent], Awaitable[None]]] = [
+    calls.an_agent_on_one_gateway_calls_tools_on_both_computers,
+    calls.a_call_runs_once_on_the_computer_it_names,
+    calls.a_tool_that_fails_is_a_result_and_not_an_error,
+    calls.an_unknown_computer_and_one_of_another_office_get_the_same_404,
+    calls.two_offices_use_the_same_computer_name_without_noticing_each_other,
+]
+BY_ITSELF: list[Callable[[World], Awaitable[None]]] = [
+    rooms.members_on_different_gateways_see_each_other_come_and_go_exactly_once,
+    rooms.a_native_computer_is_told_and_listed_like_any_other,
+    rooms.an_office_that_nobody_shares_hears_nothing,
+    rooms.a_second_agent_is_refused_whichever_gateway_it_uses,
+    rooms.of_twenty_agents_at_the_same_moment_one_gets_the_office,
+    rooms.of_twenty_computers_at_the_same_moment_one_gets_the_name,
+    credentials.a_computers_credential_reads_nothing_of_others,
+    credentials.a_computers_credential_announces_and_asks_nothing_for_others,
+    credentials.the_other_members_do_not_notice_an_intruder,
+    credentials.nobody_is_made_to_speak_by_an_answers_address,
+]
+
+
+@pytest.fixture(scope="module", params=WORLDS)
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One world for all scenarios that do not hurt it; its parts are processes, so they outlive a test's loop."""
+    opened = WORLDS[request.param](tmp_path_factory.mktemp(request.param))
+    with asyncio.Runner() as runner:
+        yield runner.run(opened.__aenter__())
+        runner.run(opened.__aexit__(None, None, None))
+
+
+@pytest.mark.parametrize("open_agent", AGENTS.values(), ids=AGENTS.keys())
+@pytest.mark.parametrize("scenario", WITH_AN_AGENT, ids=lambda scenario: scenario.__name__)
+async def test_with_an_agent(
+    world: World, scenario: Callable[[World, OpenAgent], Awaitable[None]], open_agent: OpenAgent
+) -> None:
+    with world.telling():
+        await scenario(world, open_agent)
+
+
+@pytest.mark.parametrize("scenario", BY_ITSELF, ids=lambda scenario: scenario.__name__)
+async def test_by_itself(world: World, scenario: Callable[[World], Awaitable[None]]) -> None:
+    with world.telling():
+        await scenario(world)

@@ -1,0 +1,1 @@
+"""How the system is started: the same parts, in one process or in many."""

@@ -1,0 +1,39 @@
+"""Who lives in every world: three native Computers in two offices."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.worlds.world import ELSEWHERE, LAB
+
+
+@dataclass(frozen=True)
+class Place:
+    """A Computer, its credential and the file that its `append` tool writes."""
+
+    credential: str
+    office: str
+    name: str
+
+    def ran(self, directory: Path) -> Path:
+        return directory / f"{self.credential}.ran"
+
+    def config(self, directory: Path) -> Path:
+        """Write the Computer's configuration: the toolbox of the tests."""
+        arguments = ["-m", "smcp_testing.mcp_servers.toolbox", "--log", str(self.ran(directory))]
+        server = {"type": "stdio", "server_parameters": {"command": sys.executable, "args": arguments}}
+        path = directory / f"{self.credential}.json"
+        path.write_text(json.dumps({"servers": {"toolbox": server}}), encoding="utf-8")
+        return path
+
+
+ALPHA = Place("host-alpha", LAB, "alpha")
+BETA = Place("host-beta", LAB, "beta")
+OTHER_ALPHA = Place("host-other", ELSEWHERE, "alpha")
+PLACES = (ALPHA, BETA, OTHER_ALPHA)
+
+
+def command(name: str) -> str:
+    """An installed command of ours."""
+    return str(Path(sys.executable).parent / name)

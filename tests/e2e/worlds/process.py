@@ -1,0 +1,132 @@
+"""One installed command as a child of the test run, that can be hurt and comes back."""
+
+import asyncio
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import aiohttp
+
+_START_S = 60.0
+_STOP_S = 30.0
+_POLL_S = 0.02
+
+
+class Process:
+    """A command, its log in a file, and the URL that says when it is ready."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], env: Mapping[str, str], directory: Path, ready_url: str
+    ) -> None:
+        self.name = name
+        self.command = tuple(command)
+        self.env = dict(env)
+        self.log = directory / f"{name}.log"
+        self.ready_url = ready_url
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    def launch(self) -> None:
+        """Start it, without waiting."""
+        if self.running:
+            raise RuntimeError(f"{self.name} runs already")
+        with self.log.open("ab") as log:
+            # In a session of its own, so that a ctrl-C at the terminal ends the test and not its world first.
+            self._child = subprocess.Popen(
+                self.command,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    async def ready(self, timeout: float = _START_S) -> None:
+        """Wait until it says that it is ready.
+
+        Raises:
+            AssertionError: it ended, or did not become ready in time; says the end of its log.
+        """
+        deadline = time.monotonic() + timeout
+        seconds = aiohttp.ClientTimeout(total=2)
+        last = "nothing"
+        async with aiohttp.ClientSession(timeout=seconds) as session:
+            while time.monotonic() < deadline:
+                if not self.running:
+                    code = None if self._child is None else self._child.returncode
+                    raise AssertionError(f"{self.name} ended with {code}:\n{self.tail()}")
+                try:
+                    async with session.get(self.ready_url) as answer:
+                        last = f"{answer.status} {(await answer.text())[:500]}"
+                        if answer.status == 200:
+                            return
+                except (aiohttp.ClientError, TimeoutError) as error:
+                    last = repr(error)
+                await asyncio.sleep(_POLL_S)
+        raise AssertionError(f"{self.name} is not ready after {timeout:g} s ({last}):\n{self.tail()}")
+
+    async def start(self) -> None:
+        """Start it and wait until it is ready."""
+        self.launch()
+        await self.ready()
+
+    async def stop(self) -> int:
+        """Ask it to end (SIGTERM) and wait; gives its exit code. One that does not end is killed, which is told.
+
+        Raises:
+            AssertionError: it had to be killed.
+        """
+        child = self._child
+        if child is None:
+            return 0
+        if child.poll() is None:
+            child.send_signal(signal.SIGTERM)
+            child.send_signal(signal.SIGCONT)
+        try:
+            return await self._ended(child, _STOP_S)
+        except TimeoutError:
+            child.kill()
+            await self._ended(child, _STOP_S)
+            raise AssertionError(f"{self.name} did not end within {_STOP_S:g} s:\n{self.tail()}") from None
+
+    async def kill(self) -> None:
+        """kill -9, and wait."""
+        child = self._running()
+        child.kill()
+        await self._ended(child, _STOP_S)
+
+    def pause(self) -> None:
+        """Stop it where it stands (SIGSTOP): its connections stay open, nothing is answered."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._running().send_signal(signal.SIGCONT)
+
+    def tail(self, lines: int = 40) -> str:
+        """The end of its log, without what MCP servers print."""
+        if not self.log.exists():
+            return ""
+        text = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join([line for line in text if '"smcp_computer.mcp.stderr"' not in line][-lines:])
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._child is None or self._child.poll() is not None:
+            raise RuntimeError(f"{self.name} does not run")
+        return self._child
+
+    async def _ended(self, child: subprocess.Popen[bytes], timeout: float) -> int:
+        deadline = time.monotonic() + timeout
+        while (code := child.poll()) is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            await asyncio.sleep(_POLL_S)
+        return code

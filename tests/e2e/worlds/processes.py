@@ -1,0 +1,91 @@
+"""World `processes`: every part is an installed command of its own, on one nats-server with all permissions on."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from smcp_standalone import nats_files
+from smcp_standalone.nats_model import NatsModel
+from smcp_standalone.nats_server import find_binary
+from tests.e2e.worlds.layout import PLACES, Place, command
+from tests.e2e.worlds.ports import Ports
+from tests.e2e.worlds.process import Process
+from tests.e2e.worlds.running import running
+from tests.e2e.worlds.world import ComputerHost, Gateway, World, child_environment
+
+
+@asynccontextmanager
+async def open_processes(
+    directory: Path,
+    *,
+    lease_s: float = 2.0,
+    gateways: int = 2,
+    registries: int = 2,
+    environment: Mapping[str, str] | None = None,
+) -> AsyncIterator[World]:
+    """One nats-server, `registries`, `gateways`, and the Computers of the layout; all ready, and all gone after it."""
+    ports, mark = Ports(), uuid4().hex
+    nats_port, monitoring = ports.take(), ports.take()
+    model = _model(nats_port, monitoring, gateways, registries)
+    written = nats_files.write(model, directory / "nats")
+    nats_url = f"nats://127.0.0.1:{nats_port}"
+
+    def part(name: str, credential: str, *arguments: str, health: str, **settings: str) -> Process:
+        port = ports.take()
+        env = child_environment(
+            mark,
+            SMCP_NATS_URL=nats_url,
+            SMCP_NATS_CREDS=str(written.credentials[credential]),
+            SMCP_LEASE_S=str(lease_s),
+            **{health: str(port), **(environment or {})},
+            **settings,
+        )
+        return Process(credential, [command(name), *arguments], env, directory, f"http://127.0.0.1:{port}/readyz")
+
+    def computer(place: Place) -> ComputerHost:
+        arguments = ("run", "--config", str(place.config(directory)), "--office", place.office, "--name", place.name)
+        host = part("smcp-computer", place.credential, *arguments, health="SMCP_HEALTH_PORT")
+        return ComputerHost(place.office, place.name, host, place.ran(directory))
+
+    def gateway(credential: str) -> Gateway:
+        process = part("smcp-gateway", credential, health="SMCP_GATEWAY_PORT")
+        return Gateway(process.ready_url.removesuffix("/readyz"), process)
+
+    nats = Process(
+        "nats",
+        [find_binary(), "-c", str(written.conf)],
+        child_environment(mark),
+        directory,
+        f"http://127.0.0.1:{monitoring}/healthz",
+    )
+    world = World(
+        name="processes",
+        nats=nats,
+        nats_url=nats_url,
+        nats_model=model,
+        credentials=written.conf.parent / "creds",
+        registries=[part("smcp-registry", name, health="SMCP_HEALTH_PORT") for name in model.registry_credentials],
+        gateways=[gateway(name) for name in model.gateway_credentials],
+        computers=[computer(place) for place in PLACES],
+        lease_s=lease_s,
+        spread=True,
+        mark=mark,
+    )
+    async with running(world):
+        yield world
+
+
+def _model(port: int, monitoring: int, gateways: int, registries: int) -> NatsModel:
+    return NatsModel.model_validate(
+        {
+            "offices": sorted({place.office for place in PLACES}),
+            "registries": registries,
+            "gateways": gateways,
+            "computers": [
+                {"credential": place.credential, "office": place.office, "names": [place.name]} for place in PLACES
+            ],
+            "listen": f"127.0.0.1:{port}",
+            "http": f"127.0.0.1:{monitoring}",
+        }
+    )

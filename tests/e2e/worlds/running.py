@@ -1,0 +1,48 @@
+"""Starting and stopping a world: nothing of it stays, and nothing ends in a way that nobody sees."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from smcp_testing.waiting import eventually
+from tests.e2e.worlds.world import Part, World, strays
+
+
+@asynccontextmanager
+async def running(world: World) -> AsyncIterator[None]:
+    """Start the parts in their order, and stop them in the opposite one.
+
+    Raises:
+        AssertionError: a part did not become ready, did not end with 0, or left processes behind.
+    """
+    with world.telling():
+        try:
+            await _start(world)
+            yield
+        except BaseException:
+            for part in world.parts:
+                if part.running:
+                    part.resume()
+                    await part.kill()
+            raise
+        wrong = [said for part in reversed(world.parts) if (said := await _stopped(part))]
+        await eventually(lambda: not strays(world.mark), message=f"{world.name}: processes stay behind")
+        assert not wrong, wrong
+
+
+async def _start(world: World) -> None:
+    first, *rest = world.parts
+    await first.start()
+    # The others wait for each other by themselves, as they do where nobody orders them.
+    results = await asyncio.gather(*(part.start() for part in rest), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+
+
+async def _stopped(part: Part) -> str | None:
+    """Stop it; says what was wrong with that."""
+    if not part.running:
+        return f"{part.name} had ended by itself"
+    code = await part.stop()
+    return None if code == 0 or part.name == "nats" else f"{part.name} ended with {code}"

@@ -1,0 +1,91 @@
+"""World `standalone`: `smcp up`, as a newcomer starts it, and Computers of two more hosts that connect to it."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from smcp_standalone.nats_files import credential_path
+from smcp_standalone.nats_model import NatsModel
+from smcp_standalone.up import with_local_parts
+from tests.e2e.worlds.layout import ALPHA, BETA, OTHER_ALPHA, Place, command
+from tests.e2e.worlds.ports import Ports
+from tests.e2e.worlds.process import Process
+from tests.e2e.worlds.running import running
+from tests.e2e.worlds.world import ComputerHost, Gateway, World, child_environment
+
+
+@asynccontextmanager
+async def open_standalone(
+    directory: Path, *, lease_s: float = 2.0, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[World]:
+    """`smcp up` with `alpha` in it; `beta` and the other office's `alpha` come as hosts of their own."""
+    ports, mark = Ports(), uuid4().hex
+    nats_port, gateway_port = ports.take(), ports.take()
+    hosts = {
+        "offices": [BETA.office, OTHER_ALPHA.office],
+        "registries": [],
+        "gateways": [],
+        "computers": [
+            {"credential": place.credential, "office": place.office, "names": [place.name]}
+            for place in (BETA, OTHER_ALPHA)
+        ],
+        "listen": f"127.0.0.1:{nats_port}",
+    }
+    hosts_file = directory / "hosts.json"  # YAML, too
+    hosts_file.write_text(json.dumps(hosts, ensure_ascii=False), encoding="utf-8")
+    data = directory / "data"
+    nats_url = f"nats://127.0.0.1:{nats_port}"
+    settings = {"SMCP_LEASE_S": str(lease_s), **(environment or {})}
+
+    up = Process(
+        "up",
+        [
+            *(command("smcp"), "up", "--port", str(gateway_port), "--data", str(data), "--hosts", str(hosts_file)),
+            *("--config", str(ALPHA.config(directory)), "--office", ALPHA.office, "--name", ALPHA.name),
+        ],
+        child_environment(mark, **settings),
+        directory,
+        f"http://127.0.0.1:{gateway_port}/readyz",
+    )
+
+    def computer(place: Place) -> ComputerHost:
+        port = ports.take()
+        host = Process(
+            place.credential,
+            [
+                *(command("smcp-computer"), "run", "--config", str(place.config(directory))),
+                *("--office", place.office, "--name", place.name),
+            ],
+            child_environment(
+                mark,
+                SMCP_NATS_URL=nats_url,
+                SMCP_NATS_CREDS=str(credential_path(data / "nats", place.credential)),
+                SMCP_HEALTH_PORT=str(port),
+                **settings,
+            ),
+            directory,
+            f"http://127.0.0.1:{port}/readyz",
+        )
+        return ComputerHost(place.office, place.name, host, place.ran(directory))
+
+    world = World(
+        name="standalone",
+        nats=up,
+        nats_url=nats_url,
+        nats_model=with_local_parts(NatsModel.model_validate(hosts), ALPHA.office, ALPHA.name),
+        credentials=data / "nats" / "creds",
+        registries=[up],
+        gateways=[Gateway(f"http://127.0.0.1:{gateway_port}", up)],
+        computers=[
+            ComputerHost(ALPHA.office, ALPHA.name, up, ALPHA.ran(directory)),
+            computer(BETA),
+            computer(OTHER_ALPHA),
+        ],
+        lease_s=lease_s,
+        spread=False,
+        mark=mark,
+    )
+    async with running(world):
+        yield world

@@ -1,0 +1,141 @@
+"""What a scenario may know of the system it runs in: where to connect, and what can be hurt."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+from uuid import uuid4
+
+import psutil
+
+from smcp_standalone.nats_model import NatsModel
+
+MARK = "E2E_WORLD"
+"""In the environment of every process of a world, and so of what these start: nobody is overlooked."""
+
+
+class Part(Protocol):
+    """Something that runs, can be hurt, and comes back as it was started."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def running(self) -> bool: ...
+
+    @property
+    def pid(self) -> int: ...
+
+    async def start(self) -> None:
+        """Start it again, on the same address, and wait until it is ready."""
+        ...
+
+    async def ready(self, timeout: float = ...) -> None:
+        """Wait until it says that it is ready."""
+        ...
+
+    async def stop(self) -> int:
+        """SIGTERM; returns its exit code."""
+        ...
+
+    async def kill(self) -> None:
+        """kill -9."""
+        ...
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        ...
+
+    def resume(self) -> None: ...
+
+    def tail(self, lines: int = ...) -> str: ...
+
+
+@dataclass(frozen=True)
+class Gateway:
+    url: str
+    part: Part
+
+
+@dataclass(frozen=True)
+class ComputerHost:
+    """A native Computer: under which name it is in which office."""
+
+    office: str
+    name: str
+    part: Part
+    ran: Path
+    """Where its counting tool notes every call that ran, one `req_id` a line."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A running system.
+
+    Always there: the Computers `alpha` and `beta` in `LAB`, and another `alpha` in `ELSEWHERE`.
+    """
+
+    name: str
+    gateways: Sequence[Gateway]
+    computers: Sequence[ComputerHost]
+    registries: Sequence[Part]
+    nats: Part
+    nats_url: str
+    nats_model: NatsModel
+    credentials: Path
+    """The directory of credential files."""
+    lease_s: float
+    spread: bool
+    """Whether each part is a process of its own, that can be hurt alone."""
+    mark: str = field(default_factory=lambda: uuid4().hex)
+
+    def gateway(self, number: int) -> Gateway:
+        """The gateway of that number, or another one where there are fewer."""
+        return self.gateways[number % len(self.gateways)]
+
+    def url(self, number: int = 0) -> str:
+        return self.gateway(number).url
+
+    def computer(self, office: str, name: str) -> ComputerHost:
+        return next(host for host in self.computers if (host.office, host.name) == (office, name))
+
+    @property
+    def parts(self) -> list[Part]:
+        """Each process once, in the order in which they were started."""
+        hosts = [host.part for host in self.computers]
+        found = [self.nats, *self.registries, *(gateway.part for gateway in self.gateways), *hosts]
+        return list({id(part): part for part in found}.values())
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """An error in the block carries the end of every log."""
+        try:
+            yield
+        except BaseException as error:
+            for part in self.parts:
+                error.add_note(f"--- {part.name} ({'runs' if part.running else 'ended'})\n{part.tail()}")
+            raise
+
+
+LAB = "lab"
+ELSEWHERE = "北京 3.*.>"
+
+
+def strays(mark: str) -> list[str]:
+    """The processes of a world that still run, by whatever parent."""
+    found: list[str] = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"{process.pid} {' '.join(process.cmdline())}")
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def child_environment(mark: str, **settings: str) -> dict[str, str]:
+    """The environment of a part: ours without any setting of the system, then `settings`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SMCP_", "OTEL_"))}
+    return {**kept, MARK: mark, "PYTHONUNBUFFERED": "1", "SMCP_LOG_FORMAT": "json", **settings}
