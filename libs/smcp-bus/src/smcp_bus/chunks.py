@@ -26,13 +26,15 @@ SIZE: Final = "Smcp-Size"
 CHUNKS: Final = "Smcp-Chunks"
 """How many chunks it has."""
 CHUNK: Final = "Smcp-Chunk"
-"""In a pull the index that is asked for, or `done`; in its answer the index that comes, or `gone`."""
+"""In a pull the index that is asked for, `done`, or `here`; in its answer the index that comes, or `gone`."""
 
 MAX_CHUNK: Final = 512 * 1024
 MAX_CHUNKS: Final = 8192
 """More than any body within the limits needs: a peer cannot make us ask for bytes one by one."""
 
 DONE: Final = b"done"
+PROBE: Final = b"here"
+"""A pull that is not answered: only to hear from nats-server whether anybody is there."""
 GONE: Final = b"gone"
 
 _CHUNK_HEAD: Final = b"NATS/1.0\r\nSmcp-Chunk: "

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 
 from smcp_bus.byte_budget import ByteBudget, Grant
-from smcp_bus.chunks import DONE, GONE, Plan, Send, chunk_head, chunk_index, index_of, is_chunk
+from smcp_bus.chunks import DONE, GONE, PROBE, Plan, Send, chunk_head, chunk_index, index_of, is_chunk
 from smcp_bus.errors import BusError, ConnectionLost, RequestTimedOut, TransferFailed
 from smcp_bus.nats_headers import is_no_responders
 
@@ -14,8 +14,10 @@ WINDOW: Final = 4
 _TICK_S: Final = 0.1
 _RETRY_S: Final = 1.0
 """How long a chunk may take before it is asked for again; doubles with each time, up to eight-fold."""
-_ABSENT_S: Final = 0.7
-"""How long nobody may be behind the address: less than the second in which a death has to be noticed."""
+_PROBE_S: Final = 0.3
+"""After so long without a chunk we look whether the peer is there at all."""
+_ABSENT_S: Final = 0.4
+"""How long it may be away: with the above less than the second in which a death has to be noticed."""
 _STALL_S: Final = 15.0
 """How long nothing at all may come: a peer that stands still must not hold its share of the budget for an hour."""
 
@@ -39,6 +41,7 @@ class Pulling:
         self._asked: dict[int, float] = {}
         self._tries: dict[int, int] = {}
         self._progress = 0.0
+        self._probed = 0.0
         self._absent_since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.future: asyncio.Future[bytes | BusError] = self._loop.create_future()
@@ -128,6 +131,9 @@ class Pulling:
             self.fail(TransferFailed("the peer that has the rest of the body stands still"))
         if self.future.done():
             return
+        if self._asked and now - max(self._progress, self._probed) > _PROBE_S:
+            self._probed = now
+            self._send(self._address, self.subject, chunk_head(PROBE), b"")
         for index, asked in list(self._asked.items()):
             tries = self._tries[index]
             if now - asked >= (_TICK_S if self._absent_since is not None else _RETRY_S * 2 ** min(tries, 3)):

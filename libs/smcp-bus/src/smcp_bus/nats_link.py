@@ -120,11 +120,10 @@ class Link:
         Raises:
             NotConnected: nats-server did not take it until `deadline` (loop time), or the connection broke.
         """
-        if not self.client.congested:
-            return
         try:
             async with asyncio.timeout_at(deadline):
-                await self.client.room()
+                while self.client.congested:
+                    await self.client.room()
         except TimeoutError as error:
             raise NotConnected("nats-server does not take what is sent") from error
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 import orjson
-from smcp_proto.errors import ErrorCode
 
 from smcp_bus.bus import Headers, Incoming, NoticeHandler, Reply, RequestHandler
 from smcp_bus.chunks import CHUNKS, SIZE
 from smcp_bus.headers import BUDGET, ERROR
 from smcp_bus.nats_headers import decode_head
+from smcp_proto.errors import ErrorCode
 
 _log = logging.getLogger(__name__)
 

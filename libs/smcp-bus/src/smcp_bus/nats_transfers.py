@@ -5,8 +5,6 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from smcp_proto.errors import ErrorCode
-
 from smcp_bus.bus import Headers, Reply
 from smcp_bus.byte_budget import ByteBudget
 from smcp_bus.chunks import CHUNKS, GONE, MAX_CHUNK, SIZE, Outgoing, Send, announced_plan, chunk_head, is_chunk
@@ -18,6 +16,7 @@ from smcp_bus.nats_headers import encode_head
 from smcp_bus.nats_link import Link
 from smcp_bus.nats_places import Kept, Waiter
 from smcp_bus.nats_serving import error_reply
+from smcp_proto.errors import ErrorCode
 
 _log = logging.getLogger(__name__)
 

@@ -2,14 +2,22 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeVar, overload
 
 T = TypeVar("T")
 
 _PAUSE_S = 0.01
 
 
-async def eventually(predicate: Callable[[], T | Awaitable[T]], *, timeout: float = 5.0, message: str = "") -> T:
+@overload
+async def eventually(predicate: Callable[[], Awaitable[T]], *, timeout: float = ..., message: str = ...) -> T: ...
+
+
+@overload
+async def eventually(predicate: Callable[[], T], *, timeout: float = ..., message: str = ...) -> T: ...
+
+
+async def eventually(predicate: Callable[[], object], *, timeout: float = 5.0, message: str = "") -> object:
     """Poll until `predicate()` is true and return its value.
 
     The predicate may be async, and may raise AssertionError while it does not hold yet.

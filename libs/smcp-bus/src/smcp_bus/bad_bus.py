@@ -1,0 +1,266 @@
+"""A bus that behaves badly on purpose: for tests of what lives on a bus.
+
+It wraps the real one. Messages are lost, doubled and late, and what is late is overtaken by others. What happens to a
+message follows from the seed, its kind, its subject and its number on that subject: one seed, one fate.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from nats.js import JetStreamContext
+
+from smcp_bus.bus import (
+    NO_HEADERS,
+    Connection,
+    Headers,
+    Incoming,
+    NoticeHandler,
+    Reply,
+    RequestHandler,
+    Subscription,
+    Watcher,
+)
+from smcp_bus.chunks import Send
+from smcp_bus.errors import ConnectionLost, RequestTimedOut
+from smcp_bus.nats_bus import BusStats, NatsBus
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """How often, from 0 to 1."""
+
+    lost: float = 0.0
+    doubled: float = 0.0
+    late: float = 0.0
+
+
+SOUND = Rates()
+
+
+@dataclass(frozen=True, slots=True)
+class _Fate:
+    lost: bool
+    doubled: bool
+    delay: float
+
+
+class BadBus:
+    """A `Bus` round a `NatsBus`.
+
+    Requests are lost and late on the asking side, doubled where they are served; replies are lost and late where they
+    arrive; notices where they are listened to; chunks (and questions for one) where they are sent. Leaving it as a
+    context manager ends what it still holds back; the bus inside stays open.
+    """
+
+    def __init__(
+        self,
+        bus: NatsBus,
+        seed: int,
+        *,
+        requests: Rates = SOUND,
+        replies: Rates = SOUND,
+        notices: Rates = SOUND,
+        chunks: Rates = SOUND,
+        max_delay: float = 0.05,
+    ) -> None:
+        """`max_delay` is in seconds: the most that something late is late."""
+        self.inner = bus
+        self._seed = seed
+        self._requests = requests
+        self._replies = replies
+        self._notices = notices
+        self._max_delay = max_delay
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._loop = asyncio.get_running_loop()
+        if chunks != SOUND:
+            bus.transfers.interpose(lambda send: self._bad_send(send, chunks))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+
+    # -- what it is
+
+    @property
+    def connected(self) -> bool:
+        return self.inner.connected
+
+    @property
+    def max_body(self) -> int:
+        return self.inner.max_body
+
+    @property
+    def process(self) -> str:
+        return self.inner.process
+
+    @property
+    def credential(self) -> str:
+        return self.inner.credential
+
+    @property
+    def inbox_prefix(self) -> str:
+        return self.inner.inbox_prefix
+
+    def jetstream(self) -> JetStreamContext:
+        return self.inner.jetstream()
+
+    def stats(self) -> BusStats:
+        return self.inner.stats()
+
+    def watch(self, watcher: Watcher) -> Callable[[], None]:
+        return self.inner.watch(watcher)
+
+    async def flush(self, timeout: float = 5.0) -> None:
+        await self.inner.flush(timeout)
+
+    # -- what it does
+
+    async def request(self, subject: str, body: bytes, *, timeout: float, headers: Headers = NO_HEADERS) -> Reply:
+        deadline = self._loop.time() + timeout
+        there = self._fate("request", subject, self._requests)
+        back = self._fate("reply", subject, self._replies)
+        if there.lost:
+            await self._silence(deadline)
+        await self._pause(there.delay, deadline)
+        reply = await self.inner.request(subject, body, timeout=deadline - self._loop.time(), headers=headers)
+        if back.lost:
+            await self._silence(deadline)
+        await self._pause(back.delay, deadline)
+        return reply
+
+    async def publish(self, subject: str, body: bytes, *, headers: Headers = NO_HEADERS) -> None:
+        await self.inner.publish(subject, body, headers=headers)
+
+    async def serve(self, subject: str, handler: RequestHandler, *, queue: str = "", limit: int = 1024) -> Subscription:
+        async def twice_at_times(incoming: Incoming) -> Reply:
+            if not self._fate("served", incoming.subject, self._requests).doubled:
+                return await handler(incoming)
+            runs = [self._spawn(_run(handler, incoming)) for _ in range(2)]
+            try:
+                done, _ = await asyncio.wait(runs, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                for run in runs:
+                    run.cancel()
+                raise
+            return done.pop().result()
+
+        return _Drained(self, await self.inner.serve(subject, twice_at_times, queue=queue, limit=limit))
+
+    async def listen(self, subject: str, handler: NoticeHandler) -> Subscription:
+        notices = _Notices(handler)
+
+        async def deliver(incoming: Incoming) -> None:
+            fate = self._fate("notice", incoming.subject, self._notices)
+            if fate.lost:
+                return
+            for delay in (fate.delay, self._max_delay) if fate.doubled else (fate.delay,):
+                if delay:
+                    self._spawn(notices.deliver(incoming, delay))
+                else:
+                    await notices.deliver(incoming, 0)
+
+        return _Drained(self, await self.inner.listen(subject, deliver))
+
+    async def settle(self) -> None:
+        """Wait until nothing is held back any more."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # of a doubled run: the other one's answer was taken
+
+    def _fate(self, kind: str, subject: str, rates: Rates) -> _Fate:
+        key = (kind, subject)
+        self._counts[key] += 1
+        dice = random.Random(f"{self._seed}:{kind}:{subject}:{self._counts[key]}")  # noqa: S311 -- a fate, no secret
+        lost, doubled, late = dice.random(), dice.random(), dice.random()
+        delay = dice.uniform(0, self._max_delay) if late < rates.late else 0.0
+        return _Fate(lost < rates.lost, doubled < rates.doubled, delay)
+
+    def _bad_send(self, send: Send, rates: Rates) -> Send:
+        def bad(subject: str, reply: str, head: bytes, body: bytes | memoryview) -> None:
+            fate = self._fate("chunk", subject, rates)
+            if fate.lost:
+                return
+            for _ in range(2 if fate.doubled else 1):
+                if fate.delay:
+                    self._loop.call_later(fate.delay, send, subject, reply, head, body)
+                else:
+                    send(subject, reply, head, body)
+
+        return bad
+
+    async def _pause(self, delay: float, deadline: float) -> None:
+        if delay:
+            await asyncio.sleep(min(delay, max(0.0, deadline - self._loop.time())))
+
+    async def _silence(self, deadline: float) -> None:
+        """Wait as for an answer that never comes. Always raises."""
+        broke: asyncio.Future[None] = self._loop.create_future()
+
+        def watcher(what: Connection) -> None:
+            if what is Connection.DOWN and not broke.done():
+                broke.set_result(None)
+
+        stop = self.inner.watch(watcher)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await broke
+        except TimeoutError as error:
+            raise RequestTimedOut("no answer in time") from error
+        finally:
+            stop()
+        raise ConnectionLost("the connection to nats-server broke")
+
+
+class _Notices:
+    """One listener's notices, still one after another whatever their delays."""
+
+    def __init__(self, handler: NoticeHandler) -> None:
+        self._handler = handler
+        self._turn = asyncio.Lock()
+
+    async def deliver(self, incoming: Incoming, delay: float) -> None:
+        if delay:
+            await asyncio.sleep(delay)
+        async with self._turn:
+            await self._handler(incoming)
+
+
+class _Drained:
+    """A subscription of the bad bus."""
+
+    def __init__(self, bus: BadBus, inner: Subscription) -> None:
+        self._bus = bus
+        self._inner = inner
+
+    async def drain(self) -> None:
+        await self._inner.drain()
+        await self._bus.settle()
+
+
+async def _run(handler: RequestHandler, incoming: Incoming) -> Reply:
+    return await handler(incoming)

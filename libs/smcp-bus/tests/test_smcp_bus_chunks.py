@@ -1,0 +1,376 @@
+"""Bodies larger than a message, against a real nats-server."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import nats
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from smcp_bus import chunks_pull
+from smcp_bus.bad_bus import BadBus, Rates
+from smcp_bus.bus import Incoming, Reply, RequestHandler
+from smcp_bus.chunks import (
+    CHUNK,
+    CHUNKS,
+    MAX_CHUNKS,
+    SIZE,
+    Send,
+    announced_plan,
+    chunk_head,
+    chunk_index,
+    index_of,
+    is_chunk,
+    plan_for,
+)
+from smcp_bus.errors import BodyTooLarge, ConnectionLost, RequestTimedOut, TransferFailed
+from smcp_bus.headers import ERROR
+from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_testing.nats_process import NatsServer
+from smcp_testing.waiting import eventually
+
+MIB = 1024 * 1024
+
+
+def body_of(size: int) -> bytes:
+    """Bytes in which every chunk differs from every other."""
+    return b"".join(b"%08d" % index for index in range(-(-size // 8)))[:size]
+
+
+async def echo(incoming: Incoming) -> Reply:
+    return Reply(incoming.body, {"Mine": "kept"})
+
+
+def gives(body: bytes) -> RequestHandler:
+    """A handler that answers with `body`."""
+
+    async def handler(incoming: Incoming) -> Reply:
+        return Reply(body)
+
+    return handler
+
+
+@asynccontextmanager
+async def two(url: str, **options: int) -> AsyncIterator[tuple[NatsBus, NatsBus]]:
+    """Who asks and who serves `echo`."""
+    config = BusConfig(url=url, **options)  # type: ignore[arg-type]
+    async with open_bus(config) as asker, open_bus(config) as server:
+        await server.serve("echo", echo)
+        yield asker, server
+
+
+# -- the plan
+
+
+@given(total=st.integers(1, 10**9), chunk=st.integers(1, 10**6))
+def test_a_plan_covers_the_body_exactly(total: int, chunk: int) -> None:
+    plan = plan_for(total, chunk)
+    assert plan.chunk * (plan.count - 1) < total <= plan.chunk * plan.count
+    assert plan.length(0) == min(chunk, total) or plan.count == 1
+    assert plan.chunk * (plan.count - 1) + plan.length(plan.count - 1) == total
+
+
+@given(total=st.integers(-5, 5000), count=st.integers(-5, 50), first=st.integers(0, 5000), limit=st.integers(0, 5000))
+def test_an_announced_plan_that_is_believed_adds_up(total: int, count: int, first: int, limit: int) -> None:
+    try:
+        plan = announced_plan({SIZE: str(total), CHUNKS: str(count)}, first, limit)
+    except (BodyTooLarge, TransferFailed):
+        return
+    assert plan.total <= limit
+    assert sum(plan.length(index) for index in range(plan.count)) == total
+    assert all(0 < plan.length(index) <= first for index in range(plan.count))
+
+
+@pytest.mark.parametrize(
+    ("total", "count", "first"),
+    [("x", "2", 5), ("10", "", 5), ("10", "3", 5), ("10", "2", 0), ("10", "1", 10), ("-10", "2", 5), ("１０", "2", 5)],
+)
+def test_an_announced_plan_that_contradicts_itself_is_refused(total: str, count: str, first: int) -> None:
+    with pytest.raises(TransferFailed):
+        announced_plan({SIZE: total, CHUNKS: count}, first, 1000)
+
+
+def test_a_peer_cannot_make_us_ask_byte_by_byte() -> None:
+    with pytest.raises(TransferFailed):
+        announced_plan({SIZE: str(MAX_CHUNKS + 1), CHUNKS: str(MAX_CHUNKS + 1)}, 1, 10 * MIB)
+
+
+@given(st.integers(0, 99999))
+def test_an_index_is_read_as_it_was_written(index: int) -> None:
+    head = chunk_head(b"%d" % index)
+    assert is_chunk(head)
+    assert index_of(chunk_index(head)) == index
+
+
+# -- whole bodies
+
+
+@pytest.mark.parametrize("size", [512 * 1024 - 1, 512 * 1024, 512 * 1024 + 1, 20 * MIB, 32 * MIB])
+async def test_a_large_body_arrives_whole_both_ways(nats_url: str, size: int) -> None:
+    async with two(nats_url) as (asker, server):
+        body = body_of(size)
+        reply = await asker.request("echo", body, timeout=60)
+        assert reply == Reply(body, {"Mine": "kept"})
+        await eventually(lambda: server.stats().outgoing_bytes == server.stats().pending == 0)
+        assert asker.stats().pending == asker.stats().budget_used == server.stats().budget_used == 0
+
+
+async def test_one_byte_above_the_limit_is_refused_both_ways(nats_url: str) -> None:
+    async with two(nats_url) as (asker, server):
+
+        async def too_much(incoming: Incoming) -> Reply:
+            return Reply(bytes(32 * MIB + 1))
+
+        await server.serve("much", too_much)
+        with pytest.raises(BodyTooLarge):
+            await asker.request("echo", bytes(32 * MIB + 1), timeout=5)
+        reply = await asker.request("much", b"", timeout=5)
+        assert reply.headers[ERROR] == "413"
+
+
+async def test_the_handler_sees_no_header_of_the_chunks(nats_url: str) -> None:
+    async with two(nats_url) as (asker, server):
+        seen: list[Incoming] = []
+
+        async def handler(incoming: Incoming) -> Reply:
+            seen.append(incoming)
+            return Reply()
+
+        await server.serve("a", handler)
+        await asker.request("a", bytes(MIB), timeout=10, headers={"Mine": "kept"})
+        assert set(seen[0].headers) == {"Mine", "Smcp-Budget"}
+
+
+async def test_a_server_with_small_messages_is_served_with_small_chunks(tmp_path: Path) -> None:
+    config = tmp_path / "small.conf"
+    config.write_text("max_payload: 16384\n")
+    server = NatsServer(tmp_path / "nats", config=config)
+    await server.start()
+    try:
+        async with two(server.url) as (asker, _):
+            body = body_of(3 * MIB)
+            assert (await asker.request("echo", body, timeout=30)).body == body
+    finally:
+        await server.stop()
+
+
+async def test_small_calls_go_on_while_eight_large_ones_share_the_budget(nats_url: str) -> None:
+    budget = 64 * MIB
+    async with two(nats_url, budget_bytes=budget) as (asker, server):
+        large = body_of(32 * MIB)
+        await server.serve("large", gives(large))
+        asked = [asyncio.create_task(asker.request("large", b"", timeout=90)) for _ in range(8)]
+        used, waited, small = 0, 0, 0
+        while not all(each.done() for each in asked):
+            await asker.request("echo", bytes(1024), timeout=5)
+            small += 1
+            used = max(used, asker.stats().budget_used)
+            waited = max(waited, asker.stats().budget_waiting)
+        for each in asked:
+            assert (await each).body == large
+        assert used == budget
+        assert waited == 6
+        assert small > 20
+        assert asker.connected
+        assert asker.stats().budget_used == 0
+
+
+# -- a bad network
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_chunks_that_are_lost_doubled_and_late_still_make_the_body(nats_url: str, seed: int) -> None:
+    async with two(nats_url) as (asker, server):
+        rates = Rates(lost=0.05, doubled=0.2, late=0.3)
+        async with BadBus(asker, seed, chunks=rates), BadBus(server, seed + 100, chunks=rates):
+            body = body_of(8 * MIB)
+            assert (await asker.request("echo", body, timeout=60)).body == body
+
+
+async def test_a_body_that_never_comes_ends_with_the_time_out_and_gives_its_budget_back(nats_url: str) -> None:
+    async with two(nats_url) as (asker, server):
+        async with BadBus(server, 1, chunks=Rates(lost=1)):
+            with pytest.raises(RequestTimedOut):
+                await asker.request("echo", bytes(MIB), timeout=0.3)
+            await eventually(lambda: server.stats().pending == server.stats().budget_used == 0)
+            assert asker.stats().pending == 0
+            assert server.stats().running == 0
+
+
+async def test_a_lost_last_word_leaves_the_rest_of_a_reply_only_until_its_time_is_over(nats_url: str) -> None:
+    async with two(nats_url) as (asker, server):
+        await server.serve("large", gives(bytes(MIB)))
+
+        def without_last_word(send: Send) -> Send:
+            def selective(subject: str, reply: str, head: bytes, body: bytes | memoryview) -> None:
+                if chunk_index(head) != b"done":
+                    send(subject, reply, head, body)
+
+            return selective
+
+        asker.transfers.interpose(without_last_word)
+        assert len((await asker.request("large", b"", timeout=1)).body) == MIB
+        assert server.stats().outgoing_bytes == MIB
+        await eventually(lambda: server.stats().outgoing_bytes == 0)
+
+
+async def test_a_cancelled_transfer_gives_everything_back(nats_url: str) -> None:
+    async with two(nats_url) as (asker, server):
+        await server.serve("large", gives(bytes(8 * MIB)))
+        async with BadBus(server, 1, chunks=Rates(lost=1)):
+            asking = asyncio.create_task(asker.request("large", b"", timeout=30))
+            await eventually(lambda: asker.stats().budget_used == 8 * MIB)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            assert asker.stats().pending == asker.stats().budget_used == 0
+
+
+async def test_a_connection_that_breaks_in_the_middle_of_a_transfer_is_told_at_once(nats_server: NatsServer) -> None:
+    async with two(nats_server.url) as (asker, server):
+        await server.serve("large", gives(bytes(8 * MIB)))
+        async with BadBus(server, 1, chunks=Rates(lost=1)):
+            asking = asyncio.create_task(asker.request("large", b"", timeout=30))
+            await eventually(lambda: asker.stats().budget_used > 0)
+            await nats_server.kill()
+            with pytest.raises(ConnectionLost):
+                async with asyncio.timeout(1):
+                    await asking
+            assert asker.stats().budget_used == 0
+
+
+async def test_a_peer_that_dies_in_the_middle_of_a_transfer_is_noticed_within_a_second(nats_url: str) -> None:
+    async with two(nats_url) as (asker, _):
+        async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as mortal:
+            BadBus(mortal, 1, chunks=Rates(lost=1))
+            await mortal.serve("large", gives(bytes(8 * MIB)))
+            asking = asyncio.create_task(asker.request("large", b"", timeout=30))
+            await eventually(lambda: asker.stats().budget_used > 0)
+            await mortal.close()
+            with pytest.raises(TransferFailed):
+                async with asyncio.timeout(1):
+                    await asking
+
+
+async def test_a_peer_that_stands_still_does_not_hold_the_budget_for_ever(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks_pull, "_STALL_S", 0.3)
+    async with two(nats_url) as (asker, server):
+        await server.serve("large", gives(bytes(8 * MIB)))
+        async with BadBus(server, 1, chunks=Rates(lost=1)):
+            with pytest.raises(TransferFailed):
+                async with asyncio.timeout(3):
+                    await asker.request("large", b"", timeout=3600)
+            assert asker.stats().budget_used == 0
+
+
+# -- peers that lie
+
+
+@asynccontextmanager
+async def liar(url: str) -> AsyncIterator[Client]:
+    client = await nats.connect(url)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize(
+    ("headers", "first", "code"),
+    [
+        ({SIZE: str(10**12 - 1), CHUNKS: "2"}, bytes(100), "413"),
+        ({SIZE: str(33 * MIB), CHUNKS: "66"}, bytes(512 * 1024), "413"),
+        ({SIZE: "1000000", CHUNKS: "7"}, bytes(100), "503"),
+        ({SIZE: "-5", CHUNKS: "7"}, bytes(100), "503"),
+        ({SIZE: "1000"}, bytes(100), "503"),
+    ],
+)
+async def test_a_request_whose_sizes_lie_is_refused_and_nothing_is_pulled(
+    nats_url: str, headers: dict[str, str], first: bytes, code: str
+) -> None:
+    async with two(nats_url) as (_, server), liar(nats_url) as client:
+        reply = await client.request("echo", first, headers=headers, timeout=5)
+        assert reply.headers is not None
+        assert reply.headers[ERROR] == code
+        assert server.stats().budget_used == server.stats().pending == 0
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {SIZE: str(33 * MIB), CHUNKS: "66"},
+        {SIZE: "1000000", CHUNKS: "7"},
+        {SIZE: "nonsense", CHUNKS: "2"},
+        {SIZE: "200", CHUNKS: "2"},  # adds up, but carries no way to the rest
+    ],
+)
+async def test_a_reply_whose_sizes_lie_fails(nats_url: str, headers: dict[str, str]) -> None:
+    async with two(nats_url) as (asker, _), liar(nats_url) as client:
+
+        async def lie(message: Msg) -> None:
+            await client.publish(message.reply, bytes(100), headers=headers)
+
+        await client.subscribe("liar", cb=lie)
+        await client.flush()
+        with pytest.raises(TransferFailed):
+            await asker.request("liar", b"", timeout=5)
+        assert asker.stats().pending == asker.stats().budget_used == 0
+
+
+@pytest.mark.parametrize(
+    ("index", "length"),
+    [("1", 99), ("1", 101), ("7", 100), ("0", 100), ("-1", 100), ("nonsense", 100), ("gone", 0)],
+)
+async def test_a_chunk_of_a_wrong_index_or_size_fails_the_transfer(nats_url: str, index: str, length: int) -> None:
+    async with two(nats_url) as (asker, _), liar(nats_url) as client:
+
+        async def begin(message: Msg) -> None:
+            await client.publish(message.reply, bytes(100), reply="liar.rest", headers={SIZE: "200", CHUNKS: "2"})
+
+        async def lie(message: Msg) -> None:
+            await client.publish(message.reply, bytes(length), headers={CHUNK: index})
+
+        await client.subscribe("liar", cb=begin)
+        await client.subscribe("liar.rest", cb=lie)
+        await client.flush()
+        if index == "0":  # it has come already, so it counts as doubled
+            with pytest.raises(RequestTimedOut):
+                await asker.request("liar", b"", timeout=0.3)
+            return
+        with pytest.raises(TransferFailed):
+            await asker.request("liar", b"", timeout=5)
+        assert asker.stats().pending == asker.stats().budget_used == 0
+
+
+async def test_a_question_for_what_we_do_not_keep_is_answered_gone(nats_url: str) -> None:
+    async with two(nats_url) as (asker, _), liar(nats_url) as client:
+        reply = await client.request(f"{asker.inbox_prefix}.{asker.process}.999", b"", headers={CHUNK: "1"}, timeout=5)
+        assert reply.headers == {CHUNK: "gone"}
+
+
+async def test_indices_that_are_none_are_not_answered(nats_url: str) -> None:
+    async with two(nats_url) as (asker, _), liar(nats_url) as client:
+        address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def keep(message: Msg) -> None:
+            address.set_result(message.reply)
+
+        await client.subscribe("keeper", cb=keep)
+        await client.flush()
+        asking = asyncio.create_task(asker.request("keeper", body_of(MIB), timeout=5))
+        subject = await address
+        for index in ("2", "-1", "x", "999999", ""):
+            with pytest.raises(nats.errors.TimeoutError):
+                await client.request(subject, b"", headers={CHUNK: index}, timeout=0.05)
+        second = await client.request(subject, b"", headers={CHUNK: "1"}, timeout=5)
+        assert second.data == body_of(MIB)[512 * 1024 :]
+        await client.publish(subject, orjson.dumps("done"))
+        assert (await asking).body == b'"done"'

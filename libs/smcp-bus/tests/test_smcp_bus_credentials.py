@@ -1,0 +1,50 @@
+"""The file that `smcp nats-config` writes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from smcp_bus.credentials import BadCredentials, Credentials, load_credentials
+
+GOOD = {"name": "host-1", "secret": "s3cret", "inbox_prefix": "_INBOX_host-1"}
+
+
+def test_a_good_file_is_read_and_its_secret_not_shown(tmp_path: Path) -> None:
+    file = tmp_path / "creds.json"
+    file.write_text(json.dumps({**GOOD, "more": 1}))
+    credentials = load_credentials(file)
+    assert credentials == Credentials("host-1", "s3cret", "_INBOX_host-1")
+    assert "s3cret" not in repr(credentials)
+
+
+@pytest.mark.parametrize("field", ["name", "secret", "inbox_prefix"])
+@pytest.mark.parametrize("value", [None, "", 5, ["x"]])
+def test_a_bad_field_is_named_and_no_secret_told(tmp_path: Path, field: str, value: object) -> None:
+    file = tmp_path / "creds.json"
+    file.write_text(json.dumps({**GOOD, field: value}))
+    with pytest.raises(BadCredentials, match=f"field '{field}'") as told:
+        load_credentials(file)
+    assert str(file) in str(told.value)
+    assert "s3cret" not in str(told.value)
+
+
+@pytest.mark.parametrize("prefix", ["a b", "a.*", ">", "a..b", ".a", "a."])
+def test_an_inbox_prefix_that_is_no_subject_is_refused(tmp_path: Path, prefix: str) -> None:
+    file = tmp_path / "creds.json"
+    file.write_text(json.dumps({**GOOD, "inbox_prefix": prefix}))
+    with pytest.raises(BadCredentials, match="inbox_prefix"):
+        load_credentials(file)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "\xff"])
+def test_what_is_no_json_object_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "creds.json"
+    file.write_text(text, encoding="latin-1")
+    with pytest.raises(BadCredentials, match="JSON"):
+        load_credentials(file)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadCredentials, match="cannot be read"):
+        load_credentials(tmp_path / "none.json")

@@ -1,0 +1,347 @@
+"""What happens to the bus when nats-server goes, stands still, comes back, or objects."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from smcp_bus.bus import Connection, Incoming, Reply
+from smcp_bus.credentials import Credentials
+from smcp_bus.errors import BusError, ConnectionLost, NoResponder, NotConnected, RequestTimedOut
+from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_testing.nats_process import NatsServer
+from smcp_testing.waiting import eventually
+
+MIB = 1024 * 1024
+
+
+async def echo(incoming: Incoming) -> Reply:
+    return Reply(incoming.body)
+
+
+async def test_a_server_that_is_not_there_is_told_clearly_within_the_time() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"nats://someone:secret@127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(NotConnected, match=r"127\.0\.0\.1:\d+ could not be reached within 0\.3 s") as told:
+            async with open_bus(BusConfig(url=url, connect_timeout=0.3)):
+                raise AssertionError("it opened")
+    assert "secret" not in str(told.value)
+
+
+async def test_a_server_that_comes_within_the_time_is_waited_for(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path / "nats")
+    await server.start()
+    await server.stop()
+
+    async def opens() -> bool:
+        async with open_bus(BusConfig(url=server.url)) as bus:
+            return bus.connected
+
+    opening = asyncio.create_task(opens())
+    await server.start()
+    try:
+        assert await opening
+    finally:
+        await server.stop()
+
+
+async def test_an_opening_that_is_cancelled_leaves_nothing() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2), open_bus(BusConfig(url=f"127.0.0.1:{taken.getsockname()[1]}")):
+                raise AssertionError("it opened")
+
+
+async def test_a_wrong_secret_is_told_clearly(tmp_path: Path) -> None:
+    config = tmp_path / "auth.conf"
+    config.write_text('authorization { users: [ {user: "host", password: "right"} ] }\n')
+    server = NatsServer(tmp_path / "nats", config=config)
+    await server.start()
+    try:
+        wrong = Credentials("host", "wrong", "_INBOX_host")
+        with pytest.raises(NotConnected, match="Authorization Violation"):
+            async with open_bus(BusConfig(url=server.url, credentials=wrong, connect_timeout=0.5)):
+                raise AssertionError("it opened")
+        right = Credentials("host", "right", "_INBOX_host")
+        async with open_bus(BusConfig(url=server.url, credentials=right)) as bus:
+            assert (bus.credential, bus.inbox_prefix) == ("host", "_INBOX_host")
+    finally:
+        await server.stop()
+
+
+async def test_it_comes_back_as_often_as_the_server_does(nats_server: NatsServer) -> None:
+    async with open_bus(BusConfig(url=nats_server.url)) as bus:
+        await bus.serve("echo", echo)
+        told: list[Connection] = []
+        bus.watch(told.append)
+        for _ in range(4):
+            await nats_server.kill()
+            await eventually(lambda: not bus.connected)
+            await nats_server.start()
+            await eventually(lambda: bus.connected)
+            assert (await bus.request("echo", b"x", timeout=5)).body == b"x"
+        assert told == [Connection.DOWN, Connection.UP] * 4
+
+
+async def test_what_waits_is_told_only_after_the_watchers(nats_server: NatsServer) -> None:
+    async with open_bus(BusConfig(url=nats_server.url)) as bus:
+        order: list[str] = []
+        hold = asyncio.Event()
+
+        async def handler(incoming: Incoming) -> Reply:
+            await hold.wait()
+            return Reply()
+
+        async def ask() -> None:
+            with pytest.raises(ConnectionLost):
+                await bus.request("hold", b"", timeout=60)
+            order.append("lost")
+
+        await bus.serve("hold", handler)
+        bus.watch(lambda what: order.append(what.value))
+        asking = asyncio.create_task(ask())
+        await eventually(lambda: bus.stats().running == 1)
+        await nats_server.restart()
+        await asking
+        await eventually(lambda: bus.connected)
+        assert order == ["down", "lost", "up"] or order == ["down", "up", "lost"]
+        hold.set()
+
+
+async def test_up_is_told_before_any_message_of_the_new_connection(nats_server: NatsServer) -> None:
+    async with open_bus(BusConfig(url=nats_server.url)) as early, open_bus(BusConfig(url=nats_server.url)) as late:
+        order: list[str] = []
+
+        async def hear(incoming: Incoming) -> None:
+            order.append("notice")
+
+        await late.listen("n", hear)
+        late.watch(lambda what: order.append(what.value))
+        for _ in range(5):
+            order.clear()
+            await nats_server.restart()
+
+            async def told() -> bool:
+                if early.connected:
+                    await early.publish("n", b"")
+                return "notice" in order
+
+            await eventually(told)
+            assert order[:3] == ["down", "up", "notice"]
+            await early.flush()
+            await late.flush()
+
+
+async def test_what_was_written_but_not_sent_is_not_sent_later(nats_server: NatsServer) -> None:
+    async with open_bus(BusConfig(url=nats_server.url)) as bus:
+        heard: list[bytes] = []
+
+        async def hear(incoming: Incoming) -> None:
+            heard.append(incoming.body[:5])
+
+        await bus.listen("n", hear)
+        nats_server.pause()
+        with pytest.raises(TimeoutError):  # until the buffers of the kernel, of the transport and our own are full
+            while True:
+                await asyncio.wait_for(bus.publish("n", b"stale" + bytes(500_000)), 0.2)
+        await nats_server.kill()
+        await eventually(lambda: not bus.connected)
+        await nats_server.start()
+        await eventually(lambda: bus.connected)
+        await bus.publish("n", b"fresh")
+        await eventually(lambda: b"fresh" in heard)
+        assert heard == [b"fresh"]
+
+
+async def test_a_server_that_stands_still_is_noticed_by_its_missing_pongs(nats_server: NatsServer) -> None:
+    async with open_bus(BusConfig(url=nats_server.url, ping_interval=0.1)) as bus:
+        await bus.serve("echo", echo)
+        told: list[Connection] = []
+        bus.watch(told.append)
+        nats_server.pause()
+        # More than the kernel buffers: closing the old connection must not wait for it to be taken.
+        asked = [asyncio.create_task(bus.request("echo", bytes(8 * MIB), timeout=60)) for _ in range(1)]
+        asked += [asyncio.create_task(bus.request("echo", bytes(500_000), timeout=60)) for _ in range(30)]
+        results = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 3)
+        assert {type(result) for result in results} <= {ConnectionLost, NotConnected}
+        assert told == [Connection.DOWN]
+        nats_server.resume()
+        await eventually(lambda: bus.connected)
+        assert (await bus.request("echo", b"x", timeout=5)).body == b"x"
+
+
+async def test_who_sends_to_a_server_that_takes_nothing_waits_and_is_refused_in_time(nats_server: NatsServer) -> None:
+    async with open_bus(BusConfig(url=nats_server.url)) as bus:
+        nats_server.pause()
+        asked = [asyncio.create_task(bus.request("a", bytes(500_000), timeout=0.5)) for _ in range(60)]
+        await eventually(lambda: bus.stats().pending > 0)
+        await asyncio.wait(asked, timeout=2)
+        assert {type(each.exception()) for each in asked} == {NotConnected, RequestTimedOut}
+        assert bus.stats().pending == 0
+        assert bus.connected
+        nats_server.resume()
+        await bus.flush()
+
+
+async def test_a_flush_that_the_server_does_not_answer_ends_in_time_and_harms_nothing(nats_server: NatsServer) -> None:
+    async with open_bus(BusConfig(url=nats_server.url)) as bus:
+        await bus.serve("echo", echo)
+        nats_server.pause()
+        with pytest.raises(BusError):
+            await bus.flush(timeout=0.1)
+        cancelled = asyncio.create_task(bus.flush())
+        await eventually(lambda: bus.connected)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        nats_server.resume()
+        await bus.flush()
+        assert (await bus.request("echo", b"x", timeout=5)).body == b"x"
+
+
+async def test_an_objection_of_the_server_ends_in_a_reconnect_not_in_silence(nats_server: NatsServer) -> None:
+    async with open_bus(BusConfig(url=nats_server.url)) as bus:
+        await bus.serve("echo", echo)
+        told: list[Connection] = []
+        bus.watch(told.append)
+        # What nats-server takes for a broken client: it says -ERR and hangs up.
+        bus._client._write(b"NONSENSE\r\n")
+        await eventually(lambda: told == [Connection.DOWN, Connection.UP])
+        assert (await bus.request("echo", b"x", timeout=5)).body == b"x"
+
+
+async def test_closing_while_the_server_is_away_ends_at_once(nats_server: NatsServer) -> None:
+    async with asyncio.timeout(3):
+        async with open_bus(BusConfig(url=nats_server.url)) as bus:
+            await bus.serve("echo", echo)
+            await nats_server.kill()
+            await eventually(lambda: not bus.connected)
+
+
+async def test_closing_while_the_server_stands_still_ends_in_time(nats_server: NatsServer) -> None:
+    async with asyncio.timeout(10):
+        async with open_bus(BusConfig(url=nats_server.url, drain_timeout=0.2)) as bus:
+            await bus.serve("echo", echo)
+            nats_server.pause()
+            await bus.publish("n", bytes(1_000_000))
+    nats_server.resume()
+
+
+async def test_closing_waits_for_handlers_and_then_answers_for_those_that_do_not_end(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as asker:
+        go = asyncio.Event()
+
+        async def handler(incoming: Incoming) -> Reply:
+            if incoming.body == b"short":
+                await go.wait()
+                return Reply(b"done")
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError("it goes on for ever")
+
+        async with open_bus(BusConfig(url=nats_url, drain_timeout=0.3)) as bus:
+            await bus.serve("a", handler)
+            short = asyncio.create_task(asker.request("a", b"short", timeout=20))
+            endless = asyncio.create_task(asker.request("a", b"endless", timeout=20))
+            await eventually(lambda: bus.stats().running == 2)
+            asyncio.get_running_loop().call_later(0.1, go.set)
+        assert (await short).body == b"done"
+        assert (await endless).headers["Smcp-Error"] == "503"
+
+
+async def test_closing_tells_who_still_waits_for_an_answer(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as other:
+        waits = asyncio.Event()
+
+        async def handler(incoming: Incoming) -> Reply:
+            waits.set()
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError("it goes on for ever")
+
+        await other.serve("a", handler)
+        async with open_bus(BusConfig(url=nats_url)) as bus:
+            asking = asyncio.create_task(bus.request("a", b"", timeout=60))
+            await waits.wait()
+        with pytest.raises(ConnectionLost):
+            await asking
+        await other._received[next(iter(other._received))].abandon()
+
+
+@pytest.mark.parametrize(("messages", "size"), [(10, 1), (1000, 100_000)])
+async def test_a_consumer_that_is_too_slow_is_told(nats_url: str, messages: int, size: int) -> None:
+    config = BusConfig(url=nats_url, backlog_messages=10, backlog_bytes=200_000)
+    async with open_bus(config) as bus:
+        go = asyncio.Event()
+        told: list[Connection] = []
+        handled = 0
+
+        async def hear(incoming: Incoming) -> None:
+            nonlocal handled
+            await go.wait()
+            handled += 1
+
+        bus.watch(told.append)
+        await bus.listen("n", hear)
+        for _ in range(12):
+            await bus.publish("n", bytes(size))
+        await bus.flush()
+        await eventually(lambda: told == [Connection.SLOW])
+        kept = bus.stats().waiting + 1
+        assert kept < 12
+        go.set()
+        await eventually(lambda: handled == kept)
+        await eventually(lambda: told == [Connection.SLOW] * 2, message="it told of what was dropped later")
+
+
+async def test_subjects_with_white_space_and_headers_with_line_breaks_are_refused(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        for subject in ("", "a b", "a\r\nPUB b 0\r\n"):
+            with pytest.raises(ValueError, match="subject"):
+                await bus.request(subject, b"", timeout=1)
+            with pytest.raises(ValueError, match="subject"):
+                await bus.publish(subject, b"")
+            with pytest.raises(ValueError, match="subject"):
+                await bus.serve(subject, echo)
+        with pytest.raises(ValueError, match="line break"):
+            await bus.request("a", b"", timeout=1, headers={"a": "b\r\nc: d"})
+        assert bus.connected
+
+
+async def test_a_process_has_one_id_and_its_own(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as one, open_bus(BusConfig(url=nats_url, process="p2")) as two:
+        assert len(one.process) == 32
+        assert two.process == "p2"
+        assert one.credential == "open"
+
+
+async def test_jetstream_works_over_the_same_connection_and_after_a_restart(nats_server: NatsServer) -> None:
+    async with open_bus(BusConfig(url=nats_server.url)) as bus:
+        bucket = await bus.jetstream().create_key_value(bucket="members")
+        await bucket.put("a", b"1")
+        await nats_server.restart()
+        await eventually(lambda: bus.connected)
+        entry = await bucket.get("a")
+        assert entry.value == b"1"
+
+
+async def _served(bus: NatsBus, subject: str) -> bool:
+    try:
+        await bus.request(subject, b"", timeout=1)
+    except NoResponder:
+        return False
+    return True
+
+
+async def test_what_was_drained_does_not_come_back_with_the_connection(nats_server: NatsServer) -> None:
+    async with open_bus(BusConfig(url=nats_server.url)) as bus:
+        gone, stays = await bus.serve("gone", echo), await bus.serve("stays", echo)
+        while_away = await bus.serve("away", echo)
+        await gone.drain()
+        await nats_server.kill()
+        await eventually(lambda: not bus.connected)
+        await while_away.drain()
+        await nats_server.start()
+        await eventually(lambda: bus.connected)
+        assert [await _served(bus, each) for each in ("gone", "away", "stays")] == [False, False, True]
+        await stays.drain()
