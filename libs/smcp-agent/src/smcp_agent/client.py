@@ -150,9 +150,7 @@ class SmcpAgent:
                 left = start + timeout + GRACE_S - loop.time()
                 self._requests.cancel(self.name, request.req_id, within=max(left, GRACE_S))
                 raise
-            result = call_result(
-                reply, req_id=request.req_id, trace_id=traced.trace_id, duration_s=loop.time() - start
-            )
+            result = call_result(reply, req_id=request.req_id, trace_id=traced.trace_id, duration_s=loop.time() - start)
             if result.is_error:
                 traced.failed("tool_error")
             return result
@@ -327,4 +325,3 @@ class SmcpAgent:
 
 def _closed() -> Closed:
     return Closed("this SmcpAgent is not open: use it inside its `async with`")
-

@@ -6,8 +6,7 @@ another one (`smcp_agent.link`), so nothing of a broken connection can leak into
 
 import asyncio
 import logging
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -18,6 +17,7 @@ import socketio
 from socketio.exceptions import BadNamespaceError
 from socketio.exceptions import ConnectionError as SocketIOConnectionError
 
+from smcp_agent.diagnosis import reason, was_refused
 from smcp_agent.errors import CannotConnect, Malformed, SmcpError, received_error
 from smcp_agent.pending import Acked, Broken, PendingAcks
 from smcp_agent.wire_json import packet_class
@@ -28,7 +28,8 @@ MAX_MESSAGE: Final = 36 * 1024 * 1024
 MAX_REQUEST: Final = 32 * 1024 * 1024
 FRAME_SLACK: Final = 64 * 1024
 CONNECT_S: Final = 10.0
-CLOSE_S: Final = 3.0
+CLOSE_S: Final = 1.0
+"""A closing handshake may take so long; nothing depends on it, the office was left before."""
 
 Transport = Literal["websocket", "polling"]
 DEFAULT_TRANSPORTS: Final[tuple[Transport, ...]] = ("websocket", "polling")
@@ -169,10 +170,9 @@ class Connection:
                         wait_timeout=self._options.connect_s,
                     )
             except SocketIOConnectionError as error:
-                if transports and transport == "websocket" and _was_refused(error):
+                if transports and transport == "websocket" and was_refused(error):
                     continue
-                refusal = received_error(self._refusal)
-                raise refusal or self._cannot(error) from error
+                raise self._refused() or self._cannot(error) from error
             except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
                 raise self._cannot(error) from error
             # python-socketio calls itself connected also when the socket broke after the namespace's ack
@@ -197,12 +197,17 @@ class Connection:
                 del callbacks[key]
                 return
 
+    def _refused(self) -> SmcpError | None:
+        """The flat error that the connection was refused with: the body of a 400, or a CONNECT_ERROR's `data`."""
+        data = self._refusal.get("data") if isinstance(self._refusal, dict) else None
+        return received_error(self._refusal) or received_error(data)
+
     def _cannot(self, error: BaseException) -> CannotConnect:
         said = self._refusal.get("message") if isinstance(self._refusal, dict) else self._refusal
         if isinstance(error, TimeoutError):
             why = f"no answer within {self._options.connect_s:g} s"
         else:
-            why = _reason(error) or (said if isinstance(said, str) else str(error))
+            why = reason(error) or (said if isinstance(said, str) else str(error))
         return CannotConnect(f"cannot connect to {self.url}: {why}", details={"urls": {self.url: why}})
 
     def _on_connect_error(self, *args: Any) -> None:
@@ -274,29 +279,6 @@ def checked_url(url: str) -> str:
     if not usable:
         raise Malformed(f"url: {url!r} is not like http://host:port", details={"field": "url"})
     return url
-
-
-def _was_refused(error: BaseException) -> bool:
-    """Whether a WebSocket's handshake got an HTTP answer that is not "not now"."""
-    return any(isinstance(each, aiohttp.WSServerHandshakeError) and each.status < 500 for each in _chain(error))
-
-
-def _reason(error: BaseException) -> str | None:
-    """What the network said, below python-socketio's "Connection error"."""
-    for each in _chain(error):
-        if isinstance(each, aiohttp.WSServerHandshakeError):
-            return f"HTTP {each.status}"
-        if isinstance(each, aiohttp.ClientConnectorError):
-            number = each.os_error.errno or 0
-            return os.strerror(number) if number > 0 else str(each.os_error.strerror)
-    return None
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__ or seen.__context__
 
 
 def _client(options: ConnectionOptions, session: aiohttp.ClientSession) -> Any:

@@ -105,6 +105,11 @@ class EventStream(AsyncIterator[Event]):
         self._closed = False
         self._changed = asyncio.Event()
 
+    @property
+    def waiting(self) -> int:
+        """Events that could be read without waiting."""
+        return len(self._waiting)
+
     def push(self, event: Event) -> None:
         if self._closed:
             return

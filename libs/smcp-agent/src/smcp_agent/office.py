@@ -128,9 +128,7 @@ class Office:
     async def _list(self, connection: Connection) -> ListRoomRet:
         place = self._place
         request = ListRoomReq(agent=place.name, req_id=uuid4().hex, office_id=place.office_id)
-        reply = await connection.request(
-            "server:list_room", request.model_dump(exclude_unset=True), timeout=ROOM_S + 2
-        )
+        reply = await connection.request("server:list_room", request.model_dump(exclude_unset=True), timeout=ROOM_S + 2)
         error = received_error(reply, expected=("sessions",))
         if error is not None:
             raise error

@@ -90,9 +90,7 @@ class ToolCache:
 
     def known(self) -> dict[str, Tools]:
         """As `all`, without waiting for anything."""
-        return {
-            name: entry.tools for name, entry in sorted(self._entries.items()) if entry.tools is not None
-        }
+        return {name: entry.tools for name, entry in sorted(self._entries.items()) if entry.tools is not None}
 
     async def _keep(self, computer: str, entry: _Entry) -> None:
         delay = _FIRST_DELAY_S

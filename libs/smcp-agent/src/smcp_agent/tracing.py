@@ -33,9 +33,7 @@ class Traced:
 
 
 @contextmanager
-def request_span(
-    event: str, office: str, agent: str, req_id: str, attributes: Mapping[str, str]
-) -> Iterator[Traced]:
+def request_span(event: str, office: str, agent: str, req_id: str, attributes: Mapping[str, str]) -> Iterator[Traced]:
     """The span `<event>`; an SmcpError that leaves the block marks it with its code."""
     own_id = trace_id(office, agent, req_id)
     token = otel_context.attach(otel_context.set_value(TRACE_ID_KEY, own_id))

@@ -12,6 +12,8 @@ import socketio
 from aiohttp import web
 
 NAMESPACE = "/smcp"
+PING_S = 0.2
+"""Short, because python-engineio's ping task outlives its socket by one interval."""
 
 Json = dict[str, Any]
 Answer = Callable[[Json], Awaitable[Any]]
@@ -20,7 +22,13 @@ Answer = Callable[[Json], Awaitable[Any]]
 class FakeGateway:
     """Every event gets the ack that the attributes say; `received` keeps what came, in order."""
 
-    def __init__(self, *, max_bytes: int = 64 * 1024 * 1024) -> None:
+    def __init__(
+        self,
+        *,
+        max_bytes: int = 64 * 1024 * 1024,
+        transports: list[str] | None = None,
+        ping_timeout: float = 20,
+    ) -> None:
         self.computers: dict[str, list[Json]] = {}
         self.refusal: str | None = None
         self.connect_error: Json | None = None
@@ -30,6 +38,9 @@ class FakeGateway:
         """By event: an answer of the test's own."""
         self.port = 0
         self._max_bytes = max_bytes
+        self._transports = transports
+        self._ping_timeout = ping_timeout
+        self._stopped = asyncio.Event()
         self._requests: dict[str, web.Request] = {}
         self._runner: web.AppRunner | None = None
         self._sio: Any = None
@@ -48,13 +59,15 @@ class FakeGateway:
 
     async def start(self) -> None:
         """Listen, on the port of the last time if there was one."""
+        self._stopped.clear()
         self._sio = socketio.AsyncServer(  # type: ignore[no-untyped-call]
             async_mode="aiohttp",
             namespaces=[NAMESPACE],
             monitor_clients=False,
             max_http_buffer_size=self._max_bytes,
-            ping_interval=5,
-            ping_timeout=5,
+            transports=self._transports,
+            ping_interval=PING_S,
+            ping_timeout=self._ping_timeout,
         )
         self._sio.on("connect", self._on_connect, namespace=NAMESPACE)
         self._sio.on("disconnect", self._on_disconnect, namespace=NAMESPACE)
@@ -69,6 +82,7 @@ class FakeGateway:
 
     async def stop(self) -> None:
         """Die: cut all sockets, listen no more."""
+        self._stopped.set()
         self.cut()
         assert self._runner is not None
         await self._runner.cleanup()
@@ -97,10 +111,14 @@ class FakeGateway:
         del self.computers[computer]
         await self.notify("notify:leave_office", office_id="office", computer=computer)
 
+    async def never(self, data: Json) -> Any:
+        """An answer that does not come."""
+        await self._stopped.wait()
+
     async def _on_connect(self, sid: str, environ: dict[str, Any], auth: Any) -> None:
         if self.connect_error is not None:
             raise socketio.exceptions.ConnectionRefusedError(  # type: ignore[no-untyped-call]
-                self.connect_error
+                self.connect_error["message"], self.connect_error
             )
         self.auths.append(auth)
         self._requests[sid] = environ["aiohttp.request"]
@@ -146,8 +164,3 @@ async def fake_gateway(**options: Any) -> AsyncIterator[FakeGateway]:
         yield gateway
     finally:
         await gateway.stop()
-
-
-async def never(data: Json) -> Any:
-    """An answer that does not come."""
-    await asyncio.Event().wait()

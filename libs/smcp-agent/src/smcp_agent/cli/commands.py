@@ -34,9 +34,7 @@ async def list_tools(options: Options, computer: str) -> bool:
     return True
 
 
-async def call(
-    options: Options, computer: str, tool: str, params: Mapping[str, Any], timeout: int
-) -> bool:
+async def call(options: Options, computer: str, tool: str, params: Mapping[str, Any], timeout: int) -> bool:
     """Call a tool and print its result; whether the tool succeeded."""
     with working(f"{tool} on {computer}"):
         async with _agent(options) as agent:

@@ -44,10 +44,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     context: typer.Context,
-    office: Annotated[str, typer.Option(envvar="SMCP_OFFICE", help="The office to join.")],
-    url: Annotated[
-        str, typer.Option(envvar="SMCP_URL", help="Where a gateway listens.")
-    ] = "http://127.0.0.1:8000",
+    office: Annotated[
+        str, typer.Option(envvar="SMCP_OFFICE", help="The office to join; `smcp up` opens this one.")
+    ] = "home",
+    url: Annotated[str, typer.Option(envvar="SMCP_URL", help="Where a gateway listens.")] = "http://127.0.0.1:8000",
     name: Annotated[
         str, typer.Option(envvar="SMCP_AGENT_NAME", help="This Agent's name (default: user@host-pid).")
     ] = "",

@@ -1,0 +1,182 @@
+import asyncio
+import json
+import os
+import pty
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from smcp_agent.cli.main import app
+from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
+from smcp_testing.waiting import eventually
+
+COMMAND = Path(sys.executable).with_name("smcp-agent")
+PATIENCE_S = 30.0
+
+JsonObject = dict[str, Any]
+
+
+async def start(
+    gateway: FakeGateway, *arguments: str, stderr: int = asyncio.subprocess.PIPE
+) -> asyncio.subprocess.Process:
+    environment = {**os.environ, "SMCP_URL": gateway.url, "SMCP_OFFICE": "office", "COLUMNS": "120"}
+    return await asyncio.create_subprocess_exec(
+        COMMAND, *arguments, env=environment, stdout=asyncio.subprocess.PIPE, stderr=stderr
+    )
+
+
+async def run(gateway: FakeGateway, *arguments: str) -> tuple[int | None, str, str]:
+    """Exit code, standard output, standard error."""
+    process = await start(gateway, *arguments)
+    async with asyncio.timeout(PATIENCE_S):
+        out, err = await process.communicate()
+    assert b"Traceback" not in err
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_list_shows_who_is_in_the_office() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["厨房"] = []
+        code, out, _ = await run(gateway, "--name", "me", "list")
+        assert code == 0
+        assert "厨房" in out
+        assert "computer" in out
+        code, out, err = await run(gateway, "--name", "me", "--json", "list")
+        assert code == 0
+        assert err == ""
+        listed = json.loads(out)
+        assert listed["office_id"] == "office"
+        assert [(each["name"], each["role"]) for each in listed["sessions"]] == [("厨房", "computer"), ("me", "agent")]
+
+
+async def test_tools_shows_a_computers_tools_with_their_parameters() -> None:
+    async with fake_gateway() as gateway:
+        properties = {"a": {"type": "integer"}, "[b]": {}}
+        gateway.computers["red"] = [tool("add", "Adds [up].", properties=properties, required=["a"])]
+        code, out, _ = await run(gateway, "tools", "red")
+        assert code == 0
+        assert "a*: integer" in out
+        assert "[b]" in out
+        assert "Adds [up]." in out
+        code, out, _ = await run(gateway, "tools", "red", "--json")
+        assert code == 0
+        assert json.loads(out) == {"computer": "red", "tools": gateway.computers["red"]}
+
+
+async def test_call_prints_the_tools_text_or_the_result_as_json() -> None:
+    async with fake_gateway() as gateway:
+        arguments = ("call", "red", "echo", "--params", '{"x": [1]}', "--timeout", "9")
+        code, out, err = await run(gateway, *arguments)
+        assert (code, out, err) == (0, "echo\n", "")
+        (request,) = gateway.seen("client:tool_call")
+        assert (request["params"], request["timeout"]) == ({"x": [1]}, 9)
+        code, out, _ = await run(gateway, "--json", *arguments)
+        assert code == 0
+        assert json.loads(out) == {"content": [{"type": "text", "text": "echo"}], "isError": False}
+
+
+async def test_a_failing_tool_ends_with_1_and_its_output() -> None:
+    async with fake_gateway() as gateway:
+
+        async def answer(data: JsonObject) -> Any:
+            return {"content": [{"type": "text", "text": "no disk"}], "isError": True}
+
+        gateway.answers["client:tool_call"] = answer
+        code, out, err = await run(gateway, "call", "red", "echo")
+        assert (code, out) == (1, "no disk\n")
+        assert "the tool failed" in err
+
+
+async def test_an_error_ends_with_1_and_is_json_for_programs() -> None:
+    async with fake_gateway() as gateway:
+        code, out, err = await run(gateway, "tools", "nobody")
+        assert (code, out) == (1, "")
+        assert "error 404: no such Computer" in err
+        code, out, _ = await run(gateway, "--json", "tools", "nobody")
+        assert code == 1
+        assert json.loads(out) == {"code": 404, "message": "no such Computer", "details": {}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["call", "red", "echo", "--params", "{x"], "--params"),
+        (["call", "red", "echo", "--params", "[1]"], "--params"),
+        (["call", "red", "echo", "--timeout", "0"], "--timeout"),
+        (["call", "red", "echo", "--timeout", "soon"], "--timeout"),
+        (["call", "red"], "TOOL"),
+        (["fly"], "fly"),
+        ([], "Usage"),
+        (["--office", "", "list"], "office"),
+        (["--url", "nowhere", "list"], "url"),
+        (["--name", "x" * 200, "list"], "name"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_names_what_is_wrong(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, ["--office", "office", "--url", "http://127.0.0.1:1", *arguments])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+
+
+async def test_no_gateway_ends_with_1_and_says_what_to_do() -> None:
+    async with fake_gateway() as gateway:
+        url = gateway.url
+    gateway = FakeGateway()
+    code, out, err = await run(gateway, "--url", url, "list")
+    assert (code, out) == (1, "")
+    assert "Connection refused" in err
+    assert "smcp up" in err
+
+
+async def test_a_refused_join_ends_with_1_and_explains_that_there_is_one_agent_per_office() -> None:
+    async with fake_gateway() as gateway:
+        gateway.refusal = "an Agent is in the office"
+        code, _, err = await run(gateway, "list")
+        assert code == 1
+        assert "an Agent is in the office" in err
+        assert "one Agent per office" in err
+
+
+async def test_ctrl_c_cancels_the_call_and_ends_with_1() -> None:
+    async with fake_gateway() as gateway:
+        gateway.answers["client:tool_call"] = gateway.never
+        process = await start(gateway, "call", "red", "slow")
+        await eventually(lambda: gateway.seen("client:tool_call"), timeout=PATIENCE_S)
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(PATIENCE_S):
+            out, err = await process.communicate()
+        assert process.returncode == 1
+        assert (out, err.strip()) == (b"", b"cancelled")
+        (call,) = gateway.seen("client:tool_call")
+        cancel = {"agent": call["agent"], "req_id": call["req_id"]}
+        assert gateway.seen("server:tool_call_cancel") == [cancel]
+        assert len(gateway.seen("server:leave_office")) == 1
+
+
+async def test_at_a_terminal_the_time_that_passes_is_shown_on_standard_error() -> None:
+    async with fake_gateway() as gateway:
+        ours, theirs = pty.openpty()
+        try:
+            process = await start(gateway, "call", "red", "echo", stderr=theirs)
+            os.close(theirs)
+            async with asyncio.timeout(PATIENCE_S):
+                out, _ = await process.communicate()
+            shown = os.read(ours, 65536).decode()
+        finally:
+            os.close(ours)
+        assert out == b"echo\n"
+        assert "echo on red" in shown
+        assert "0:00:0" in shown
+        assert "trace" in shown
+
+
+async def test_two_runs_have_names_of_their_own() -> None:
+    async with fake_gateway() as gateway:
+        await run(gateway, "list")
+        await run(gateway, "list")
+        first, second = [data["name"] for data in gateway.seen("server:join_office")]
+        assert first != second

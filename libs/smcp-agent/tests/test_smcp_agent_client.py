@@ -1,0 +1,332 @@
+import asyncio
+from typing import Any
+
+import pytest
+
+from smcp_agent import (
+    CannotConnect,
+    Closed,
+    ComputerEntered,
+    ComputerLeft,
+    ConfigChanged,
+    Event,
+    JoinRefused,
+    NoAnswer,
+    NotFound,
+    Notified,
+    SmcpAgent,
+    ToolsChanged,
+)
+from smcp_agent.errors import BadReply, Malformed, NotAuthenticated, TooLarge, Unavailable
+from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
+from smcp_testing.waiting import eventually
+
+JsonObject = dict[str, Any]
+
+
+def agent_at(gateway: FakeGateway, **options: Any) -> SmcpAgent:
+    return SmcpAgent(gateway.url, office="office", name="bot", **options)
+
+
+def pending(agent: SmcpAgent) -> int:
+    """What waits for an ack, in the SDK's table and in python-socketio's."""
+    connection = agent._link.connection
+    assert connection is not None
+    return connection.pending
+
+
+async def test_entering_joins_the_office_and_leaving_leaves_it() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("echo")]
+        async with agent_at(gateway) as agent:
+            assert gateway.seen("server:join_office") == [{"role": "agent", "name": "bot", "office_id": "office"}]
+            assert agent.computers() == ["red"]
+            assert [each.name for each in await agent.tools("red")] == ["echo"]
+        assert not agent.connected
+        assert gateway.seen("server:leave_office") == [{"office_id": "office"}]
+        await eventually(lambda: gateway.sessions == [])
+
+
+async def test_a_call_goes_out_as_the_protocol_says_and_comes_back_typed() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        result = await agent.call_tool("red", "echo", {"x": "你好"}, timeout=7, req_id="r1")
+        assert gateway.seen("client:tool_call") == [
+            {
+                "agent": "bot",
+                "req_id": "r1",
+                "computer": "red",
+                "tool_name": "echo",
+                "params": {"x": "你好"},
+                "timeout": 7,
+            }
+        ]
+        assert result.text == "echo"
+        assert result.req_id == "r1"
+        assert len((await agent.call_tool("red", "echo")).trace_id) == 32
+
+
+async def test_a_call_without_a_req_id_gets_one_that_is_its_trace_id() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        first, second = await agent.call_tool("red", "echo"), await agent.call_tool("red", "echo")
+        assert first.trace_id == first.req_id
+        assert first.req_id != second.req_id
+
+
+async def test_a_flat_error_is_raised_as_its_class_and_a_failing_tool_is_a_result() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        replies: list[JsonObject] = [
+            {"code": 404, "message": "no such Computer", "details": {"computer": "red"}},
+            {"code": 503, "message": "its owner died", "details": {"may_have_run": True}},
+            {"content": [{"type": "text", "text": "boom"}], "isError": True},
+        ]
+
+        async def answer(data: JsonObject) -> Any:
+            return replies.pop(0)
+
+        gateway.answers["client:tool_call"] = answer
+        with pytest.raises(NotFound, match="no such Computer"):
+            await agent.call_tool("red", "echo")
+        with pytest.raises(Unavailable) as caught:
+            await agent.call_tool("red", "echo")
+        assert caught.value.details == {"may_have_run": True}
+        result = await agent.call_tool("red", "echo")
+        assert result.is_error
+        assert result.text == "boom"
+        assert len(gateway.seen("client:tool_call")) == 3, "what was answered is never sent again"
+
+
+async def test_a_reply_that_is_not_the_protocols_is_a_bad_reply() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+
+        async def answer(data: JsonObject) -> Any:
+            return "what?"
+
+        gateway.answers["client:tool_call"] = answer
+        with pytest.raises(BadReply):
+            await agent.call_tool("red", "echo")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"computer": ""}, "computer"),
+        ({"computer": "x" * 10_000}, "computer"),
+        ({"tool": ""}, "tool_name"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": 3601}, "timeout"),
+        ({"timeout": 1.5}, "timeout"),
+        ({"req_id": ""}, "req_id"),
+    ],
+)
+async def test_a_request_that_cannot_be_right_is_refused_here_naming_the_field(
+    arguments: JsonObject, field: str
+) -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        with pytest.raises(Malformed) as caught:
+            await agent.call_tool(**{"computer": "red", "tool": "echo", **arguments})
+        assert caught.value.details["field"] == field
+        assert gateway.seen("client:tool_call") == []
+
+
+async def test_parameters_that_are_no_json_or_too_large_leave_the_connection_alone() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        stream = agent.events()
+        for bad in (float("nan"), b"bytes", "\ud800"):
+            with pytest.raises(Malformed):
+                await agent.call_tool("red", "echo", {"x": bad})
+        with pytest.raises(TooLarge):
+            await agent.call_tool("red", "echo", {"x": "x" * 33 * 1024 * 1024})
+        assert pending(agent) == 0
+        assert (await agent.call_tool("red", "echo")).text == "echo"
+        assert stream.waiting == 0
+
+
+async def test_a_reply_of_20_mb_arrives_and_the_server_is_told_what_fits() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+
+        async def answer(data: JsonObject) -> Any:
+            return {"content": [{"type": "text", "text": "x" * 20_000_000}]}
+
+        gateway.answers["client:tool_call"] = answer
+        result = await agent.call_tool("red", "big")
+        assert len(result.text) == 20_000_000
+        assert gateway.auths == [{"max_message": 36 * 1024 * 1024}]
+
+
+async def test_after_the_time_out_the_sdk_gives_up_cancels_and_keeps_nothing() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        gateway.answers["client:tool_call"] = gateway.never
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        calls = [agent.call_tool("red", "slow", timeout=1, req_id=f"r{number}") for number in range(50)]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(outcome, NoAnswer) for outcome in outcomes)
+        assert 2.9 <= loop.time() - start < 5
+        await eventually(lambda: len(gateway.seen("server:tool_call_cancel")) == 50)
+        assert {"agent": "bot", "req_id": "r7"} in gateway.seen("server:tool_call_cancel")
+        await eventually(lambda: pending(agent) == 0)
+
+
+async def test_cancelling_the_awaiting_task_cancels_the_call() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        gateway.answers["client:tool_call"] = gateway.never
+        call = asyncio.create_task(agent.call_tool("red", "slow", req_id="r1"))
+        await eventually(lambda: gateway.seen("client:tool_call"))
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await eventually(lambda: gateway.seen("server:tool_call_cancel") == [{"agent": "bot", "req_id": "r1"}])
+        await eventually(lambda: pending(agent) == 0)
+
+
+async def test_a_cancel_arrives_also_when_the_agent_is_closed_right_after_it() -> None:
+    async with fake_gateway() as gateway:
+        gateway.answers["client:tool_call"] = gateway.never
+
+        async def use() -> None:
+            async with agent_at(gateway) as agent:
+                await agent.call_tool("red", "slow", req_id="r1")
+
+        using = asyncio.create_task(use())
+        await eventually(lambda: gateway.seen("client:tool_call"))
+        using.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await using
+        assert gateway.seen("server:tool_call_cancel") == [{"agent": "bot", "req_id": "r1"}]
+
+
+async def test_notifications_become_events_and_keep_the_tools_up_to_date() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        stream = agent.events()
+        heard: list[Event] = []
+        stop = agent.on_event(heard.append)
+
+        await gateway.enter("red", [tool("echo")])
+        assert await anext(stream) == ComputerEntered("red")
+        changed = await anext(stream)
+        assert isinstance(changed, ToolsChanged)
+        assert [each.name for each in changed.tools] == ["echo"]
+        assert await agent.tools("red") == changed.tools
+
+        gateway.computers["red"] = [tool("echo"), tool("stop")]
+        await gateway.notify("notify:update_tool_list", computer="red")
+        changed = await anext(stream)
+        assert isinstance(changed, ToolsChanged)
+        assert [each.name for each in changed.tools] == ["echo", "stop"]
+
+        gateway.computers["red"] = []
+        await gateway.notify("notify:update_config", computer="red")
+        assert await anext(stream) == ConfigChanged("red")
+        assert await anext(stream) == ToolsChanged("red", ())
+
+        await gateway.notify("notify:update_desktop", computer="red")
+        assert await anext(stream) == Notified("notify:update_desktop", {"computer": "red"})
+
+        stop()
+        await gateway.leave("red")
+        assert await anext(stream) == ComputerLeft("red")
+        assert agent.computers() == []
+        with pytest.raises(NotFound):
+            await agent.tools("red")
+        assert heard[0] == ComputerEntered("red")
+        assert ComputerLeft("red") not in heard
+
+
+async def test_events_end_when_the_agent_is_closed() -> None:
+    async with fake_gateway() as gateway:
+        async with agent_at(gateway) as agent:
+            stream = agent.events()
+            await gateway.enter("red", [])
+            await eventually(lambda: agent.computers() == ["red"])
+        assert ComputerEntered("red") in [event async for event in stream]
+        assert [event async for event in agent.events()] == []
+
+
+async def test_the_room_a_configuration_and_fresh_tools_can_be_asked_for() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("echo")]
+        async with agent_at(gateway) as agent:
+            room = {session.name: session.role for session in await agent.list_room()}
+            assert room == {"red": "computer", "bot": "agent"}
+            assert (await agent.get_config("red")).servers == {}
+            gateway.computers["red"] = [tool("stop")]
+            assert [each.name for each in await agent.get_tools("red")] == ["stop"]
+            with pytest.raises(NotFound):
+                await agent.get_tools("blue")
+            with pytest.raises(NotFound):
+                await agent.tools("blue")
+
+
+async def test_a_refused_join_is_raised_with_the_servers_why_and_leaves_no_socket() -> None:
+    async with fake_gateway() as gateway:
+        gateway.refusal = "another Agent is in the office"
+        with pytest.raises(JoinRefused, match="another Agent is in the office") as caught:
+            async with agent_at(gateway):
+                pytest.fail("it was let in")
+        assert caught.value.details == {"why": "another Agent is in the office"}
+        await eventually(lambda: gateway.sessions == [])
+
+
+async def test_a_refused_connection_is_raised_as_the_servers_error() -> None:
+    async with fake_gateway() as gateway:
+        gateway.connect_error = {"code": 401, "message": "no token"}
+        with pytest.raises(NotAuthenticated, match="no token"):
+            async with agent_at(gateway):
+                pytest.fail("it was let in")
+
+
+async def test_nobody_at_any_of_the_urls_is_raised_with_the_reason_for_each() -> None:
+    async with fake_gateway() as gateway:
+        url = gateway.url
+    agent = SmcpAgent([url, "http://127.0.0.1:1"], office="office", name="bot")
+    with pytest.raises(CannotConnect) as caught:
+        async with agent:
+            pytest.fail("it connected")
+    assert caught.value.details["urls"] == {url: "Connection refused", "http://127.0.0.1:1": "Connection refused"}
+
+
+async def test_of_several_urls_the_first_that_works_is_used() -> None:
+    async with fake_gateway() as gateway:
+        async with SmcpAgent(["http://127.0.0.1:1", gateway.url], office="office", name="bot") as agent:
+            assert agent.connected
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://host", "http://", "http://host:x"])
+def test_a_url_that_cannot_be_right_is_refused_at_once(url: str) -> None:
+    with pytest.raises(Malformed) as caught:
+        SmcpAgent(url, office="office", name="bot")
+    assert caught.value.details["field"] == "url"
+
+
+@pytest.mark.parametrize(("office", "name", "field"), [("", "bot", "office_id"), ("office", "a\nb", "name")])
+def test_a_name_that_no_office_would_take_is_refused_at_once(office: str, name: str, field: str) -> None:
+    with pytest.raises(Malformed) as caught:
+        SmcpAgent("http://127.0.0.1:1", office=office, name=name)
+    assert caught.value.details["field"] == field
+
+
+async def test_outside_of_its_async_with_an_agent_says_that_it_is_closed() -> None:
+    async with fake_gateway() as gateway:
+        agent = agent_at(gateway)
+        with pytest.raises(Closed):
+            await agent.call_tool("red", "echo")
+        async with agent:
+            pass
+        with pytest.raises(Closed):
+            await agent.call_tool("red", "echo")
+        with pytest.raises(Closed):
+            await agent.__aenter__()
+
+
+async def test_an_error_of_the_application_passes_through_the_async_with_as_it_is() -> None:
+    async with fake_gateway() as gateway:
+        with pytest.raises(ZeroDivisionError):
+            async with agent_at(gateway):
+                raise ZeroDivisionError
+
+
+async def test_a_gateway_that_speaks_no_websocket_is_reached_by_polling() -> None:
+    async with fake_gateway(transports=["polling"], ping_timeout=1) as gateway:
+        gateway.computers["red"] = [tool("echo")]
+        async with agent_at(gateway) as agent:
+            assert (await agent.call_tool("red", "echo")).text == "echo"

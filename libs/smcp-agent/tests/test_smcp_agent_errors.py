@@ -1,0 +1,58 @@
+import pytest
+
+from smcp_agent.errors import (
+    ConnectionLost,
+    NotFound,
+    SmcpError,
+    TimedOut,
+    Unavailable,
+    UnknownError,
+    may_have_run,
+    received_error,
+)
+from smcp_proto.errors import ERRORS
+
+
+@pytest.mark.parametrize("code", sorted(ERRORS))
+def test_every_code_of_the_wire_has_its_class(code: int) -> None:
+    error = received_error({"code": code, "message": "why", "details": {"field": "x"}})
+    assert type(error) is ERRORS[code]
+    assert (error.message, error.details) == ("why", {"field": "x"})
+
+
+def test_a_code_of_a_later_version_is_an_error_too() -> None:
+    error = received_error({"code": 4711, "message": "why"})
+    assert isinstance(error, UnknownError)
+    assert error.received == 4711
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        [],
+        "text",
+        {},
+        {"code": 404},
+        {"code": "404", "message": "x"},
+        {"code": True, "message": "x"},
+        {"content": []},
+    ],
+)
+def test_what_is_no_flat_error_is_none(data: object) -> None:
+    assert received_error(data) is None
+
+
+def test_a_reply_with_its_own_fields_is_no_error_even_if_it_has_a_code() -> None:
+    data = {"code": 404, "message": "x", "content": []}
+    assert received_error(data, expected=("content",)) is None
+    assert isinstance(received_error(data), NotFound)
+
+
+def test_it_can_be_asked_whether_the_tool_may_have_run() -> None:
+    assert may_have_run(Unavailable("x", details={"may_have_run": True}))
+    assert may_have_run(TimedOut("x"))
+    assert may_have_run(ConnectionLost("x", may_have_run=True))
+    assert not may_have_run(ConnectionLost("x", may_have_run=False))
+    assert not may_have_run(NotFound("x"))
+    assert isinstance(ConnectionLost("x", may_have_run=True), SmcpError)

@@ -1,0 +1,54 @@
+import asyncio
+import gc
+
+from smcp_agent.events import ComputerEntered, EventHub, EventsDropped, EventStream
+from smcp_testing.waiting import eventually
+
+
+async def test_events_come_in_order_and_the_stream_ends_after_what_is_waiting() -> None:
+    hub = EventHub()
+    stream = hub.stream()
+    hub.publish(ComputerEntered("a"))
+    hub.publish(ComputerEntered("b"))
+    hub.close()
+    hub.publish(ComputerEntered("too late"))
+    assert [event async for event in stream] == [ComputerEntered("a"), ComputerEntered("b")]
+
+
+async def test_a_reader_waits_for_the_next_event() -> None:
+    hub = EventHub()
+    stream = hub.stream()
+    waiting = asyncio.create_task(anext(stream))
+    await eventually(lambda: not stream._changed.is_set())
+    hub.publish(ComputerEntered("a"))
+    assert await waiting == ComputerEntered("a")
+
+
+async def test_a_stream_that_nobody_reads_keeps_the_newest_events_and_says_how_many_are_gone() -> None:
+    stream = EventStream(length=2)
+    for name in "abcde":
+        stream.push(ComputerEntered(name))
+    stream.close()
+    assert [event async for event in stream] == [EventsDropped(3), ComputerEntered("d"), ComputerEntered("e")]
+
+
+async def test_a_stream_that_nobody_holds_costs_nothing() -> None:
+    hub = EventHub()
+    hub.stream()
+    gc.collect()
+    hub.publish(ComputerEntered("a"))
+    assert len(hub._streams) == 0
+
+
+async def test_a_callback_that_fails_is_reported_to_the_loop_and_disturbs_nobody() -> None:
+    hub = EventHub()
+    reported: list[object] = []
+    heard: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    hub.call(lambda event: 1 / 0)  # type: ignore[arg-type]
+    stop = hub.call(heard.append)
+    hub.publish(ComputerEntered("a"))
+    await eventually(lambda: heard == [ComputerEntered("a")])
+    assert isinstance(reported[0], ZeroDivisionError)
+    stop()
+    stop()

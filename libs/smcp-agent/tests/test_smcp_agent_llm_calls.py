@@ -1,0 +1,157 @@
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from smcp_agent import SmcpAgent
+from smcp_agent.llm_calls import NOTHING, anthropic_output, openai_output
+from smcp_agent.results import AudioContent, CallResult, ImageContent, LinkContent, ResourceContent, TextContent
+from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
+
+JsonObject = dict[str, Any]
+
+
+def agent_at(gateway: FakeGateway) -> SmcpAgent:
+    return SmcpAgent(gateway.url, office="office", name="bot")
+
+
+def two_computers(gateway: FakeGateway) -> None:
+    gateway.computers = {
+        "red": [tool("echo", "Says it.", type="object", properties={"x": {"type": "string"}})],
+        "blue": [tool("echo"), tool("stop")],
+    }
+
+    async def answer(data: JsonObject) -> Any:
+        return {"content": [{"type": "text", "text": f"{data['computer']}: {data['params']}"}]}
+
+    gateway.answers["client:tool_call"] = answer
+
+
+def chat_call(name: str, arguments: str) -> JsonObject:
+    return {"id": "call_1", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+async def test_a_round_trip_with_chat_completions() -> None:
+    async with fake_gateway() as gateway:
+        two_computers(gateway)
+        async with agent_at(gateway) as agent:
+            tools = await agent.openai_tools()
+            assert [each["function"]["name"] for each in tools] == ["blue__echo", "stop", "red__echo"]
+            message = await agent.run_openai_tool_call(chat_call("red__echo", '{"x": "hi"}'))
+            assert message == {"role": "tool", "tool_call_id": "call_1", "content": "red: {'x': 'hi'}"}
+
+
+async def test_a_round_trip_with_the_objects_of_openais_sdk() -> None:
+    call = SimpleNamespace(id="call_2", type="function", function=SimpleNamespace(name="stop", arguments=""))
+    async with fake_gateway() as gateway:
+        two_computers(gateway)
+        async with agent_at(gateway) as agent:
+            message = await agent.run_openai_tool_call(call)
+            assert message == {"role": "tool", "tool_call_id": "call_2", "content": "blue: {}"}
+
+
+async def test_a_round_trip_with_the_responses_api() -> None:
+    call = {"type": "function_call", "call_id": "call_3", "id": "fc_1", "name": "stop", "arguments": "{}"}
+    async with fake_gateway() as gateway:
+        two_computers(gateway)
+        async with agent_at(gateway) as agent:
+            assert "stop" in [each["name"] for each in await agent.openai_tools(api="responses")]
+            item = await agent.run_openai_tool_call(call)
+            assert item == {"type": "function_call_output", "call_id": "call_3", "output": "blue: {}"}
+
+
+@pytest.mark.parametrize("as_object", [False, True])
+async def test_a_round_trip_with_anthropic(as_object: bool) -> None:
+    fields = {"type": "tool_use", "id": "toolu_1", "name": "blue__echo", "input": {"x": 1}}
+    async with fake_gateway() as gateway:
+        two_computers(gateway)
+        async with agent_at(gateway) as agent:
+            (first, *_) = await agent.anthropic_tools()
+            assert first["name"] == "blue__echo"
+            assert first["input_schema"] == {"type": "object", "properties": {}}
+            block = await agent.run_anthropic_tool_use(SimpleNamespace(**fields) if as_object else fields)
+            assert block == {
+                "type": "tool_result",
+                "tool_use_id": "toolu_1",
+                "content": [{"type": "text", "text": "blue: {'x': 1}"}],
+                "is_error": False,
+            }
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("nonsense", "{}", "there is no tool 'nonsense'"),
+        ("stop", "{x", "the arguments are not JSON"),
+        ("stop", "[1]", "the arguments are no JSON object"),
+    ],
+)
+async def test_a_models_mistakes_become_a_message_that_it_can_read(name: str, arguments: str, said: str) -> None:
+    async with fake_gateway() as gateway:
+        two_computers(gateway)
+        async with agent_at(gateway) as agent:
+            message = await agent.run_openai_tool_call(chat_call(name, arguments))
+            assert said in message["content"]
+            assert message["content"].startswith("Error 40")
+            assert gateway.seen("client:tool_call") == []
+
+
+async def test_an_error_of_the_call_becomes_a_result_that_says_whether_the_tool_may_have_run() -> None:
+    async with fake_gateway() as gateway:
+        two_computers(gateway)
+        async with agent_at(gateway) as agent:
+
+            async def answer(data: JsonObject) -> Any:
+                return {"code": 503, "message": "its owner died", "details": {"may_have_run": True}}
+
+            gateway.answers["client:tool_call"] = answer
+            block = await agent.run_anthropic_tool_use({"id": "t", "name": "stop", "input": {}})
+            assert block["is_error"] is True
+            text = "Error 503: its owner died (the tool may have run nevertheless)"
+            assert block["content"] == [{"type": "text", "text": text}]
+
+
+def test_contents_that_are_no_text_are_described_or_passed_where_the_api_takes_them() -> None:
+    result = CallResult(
+        content=(
+            TextContent(""),
+            TextContent("see"),
+            ImageContent("AAAA", "image/png"),
+            ImageContent("AAAA", "image/tiff"),
+            AudioContent("AAAA", "audio/wav"),
+            ResourceContent("file:///x", text="inside"),
+            ResourceContent("file:///y", "application/pdf", blob="AAAA"),
+            LinkContent("file:///z", "z"),
+        )
+    )
+    described = [
+        "[image/tiff, 3 bytes, not shown]",
+        "[audio/wav, 3 bytes, not shown]",
+        "file:///x\ninside",
+        "[file:///y, application/pdf, not shown]",
+        "[z](file:///z)",
+    ]
+    assert openai_output(result).split("\n", 2)[:2] == ["see", "[image/png, 3 bytes, not shown]"]
+    blocks = anthropic_output(result)
+    assert blocks[0] == {"type": "text", "text": "see"}
+    assert blocks[1] == {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"},
+    }
+    assert [block["text"] for block in blocks[2:]] == described
+
+
+def test_a_structured_result_without_contents_is_given_as_json() -> None:
+    result = CallResult(content=(), structured_content={"和": 3})
+    assert json.loads(openai_output(result)) == {"和": 3}
+    assert anthropic_output(result) == [{"type": "text", "text": '{"和": 3}'}]
+
+
+def test_a_result_with_nothing_in_it_says_so_since_the_apis_refuse_empty_texts() -> None:
+    assert openai_output(CallResult(content=())) == NOTHING
+    assert anthropic_output(CallResult(content=(TextContent(""),))) == [{"type": "text", "text": NOTHING}]
+
+
+def test_openai_has_no_flag_for_a_failure_so_the_text_says_it() -> None:
+    assert openai_output(CallResult(content=(TextContent("no disk"),), is_error=True)) == "The tool failed: no disk"

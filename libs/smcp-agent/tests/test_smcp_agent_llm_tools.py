@@ -1,0 +1,98 @@
+import re
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smcp_agent.llm_tools import NamedTool, ToolBook, anthropic_tool, name_tools, openai_tool
+from smcp_proto.schemas import SMCPTool
+
+LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+TEXT = st.one_of(
+    st.sampled_from(["a", "b", "a__b", "echo", "a__echo", "客厅", "x" * 64, "x" * 65, "a.b", "a b", "a_b"]),
+    st.text(min_size=1, max_size=80),
+)
+ROOMS = st.dictionaries(TEXT, st.lists(TEXT, max_size=6, unique=True), max_size=5)
+
+
+def tool(name: str, description: str = "does it", schema: dict[str, Any] | None = None) -> SMCPTool:
+    return SMCPTool(name=name, description=description, params_schema=schema or {})
+
+
+def named(**computers: list[str]) -> dict[tuple[str, str], str]:
+    tools = {computer: [tool(name) for name in listed] for computer, listed in computers.items()}
+    return {(each.computer, each.tool.name): each.name for each in name_tools(tools)}
+
+
+@given(ROOMS, st.randoms())
+def test_names_are_legal_and_unique_and_do_not_depend_on_the_order(
+    rooms: dict[str, list[str]], random: st.DataObject
+) -> None:
+    found = named(**rooms)
+    assert set(found) == {(computer, each) for computer, tools in rooms.items() for each in tools}
+    assert all(LEGAL.fullmatch(name) for name in found.values())
+    assert len(set(found.values())) == len(found)
+    backwards = {computer: list(reversed(tools)) for computer, tools in reversed(list(rooms.items()))}
+    assert named(**backwards) == found
+
+
+@given(ROOMS)
+def test_a_legal_name_that_only_one_computer_has_is_kept(rooms: dict[str, list[str]]) -> None:
+    found = named(**rooms)
+    for (computer, name), given_name in found.items():
+        alone = sum(name in tools for tools in rooms.values()) == 1
+        digests = {each for pair, each in found.items() if each != pair[1]}
+        if alone and LEGAL.fullmatch(name) and name not in digests:
+            assert given_name == name, computer
+
+
+def test_a_tool_that_two_computers_share_is_qualified_by_the_computer() -> None:
+    assert named(red=["echo", "stop"], blue=["echo"]) == {
+        ("blue", "echo"): "blue__echo",
+        ("red", "echo"): "red__echo",
+        ("red", "stop"): "stop",
+    }
+
+
+def test_a_qualified_name_that_another_tool_has_by_itself_gets_a_hash() -> None:
+    found = named(red=["echo"], blue=["echo"], green=["red__echo"])
+    assert found["green", "red__echo"] == "red__echo"
+    assert found["blue", "echo"] == "blue__echo"
+    assert re.fullmatch(r"red__echo_[0-9a-f]{8}", found["red", "echo"])
+
+
+def test_the_model_is_told_whose_tool_it_is_where_the_name_does_not_say_it() -> None:
+    own = NamedTool("echo", "客厅", tool("echo", "Say it."))
+    other = NamedTool("x_12345678", "客厅", tool("回声", "Say it."))
+    assert own.description == "Say it."
+    assert other.description == "[客厅: 回声] Say it."
+
+
+def test_the_schemas_have_the_form_that_each_api_wants() -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+    (one,) = name_tools({"a": [tool("add", "Adds.", schema)]})
+    function = {"name": "add", "description": "Adds.", "parameters": schema}
+    assert openai_tool(one) == {"type": "function", "function": function}
+    assert openai_tool(one, "responses") == {"type": "function", **function, "strict": False}
+    assert anthropic_tool(one) == {"name": "add", "description": "Adds.", "input_schema": schema}
+
+
+def test_a_schema_without_properties_gets_empty_ones_since_the_apis_insist() -> None:
+    (one,) = name_tools({"a": [tool("now", schema={"additionalProperties": False})]})
+    assert anthropic_tool(one)["input_schema"] == {
+        "type": "object",
+        "properties": {},
+        "additionalProperties": False,
+    }
+
+
+def test_a_name_from_before_the_room_changed_still_finds_its_tool() -> None:
+    book = ToolBook()
+    book.give(name_tools({"red": [tool("echo")]}))
+    book.give(name_tools({"red": [tool("echo")], "blue": [tool("echo")]}))
+    assert book.find("echo") == ("red", "echo")
+    assert book.find("blue__echo") == ("blue", "echo")
+    book.give(name_tools({"blue": [tool("echo")]}))
+    assert book.find("echo") == ("blue", "echo")
+    assert book.find("nothing") is None

@@ -1,0 +1,208 @@
+import asyncio
+from typing import Any
+
+import pytest
+
+from smcp_agent import (
+    ComputerEntered,
+    ComputerLeft,
+    ConnectionLost,
+    Disconnected,
+    JoinRefused,
+    Reconnected,
+    RejoinRefused,
+    SmcpAgent,
+    ToolsChanged,
+)
+from smcp_agent.link import MAX_DELAY_S, pause
+from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
+from smcp_testing.waiting import eventually
+
+JsonObject = dict[str, Any]
+
+
+def agent_at(gateway: FakeGateway) -> SmcpAgent:
+    return SmcpAgent(gateway.url, office="office", name="bot")
+
+
+def answered_the_second_time(gateway: FakeGateway) -> None:
+    async def answer(data: JsonObject) -> Any:
+        if len(gateway.seen("client:tool_call")) == 1:
+            await gateway.never(data)
+        return {"content": [{"type": "text", "text": "done"}]}
+
+    gateway.answers["client:tool_call"] = answer
+
+
+async def test_after_a_cut_the_agent_comes_back_and_tells_what_changed_meanwhile() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers = {"red": [tool("echo")], "blue": []}
+        async with agent_at(gateway) as agent:
+            await agent.tools("red")
+            await agent.tools("blue")
+            stream = agent.events()
+            gateway.computers = {"red": [tool("stop")], "green": []}
+            gateway.cut()
+            events = [await anext(stream) for _ in range(6)]
+            assert isinstance(events[0], Disconnected)
+            assert events[1:4] == [ComputerLeft("blue"), ComputerEntered("green"), Reconnected(gateway.url)]
+            assert {event.computer for event in events[4:] if isinstance(event, ToolsChanged)} == {"red", "green"}
+            assert agent.computers() == ["green", "red"]
+            assert [each.name for each in await agent.tools("red")] == ["stop"]
+
+
+async def test_told_to_go_the_agent_comes_back_to_the_same_url() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        stream = agent.events()
+        await gateway.send_away()
+        assert isinstance(await anext(stream), Disconnected)
+        assert await anext(stream) == Reconnected(gateway.url)
+        assert len(gateway.seen("server:join_office")) == 2
+
+
+async def test_a_gateway_that_is_away_for_a_while_is_waited_for() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        stream = agent.events()
+        await gateway.stop()
+        assert isinstance(await anext(stream), Disconnected)
+        call = asyncio.create_task(agent.call_tool("red", "echo"))
+        await gateway.start()
+        assert await anext(stream) == Reconnected(gateway.url)
+        assert (await call).text == "echo"
+        assert len(gateway.seen("client:tool_call")) == 1
+
+
+async def test_with_several_urls_the_agent_goes_to_another_one() -> None:
+    async with fake_gateway() as first, fake_gateway() as second:
+        async with SmcpAgent([first.url, second.url], office="office", name="bot") as agent:
+            stream = agent.events()
+            await first.stop()
+            assert isinstance(await anext(stream), Disconnected)
+            assert await anext(stream) == Reconnected(second.url)
+            await first.start()
+
+
+async def test_a_call_in_flight_is_repeated_with_the_same_req_id_in_what_is_left_of_its_time() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        answered_the_second_time(gateway)
+        call = asyncio.create_task(agent.call_tool("red", "slow", {"x": 1}, timeout=30, req_id="r1"))
+        await eventually(lambda: gateway.seen("client:tool_call"))
+        gateway.cut()
+        assert (await call).text == "done"
+        first, second = gateway.seen("client:tool_call")
+        assert first["timeout"] == 30
+        assert second["timeout"] <= 30
+        assert {**first, "timeout": 0} == {**second, "timeout": 0}
+        assert gateway.seen("server:tool_call_cancel") == []
+
+
+async def test_a_call_whose_connection_is_not_back_in_time_may_have_run() -> None:
+    async with fake_gateway() as gateway:
+        async with agent_at(gateway) as agent:
+            gateway.answers["client:tool_call"] = gateway.never
+            sent = asyncio.create_task(agent.call_tool("red", "slow", timeout=1))
+            await eventually(lambda: gateway.seen("client:tool_call"))
+            await gateway.stop()
+            await eventually(lambda: not agent.connected)
+            unsent = asyncio.create_task(agent.call_tool("red", "slow", timeout=1))
+            with pytest.raises(ConnectionLost) as caught:
+                await sent
+            assert caught.value.may_have_run
+            with pytest.raises(ConnectionLost) as caught:
+                await unsent
+            assert not caught.value.may_have_run
+        await gateway.start()
+
+
+async def test_a_call_that_breaks_every_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smcp_agent.requests.MAX_REPEATS", 2)
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+
+        async def answer(data: JsonObject) -> Any:
+            gateway.cut()
+
+        gateway.answers["client:tool_call"] = answer
+        with pytest.raises(ConnectionLost) as caught:
+            await agent.call_tool("red", "poison")
+        assert caught.value.may_have_run
+        assert len(gateway.seen("client:tool_call")) == 3
+
+
+async def test_a_place_that_is_not_given_back_at_once_is_asked_for_again() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        stream = agent.events()
+        gateway.refusal = "an Agent is in the office"
+        gateway.cut()
+        await eventually(lambda: len(gateway.seen("server:join_office")) >= 3)
+        gateway.refusal = None
+        assert isinstance(await anext(stream), Disconnected)
+        assert await anext(stream) == Reconnected(gateway.url)
+        assert len(gateway.sessions) == 1, "it asks again on the same connection"
+
+
+async def test_a_place_that_is_not_given_back_fails_the_calls_but_is_asked_for_on_and_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("smcp_agent.link.REFUSED_PATIENCE_S", 0.2)
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        stream = agent.events()
+        gateway.refusal = "another Agent came"
+        gateway.cut()
+        assert isinstance(await anext(stream), Disconnected)
+        assert await anext(stream) == RejoinRefused("another Agent came")
+        with pytest.raises(JoinRefused, match="another Agent came"):
+            await agent.call_tool("red", "echo")
+        gateway.refusal = None
+        assert await anext(stream) == Reconnected(gateway.url)
+        assert (await agent.call_tool("red", "echo")).text == "echo"
+
+
+async def test_an_agent_that_the_server_does_not_know_any_more_joins_again_and_repeats_the_call() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+
+        async def answer(data: JsonObject) -> Any:
+            if len(gateway.seen("server:join_office")) == 1:
+                return {"code": 4103, "message": "not in an office", "details": {}}
+            return {"content": []}
+
+        gateway.answers["client:tool_call"] = answer
+        assert not (await agent.call_tool("red", "echo", req_id="r1")).is_error
+        assert [data["req_id"] for data in gateway.seen("client:tool_call")] == ["r1", "r1"]
+
+
+async def test_a_list_of_the_room_that_fails_after_a_rejoin_is_asked_for_again() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = []
+        async with agent_at(gateway) as agent:
+            failures = 2
+
+            async def answer(data: JsonObject) -> Any:
+                nonlocal failures
+                if failures:
+                    failures -= 1
+                    return {"code": 503, "message": "not now", "details": {}}
+                del gateway.answers["server:list_room"]
+                return {"sessions": [], "req_id": data["req_id"]}
+
+            gateway.answers["server:list_room"] = answer
+            stream = agent.events()
+            gateway.cut()
+            events = [await anext(stream)]
+            while not isinstance(events[-1], Reconnected):
+                events.append(await anext(stream))
+            assert failures == 0
+            assert agent.computers() == []
+
+
+async def test_an_agent_can_be_closed_while_it_is_trying_to_come_back() -> None:
+    async with fake_gateway() as gateway:
+        async with agent_at(gateway) as agent:
+            await gateway.stop()
+            await eventually(lambda: not agent.connected)
+        assert [event async for event in agent.events()] == []
+        await gateway.start()
+
+
+@pytest.mark.parametrize("attempt", [0, 1, 5, 1000])
+def test_the_pauses_between_attempts_are_bounded(attempt: int) -> None:
+    assert all(0 <= pause(attempt) <= MAX_DELAY_S for _ in range(100))

@@ -1,0 +1,62 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smcp_agent.events import ComputerEntered, ComputerLeft
+from smcp_agent.room import Entered, Left, Room
+
+NAMES = st.sampled_from("abcd")
+STEPS = st.lists(NAMES, max_size=12)
+
+
+def listed(*computers: str) -> Room:
+    room = Room()
+    room.listed(computers)
+    return room
+
+
+def test_an_enter_and_a_leave_are_told_once_each() -> None:
+    room = listed()
+    assert room.notified(Entered("a")) == [ComputerEntered("a")]
+    assert room.notified(Entered("a")) == []
+    assert room.notified(Left("a")) == [ComputerLeft("a")]
+    assert room.notified(Left("a")) == []
+
+
+def test_a_list_tells_the_difference_to_what_was_known() -> None:
+    room = listed("a", "b")
+    room.hold()
+    assert room.listed(["b", "c"]) == [ComputerLeft("a"), ComputerEntered("c")]
+    assert room.computers == ["b", "c"]
+
+
+def test_notifications_between_join_and_list_are_held_and_replayed_on_top_of_the_list() -> None:
+    room = Room()
+    assert room.notified(Entered("late")) == []
+    assert room.listed(["early"]) == [ComputerEntered("early"), ComputerEntered("late")]
+
+
+@given(STEPS, st.data())
+def test_whatever_the_order_of_list_and_notifications_the_room_ends_as_it_is(
+    flips: list[str], data: st.DataObject
+) -> None:
+    truth: set[str] = set()
+    history = [frozenset(truth)]
+    notices: list[Entered | Left] = []
+    for name in flips:
+        notices.append(Left(name) if name in truth else Entered(name))
+        truth ^= {name}
+        history.append(frozenset(truth))
+    joined = data.draw(st.integers(0, len(notices)), label="notices before the join are not seen")
+    taken = data.draw(st.integers(joined, len(notices)), label="the list is as of this moment")
+    arrives = data.draw(st.integers(joined, len(notices)), label="and arrives before this notice")
+
+    room = Room()
+    for notice in notices[joined:arrives]:
+        assert room.notified(notice) == []
+    room.listed(history[taken])
+    told = dict.fromkeys(room.computers, True)
+    for notice in notices[arrives:]:
+        for change in room.notified(notice):
+            assert told.get(change.computer, False) is isinstance(change, ComputerLeft), "enter and leave alternate"
+            told[change.computer] = isinstance(change, ComputerEntered)
+    assert set(room.computers) == truth

@@ -1,0 +1,126 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from smcp_agent.errors import Malformed, NotFound, SmcpError, Unavailable
+from smcp_agent.tool_cache import ToolCache, Tools
+from smcp_proto.schemas import SMCPTool
+from smcp_testing.waiting import eventually
+
+
+class Computers:
+    """What the Computers say when they are asked, and who was told about it."""
+
+    def __init__(self) -> None:
+        self.tools: dict[str, list[str] | SmcpError] = {}
+        self.asked: list[str] = []
+        self.told: list[tuple[str, list[str]]] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def fetch(self, computer: str) -> Tools:
+        self.asked.append(computer)
+        await self.may_answer.wait()
+        answer = self.tools[computer]
+        if isinstance(answer, SmcpError):
+            raise answer
+        return tuple(SMCPTool(name=name, description="", params_schema={}) for name in answer)
+
+    def changed(self, computer: str, tools: Tools) -> None:
+        self.told.append((computer, [tool.name for tool in tools]))
+
+
+@asynccontextmanager
+async def caching(computers: Computers) -> AsyncIterator[ToolCache]:
+    async with asyncio.TaskGroup() as group:
+        cache = ToolCache(computers.fetch, group.create_task, computers.changed)
+        yield cache
+        for name in computers.tools:
+            cache.drop(name)
+
+
+def names(tools: Tools) -> list[str]:
+    return [tool.name for tool in tools]
+
+
+async def test_get_waits_for_the_first_fetch_and_is_answered_from_the_cache_then() -> None:
+    computers = Computers()
+    computers.tools["a"] = ["echo"]
+    async with caching(computers) as cache:
+        cache.refresh("a")
+        assert names(await cache.get("a")) == ["echo"]
+        assert names(await cache.get("a")) == ["echo"]
+        assert computers.asked == ["a"]
+        assert computers.told == [("a", ["echo"])]
+
+
+async def test_many_refreshes_during_one_fetch_become_one_more_fetch() -> None:
+    computers = Computers()
+    computers.tools["a"] = ["old"]
+    computers.may_answer.clear()
+    async with caching(computers) as cache:
+        cache.refresh("a")
+        await eventually(lambda: computers.asked == ["a"])
+        for _ in range(5):
+            cache.refresh("a")
+        computers.may_answer.set()
+        await eventually(lambda: computers.asked == ["a", "a"])
+        assert names(await cache.get("a")) == ["old"]
+    assert computers.told == [("a", ["old"])], "the same tools again are no news"
+
+
+async def test_while_tools_are_fetched_again_the_known_ones_are_given() -> None:
+    computers = Computers()
+    computers.tools["a"] = ["old"]
+    async with caching(computers) as cache:
+        cache.refresh("a")
+        await cache.get("a")
+        computers.may_answer.clear()
+        computers.tools["a"] = ["new"]
+        cache.refresh("a")
+        assert names(await cache.get("a")) == ["old"]
+        computers.may_answer.set()
+        await eventually(lambda: names(cache.known()["a"]) == ["new"])
+
+
+async def test_a_passing_failure_is_tried_again_until_it_succeeds() -> None:
+    computers = Computers()
+    computers.tools["a"] = Unavailable("not now")
+    async with caching(computers) as cache:
+        cache.refresh("a")
+        with pytest.raises(Unavailable):
+            await cache.get("a")
+        assert await cache.all() == {}
+        computers.tools["a"] = ["echo"]
+        await eventually(lambda: "a" in cache.known())
+
+
+async def test_a_failure_that_will_not_pass_is_tried_again_only_when_something_changes() -> None:
+    computers = Computers()
+    computers.tools["a"] = Malformed("no")
+    async with caching(computers) as cache:
+        cache.refresh("a")
+        with pytest.raises(Malformed):
+            await cache.get("a")
+        assert computers.asked == ["a"]
+        computers.tools["a"] = ["echo"]
+        cache.refresh("a")
+        await eventually(lambda: "a" in cache.known())
+
+
+async def test_a_dropped_computer_is_not_found_also_by_those_who_wait_for_it() -> None:
+    computers = Computers()
+    computers.tools["a"] = ["echo"]
+    computers.may_answer.clear()
+    async with caching(computers) as cache:
+        cache.refresh("a")
+        waiting = asyncio.create_task(cache.get("a"))
+        await eventually(lambda: computers.asked == ["a"])
+        cache.drop("a")
+        with pytest.raises(NotFound):
+            await waiting
+        with pytest.raises(NotFound):
+            await cache.get("a")
+        assert cache.known() == {}

@@ -1,0 +1,81 @@
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from smcp_agent import NotFound, SmcpAgent
+from smcp_testing.fake_gateway import FakeGateway, fake_gateway
+
+JsonObject = dict[str, Any]
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """An application that is traced: what its tracer provider exports."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    yield exporter
+    provider.shutdown()
+
+
+def agent_at(gateway: FakeGateway) -> SmcpAgent:
+    return SmcpAgent(gateway.url, office="office", name="bot")
+
+
+def only(exported: InMemorySpanExporter, name: str) -> ReadableSpan:
+    (span,) = [span for span in exported.get_finished_spans() if span.name == name]
+    return span
+
+
+async def test_a_call_of_a_traced_application_is_a_client_span_in_its_trace(exported: InMemorySpanExporter) -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        with trace.get_tracer("app").start_as_current_span("app") as app:
+            result = await agent.call_tool("red", "echo", {"secret": "x"}, req_id="r1")
+        span = only(exported, "client:tool_call")
+        assert span.kind is SpanKind.CLIENT
+        assert span.parent is not None
+        assert span.parent.span_id == app.get_span_context().span_id
+        assert dict(span.attributes or {}) == {
+            "smcp.event": "client:tool_call",
+            "smcp.req_id": "r1",
+            "smcp.office": "office",
+            "smcp.computer": "red",
+            "gen_ai.tool.name": "echo",
+        }
+        trace_id = trace.format_trace_id(app.get_span_context().trace_id)
+        span_id = trace.format_span_id(span.get_span_context().span_id)  # type: ignore[union-attr]
+        assert result.trace_id == trace_id
+        assert gateway.seen("client:tool_call")[0]["traceparent"].startswith(f"00-{trace_id}-{span_id}-")
+
+
+async def test_an_error_and_a_failing_tool_mark_the_span(exported: InMemorySpanExporter) -> None:
+    replies: list[JsonObject] = [
+        {"code": 404, "message": "secret", "details": {}},
+        {"content": [{"type": "text", "text": "secret"}], "isError": True},
+    ]
+
+    async def answer(data: JsonObject) -> Any:
+        return replies.pop(0)
+
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        gateway.answers["client:tool_call"] = answer
+        with pytest.raises(NotFound):
+            await agent.call_tool("red", "echo")
+        await agent.call_tool("red", "echo")
+    spans = [span for span in exported.get_finished_spans() if span.name == "client:tool_call"]
+    assert [(span.attributes or {})["error.type"] for span in spans] == ["404", "tool_error"]
+    assert all(span.status.status_code is StatusCode.ERROR for span in spans)
+    assert all(not span.events and "secret" not in span.to_json() for span in spans)
+
+
+async def test_without_a_tracer_nothing_is_said_about_traces() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        await agent.call_tool("red", "echo")
+        assert "traceparent" not in gateway.seen("client:tool_call")[0]

@@ -1,0 +1,44 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smcp_agent.errors import Malformed, TooLarge
+from smcp_agent.wire_json import WireJson, packet_class
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+
+
+def encode(packet: Any) -> Any:
+    return packet.encode()
+
+
+@given(JSON)
+def test_what_is_json_goes_through_a_packet_unchanged(value: Any) -> None:
+    packet = packet_class(10_000_000)
+    encoded = encode(packet(data=["event", value], namespace="/smcp", id=3))
+    decoded = packet(encoded_packet=encoded)
+    assert (decoded.namespace, decoded.id, decoded.data) == ("/smcp", 3, ["event", value])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), b"bytes", object(), {1, 2}, "\ud800", {(1, 2): 3}])
+def test_what_is_no_json_is_refused_before_it_is_sent(value: object) -> None:
+    with pytest.raises(Malformed, match="JSON"):
+        encode(packet_class(1000)(data=["event", {"params": {"x": value}}], namespace="/smcp"))
+
+
+def test_the_limit_counts_bytes_not_characters() -> None:
+    assert json.loads(WireJson(8).dumps("好好")) == "好好"
+    with pytest.raises(TooLarge) as caught:
+        WireJson(7).dumps("好好")
+    assert caught.value.details == {"limit": 7, "size": 8}
+
+
+def test_bad_surrogates_do_not_pass_as_text() -> None:
+    with pytest.raises(Malformed):
+        WireJson(100).dumps(["\udfff"])
