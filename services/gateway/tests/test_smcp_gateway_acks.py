@@ -1,6 +1,7 @@
 """The one argument of an acknowledgement."""
 
 import orjson
+
 from smcp_bus.dispatch import failed
 from smcp_bus.dispatch_types import Answer
 from smcp_gateway.acks import ack_argument

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+
 from smcp_bus.dispatch_types import RawJson
 from smcp_gateway.calls import CANCEL_GRACE_S, CANCELLED, CallTable, PendingCall
 from smcp_proto.errors import Unavailable

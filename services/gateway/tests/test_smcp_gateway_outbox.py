@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from engineio.packet import MESSAGE, Packet
+
 from smcp_gateway.outbox import PORTION, ROOMY, Outbox
 
 

@@ -7,8 +7,9 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from smcp_gateway.packet import EVENT_NAME, UNREADABLE, GatewayPacket, Inbound
 from socketio import packet as sio
+
+from smcp_gateway.packet import EVENT_NAME, UNREADABLE, GatewayPacket, Inbound
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from smcp_gateway.picture import Difference, MemberKey, News, Picture
 
 ANNA: MemberKey = ("agent", "anna")

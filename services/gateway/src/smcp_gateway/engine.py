@@ -14,6 +14,7 @@ import socketio
 from aiohttp import WSMsgType, web
 from engineio import packet as engine_packet
 from engineio import payload as engine_payload
+from engineio.async_socket import AsyncSocket
 
 from smcp_gateway.outbox import Outbox
 from smcp_gateway.packet import GatewayPacket
@@ -81,10 +82,21 @@ class Engine(engineio.AsyncServer):
         self._async: dict[str, Any] = {**(self._async or {}), "websocket": Connection}
         self._outbox_limit = outbox_limit
         self.tcp: dict[str, asyncio.Transport] = {}
+        self._pings: dict[str, asyncio.Task[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def create_queue(self, *args: Any, **kwargs: Any) -> Outbox:
         return Outbox(self._outbox_limit, self._cut_off)
+
+    def start_background_task(
+        self, target: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **kwargs: Any
+    ) -> "asyncio.Task[Any]":
+        """As engine.io's; the task that sends a client's next ping ends with the client."""
+        task = asyncio.get_running_loop().create_task(target(*args, **kwargs))
+        socket = getattr(target, "__self__", None)
+        if isinstance(socket, AsyncSocket):
+            self._pings[socket.sid] = task
+        return task
 
     def outbox(self, sid: str) -> Outbox | None:
         socket = self.sockets.get(sid)
@@ -101,15 +113,22 @@ class Engine(engineio.AsyncServer):
                     await socket.check_ping_timeout()
 
     async def hang_up(self, sid: str) -> None:
-        """Close a client's connection; what waits for it is still written, for a while."""
+        """Close a client's connection; what waits for it is still written, for a while.
+
+        Without engine.io's CLOSE: clients take that for the end, and a closed transport for a reason to come back.
+        """
         socket = self.sockets.get(sid)
         if socket is not None:
-            await socket.close(wait=False, reason=self.reason.SERVER_DISCONNECT)
+            await socket.close(wait=False, abort=True, reason=self.reason.SERVER_DISCONNECT)
 
     def ended(self, sid: str) -> None:
         """A client is gone: nobody waits for it, and its TCP connection does not outlive it for long."""
+        ping = self._pings.pop(sid, None)
+        if ping is not None and ping is not asyncio.current_task():
+            ping.cancel()
         if (outbox := self.outbox(sid)) is not None:
             outbox.release()
+            outbox.put_nowait(None)  # ends the writer, or the polling request that waits for something to read
         if (transport := self.tcp.get(sid)) is not None:
             asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
 

@@ -1,0 +1,185 @@
+"""Every request that carries an acknowledgement gets one, in its shape; nothing that a client sends harms others."""
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+
+from smcp_testing.gateway_world import NAMESPACE, connected, gateway_world
+from smcp_testing.waiting import eventually
+
+LIST = {"agent": "anna", "req_id": "1", "office_id": "office"}
+CALL = {"agent": "anna", "req_id": "1", "computer": "box", "tool_name": "t", "params": {}, "timeout": 5}
+
+
+def code_of(answer: Any) -> int:
+    """The code of a flat error; its shape is checked."""
+    assert isinstance(answer, dict), answer
+    assert set(answer) == {"code", "message", "details"}
+    assert answer["message"]
+    code: int = answer["code"]
+    return code
+
+
+@pytest.mark.parametrize("arguments", [(), (1,), ("text",), (None,), ([],), ({}, {}), (b"binary",), ({"x": b"y"},)])
+async def test_malformed_requests_are_acknowledged_in_the_shape_of_their_event(
+    nats_url: str, arguments: tuple[Any, ...]
+) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url) as client:
+        assert await client.join("agent", "anna", "office") == [True, None]
+        for event in ("client:tool_call", "client:get_tools", "client:whatever", "server:list_room", "server:update_x"):
+            assert code_of(await client.call(event, arguments)) in {400, 403}
+        for event in ("server:join_office", "server:leave_office"):
+            done, why = await client.call(event, arguments)
+            assert done is False
+            assert why
+
+
+@pytest.mark.parametrize("event", ["", "tool_call", "client:", "client:Tool", "server:x", "client:pending", "no:such"])
+async def test_unknown_events_are_400(nats_url: str, event: str) -> None:
+    async with gateway_world(nats_url, registry=False) as world, connected(world.url) as client:
+        assert code_of(await client.call(event, {})) == 400
+
+
+async def test_before_joining_everything_else_is_4103(nats_url: str) -> None:
+    async with gateway_world(nats_url, registry=False) as world, connected(world.url) as client:
+        for event, payload in (
+            ("client:tool_call", CALL),
+            ("client:anything", {"computer": "box"}),
+            ("server:list_room", LIST),
+            ("server:update_config", {"computer": "box"}),
+            ("server:update_anything", {"computer": "box"}),
+            ("server:tool_call_cancel", {"agent": "anna", "req_id": "1"}),
+        ):
+            assert code_of(await client.call(event, payload)) == 4103, event
+        done, why = await client.call("server:leave_office", {"office_id": "office"})
+        assert done is False
+        assert why
+
+
+async def test_notifications_are_not_sent_upstream(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url) as client:
+        await client.join("agent", "anna", "office")
+        for event in ("notify:enter_office", "notify:update_config", "notify:resources/updated"):
+            answer = await client.call(event, {"computer": "box", "office_id": "office"})
+            assert code_of(answer) in {400, 403}, event
+
+
+async def test_the_role_and_the_name_in_a_payload_are_those_of_the_session(nats_url: str) -> None:
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as agent,
+        connected(world.url) as computer,
+    ):
+        await agent.join("agent", "anna", "office")
+        await computer.join("computer", "box", "office")
+        for event, payload in (
+            ("client:tool_call", CALL | {"agent": "eve"}),
+            ("client:get_tools", {"agent": "eve", "req_id": "1", "computer": "box"}),
+            ("server:list_room", LIST | {"agent": "eve"}),
+            ("server:list_room", LIST | {"office_id": "other"}),
+            ("server:tool_call_cancel", {"agent": "eve", "req_id": "1"}),
+            ("server:update_config", {"computer": "box"}),
+        ):
+            assert code_of(await agent.call(event, payload)) == 403, event
+        for event, payload in (
+            ("client:tool_call", CALL),
+            ("server:update_config", {"computer": "other"}),
+            ("server:update_anything", {"computer": "other"}),
+            ("server:tool_call_cancel", {"agent": "anna", "req_id": "1"}),
+        ):
+            assert code_of(await computer.call(event, payload)) == 403, event
+        done, why = await agent.join("computer", "anna", "office")
+        assert done is False
+        assert "role" in why
+        done, why = await agent.join("agent", "other", "office")
+        assert done is False
+        assert "name" in why
+
+
+async def test_a_raw_packet_that_is_no_json_is_acknowledged_and_the_socket_stays(nats_url: str) -> None:
+    async with gateway_world(nats_url, registry=False) as world, aiohttp.ClientSession() as http:
+        async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:
+            await socket.receive()
+            await socket.send_str("40/smcp,")
+            await socket.receive()
+            for number, rest in enumerate(
+                ('["client:x",{bad', '["client:x",{"a":"\\ud800"}]', "nonsense", '["client:x"')
+            ):
+                await socket.send_str(f"42/smcp,{number}{rest}")
+                text = (await socket.receive(timeout=5)).data
+                assert text.startswith(f"43/smcp,{number}["), text
+                assert json.loads(text.partition("[")[2][:-1])["code"] == 400
+            await socket.send_bytes(b"stray")
+            await socket.send_str('451-/smcp,9["client:x",{"_placeholder":true,"num":0}]')
+            assert (await socket.receive(timeout=5)).data.startswith("43/smcp,9[")
+
+
+async def test_twenty_requests_of_a_polling_client_are_all_answered(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url, transports=["polling"]) as client:
+        await client.join("agent", "anna", "office")
+        payloads = [{"agent": "anna", "req_id": str(n), "office_id": "office"} for n in range(40)]
+        answers = await asyncio.gather(*(client.call("server:list_room", payload) for payload in payloads))
+        assert [answer["req_id"] for answer in answers] == [payload["req_id"] for payload in payloads]
+
+
+async def test_server_events_happen_in_the_order_in_which_they_came(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url) as client:
+        await client.join("computer", "box", "office-0")
+        answers: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
+        for number in range(1, 30):
+            payload = {"role": "computer", "name": "box", "office_id": f"office-{number % 3}"}
+            await client.sio.emit(
+                "server:join_office",
+                payload,
+                namespace=NAMESPACE,
+                callback=lambda answer, number=number: answers.put_nowait((number, answer)),
+            )
+        for number in range(1, 30):
+            assert await asyncio.wait_for(answers.get(), 10) == (number, [True, None])
+        listed = await client.call("server:list_room", LIST | {"agent": "box", "office_id": "office-2"})
+        assert [session["name"] for session in listed["sessions"]] == ["box"]
+
+
+async def test_requests_above_the_limits_are_413_and_the_socket_stays(nats_url: str) -> None:
+    limit = 1024 * 1024
+    async with gateway_world(nats_url, max_payload=limit) as world, connected(world.url) as client:
+        await client.join("agent", "anna", "office")
+        answer = await client.call("client:tool_call", CALL | {"params": {"x": "y" * limit}})
+        assert code_of(answer) == 413
+        assert answer["details"]["limit"] == limit
+        answer = await client.call("server:list_room", LIST | {"more": "y" * 70_000})
+        assert code_of(answer) == 413
+        assert answer["details"]["limit"] == 64 * 1024
+        done, why = await client.call("server:leave_office", {"office_id": "office", "more": "y" * 70_000})
+        assert done is False
+        assert "large" in why
+        assert (await client.call("server:list_room", LIST))["req_id"] == "1"
+
+
+async def test_a_message_far_above_the_limit_closes_its_own_socket_alone(nats_url: str) -> None:
+    limit = 1024 * 1024
+    async with (
+        gateway_world(nats_url, max_payload=limit) as world,
+        connected(world.url) as client,
+        connected(world.url) as other,
+    ):
+        await other.join("agent", "anna", "office")
+        await client.sio.emit("client:tool_call", CALL | {"params": {"x": "y" * 2 * limit}}, namespace=NAMESPACE)
+        await asyncio.wait_for(client.gone.wait(), 10)
+        await eventually(lambda: len(world.gateways[0].sessions) == 1)
+        assert (await other.call("server:list_room", LIST))["req_id"] == "1"
+
+
+async def test_a_client_that_does_not_answer_pings_is_found_within_ten_seconds(nats_url: str) -> None:
+    async with gateway_world(nats_url, registry=False) as world, aiohttp.ClientSession() as http:
+        loop = asyncio.get_running_loop()
+        async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:
+            await socket.receive()
+            await socket.send_str("40/smcp,")
+            await eventually(lambda: len(world.gateways[0].sessions) == 1)
+            began = loop.time()
+            await eventually(lambda: len(world.gateways[0].sessions) == 0, timeout=11)
+            assert loop.time() - began < 10.5
