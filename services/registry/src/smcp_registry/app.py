@@ -140,7 +140,7 @@ def handlers(
         "server:update_capabilities": partial(update_capabilities, bus=bus, membership=membership, places=places),
         UNKNOWN_UPDATE: told,
         internal_rows.CONFIRM.event: partial(confirm, view=view, membership=membership),
-        internal_rows.FIND.event: partial(find, view=view, membership=membership),
+        internal_rows.FIND.event: partial(find, view=view, membership=membership, now=time.time),
         internal_rows.LEASE.event: partial(lease, leases=leases),
         internal_rows.ASSERT.event: partial(assert_members, places=places, view=view, membership=membership),
     }

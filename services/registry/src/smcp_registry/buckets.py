@@ -7,7 +7,12 @@ from typing import Final
 
 import nats.errors
 from nats.js import JetStreamContext, api
-from nats.js.errors import APIError, BadRequestError, KeyValueLimitMarkerTTLNotSupportedError
+from nats.js.errors import (
+    APIError,
+    BadRequestError,
+    KeyValueLimitMarkerTTLNotSupportedError,
+    ServiceUnavailableError,
+)
 from nats.js.kv import KeyValue
 
 from smcp_bus.bus import Bus
@@ -22,6 +27,8 @@ HISTORY: Final = 64
 would be lost. It is the most that a bucket can keep."""
 START_S: Final = 10.0
 """How long JetStream may take to be there when a registry starts: a cluster elects a leader first."""
+ABSENT_S: Final = 2.0
+"""The same where nobody serves JetStream at all, so that it is most likely not enabled."""
 PAUSE_S: Final = 0.25
 NAME_IN_USE: Final = 10058
 """The code of JetStream's error for a stream that exists with another configuration."""
@@ -66,17 +73,20 @@ async def open_store(
 
 async def _wait_for_jetstream(js: JetStreamContext, start_s: float) -> None:
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + start_s
+    began = loop.time()
     while True:
         try:
-            async with asyncio.timeout(max(PAUSE_S, deadline - loop.time())):
+            async with asyncio.timeout(start_s):
                 await js.account_info()
         except (nats.errors.Error, TimeoutError) as error:
-            if loop.time() + PAUSE_S >= deadline:
+            # nats-py's error for "no responder", which carries no code: nobody serves JetStream
+            nobody = isinstance(error, ServiceUnavailableError) and error.err_code is None
+            bound = min(start_s, ABSENT_S) if nobody else start_s
+            if loop.time() + PAUSE_S >= began + bound:
+                reason = "nobody serves it" if nobody else said(error)
                 raise StoreUnusable(
-                    f"JetStream does not answer ({said(error)}): is it enabled on this nats-server "
-                    "(`jetstream {}` in its configuration, or --jetstream), has it a leader, "
-                    "and may this credential use $JS.API.>?"
+                    f"JetStream does not answer ({reason}): is it enabled on this nats-server (`jetstream {{}}` in its "
+                    "configuration, or --jetstream), has it a leader, and may this credential use $JS.API.>?"
                 ) from error
             await asyncio.sleep(PAUSE_S)
         else:

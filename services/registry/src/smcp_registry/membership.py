@@ -42,7 +42,6 @@ class Membership:
             Unavailable: the view does not know it yet, and the store does not answer.
         """
         office, role, name = named(call)
-        await self.settled(call)
         entry = self._view.member(office, role, name)
         if entry is not None:
             return entry

@@ -1,7 +1,7 @@
 """`find`: a gateway asks, after "no responder", whether that Computer is a member at all."""
 
 import asyncio
-import time
+from collections.abc import Callable
 from typing import Final
 
 from smcp_bus.dispatch_types import Call
@@ -14,7 +14,9 @@ LOOK_S: Final = 0.5
 """How long the store may take to say that a member is too new for the view (seconds)."""
 
 
-async def find(request: FindComputer, call: Call, *, view: MembersView, membership: Membership) -> Found:
+async def find(
+    request: FindComputer, call: Call, *, view: MembersView, membership: Membership, now: Callable[[], float]
+) -> Found:
     """Whether the Computer is in the asker's office. Answered at once; without quorum from the view alone.
 
     Raises:
@@ -29,4 +31,4 @@ async def find(request: FindComputer, call: Call, *, view: MembersView, membersh
                 record = (await membership.stored(office, "computer", request.computer)).record
         except (Unavailable, TimeoutError):
             pass  # the view is all there is
-    return Found(member=record is not None, moving=record is not None and record.moving(time.time()))
+    return Found(member=record is not None, moving=record is not None and record.moving(now()))

@@ -1,0 +1,173 @@
+"""The command `smcp-registry`: as people run it, and as it is killed and paused."""
+
+import asyncio
+import re
+import signal
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import orjson
+
+from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_proto.errors import SmcpError
+from smcp_testing.member_process import MemberProcess, member_process, observe
+from smcp_testing.nats_process import NatsServer
+from smcp_testing.service_process import ServiceProcess, service_process
+from smcp_testing.waiting import eventually
+
+COMMAND = Path(sys.executable).with_name("smcp-registry")
+
+
+@asynccontextmanager
+async def registry(url: str, **env: str) -> AsyncIterator[ServiceProcess]:
+    async with service_process(COMMAND, env={"SMCP_NATS_URL": url, "SMCP_LEASE_S": "2", **env}) as process:
+        await process.logged("ready")
+        yield process
+
+
+async def get(url: str) -> tuple[int, dict[str, object]]:
+    def fetch() -> tuple[int, dict[str, object]]:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as response:
+                return response.status, orjson.loads(response.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, orjson.loads(error.read())
+
+    return await asyncio.to_thread(fetch)
+
+
+async def test_the_version_and_the_configuration_are_shown() -> None:
+    async with service_process(COMMAND, "--version") as process:
+        assert await process.exit_code() == 0
+        assert re.fullmatch(r"smcp-registry \d+\.\d+\.\d+", process.output[0])
+    async with service_process(COMMAND, "--check-config", env={"SMCP_KV_REPLICAS": "3"}) as process:
+        assert await process.exit_code() == 0
+        assert "SMCP_KV_REPLICAS=3" in process.output
+
+
+async def test_a_wrong_setting_is_named_and_ends_with_two(tmp_path: Path) -> None:
+    creds = tmp_path / "creds"
+    creds.write_text("{}")
+    for variable, value in (("SMCP_KV_REPLICAS", "0"), ("SMCP_LEASE_S", "soon"), ("SMCP_NATS_CREDS", str(creds))):
+        async with service_process(COMMAND, "--check-config", env={variable: value}) as process:
+            assert await process.exit_code() == 2
+            assert variable in str(process.log)
+            assert "Traceback" not in str(process.log)
+
+
+async def test_a_nats_server_without_jetstream_ends_it_with_a_sentence(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path / "plain", jetstream=False)
+    await server.start()
+    try:
+        async with service_process(COMMAND, env={"SMCP_NATS_URL": server.url}) as process:
+            assert await process.exit_code(timeout=30) == 1
+            assert "JetStream does not answer" in str(process.log)
+            assert "Traceback" not in str(process.log)
+    finally:
+        await server.stop()
+
+
+async def test_it_is_ready_while_nats_is_there_and_alive_in_any_case(nats_server: NatsServer) -> None:
+    async with registry(nats_server.url) as process:
+        health = (await process.logged("ready"))["health"]
+        assert await get(f"{health}/readyz") == (
+            200,
+            {"status": "ok", "checks": dict.fromkeys(("nats", "members", "leases", "announcer"), "ok")},
+        )
+        await nats_server.kill()
+
+        async def status(path: str, code: int) -> bool:
+            return (await get(f"{health}/{path}"))[0] == code
+
+        await eventually(lambda: status("readyz", 503))
+        assert await status("livez", 200)
+        await nats_server.start()
+        await eventually(lambda: status("readyz", 200))
+        process.signal(signal.SIGTERM)
+        assert await process.exit_code() == 0
+
+
+async def join_all(members: list[MemberProcess], office: str, numbers: range) -> set[str]:
+    """Join one place per number; a registry that dies meanwhile is asked again. Returns the names that joined."""
+    joined = set()
+
+    async def join(number: int) -> None:
+        member = members[number % len(members)]
+        async with asyncio.timeout(20):
+            while f"pc{number}" not in joined:
+                try:
+                    await member.join(office, "computer", f"pc{number}", member.claim(f"s{number}"))
+                except SmcpError:
+                    continue
+                joined.add(f"pc{number}")
+
+    await asyncio.gather(*map(join, numbers))
+    return joined
+
+
+async def test_a_registry_killed_in_the_middle_loses_no_announcement_and_doubles_none(nats_url: str) -> None:
+    async with registry(nats_url) as victim, registry(nats_url), AsyncExitStack() as stack:
+        members = [await stack.enter_async_context(member_process(nats_url)) for _ in range(4)]
+        bus = await stack.enter_async_context(open_bus(BusConfig(url=nats_url)))
+        observer = await observe(bus, "lab")
+        joining = asyncio.create_task(join_all(members, "lab", range(150)))
+        await eventually(lambda: len(observer.told) >= 20, timeout=10)
+        victim.signal(signal.SIGKILL)
+        names = await joining
+        await eventually(lambda: {told.name for told in observer.told} == names, timeout=3)
+        assert all(observer.of(name) == ["enter_office"] for name in names)
+
+
+async def test_a_registry_that_is_paused_and_then_killed_holds_up_the_others_for_three_seconds_at_most(
+    nats_url: str,
+) -> None:
+    async with registry(nats_url) as victim, registry(nats_url), member_process(nats_url) as member:
+        observer = await observe(member.bus, "lab")
+        # it has asked for the next record to announce, and will not tell it
+        victim.signal(signal.SIGSTOP)
+        try:
+            names = await join_all([member], "lab", range(5))
+            await eventually(lambda: {told.name for told in observer.told} == names, timeout=3)
+        finally:
+            victim.signal(signal.SIGKILL)
+        assert all(observer.of(name) == ["enter_office"] for name in names)
+
+
+async def test_a_registry_that_was_paused_past_a_lease_throws_nobody_out(nats_url: str) -> None:
+    async with registry(nats_url, SMCP_LEASE_S="1") as paused, member_process(nats_url) as member:
+        observer = await observe(member.bus, "lab")
+        await member.renew()
+        await member.join("lab", "computer", "pc")
+        await eventually(lambda: observer.of("pc") == ["enter_office"])
+        paused.signal(signal.SIGSTOP)
+        async with open_bus(BusConfig(url=nats_url)) as other:
+            js = other.jetstream()
+
+            async def no_lease() -> bool:
+                return (await js.stream_info("KV_leases")).state.messages == 0
+
+            await eventually(no_lease, timeout=6)
+        paused.signal(signal.SIGCONT)
+        asked = member.asked
+        await eventually(lambda: member.asked > asked, timeout=10)
+        assert await member.room("lab", "computer", "pc") == {("computer", "pc")}
+        assert observer.of("pc") == ["enter_office"]
+
+
+async def test_registries_that_are_restarted_one_after_the_other_are_not_missed(nats_url: str) -> None:
+    async with AsyncExitStack() as stack, member_process(nats_url) as member:
+        observer = await observe(member.bus, "lab")
+        running = [await stack.enter_async_context(registry(nats_url)) for _ in range(2)]
+        joining = asyncio.create_task(join_all([member], "lab", range(100)))
+        for old in running:
+            await stack.enter_async_context(registry(nats_url))
+            old.signal(signal.SIGTERM)
+            assert await old.exit_code() == 0
+        names = await joining
+        await eventually(lambda: {told.name for told in observer.told} == names, timeout=4)
+        assert all(observer.of(name) == ["enter_office"] for name in names)
