@@ -1,0 +1,305 @@
+"""Calls go to the Computer that they name and come back, whatever that Computer does."""
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID
+from smcp_testing.gateway_world import MIB, Client, connected, gateway_world, reply
+from smcp_testing.waiting import eventually
+
+OFFICE = "office"
+
+
+def call(number: int = 0, *, timeout: int = 5, **params: Any) -> dict[str, Any]:
+    return {
+        "agent": "anna", "req_id": f"r{number}", "computer": "box", "tool_name": "t", "params": params,
+        "timeout": timeout,
+    }  # fmt: skip
+
+
+async def echo(verb: str, incoming: Incoming) -> Reply:
+    return reply({"verb": verb, "body": incoming.body.decode(), "req_id": incoming.headers.get(REQ_ID)})
+
+
+async def ask(client: Client, payload: dict[str, Any], **options: Any) -> Any:
+    return await client.call("client:tool_call", payload, **options)
+
+
+async def test_the_payload_goes_unchanged_and_the_answer_comes_back(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", echo):
+        await anna.join("agent", "anna", OFFICE)
+        payload = call(x={"深": [1.5, None, "\u2028", 2**53]}, timeout=5) | {"unknown": [1]}
+        answer = await ask(anna, payload)
+        assert answer["verb"] == "tool_call"
+        assert orjson.loads(answer["body"]) == payload
+        for event in ("get_tools", "get_config", "get_desktop", "get_finder"):
+            answer = await anna.call(f"client:{event}", {"agent": "anna", "req_id": "1", "computer": "box"})
+            assert answer["verb"] == event
+        answer = await anna.call("client:get_skills", {"computer": "box", "x": 1})
+        assert answer["verb"] == "get_skills"
+        assert answer["req_id"]
+        envelope = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "file:///x"}}
+        answer = await anna.call("client:resources/read", {"roomId": OFFICE, "computerId": "box", "payload": envelope})
+        assert answer["verb"] == "resources_read"
+
+
+async def test_an_error_of_the_computer_is_the_flat_error(nats_url: str) -> None:
+    async def refuse(_: str, __: Incoming) -> Reply:
+        return Reply(b'{"code":404,"message":"no such tool","details":{"tool":"t"}}', {ERROR: "404"})
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", refuse):
+        await anna.join("agent", "anna", OFFICE)
+        assert await ask(anna, call()) == {"code": 404, "message": "no such tool", "details": {"tool": "t"}}
+
+
+@pytest.mark.parametrize("broken", [b"{", b"", b'{"a":1}]', b"\xff", b'{"a":1},{"b":2}', b'"\x1e"'])
+async def test_an_answer_that_is_no_json_is_500_and_the_socket_stays(nats_url: str, broken: bytes) -> None:
+    async def answer(verb: str, incoming: Incoming) -> Reply:
+        return Reply(broken) if verb == "tool_call" else await echo(verb, incoming)
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", answer):
+        await anna.join("agent", "anna", OFFICE)
+        assert (await ask(anna, call()))["code"] == 500
+        assert (await anna.call("client:get_tools", {"agent": "anna", "req_id": "1", "computer": "box"}))["verb"]
+
+
+async def test_no_such_computer_is_404_at_once_also_when_it_is_in_another_office(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer("other", "box", echo):
+        await anna.join("agent", "anna", OFFICE)
+        foreign = await ask(anna, call())
+        unknown = await ask(anna, call() | {"computer": "nobody"})
+        assert foreign["code"] == unknown["code"] == 404
+        assert foreign["message"] == unknown["message"]
+
+
+async def test_a_large_answer_is_413_for_a_client_that_says_nothing_and_its_socket_stays(nats_url: str) -> None:
+    async def large(verb: str, _: Incoming) -> Reply:
+        return reply({"content": "x" * (5 * MIB if verb == "tool_call" else 3 * MIB)})
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", large):
+        await anna.join("agent", "anna", OFFICE)
+        answer = await ask(anna, call())
+        assert answer["code"] == 413
+        assert answer["details"]["limit"] == 4 * MIB
+        tools = await anna.call("client:get_tools", {"agent": "anna", "req_id": "1", "computer": "box"})
+        assert len(tools["content"]) == 3 * MIB
+        await anna.call("server:leave_office", {"office_id": OFFICE})
+        async with connected(world.url, auth={"max_message": 32 * MIB}, take=33 * MIB) as bert:
+            await bert.join("agent", "anna", OFFICE)
+            assert len((await ask(bert, call()))["content"]) == 5 * MIB
+
+
+async def test_the_largest_answer_that_an_unchanged_client_takes_arrives(nats_url: str) -> None:
+    sizes = iter((4 * MIB - 66, 4 * MIB - 64))
+
+    async def exact(_: str, __: Incoming) -> Reply:
+        return Reply(b'"' + b"x" * (next(sizes) - 2) + b'"')
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", exact):
+        await anna.join("agent", "anna", OFFICE)
+        assert len(await ask(anna, call())) == 4 * MIB - 68
+        assert (await ask(anna, call()))["code"] == 413
+
+
+async def test_eight_answers_of_32_mib_arrive_while_small_calls_go_on(nats_url: str) -> None:
+    body = b'"' + b"x" * (32 * MIB - 2) + b'"'
+
+    async def serve(verb: str, incoming: Incoming) -> Reply:
+        return Reply(body) if verb == "tool_call" else await echo(verb, incoming)
+
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url, auth={"max_message": 33 * MIB}, take=34 * MIB) as anna,
+        connected(world.url) as bert,
+        world.computer(OFFICE, "box", serve),
+        world.computer("other", "box", echo),
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        await bert.join("agent", "bert", "other")
+        large = [asyncio.create_task(ask(anna, call(n, timeout=60), timeout=60)) for n in range(8)]
+        small = 0
+        while not all(task.done() for task in large):
+            answer = await bert.call("client:get_tools", {"agent": "bert", "req_id": "1", "computer": "box"})
+            assert answer["verb"] == "get_tools"
+            small += 1
+        assert [len(task.result()) for task in large] == [32 * MIB - 2] * 8
+        assert small > 8
+
+
+async def test_a_call_that_takes_too_long_is_408_on_time_and_is_cancelled(nats_url: str) -> None:
+    release = asyncio.Event()
+
+    async def hang(verb: str, _: Incoming) -> Reply:
+        if verb == "tool_call":
+            await release.wait()
+        return reply({"unknown": []})
+
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as anna,
+        world.computer(OFFICE, "box", hang) as box,
+    ):
+        cancelled: list[Any] = []
+
+        async def heard(incoming: Incoming) -> None:
+            cancelled.append(orjson.loads(incoming.body))
+
+        await box.bus.listen("smcp.v1.office.notify.tool_call_cancel", heard)
+        await anna.join("agent", "anna", OFFICE)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        answer = await ask(anna, call(7, timeout=1))
+        assert answer["code"] == 408
+        assert 0.99 < loop.time() - began < 1.5
+        await eventually(lambda: cancelled == [{"agent": "anna", "req_id": "r7"}])
+        release.set()
+
+
+async def test_nothing_is_left_of_three_hundred_calls_that_timed_out(nats_url: str) -> None:
+    release = asyncio.Event()
+
+    async def hang(verb: str, _: Incoming) -> Reply:
+        if verb == "tool_call":
+            await release.wait()
+        return reply({"unknown": []})
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", hang):
+        await anna.join("agent", "anna", OFFICE)
+        answers = await asyncio.gather(*(ask(anna, call(n, timeout=1)) for n in range(300)))
+        assert {answer["code"] for answer in answers} == {408}
+        gateway = world.gateways[0]
+        assert len(gateway.calls) == 0
+        assert next(iter(gateway.sessions)).in_flight == 0
+        release.set()
+        await eventually(lambda: world.buses[0].stats().pending == 0)
+
+
+async def test_an_owner_that_is_not_ready_is_asked_again(nats_url: str) -> None:
+    asked = 0
+
+    async def gated(verb: str, incoming: Incoming) -> Reply:
+        nonlocal asked
+        asked += 1
+        if asked < 4:
+            return Reply(b'{"code":503,"message":"ask again"}', {ERROR: "503", NOT_RUN: "1"})
+        return await echo(verb, incoming)
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", gated):
+        await anna.join("agent", "anna", OFFICE)
+        assert (await ask(anna, call()))["verb"] == "tool_call"
+        assert asked == 4
+
+
+async def test_a_member_that_nobody_answers_for_is_503_and_was_not_run(nats_url: str) -> None:
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as anna,
+        world.computer(OFFICE, "box", echo, served=False),
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        answer = await ask(anna, call(timeout=20))
+        assert answer["code"] == 503
+        assert answer["details"] == {"may_have_run": False}
+        assert 4.5 < loop.time() - began < 7
+
+
+async def test_an_owner_that_dies_is_noticed_within_a_second(nats_url: str) -> None:
+    running, released = asyncio.Event(), asyncio.Event()
+
+    async def hang(verb: str, _: Incoming) -> Reply:
+        if verb == "tool_call":
+            running.set()
+            await released.wait()
+        return reply({"unknown": []})
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna:
+        await anna.join("agent", "anna", OFFICE)
+        async with world.computer(OFFICE, "box", hang) as box:
+            waiting = asyncio.create_task(ask(anna, call(timeout=60)))
+            await asyncio.wait_for(running.wait(), 5)
+            await box.subscription._host.release(box.subscription.sid)  # as if the process was gone
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            answer = await waiting
+            assert loop.time() - began < 1.0
+            assert answer["code"] == 503
+            assert answer["details"] == {"may_have_run": True}
+            assert len(world.gateways[0].calls) == 0
+            released.set()
+
+
+async def test_an_owner_that_does_not_know_the_call_any_more_has_lost_it(nats_url: str) -> None:
+    async def amnesia(verb: str, incoming: Incoming) -> Reply:
+        if verb == "pending":
+            return reply({"unknown": orjson.loads(incoming.body)["calls"]})
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", amnesia):
+        await anna.join("agent", "anna", OFFICE)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        answer = await ask(anna, call(timeout=60))
+        assert loop.time() - began < 1.5
+        assert answer["code"] == 503
+        assert answer["details"] == {"may_have_run": True}
+
+
+async def test_an_owner_that_stands_still_has_a_lease_of_patience(nats_url: str) -> None:
+    async def frozen(_: str, __: Incoming) -> Reply:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", frozen):
+        await anna.join("agent", "anna", OFFICE)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        answer = await ask(anna, call(timeout=60))
+        assert 1.0 < loop.time() - began < 3.5
+        assert answer["code"] == 503
+        assert answer["details"] == {"may_have_run": True}
+
+
+async def test_a_cancelled_call_that_its_computer_does_not_settle_is_answered_as_cancelled(nats_url: str) -> None:
+    async def stubborn(verb: str, _: Incoming) -> Reply:
+        if verb == "tool_call":
+            await asyncio.Event().wait()
+        return reply({"unknown": []})
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", stubborn):
+        await anna.join("agent", "anna", OFFICE)
+        waiting = asyncio.create_task(ask(anna, call(3, timeout=60)))
+        await eventually(lambda: len(world.gateways[0].calls) == 1)
+        assert await anna.call("server:tool_call_cancel", {"agent": "anna", "req_id": "r3"}) is None
+        answer = await waiting
+        assert answer["isError"] is True
+        assert answer["meta"] == {"a2c_cancelled": True}
+
+
+async def test_the_calls_of_an_agent_that_disconnects_are_cancelled(nats_url: str) -> None:
+    async def hang(verb: str, _: Incoming) -> Reply:
+        if verb == "tool_call":
+            await asyncio.Event().wait()
+        return reply({"unknown": []})
+
+    async with gateway_world(nats_url) as world, world.computer(OFFICE, "box", hang) as box:
+        cancelled: list[Any] = []
+
+        async def heard(incoming: Incoming) -> None:
+            cancelled.append(orjson.loads(incoming.body)["req_id"])
+
+        await box.bus.listen("smcp.v1.office.notify.tool_call_cancel", heard)
+        async with connected(world.url) as anna:
+            await anna.join("agent", "anna", OFFICE)
+            for number in range(3):
+                await anna.sio.emit("client:tool_call", call(number, timeout=60), namespace="/smcp")
+            await eventually(lambda: len(world.gateways[0].calls) == 3)
+        await eventually(lambda: len(world.gateways[0].calls) == 0)
+        await eventually(lambda: sorted(cancelled) == ["r0", "r1", "r2"])
+        await eventually(lambda: world.buses[0].stats().pending == 0)

@@ -1,0 +1,97 @@
+"""NATS goes and comes back: calls fail at once, everybody is back, and the difference is told."""
+
+import asyncio
+from typing import Any
+
+from smcp_bus.bus import Incoming, Reply
+from smcp_testing.gateway_world import LEASE_S, connected, gateway_world, reply
+from smcp_testing.nats_process import NatsServer
+from smcp_testing.waiting import eventually
+
+OFFICE = "office"
+TOOLS = {"agent": "anna", "req_id": "1", "computer": "box"}
+CALL = TOOLS | {"tool_name": "t", "params": {}, "timeout": 60}
+
+
+async def test_nats_is_restarted(nats_server: NatsServer) -> None:
+    hang = asyncio.Event()
+
+    async def serve(verb: str, _: Incoming) -> Reply:
+        if verb == "tool_call":
+            await hang.wait()
+        return reply({"verb": verb, "unknown": []})
+
+    async with (
+        gateway_world(nats_server.url, gateways=2) as world,
+        connected(world.gateways[0].url) as anna,
+        connected(world.gateways[1].url) as car,
+        world.computer(OFFICE, "box", serve),
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        await car.join("computer", "car", OFFICE)
+        await eventually(lambda: len(anna.events) == 1)
+        waiting = asyncio.create_task(anna.call("client:tool_call", CALL))
+        await eventually(lambda: len(world.gateways[0].calls) == 1)
+        loop = asyncio.get_running_loop()
+
+        await nats_server.stop()
+        began = loop.time()
+        answer = await waiting
+        assert loop.time() - began < 1.0
+        assert answer["code"] == 503
+        assert answer["details"] == {"may_have_run": True}
+        answer = await anna.call("client:get_tools", TOOLS)
+        assert answer["code"] == 503
+        assert answer["details"] == {"may_have_run": False}
+        assert loop.time() - began < 2.0
+        down_for = loop.time()
+        await eventually(lambda: loop.time() - down_for > 1.5 * LEASE_S, timeout=10)
+        await nats_server.start()
+
+        async def answered() -> bool:
+            answer: dict[str, Any] = await anna.call("client:get_tools", TOOLS)
+            return answer.get("verb") == "get_tools"
+
+        await eventually(answered, timeout=20)
+
+        async def complete() -> bool:
+            listed = await anna.call("server:list_room", {"agent": "anna", "req_id": "1", "office_id": OFFICE})
+            return {session["name"] for session in listed.get("sessions", [])} == {"anna", "box", "car"}
+
+        await eventually(complete, timeout=20)
+        await eventually(lambda: len(anna.told("notify:update_tool_list")) >= 2, timeout=20)
+        assert len(anna.told("notify:enter_office")) == 1
+        assert anna.told("notify:leave_office") == []
+        assert car.told("notify:enter_office") == []
+        assert car.told("notify:leave_office") == []
+        assert {payload["computer"] for payload in anna.told("notify:update_config")} == {"box", "car"}
+        assert {payload["computer"] for payload in car.told("notify:update_config")} == {"box"}
+        hang.set()
+
+
+async def test_who_left_while_nats_was_away_is_told_as_gone_once(nats_server: NatsServer) -> None:
+    async with (
+        gateway_world(nats_server.url, gateways=2) as world,
+        connected(world.gateways[0].url) as anna,
+        connected(world.gateways[1].url) as box,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        async with connected(world.gateways[1].url) as car:
+            await car.join("computer", "car", OFFICE)
+            await eventually(lambda: len(anna.told("notify:enter_office")) == 1)
+            await nats_server.stop()
+            await eventually(lambda: not world.buses[1].connected)
+        done, why = await box.join("computer", "box", OFFICE)
+        assert done is False
+        assert why
+        await nats_server.start()
+        await eventually(lambda: anna.told("notify:leave_office"), timeout=20)
+
+        async def joined() -> bool:
+            return (await box.join("computer", "box", OFFICE))[0] is True
+
+        await eventually(joined, timeout=20)
+        await eventually(lambda: len(anna.told("notify:enter_office")) == 2, timeout=10)
+        assert anna.told("notify:leave_office") == [{"office_id": OFFICE, "computer": "car"}]
+        assert anna.told("notify:enter_office")[1] == {"office_id": OFFICE, "computer": "box"}
+        assert not [name for name, _ in box.events if "office" in name]

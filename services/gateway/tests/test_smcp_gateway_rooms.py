@@ -1,0 +1,209 @@
+"""Members of offices on one gateway and on several: who gets in, who is told, once each."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from smcp_testing.gateway_world import Client, World, connected, gateway_world
+from smcp_testing.waiting import eventually
+
+
+async def names(client: Client, me: str, office: str) -> set[tuple[str, str]]:
+    listed = await client.call("server:list_room", {"agent": me, "req_id": "1", "office_id": office})
+    return {(session["role"], session["name"]) for session in listed["sessions"]}
+
+
+def enters(client: Client) -> list[Any]:
+    return client.told("notify:enter_office")
+
+
+def leaves(client: Client) -> list[Any]:
+    return client.told("notify:leave_office")
+
+
+async def settled(*clients: Client) -> None:
+    """Until nothing more is heard for a while: what was published before has arrived."""
+    loop = asyncio.get_running_loop()
+    seen, since = -1, loop.time()
+
+    def quiet() -> bool:
+        nonlocal seen, since
+        count = sum(len(client.events) for client in clients)
+        if count != seen:
+            seen, since = count, loop.time()
+        return loop.time() - since > 0.3
+
+    await eventually(quiet)
+
+
+def held(world: World) -> int:
+    return sum(len(gateway.offices) for gateway in world.gateways)
+
+
+@pytest.mark.parametrize("office", ["office", "办公室 一.*.>", 'a/b\\c"d'])
+async def test_members_on_two_gateways_see_each_other_come_and_go_once(nats_url: str, office: str) -> None:
+    async with gateway_world(nats_url, gateways=2) as world, connected(world.gateways[0].url) as anna:
+        assert await anna.join("agent", "anna", office) == [True, None]
+        async with connected(world.gateways[1].url) as box, connected(world.gateways[0].url) as car:
+            assert await box.join("computer", "box", office) == [True, None]
+            assert await car.join("computer", "车.*", office) == [True, None]
+            everybody = {("agent", "anna"), ("computer", "box"), ("computer", "车.*")}
+            for client, me in ((anna, "anna"), (box, "box"), (car, "车.*")):
+                assert await names(client, me, office) == everybody
+            await eventually(lambda: len(enters(anna)) == 2 and len(enters(box)) == 1)
+            assert await box.call("server:leave_office", {"office_id": office}) == [True, None]
+            await eventually(lambda: len(leaves(anna)) == 1)
+        await eventually(lambda: len(leaves(anna)) == 2)
+        await settled(anna)
+        assert enters(anna) == [{"office_id": office, "computer": name} for name in ("box", "车.*")]
+        assert leaves(anna) == [{"office_id": office, "computer": name} for name in ("box", "车.*")]
+        assert enters(box) == [{"office_id": office, "computer": "车.*"}]
+        assert enters(car) == []
+    assert held(world) == 0
+
+
+async def test_one_agent_for_an_office_whichever_gateway_they_ask(nats_url: str) -> None:
+    async with gateway_world(nats_url, gateways=2) as world:
+        clients = [connected(world.gateways[number % 2].url) for number in range(20)]
+        agents = await asyncio.gather(*(client.__aenter__() for client in clients))
+        answers = await asyncio.gather(
+            *(agent.join("agent", f"agent-{number}", "office") for number, agent in enumerate(agents))
+        )
+        assert sorted(done for done, _ in answers) == [False] * 19 + [True]
+        assert all(why for done, why in answers if not done)
+        winner = next(number for number, (done, _) in enumerate(answers) if done)
+        assert await names(agents[winner], f"agent-{winner}", "office") == {("agent", f"agent-{winner}")}
+        refused = (winner + 1) % 20
+        answer = await agents[refused].call(
+            "server:list_room", {"agent": f"agent-{refused}", "req_id": "1", "office_id": "office"}
+        )
+        assert answer["code"] == 4103
+        await settled(*agents)
+        assert [agent.events for agent in agents] == [[]] * 20
+        await asyncio.gather(*(client.__aexit__(None, None, None) for client in clients))
+        await eventually(lambda: held(world) == 0)
+
+
+async def test_joining_ones_own_office_again_is_silent(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as box:
+        await anna.join("agent", "anna", "office")
+        await box.join("computer", "box", "office")
+        await eventually(lambda: len(enters(anna)) == 1)
+        assert await anna.join("agent", "anna", "office") == [True, None]
+        assert await box.join("computer", "box", "office") == [True, None]
+        await settled(anna, box)
+        assert [event for event, _ in anna.events] == ["notify:enter_office"]
+        assert box.events == []
+
+
+async def test_a_computer_switches_and_an_agent_does_not(nats_url: str) -> None:
+    async with (
+        gateway_world(nats_url, gateways=2) as world,
+        connected(world.gateways[0].url) as anna,
+        connected(world.gateways[1].url) as bert,
+        connected(world.gateways[0].url) as box,
+    ):
+        await anna.join("agent", "anna", "one")
+        await bert.join("agent", "bert", "two")
+        await box.join("computer", "box", "one")
+        done, why = await anna.join("agent", "anna", "two")
+        assert done is False
+        assert why
+        assert await box.join("computer", "box", "two") == [True, None]
+        await eventually(lambda: len(leaves(anna)) == 1 and len(enters(bert)) == 1)
+        assert await names(anna, "anna", "one") == {("agent", "anna")}
+        assert await names(bert, "bert", "two") == {("agent", "bert"), ("computer", "box")}
+        await settled(anna, bert, box)
+        assert len(enters(anna)) == 1
+        assert box.events == []
+
+
+async def test_a_refused_switch_changes_nothing(nats_url: str) -> None:
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as anna,
+        connected(world.url) as box,
+        connected(world.url) as other,
+    ):
+        await anna.join("agent", "anna", "one")
+        await other.join("computer", "box", "two")
+        await box.join("computer", "box", "one")
+        done, why = await box.join("computer", "box", "two")
+        assert done is False
+        assert "box" in why
+        assert await names(box, "box", "one") == {("agent", "anna"), ("computer", "box")}
+        await settled(anna, box, other)
+        assert leaves(anna) == []
+        assert other.events == []
+
+
+async def test_leaving_is_only_for_the_office_one_is_in(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as bert:
+        await anna.join("agent", "anna", "one")
+        await bert.join("agent", "bert", "two")
+        done, why = await anna.call("server:leave_office", {"office_id": "two"})
+        assert done is False
+        assert why
+        assert await names(bert, "bert", "two") == {("agent", "bert")}
+        assert await anna.call("server:leave_office", {"office_id": "one"}) == [True, None]
+        assert (await anna.call("server:leave_office", {"office_id": "one"}))[0] is False
+        assert await anna.join("agent", "anna", "three") == [True, None]
+
+
+async def test_updates_and_cancels_reach_the_office_but_not_their_cause(nats_url: str) -> None:
+    async with (
+        gateway_world(nats_url, gateways=2) as world,
+        connected(world.gateways[0].url) as anna,
+        connected(world.gateways[1].url) as box,
+        connected(world.gateways[1].url) as elsewhere,
+    ):
+        await anna.join("agent", "anna", "office")
+        await box.join("computer", "box", "office")
+        await elsewhere.join("computer", "box", "other")
+        events = ["update_config", "update_tool_list", "update_desktop", "update_finder", "update_skills"]
+        for verb in events:
+            assert await box.call(f"server:{verb}", {"computer": "box", "more": [1]}) is None
+        assert await anna.call("server:tool_call_cancel", {"agent": "anna", "req_id": "r"}) is None
+        await eventually(lambda: len(anna.events) == 6 and len(box.events) == 1)
+        await settled(anna, box, elsewhere)
+        assert [event for event, _ in anna.events[1:]] == [f"notify:{verb}" for verb in events]
+        assert all(payload["computer"] == "box" for _, payload in anna.events[1:])
+        assert box.events == [("notify:tool_call_cancel", {"agent": "anna", "req_id": "r"})]
+        assert elsewhere.events == []
+
+
+async def test_a_name_of_a_client_that_vanished_is_free_at_once(nats_url: str) -> None:
+    async with gateway_world(nats_url, gateways=2) as world:
+        for number in range(6):
+            async with connected(world.gateways[number % 2].url) as anna:
+                assert await anna.join("agent", "anna", "office") == [True, None]
+                await anna.sio.eio.disconnect(abort=True)
+                gateway = world.gateways[number % 2]
+                await eventually(lambda gateway=gateway: len(gateway.sessions) == 0)
+        await eventually(lambda: held(world) == 0)
+
+
+async def test_a_client_that_vanishes_while_it_joins_is_no_member(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world:
+        for _ in range(10):
+            async with connected(world.url) as box:
+                payload = {"role": "computer", "name": "box", "office_id": "office"}
+                await box.sio.emit("server:join_office", payload, namespace="/smcp")
+        await eventually(lambda: held(world) == 0)
+        async with connected(world.url) as anna:
+            await anna.join("agent", "anna", "office")
+
+            async def alone() -> bool:
+                return await names(anna, "anna", "office") == {("agent", "anna")}
+
+            await eventually(alone)
+
+
+async def test_members_leave_when_their_gateway_stops(nats_url: str) -> None:
+    async with gateway_world(nats_url) as staying, connected(staying.url) as anna:
+        await anna.join("agent", "anna", "office")
+        async with gateway_world(nats_url, registry=False) as stopping, connected(stopping.url) as box:
+            await box.join("computer", "box", "office")
+            await eventually(lambda: len(enters(anna)) == 1)
+        await eventually(lambda: len(leaves(anna)) == 1)
