@@ -47,7 +47,8 @@ class Client:
 async def connected(url: str, *, auth: Any = None, take: int | None = None, **options: Any) -> AsyncIterator[Client]:
     """A connected client, over WebSocket unless `transports` says otherwise; `take`: bytes that one message may have."""
     extra = {} if take is None else {"max_msg_size": take}
-    sio = socketio.AsyncClient(reconnection=False, websocket_extra_options=extra)
+    untyped: Any = socketio.AsyncClient
+    sio = untyped(reconnection=False, websocket_extra_options=extra)
     client = Client(sio)
 
     async def told(event: str, payload: Any = None) -> None:
