@@ -48,9 +48,7 @@ class Watch:
                     _describe(span, message)
                     self._spans[message.id] = span
             case JSONRPCNotification(method="notifications/cancelled", params=dict(params)):
-                span = self._spans.pop(params.get("requestId", ""), trace.INVALID_SPAN)
-                span.set_attribute("error.type", "cancelled")
-                span.set_status(Status(StatusCode.ERROR))
+                self._spans.pop(params.get("requestId", ""), None)  # it has ended
             case _:
                 pass
 

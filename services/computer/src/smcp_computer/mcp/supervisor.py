@@ -127,6 +127,8 @@ class Supervisor:
                 try:
                     await self._live()
                 except Exception as error:  # noqa: BLE001 -- whatever a server does is its own failure, and is shown
+                    if self._ended_at_the_question(error):
+                        continue
                     self._failed(error)
                 if loop.time() - began > STEADY_S:
                     self._backoff.reset()
@@ -150,20 +152,13 @@ class Supervisor:
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Connection]:
         server = await self._inputs.resolve(self.config)
-        try:
-            async with connect(
-                server,
-                negotiation=self._negotiation,
-                max_message=self._limits.max_message,
-                on_tools_changed=self._tools_changed,
-            ) as connection:
-                yield connection
-        except MCPError as error:
-            if self._negotiation == "auto" and self.starts == 0 and error.code == types.CONNECTION_CLOSED:
-                # some servers end at a request before `initialize`; from now on they get what they know
-                self._negotiation = "legacy"
-                self._backoff.reset()
-            raise
+        async with connect(
+            server,
+            negotiation=self._negotiation,
+            max_message=self._limits.max_message,
+            on_tools_changed=self._tools_changed,
+        ) as connection:
+            yield connection
 
     async def _serve(self, connection: Connection) -> None:
         over_http = not isinstance(self.config, MCPServerStdioConfig)
@@ -206,6 +201,15 @@ class Supervisor:
         _log.info("MCP server %r is ready with %d tools", self.name, len(tools))
         self._on_change()
 
+    def _ended_at_the_question(self, error: Exception) -> bool:
+        """Some servers end at any request before `initialize`: from then on they get what they know."""
+        match _first(error):
+            case MCPError(code=types.CONNECTION_CLOSED) if self._negotiation == "auto" and not self.starts:
+                self._negotiation = "legacy"
+                return True
+            case _:
+                return False
+
     def _failed(self, error: Exception) -> None:
         was_ready = self.ready
         reason = describe(error)
@@ -227,9 +231,8 @@ class Supervisor:
 
 def describe(error: BaseException) -> str:
     """What happened, in one line, for the user of this host."""
+    error = _first(error)
     match error:
-        case BaseExceptionGroup(exceptions=(first, *_)):
-            return describe(first)
         case ConfigError() | StartFailed() | _Lost():
             return str(error)
         case TimeoutError():
@@ -238,3 +241,10 @@ def describe(error: BaseException) -> str:
             return "went away"
         case _:
             return f"{type(error).__name__}: {error}"[:500] if str(error) else type(error).__name__
+
+
+def _first(error: BaseException) -> BaseException:
+    """What the groups of the SDK's tasks hold."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,206 @@
+"""Each call runs once, has one answer, and can be cancelled."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from smcp_computer.in_flight import CallKey, InFlight, Keeping
+from smcp_proto.errors import Malformed, NotFound
+
+KEY: CallKey = ("lab", "alice", "r1")
+RESULT = {"content": [], "isError": False}
+
+
+class Tool:
+    """Runs until it is told to go on; counts."""
+
+    def __init__(self, result: Mapping[str, Any] = RESULT) -> None:
+        self.runs = 0
+        self.cancelled = asyncio.Event()
+        self.started = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self._result = result
+
+    async def run(self) -> Mapping[str, Any]:
+        self.runs += 1
+        self.started.set()
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return self._result
+
+    async def at_once(self) -> Mapping[str, Any]:
+        self.go_on.set()
+        return await self.run()
+
+
+async def call(in_flight: InFlight, tool: Tool, key: CallKey = KEY, limit: float = 5.0, **params: Any) -> Any:
+    return json.loads(await in_flight.call(key, "echo", params, limit=limit, run=tool.run))
+
+
+async def begun(in_flight: InFlight, tool: Tool, limit: float = 5.0) -> "asyncio.Task[Any]":
+    task = asyncio.create_task(call(in_flight, tool, limit=limit))
+    await asyncio.wait_for(tool.started.wait(), 5)
+    return task
+
+
+async def test_the_same_call_joins_the_one_that_runs() -> None:
+    async with InFlight() as in_flight:
+        tool = Tool()
+        first = await begun(in_flight, tool)
+        second = asyncio.create_task(call(in_flight, tool))
+        assert in_flight.knows(KEY)
+        assert in_flight.running == 1
+        tool.go_on.set()
+        assert await first == await second == RESULT
+        assert tool.runs == 1
+        assert in_flight.running == 0
+
+
+async def test_the_same_call_again_gets_the_kept_result() -> None:
+    async with InFlight() as in_flight:
+        tool = Tool()
+        tool.go_on.set()
+        assert await call(in_flight, tool, a=1, b=2) == await call(in_flight, tool, b=2, a=1) == RESULT
+        assert tool.runs == 1
+        assert in_flight.knows(KEY)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_another_call_under_the_same_key_is_refused(ended: bool) -> None:
+    async with InFlight() as in_flight:
+        tool = Tool()
+        first = await begun(in_flight, tool)
+        if ended:
+            tool.go_on.set()
+            await first
+        with pytest.raises(Malformed) as raised:
+            await call(in_flight, tool, other=True)
+        assert raised.value.details == {"field": "req_id"}
+        tool.go_on.set()
+        await first
+        assert tool.runs == 1
+
+
+async def test_offices_and_agents_do_not_share_keys() -> None:
+    async with InFlight() as in_flight:
+        tool = Tool()
+        tool.go_on.set()
+        for key in [("lab", "alice", "r1"), ("lab", "bob", "r1"), ("other", "alice", "r1")]:
+            await call(in_flight, tool, key)
+        assert tool.runs == 3
+
+
+async def test_a_call_that_takes_too_long_is_answered_and_cancelled() -> None:
+    async with InFlight() as in_flight:
+        tool = Tool()
+        result = await (await begun(in_flight, tool, limit=0.05))
+        assert result["isError"]
+        assert result["meta"] == {"a2c_timeout": True}
+        await asyncio.wait_for(tool.cancelled.wait(), 5)
+
+
+async def test_a_cancel_answers_at_once_and_stops_the_tool() -> None:
+    async with InFlight() as in_flight:
+        tool = Tool()
+        running = await begun(in_flight, tool)
+        assert in_flight.cancel(KEY)
+        result = await running
+        assert result["meta"] == {"a2c_cancelled": True}
+        await asyncio.wait_for(tool.cancelled.wait(), 5)
+        assert not in_flight.cancel(KEY)
+        assert (await call(in_flight, tool))["meta"] == {"a2c_cancelled": True}
+        assert tool.runs == 1
+
+
+async def test_a_call_that_comes_after_its_cancel_is_not_run() -> None:
+    async with InFlight() as in_flight:
+        assert not in_flight.cancel(KEY)
+        assert not in_flight.knows(KEY)
+        tool = Tool()
+        assert (await call(in_flight, tool))["meta"] == {"a2c_cancelled": True}
+        assert tool.runs == 0
+
+
+async def test_a_cancel_after_the_result_changes_nothing() -> None:
+    async with InFlight() as in_flight:
+        tool = Tool()
+        tool.go_on.set()
+        await call(in_flight, tool)
+        assert not in_flight.cancel(KEY)
+        assert await call(in_flight, tool) == RESULT
+
+
+async def test_who_stops_waiting_does_not_stop_the_call() -> None:
+    async with InFlight() as in_flight:
+        tool = Tool()
+        gone = await begun(in_flight, tool)
+        gone.cancel()
+        await asyncio.wait([gone])
+        tool.go_on.set()
+        assert await call(in_flight, tool) == RESULT
+        assert tool.runs == 1
+
+
+async def test_what_the_tool_raises_reaches_who_waits() -> None:
+    async def fails() -> Mapping[str, Any]:
+        raise NotFound("no")
+
+    async with InFlight() as in_flight:
+        with pytest.raises(NotFound):
+            await in_flight.call(KEY, "echo", {}, limit=5, run=fails)
+        repeated = json.loads(await in_flight.call(KEY, "echo", {}, limit=5, run=fails))
+        assert repeated["meta"] == {"a2c_result_expired": True}
+
+
+async def test_a_dropped_result_leaves_its_key_and_is_not_run_again() -> None:
+    async with InFlight(Keeping(results_bytes=200)) as in_flight:
+        tool = Tool({"content": [], "pad": "x" * 120})
+        tool.go_on.set()
+        first, second = ("lab", "alice", "r1"), ("lab", "alice", "r2")
+        await call(in_flight, tool, first)
+        await call(in_flight, tool, second)
+        result = await call(in_flight, tool, first)
+        assert result["isError"]
+        assert result["meta"] == {"a2c_result_expired": True}
+        assert "pad" in await call(in_flight, tool, second)
+        assert tool.runs == 2
+
+
+async def test_results_are_dropped_after_their_time() -> None:
+    async with InFlight(Keeping(results_s=0.0)) as in_flight:
+        tool = Tool()
+        tool.go_on.set()
+        await call(in_flight, tool)
+        assert (await call(in_flight, tool))["meta"] == {"a2c_result_expired": True}
+
+
+async def test_leaving_answers_what_still_runs() -> None:
+    async with InFlight() as in_flight:
+        tool = Tool()
+        running = await begun(in_flight, tool)
+    assert (await running)["isError"]
+    assert tool.cancelled.is_set()
+
+
+async def test_numbers_that_the_fast_encoder_refuses_are_no_error() -> None:
+    async with InFlight() as in_flight:
+        tool = Tool({"content": [], "structuredContent": {"n": 2**70}})
+        tool.go_on.set()
+        assert (await call(in_flight, tool))["structuredContent"]["n"] == 2**70
+
+
+async def test_waiting_for_idle() -> None:
+    async with InFlight() as in_flight:
+        await asyncio.wait_for(in_flight.wait_idle(), 1)
+        tool = Tool()
+        running = await begun(in_flight, tool)
+        idle = asyncio.create_task(in_flight.wait_idle())
+        tool.go_on.set()
+        await running
+        await asyncio.wait_for(idle, 5)

@@ -1,0 +1,128 @@
+"""Placeholders get their values; one that is missing names its server and its input."""
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from smcp_computer.config.errors import ConfigError, MissingValue
+from smcp_computer.config.file import parse_config
+from smcp_computer.config.inputs import MAX_OUTPUT_BYTES, InputResolver, variable_of
+
+
+async def resolve(parameters: dict[str, Any], inputs: list[dict[str, Any]], environ: dict[str, str]) -> dict[str, Any]:
+    servers = {"git": {"type": "stdio", "server_parameters": {"command": "x", **parameters}}}
+    config = parse_config(json.dumps({"servers": servers, "inputs": inputs}))
+    resolved = await InputResolver(config.inputs, environ).resolve(config.servers["git"])
+    return resolved.server_parameters.model_dump()
+
+
+def prompt(**more: Any) -> dict[str, Any]:
+    return {"id": "api key", "type": "promptString", "description": "", **more}
+
+
+def pick(**more: Any) -> dict[str, Any]:
+    return {"id": "r", "type": "pickString", "description": "", "options": ["eu", "us"], **more}
+
+
+def test_the_variable_of_an_input_is_upper_case_with_underscores() -> None:
+    assert variable_of("api-key.2 ä") == "SMCP_INPUT_API_KEY_2__"
+
+
+async def test_an_input_comes_from_its_variable_before_its_default() -> None:
+    inputs = [prompt(default="d")]
+    reference = {"env": {"K": "Bearer ${input:api key}"}}
+    given = {"SMCP_INPUT_API_KEY": "s3"}
+    assert (await resolve(reference, inputs, given))["env"] == {"K": "Bearer s3"}
+    assert (await resolve(reference, inputs, {}))["env"] == {"K": "Bearer d"}
+
+
+async def test_placeholders_stand_in_any_parameter_and_are_not_searched_again() -> None:
+    parameters = {"command": "${env:PROG}", "args": ["a", "${env:A}${env:A}"], "cwd": "/x/${env:A}"}
+    resolved = await resolve(parameters, [], {"PROG": "run", "A": "${env:PROG}"})
+    assert resolved["command"] == "run"
+    assert resolved["args"] == ["a", "${env:PROG}${env:PROG}"]
+    assert resolved["cwd"] == "/x/${env:PROG}"
+
+
+@pytest.mark.parametrize(
+    ("reference", "inputs", "environ", "words"),
+    [
+        ("${input:api key}", [prompt()], {}, ["'git'", "'api key'", "SMCP_INPUT_API_KEY"]),
+        ("${input:nobody}", [], {}, ["'git'", "${input:nobody}", "no input"]),
+        ("${env:NOT_SET}", [], {}, ["'git'", "${env:NOT_SET}", "not set"]),
+        ("${input:r}", [pick()], {"SMCP_INPUT_R": "asia"}, ["'git'", "'r'", "SMCP_INPUT_R", "'eu', 'us'"]),
+        ("${input:r}", [pick(default="asia")], {}, ["'git'", "'r'", "default"]),
+    ],
+)
+async def test_a_missing_value_names_the_server_and_the_input(
+    reference: str, inputs: list[dict[str, Any]], environ: dict[str, str], words: list[str]
+) -> None:
+    with pytest.raises(MissingValue) as raised:
+        await resolve({"args": [reference]}, inputs, environ)
+    for word in words:
+        assert word in str(raised.value)
+    assert "asia" not in str(raised.value)
+
+
+async def test_one_of_the_options_is_taken() -> None:
+    assert (await resolve({"args": ["${input:r}"]}, [pick()], {"SMCP_INPUT_R": "us"}))["args"] == ["us"]
+    assert (await resolve({"args": ["${input:r}"]}, [pick(default="eu")], {}))["args"] == ["eu"]
+
+
+async def test_a_command_input_is_what_its_program_prints(tmp_path: Any) -> None:
+    program = tmp_path / "print-arguments"
+    program.write_text(f"#!{sys.executable}\nimport sys\nprint(' ', *sys.argv[1:], ' ')\n")
+    program.chmod(0o755)
+    definition = {
+        "id": "c",
+        "type": "command",
+        "description": "",
+        "command": str(program),
+        "args": {"user": "a b", "note": "$HOME; `id`"},
+    }
+    resolved = await resolve({"args": ["${input:c}"]}, [definition], {})
+    assert resolved["args"] == ["--user a b --note $HOME; `id`"]
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("raise SystemExit(3)", "ended with status 3"),
+        (f"print('x' * {MAX_OUTPUT_BYTES + 1})", "printed more than"),
+        ("import sys; sys.stdout.buffer.write(b'\\xff')", "no UTF-8"),
+    ],
+)
+async def test_a_program_that_fails_is_a_missing_value(tmp_path: Any, body: str, why: str) -> None:
+    program = tmp_path / "program"
+    program.write_text(f"#!{sys.executable}\n{body}\n")
+    program.chmod(0o755)
+    definition = {"id": "c", "type": "command", "description": "", "command": str(program)}
+    with pytest.raises(MissingValue, match=why):
+        await resolve({"args": ["${input:c}"]}, [definition], {})
+
+
+async def test_a_program_that_hangs_is_stopped_with_its_children(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smcp_computer.config.inputs.COMMAND_TIMEOUT_S", 0.3)
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nsleep 60 & sleep 60\n")
+    program.chmod(0o755)
+    definition = {"id": "c", "type": "command", "description": "", "command": str(program)}
+    with pytest.raises(MissingValue, match="did not end within"):
+        await resolve({"args": ["${input:c}"]}, [definition], {"PATH": "/usr/bin:/bin"})
+
+
+async def test_a_program_that_does_not_exist_is_named() -> None:
+    definition = {"id": "c", "type": "command", "description": "", "command": "no-such-program"}
+    with pytest.raises(MissingValue, match="'no-such-program': No such file"):
+        await resolve({"args": ["${input:c}"]}, [definition], {})
+
+
+async def test_a_value_that_makes_the_parameters_invalid_is_refused() -> None:
+    servers = {"web": {"type": "streamable", "server_parameters": {"url": "http://x", "timeout": "${env:T}"}}}
+    config = parse_config(json.dumps({"servers": servers}))
+    with pytest.raises(ConfigError, match=r"'web': server_parameters\.timeout"):
+        await InputResolver({}, {"T": "soon"}).resolve(config.servers["web"])

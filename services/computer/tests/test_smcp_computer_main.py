@@ -1,0 +1,145 @@
+"""The command `smcp-computer`, as users run it."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import psutil
+import pytest
+
+from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_registry.app import open_registry
+from smcp_registry.settings import RegistrySettings
+from smcp_testing.mcp_servers import configs
+from smcp_testing.waiting import eventually
+
+COMMAND = str(Path(sys.executable).with_name("smcp-computer"))
+
+
+async def run(*arguments: str, **environ: str) -> tuple[int | None, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        COMMAND, *arguments, stdout=PIPE, stderr=PIPE, env={"PATH": os.environ["PATH"], **environ}
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 30)
+    return process.returncode, out.decode(), err.decode()
+
+
+@asynccontextmanager
+async def started(*arguments: str, **environ: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        COMMAND, "run", *arguments, stderr=PIPE, env={"PATH": os.environ["PATH"], **environ}
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def write(path: Path, **servers: object) -> str:
+    path.write_text(json.dumps({"servers": servers}))
+    return str(path)
+
+
+async def test_the_version() -> None:
+    code, out, _ = await run("--version")
+    assert code == 0
+    assert re.fullmatch(r"smcp-computer \d+\.\d+\.\d+\n", out)
+
+
+async def test_a_good_configuration_is_shown_and_nothing_is_started(tmp_path: Path) -> None:
+    file = write(tmp_path / "c.json", box=configs.stdio())
+    code, out, _ = await run("run", "--config", file, "--office", "读 *", "--name", "pc", "--check-config")
+    assert code == 0
+    assert "SMCP_OFFICE=读 *" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{oops", ["not JSON", "line 1, column 2"]),
+        ('{"servers": {"git": {"type": "pipe"}}}', ["'git'", "type"]),
+    ],
+)
+async def test_a_bad_file_is_wrong_usage(tmp_path: Path, content: str, words: list[str]) -> None:
+    file = tmp_path / "c.json"
+    file.write_text(content)
+    for arguments in (["run", "--office", "o", "--name", "n"], ["validate"]):
+        code, _, err = await run(*arguments, "--config", str(file))
+        assert code == 2
+        assert all(word in err for word in words)
+        assert "Traceback" not in err
+
+
+async def test_a_missing_or_illegal_name_is_wrong_usage(tmp_path: Path) -> None:
+    file = write(tmp_path / "c.json")
+    for arguments, word in ((["--office", "o"], "SMCP_NAME"), (["--office", "o" * 129, "--name", "n"], "--office")):
+        code, _, err = await run("run", "--config", file, *arguments)
+        assert code == 2
+        assert word in err
+
+
+async def test_validate_warns_of_literal_secrets(tmp_path: Path) -> None:
+    server = {"type": "stdio", "server_parameters": {"command": "x", "args": ["--token=abcdef"]}}
+    code, out, err = await run("validate", "--config", write(tmp_path / "c.json", git=server))
+    assert code == 0
+    assert "1 servers" in out
+    assert "'git': server_parameters.args.0" in err
+    assert "abcdef" not in err + out
+
+
+async def test_without_nats_it_fails_with_a_sentence(tmp_path: Path) -> None:
+    file = write(tmp_path / "c.json")
+    arguments = ["run", "--config", file, "--office", "o", "--name", "n"]
+    code, _, err = await run(*arguments, SMCP_NATS_URL="nats://127.0.0.1:1")
+    assert code == 1
+    assert "Traceback" not in err
+    assert "127.0.0.1:1" in err
+
+
+async def test_it_serves_until_it_is_stopped_and_leaves_nothing_behind(nats_url: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "c.json", box=configs.stdio(), bad=configs.stdio("no_such_module"))
+    async with (
+        open_bus(BusConfig(url=nats_url)) as bus,
+        open_registry(RegistrySettings(nats_url=nats_url), bus) as registry,
+        started(
+            "--config", file, "--office", "lab", "--name", "pc", SMCP_NATS_URL=nats_url, SMCP_LOG_FORMAT="json"
+        ) as process,
+    ):
+        health = ""
+        assert process.stderr is not None
+        async with asyncio.timeout(30):
+            while not health:
+                line = json.loads(await process.stderr.readline())
+                health = line.get("health", "")
+        reading = asyncio.create_task(process.stderr.read())
+
+        def ready() -> bool:
+            with urlopen(f"{health}/readyz") as answer:
+                return bool(answer.status == 200)
+
+        await eventually(lambda: _quietly(ready), timeout=30)
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert family
+        assert len(list(registry.view.members("lab"))) == 1
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 20) == 0
+        await reading
+        assert not [child for child in family if child.is_running()]
+        await eventually(lambda: not list(registry.view.members("lab")))
+
+
+def _quietly(check: object) -> bool:
+    try:
+        return bool(check())  # type: ignore[operator]
+    except OSError:
+        return False

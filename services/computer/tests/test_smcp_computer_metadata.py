@@ -1,0 +1,112 @@
+"""`SMCPTool.meta`, against the page's scenarios with a real MCP server, and rule by rule."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import mcp_types as types
+
+from smcp_computer.config.file import parse_config
+from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.mcp.supervisor import Limits
+from smcp_computer.tools.catalogue import Catalogue
+from smcp_computer.tools.metadata import attributes
+from smcp_proto.schemas.tools import ToolMeta
+from smcp_service.lifecycle import background
+from smcp_testing.mcp_servers import configs
+
+
+@asynccontextmanager
+async def listed(**servers: dict[str, Any]) -> AsyncIterator[dict[str, dict[str, Any]]]:
+    config = parse_config(json.dumps({"servers": servers}))
+    fleet = Fleet(config.servers.values(), InputResolver({}, {}), limits=Limits(), on_change=lambda: None)
+    async with background() as tasks:
+        running = tasks.start(fleet.run(), name="fleet")
+        await fleet.wait_settled()
+        catalogue = Catalogue(fleet.supervisors)
+        catalogue.refresh()
+        yield {tool.name: json.loads(tool.model_dump_json(exclude_unset=True)) for tool in catalogue.listing}
+        fleet.stop()
+        await running
+
+
+async def test_scenario_1_nothing_is_configured() -> None:
+    async with listed(hello=configs.stdio("hello", default_tool_meta=None)) as tools:
+        assert tools["hello"] == {
+            "name": "hello",
+            "description": "Say hello to someone.",
+            "params_schema": {
+                "properties": {"name": {"default": "World", "title": "Name", "type": "string"}},
+                "title": "helloArguments",
+                "type": "object",
+            },
+            "return_schema": {
+                "properties": {"result": {"title": "Result", "type": "string"}},
+                "required": ["result"],
+                "title": "helloOutput",
+                "type": "object",
+            },
+            "meta": {},
+        }
+
+
+async def test_scenario_2_a_default_is_configured() -> None:
+    default = {"tags": ["browser"], "auto_apply": True}
+    async with listed(hello=configs.stdio("hello", default_tool_meta=default)) as tools:
+        assert tools["browser_navigate"]["meta"] == {
+            "a2c_tool_meta": '{"auto_apply": true, "alias": null, "tags": ["browser"], "ret_object_mapper": null}'
+        }
+
+
+async def test_an_entry_of_its_own_replaces_the_default_as_a_whole() -> None:
+    server = configs.stdio(
+        "hello",
+        default_tool_meta={"tags": ["browser"], "auto_apply": True},
+        tool_meta={"hello": {"alias": "greet"}},
+    )
+    async with listed(hello=server) as tools:
+        assert set(tools) == {"greet", "browser_navigate"}
+        assert json.loads(tools["greet"]["meta"]["a2c_tool_meta"]) == {
+            "auto_apply": None,
+            "alias": "greet",
+            "tags": None,
+            "ret_object_mapper": None,
+        }
+
+
+async def test_what_a_server_says_of_its_tools_is_carried() -> None:
+    async with listed(box=configs.stdio()) as tools:
+        meta = tools["add"]["meta"]
+        assert meta == {
+            "owner": "math",
+            "levels": "[1]",
+            "MCP_TOOL_ANNOTATION": '{"title": "Adder", "readOnlyHint": true}',
+        }
+
+
+async def test_a_forbidden_tool_is_not_listed_by_its_name_or_its_alias() -> None:
+    server = configs.stdio(forbidden_tools=["echo", "plus"], tool_meta={"add": {"alias": "plus"}})
+    async with listed(box=server) as tools:
+        assert not {"echo", "add", "plus"} & set(tools)
+
+
+async def test_names_that_two_servers_share_are_qualified() -> None:
+    async with listed(a=configs.stdio("hello"), b=configs.stdio("hello", forbidden_tools=["hello"])) as tools:
+        assert set(tools) == {"hello", "a__browser_navigate", "b__browser_navigate"}
+
+
+def test_simple_values_stay_and_everything_else_is_a_json_string() -> None:
+    sent = {"s": "x", "t": True, "i": 1, "f": 0.5, "n": None, "l": ["a", "b"], "e": [], "m": ["a", 1], "d": {"读": 1}}
+    assert attributes(sent, None, None) == {
+        **{key: sent[key] for key in ("s", "t", "i", "f", "n", "l", "e")},
+        "m": '["a", 1]',
+        "d": '{"读": 1}',
+    }
+
+
+def test_a_server_cannot_write_what_is_the_computers() -> None:
+    sent = {"a2c_tool_meta": '{"auto_apply": true}', "MCP_TOOL_ANNOTATION": "{}", "mine": 1}
+    assert attributes(sent, types.ToolAnnotations(), None) == {"mine": 1}
+    assert json.loads(str(attributes(sent, None, ToolMeta(auto_apply=False))["a2c_tool_meta"]))["auto_apply"] is False

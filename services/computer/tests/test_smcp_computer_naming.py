@@ -1,0 +1,96 @@
+"""Names of tools: legal for every LLM API, unique, and the same whatever the order."""
+
+import random
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smcp_computer.tools.naming import Offer, ToolRef, legal, name_tools
+
+LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+tool_names = st.one_of(
+    st.sampled_from(["read", "write", "re ad", "re.ad", "re_ad", "a__read", "b__read", "读", "", "x" * 70]),
+    st.text(max_size=80),
+)
+offers = st.lists(
+    st.builds(
+        Offer,
+        server=st.one_of(st.sampled_from(["a", "b", "a.b", "a_b", "服务"]), st.text(min_size=1, max_size=70)),
+        tools=st.lists(tool_names, max_size=6),
+        aliases=st.dictionaries(tool_names, tool_names.filter(bool), max_size=3),
+        forbidden=st.frozensets(tool_names, max_size=3),
+    ),
+    max_size=5,
+    unique_by=lambda offer: offer.server,
+)
+
+
+@given(offers)
+def test_all_listed_names_are_legal_and_each_allowed_tool_has_exactly_one(offers: list[Offer]) -> None:
+    names = name_tools(offers)
+    assert all(LEGAL.fullmatch(name) for name in names.listed)
+    allowed = {
+        ToolRef(offer.server, tool)
+        for offer in offers
+        for tool in offer.tools
+        if tool not in offer.forbidden and offer.aliases.get(tool) not in offer.forbidden
+    }
+    assert sorted(names.listed.values()) == sorted(allowed)
+
+
+@given(offers, st.randoms(use_true_random=False))
+def test_names_do_not_depend_on_any_order(offers: list[Offer], shuffle: random.Random) -> None:
+    mixed = [
+        Offer(offer.server, shuffle.sample(offer.tools, len(offer.tools)), offer.aliases, offer.forbidden)
+        for offer in shuffle.sample(offers, len(offers))
+    ]
+    assert name_tools(mixed) == name_tools(offers)
+
+
+@given(offers)
+def test_what_is_forbidden_is_not_listed_under_any_name(offers: list[Offer]) -> None:
+    names = name_tools(offers)
+    assert not names.listed.keys() & names.forbidden.keys()
+    assert not set(names.listed.values()) & set(names.forbidden.values())
+
+
+@given(st.text())
+def test_a_name_is_made_legal_and_a_legal_one_stays(name: str) -> None:
+    assert LEGAL.fullmatch(legal(name))
+    assert legal(legal(name)) == legal(name)
+
+
+def test_a_name_that_two_servers_share_is_qualified_in_both() -> None:
+    names = name_tools([Offer("git", ["log", "show"]), Offer("svn", ["log"])])
+    assert dict(names.listed) == {
+        "show": ToolRef("git", "show"),
+        "git__log": ToolRef("git", "log"),
+        "svn__log": ToolRef("svn", "log"),
+    }
+
+
+def test_an_alias_takes_the_place_of_the_name() -> None:
+    names = name_tools([Offer("git", ["log"], {"log": "history"}), Offer("svn", ["log"])])
+    assert dict(names.listed) == {"history": ToolRef("git", "log"), "log": ToolRef("svn", "log")}
+
+
+def test_forbidden_by_original_name_or_by_alias() -> None:
+    names = name_tools([Offer("git", ["log", "push", "show"], {"push": "send"}, frozenset({"send", "show"}))])
+    assert list(names.listed) == ["log"]
+    assert {"push", "send", "show"} <= names.forbidden.keys()
+
+
+def test_names_that_become_the_same_are_told_apart() -> None:
+    names = name_tools([Offer("a", ["re.ad", "re ad"]), Offer("b", ["读"])])
+    assert len(names.listed) == 3
+    assert names.listed["_"] == ToolRef("b", "读")
+    assert all(name.startswith("a__re_ad_") for name in names.listed if name != "_")
+
+
+def test_a_long_name_is_cut_and_stays_recognisable() -> None:
+    first, second = "x" * 70, "x" * 71
+    names = name_tools([Offer("a", [first, second])])
+    assert len(names.listed) == 2
+    assert all(name.startswith("x" * 50) and len(name) == 64 for name in names.listed)

@@ -1,0 +1,84 @@
+"""What Agents may see of the configuration."""
+
+import json
+from typing import Any
+
+from smcp_computer.config.file import parse_config
+from smcp_computer.config.redact import literal_secrets, shown
+
+DOCUMENT: dict[str, Any] = {
+    "servers": {
+        "git": {
+            "type": "stdio",
+            "forbidden_tools": ["push"],
+            "tool_meta": {"log": {"tags": ["vcs"]}},
+            "later_field": 7,
+            "server_parameters": {
+                "command": "uvx",
+                "args": ["mcp-server-git", "--key", "${input:k}"],
+                "env": {"TOKEN": "s3cret", "KEY": "${input:k}", "BOTH": "${env:A}${env:B}", "MIX": "Bearer ${env:A}"},
+            },
+        },
+        "web": {
+            "type": "streamable",
+            "server_parameters": {"url": "http://x", "headers": {"Authorization": "Bearer s3cret", "N": 5}},
+        },
+    },
+    "inputs": [
+        {"id": "k", "type": "promptString", "description": "key", "password": True, "default": "s3cret"},
+        {"id": "p", "type": "promptString", "description": "plain", "default": "shown"},
+    ],
+}
+
+
+def reply() -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(shown(parse_config(json.dumps(DOCUMENT))).model_dump_json(exclude_unset=True))
+    return answer
+
+
+def test_no_secret_is_shown() -> None:
+    assert "s3cret" not in json.dumps(reply())
+
+
+def test_the_structure_and_the_placeholders_are_kept() -> None:
+    git = reply()["servers"]["git"]
+    assert git["server_parameters"]["env"] == {
+        "TOKEN": "<redacted>",
+        "KEY": "${input:k}",
+        "BOTH": "${env:A}${env:B}",
+        "MIX": "<redacted>",
+    }
+    assert git["server_parameters"]["args"] == ["mcp-server-git", "--key", "${input:k}"]
+    assert git["forbidden_tools"] == ["push"]
+    assert git["tool_meta"]["log"]["tags"] == ["vcs"]
+    assert git["later_field"] == 7
+    assert (git["name"], git["disabled"]) == ("git", False)
+    assert reply()["servers"]["web"]["server_parameters"]["headers"] == {
+        "Authorization": "<redacted>",
+        "N": "<redacted>",
+    }
+
+
+def test_inputs_are_listed_without_the_default_of_a_password() -> None:
+    assert [entry["default"] for entry in reply()["inputs"]] == ["<redacted>", "shown"]
+
+
+def test_without_inputs_there_is_no_such_key() -> None:
+    assert shown(parse_config('{"servers": {}}')).model_dump(exclude_unset=True) == {"servers": {}}
+
+
+def test_literal_secrets_elsewhere_are_found_and_not_repeated() -> None:
+    document = {
+        "a": {"type": "stdio", "server_parameters": {"command": "x", "args": ["--api-key", "abc", "--token=abc"]}},
+        "b": {"type": "sse", "server_parameters": {"url": "http://me:pw@host/?token=abc"}},
+        "c": {"type": "sse", "server_parameters": {"url": "http://host/", "headers": {"Authorization": "abc"}}},
+        "d": {"type": "stdio", "server_parameters": {"command": "x", "args": ["--api-key", "${input:k}", "ghp", "-v"]}},
+        "e": {"type": "stdio", "server_parameters": {"command": "x", "args": ["ghp_" + "a" * 36]}},
+    }
+    found = [(secret.server, secret.field) for secret in literal_secrets(parse_config(json.dumps(document)))]
+    assert found == [
+        ("a", "server_parameters.args.1"),
+        ("a", "server_parameters.args.2"),
+        ("b", "server_parameters.url"),
+        ("e", "server_parameters.args.0"),
+    ]

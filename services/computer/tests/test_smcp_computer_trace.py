@@ -1,0 +1,86 @@
+"""The span of a call to an MCP server: one, named after the tool, continued by the server."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode, Tracer
+
+from smcp_computer.config.file import parse_config
+from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.session import connect
+from smcp_testing.mcp_servers import configs
+from smcp_testing.waiting import eventually
+
+LABELS = {"smcp.req_id": "r1", "smcp.office": "lab"}
+
+
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    # a process has one tracer provider for good; the SDK's tracer alone is replaced here
+    monkeypatch.setattr("mcp.shared._otel._tracer", provider.get_tracer("mcp-python-sdk"))
+    return exporter
+
+
+def spans_of_calls(exporter: InMemorySpanExporter) -> list[ReadableSpan]:
+    return [span for span in exporter.get_finished_spans() if "call" in span.name]
+
+
+@pytest.fixture
+def tracer() -> Tracer:
+    return TracerProvider().get_tracer("test")
+
+
+async def test_a_call_is_one_client_span_and_the_server_gets_its_traceparent(
+    exporter: InMemorySpanExporter, tracer: Tracer
+) -> None:
+    config = parse_config(json.dumps({"box": configs.stdio()})).servers["box"]
+    server = await InputResolver({}, {}).resolve(config)
+    async with connect(server, negotiation="auto", max_message=10**7, on_tools_changed=lambda: None) as connection:
+        with tracer.start_as_current_span("process tool_call") as parent:
+            result = await connection.call("trace", {}, timeout=10, labels=LABELS)
+            failed = await connection.call("fail", {}, timeout=10, labels=LABELS)
+    assert failed["isError"]
+    first, second = spans_of_calls(exporter)
+    assert first.name == "tools/call trace"
+    assert first.kind is SpanKind.CLIENT
+    assert first.parent is not None
+    assert first.parent.span_id == parent.get_span_context().span_id
+    attributes = dict(first.attributes or {})
+    assert attributes.pop("jsonrpc.request.id")
+    assert attributes == {
+        "mcp.method.name": "tools/call",
+        "gen_ai.tool.name": "trace",
+        "gen_ai.operation.name": "execute_tool",
+        **LABELS,
+    }
+    assert first.context is not None
+    expected = f"00-{first.context.trace_id:032x}-{first.context.span_id:016x}-"
+    assert result["structuredContent"]["result"].startswith(expected)
+    assert second.name == "tools/call fail"
+    assert second.status.status_code is StatusCode.ERROR
+    assert dict(second.attributes or {})["error.type"] == "tool_error"
+    assert not first.status.description
+    assert first.status.status_code is StatusCode.UNSET
+
+
+async def test_a_cancelled_call_ends_its_span(
+    exporter: InMemorySpanExporter, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = tmp_path / "log"
+    server = parse_config(json.dumps({"box": configs.stdio(log=log)})).servers["box"]
+    async with connect(server, negotiation="auto", max_message=10**7, on_tools_changed=lambda: None) as connection:
+        pending = asyncio.create_task(connection.call("sleep", {"seconds": 60}, timeout=90, labels=LABELS))
+        await eventually(log.exists)
+        pending.cancel()
+        await asyncio.wait([pending])
+    (span,) = spans_of_calls(exporter)
+    assert span.name == "tools/call sleep"
+    assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]

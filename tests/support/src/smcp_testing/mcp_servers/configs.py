@@ -1,0 +1,75 @@
+"""How the servers of this package are configured in a Computer, and started over HTTP."""
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+_START_S = 20.0
+
+
+def stdio(module: str = "toolbox", *arguments: str, log: Path | None = None, **config: Any) -> dict[str, Any]:
+    """The configuration of a server of this package over stdio.
+
+    Args:
+        log: see `toolbox`.
+        config: further fields of the configuration; `env` goes into the parameters.
+    """
+    env = config.pop("env", None)
+    logged = [] if log is None else ["--log", str(log)]
+    parameters = {
+        "command": sys.executable,
+        "args": ["-m", f"smcp_testing.mcp_servers.{module}", *arguments, *logged],
+        "env": env,
+    }
+    return {"type": "stdio", "server_parameters": parameters, **config}
+
+
+def http(kind: Literal["streamable", "sse"], url: str, **parameters: Any) -> dict[str, Any]:
+    """The configuration of a server that is reached over HTTP."""
+    return {"type": kind, "server_parameters": {"url": url, **parameters}}
+
+
+class HttpToolbox:
+    """A toolbox over HTTP; made by `http_toolbox`."""
+
+    def __init__(self, kind: Literal["streamable", "sse"], log: Path | None) -> None:
+        self.kind = kind
+        self.url = ""
+        self._log = log
+        self._port = 0
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Start it; the port stays the same from the second time on."""
+        arguments = ["--transport", self.kind, "--port", str(self._port)]
+        if self._log is not None:
+            arguments += ["--log", str(self._log)]
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "smcp_testing.mcp_servers.toolbox", *arguments, stdout=PIPE
+        )
+        assert self._process.stdout is not None
+        async with asyncio.timeout(_START_S):
+            self.url = (await self._process.stdout.readline()).decode().strip()
+        self._port = int(self.url.split(":")[2].split("/")[0])
+
+    async def kill(self) -> None:
+        """kill -9."""
+        if self._process is not None:
+            self._process.kill()
+            await self._process.wait()
+            self._process = None
+
+
+@asynccontextmanager
+async def http_toolbox(kind: Literal["streamable", "sse"], *, log: Path | None = None) -> AsyncIterator[HttpToolbox]:
+    """Run a toolbox over HTTP while the body runs."""
+    toolbox = HttpToolbox(kind, log)
+    await toolbox.start()
+    try:
+        yield toolbox
+    finally:
+        await toolbox.kill()
