@@ -23,7 +23,7 @@ class LeaseKeeper:
     Args:
         lease_s: how long the registries let a lease live, in seconds.
         describe: what goes with each renewal.
-        on_lapsed: called after a renewal that found no lease any more: the members are to be asserted again.
+        on_lapsed: called after a renewal that found no lease (any more): the members are to be asserted.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class LeaseKeeper:
         self._describe = describe
         self._on_lapsed = on_lapsed
         self._held = False
+        self._had_one = False
         self._wake = asyncio.Event()
 
     @property
@@ -53,7 +54,7 @@ class LeaseKeeper:
             SmcpError, BusError: no registry could be reached, or there is no quorum.
         """
         await self._registry.renew_lease(self._describe())
-        self._held = True
+        self._held = self._had_one = True
 
     def renew_soon(self) -> None:
         """Renew now instead of at the next turn: after a reconnect, or after a pause."""
@@ -72,8 +73,10 @@ class LeaseKeeper:
                 continue
             self._held = True
             if not state.renewed:
-                _log.warning("the lease had run out; asserting the members again")
+                if self._had_one:
+                    _log.warning("the lease had run out; asserting the members again")
                 await self._on_lapsed()
+            self._had_one = True
 
     async def _sleep(self, seconds: float) -> None:
         self._wake.clear()
