@@ -11,7 +11,16 @@ from typing import Any
 import orjson
 
 _END_S = 15.0
-_INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
+_INHERITED = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "COVERAGE_PROCESS_START",
+    "COVERAGE_PROCESS_CONFIG",
+    "CI_RUN_ID",
+)
 
 
 class ServiceProcess:
