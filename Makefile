@@ -88,7 +88,7 @@ bench: setup  ## Compare with the published server and a bare echo, side by side
 
 .PHONY: demo
 demo: setup  ## An Agent asks mcp-server-git and mcp-server-time through the whole chain
-	$(BIN)/python -m examples.demo
+	$(BIN)/smcp demo
 
 .PHONY: up
 up: setup  ## Run the whole system on this machine until ctrl-C

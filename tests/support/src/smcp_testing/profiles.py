@@ -1,18 +1,19 @@
 """How many examples hypothesis tries: `ci` (the default of `make test`) is short, `soak` is long.
 
-Chosen by the variable `HYPOTHESIS_PROFILE`.
+Chosen by the variable `HYPOTHESIS_PROFILE`. This is a pytest plug-in of its own (`-p smcp_testing.profiles`).
 """
 
 import os
 from datetime import timedelta
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 DEFAULT = "ci"
 
 
-def register() -> None:
-    """Register the profiles and load the one that `HYPOTHESIS_PROFILE` names; call it from the root conftest."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the profiles and load the one that `HYPOTHESIS_PROFILE` names."""
     # The machines of CI are shared: an example may be slow, and says nothing about the code by it.
     calm = [HealthCheck.too_slow]
     settings.register_profile(
