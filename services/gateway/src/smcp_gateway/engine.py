@@ -1,7 +1,7 @@
 """python-socketio and engine.io, fitted to the gateway: bounded outboxes, and connections that really end.
 
-Not here: what an event means. All of python-socketio's inner names that the gateway relies on are in this file and in
-`packet.py`.
+Not here: what an event means. All of python-socketio's and engine.io's inner names that the gateway relies on are in
+this file and in `connection.py`.
 """
 
 import asyncio
@@ -10,68 +10,42 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final
 
 import engineio
+import orjson
 import socketio
-from aiohttp import WSMsgType, web
-from engineio import packet as engine_packet
+from aiohttp import web
 from engineio import payload as engine_payload
 from engineio.async_socket import AsyncSocket
 
+from smcp_gateway.connection import LINGER_S, Connection
 from smcp_gateway.outbox import Outbox
-from smcp_gateway.packet import GatewayPacket
-
-NAMESPACE: Final = "/smcp"
+from smcp_gateway.packet import (
+    NAMESPACE,
+    ClientConnect,
+    ClientDisconnect,
+    ClientEvent,
+    Frame,
+    Inbound,
+    ack_frame,
+    read_packet,
+)
+from smcp_proto.errors import Internal
 
 PING_INTERVAL_S: Final = 4
-PING_TIMEOUT_S: Final = 5
-"""Together below 10 s: within that a half-open client is found."""
+PING_TIMEOUT_S: Final = 4
 SWEEP_S: Final = 1.0
-
-LINGER_S: Final = 5.0
-"""How long a connection that was closed may take to say its last words."""
+"""Together below 10 s: within that a half-open client is found."""
 
 POLLING_PACKETS: Final = 1024
 """Packets that one polling request may carry; engine.io's own 16 loses the calls of a client that is quick."""
 
 _log: Final = logging.getLogger("smcp_gateway.engine")
 
-Handler = Callable[["Connection"], Awaitable[Any]]
+_INTERNAL: Final = orjson.dumps(Internal("internal error").body().model_dump())
 
-
-class Connection:
-    """A WebSocket of aiohttp with the methods that engine.io calls."""
-
-    def __init__(self, handler: Handler, server: "Engine") -> None:
-        self._handler = handler
-        self._server = server
-        self._socket = web.WebSocketResponse(max_msg_size=server.max_http_buffer_size)
-
-    async def __call__(self, environ: dict[str, Any]) -> web.WebSocketResponse:
-        request: web.Request = environ["aiohttp.request"]
-        sid: str = self._handler.__self__.sid  # type: ignore[attr-defined] # a method of engine.io's socket
-        await self._socket.prepare(request)
-        if request.transport is not None:
-            self._server.tcp[sid] = request.transport
-        try:
-            await self._handler(self)
-        finally:
-            self._server.tcp.pop(sid, None)
-        return self._socket
-
-    async def close(self) -> None:
-        await self._socket.close()
-
-    async def send(self, message: str | bytes) -> None:
-        if isinstance(message, str):
-            await self._socket.send_str(message)
-        else:
-            await self._socket.send_bytes(message)
-
-    async def wait(self) -> str | bytes:
-        message = await self._socket.receive()
-        if message.type is WSMsgType.TEXT or message.type is WSMsgType.BINARY:
-            data: str | bytes = message.data
-            return data
-        raise OSError("the connection was closed")
+OnConnect = Callable[[str, dict[str, Any], object], Awaitable[None]]
+OnDisconnect = Callable[[str, str], Awaitable[None]]
+OnEvent = Callable[[str, Inbound], Awaitable[bytes | None]]
+"""Session and event in, the JSON of the acknowledgement's argument out; None where the session is gone."""
 
 
 class Engine(engineio.AsyncServer):
@@ -81,9 +55,10 @@ class Engine(engineio.AsyncServer):
         super().__init__(async_mode="aiohttp", monitor_clients=False, **options)  # type: ignore[no-untyped-call]
         self._async: dict[str, Any] = {**(self._async or {}), "websocket": Connection}
         self._outbox_limit = outbox_limit
-        self.tcp: dict[str, asyncio.Transport] = {}
         self._pings: dict[str, asyncio.Task[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.tcp: dict[str, asyncio.Transport] = {}
+        self.on_message: Callable[[str, bytes], Awaitable[None]] | None = None
 
     def create_queue(self, *args: Any, **kwargs: Any) -> Outbox:
         return Outbox(self._outbox_limit, self._cut_off)
@@ -98,9 +73,18 @@ class Engine(engineio.AsyncServer):
             self._pings[socket.sid] = task
         return task
 
+    async def message(self, sid: str, text: bytes) -> None:
+        """A Socket.IO packet came over a WebSocket."""
+        if self.on_message is not None:
+            await self.on_message(sid, text)
+
     def outbox(self, sid: str) -> Outbox | None:
+        """Where what is written to a client waits; None when the client is gone."""
         socket = self.sockets.get(sid)
-        return None if socket is None else socket.queue
+        if socket is None or socket.closed:
+            return None
+        outbox: Outbox = socket.queue
+        return outbox
 
     async def sweep(self) -> None:
         """Close the clients that do not answer pings, until cancelled."""
@@ -148,18 +132,25 @@ class Engine(engineio.AsyncServer):
 
 
 class Server(socketio.AsyncServer):
-    """python-socketio's server on `Engine`, for one namespace.
+    """python-socketio's server on `Engine`, for one namespace: connecting is its, events go straight to `on_event`.
 
     Args:
         max_message: bytes that one message of a client may have.
         outbox_limit: bytes that may wait for a client that does not read.
     """
 
-    def __init__(self, *, max_message: int, outbox_limit: int) -> None:
+    def __init__(
+        self,
+        on_connect: OnConnect,
+        on_disconnect: OnDisconnect,
+        on_event: OnEvent,
+        *,
+        max_message: int,
+        outbox_limit: int,
+    ) -> None:
         logger = logging.getLogger("smcp_gateway.socketio")
         logger.setLevel(logging.ERROR)
         super().__init__(  # type: ignore[no-untyped-call]
-            serializer=GatewayPacket,
             namespaces=[NAMESPACE],
             logger=logger,
             engineio_logger=logger,
@@ -169,23 +160,56 @@ class Server(socketio.AsyncServer):
             ping_timeout=PING_TIMEOUT_S,
         )
         engine_payload.Payload.max_decode_packets = max(engine_payload.Payload.max_decode_packets, POLLING_PACKETS)
-
-    def handle(self, event: str, handler: Callable[..., Awaitable[object]]) -> None:
-        """Call `handler` for `connect`, `disconnect` or `EVENT_NAME`."""
-        self.on(event, handler, namespace=NAMESPACE)  # type: ignore[no-untyped-call]
+        self.on("connect", on_connect, namespace=NAMESPACE)  # type: ignore[no-untyped-call]
+        self.on("disconnect", on_disconnect, namespace=NAMESPACE)  # type: ignore[no-untyped-call]
+        self._on_event = on_event
+        self._events: set[asyncio.Task[None]] = set()
+        self.eio.on_message = self._on_packet
 
     def answer_in(self, app: web.Application) -> None:
         """Answer `/socket.io/` of `app`."""
         self.attach(app)  # type: ignore[no-untyped-call]
 
-    async def send_text(self, engine_ids: Iterable[str], text: str) -> None:
-        """Send a packet to each client; it is encoded once."""
-        packet = engine_packet.Packet(engine_packet.MESSAGE, text)  # type: ignore[no-untyped-call]
+    def send_frame(self, engine_ids: Iterable[str], frame: Frame) -> None:
+        """Write a frame to each of these clients; nobody is waited for."""
         for engine_id in engine_ids:
-            await self.eio.send_packet(engine_id, packet)
+            if (outbox := self.eio.outbox(engine_id)) is not None:
+                outbox.put_nowait(frame)
 
     def _engineio_server_class(self) -> type[Engine]:
         return Engine
+
+    async def _handle_eio_message(self, eio_sid: str, data: str | bytes) -> None:  # type: ignore[override]
+        if isinstance(data, str):  # from a polling client; bytes are attachments, which nobody waits for
+            await self._on_packet(eio_sid, data.encode("utf-8", "replace"))
+
+    async def _on_packet(self, eio_sid: str, text: bytes) -> None:
+        match read_packet(text):
+            case ClientEvent(namespace, packet_id, inbound):
+                sid = self.manager.sid_from_eio_sid(eio_sid, namespace)
+                if sid is not None:
+                    task = asyncio.get_running_loop().create_task(self._answer(eio_sid, sid, packet_id, inbound))
+                    self._events.add(task)
+                    task.add_done_callback(self._events.discard)
+            case ClientConnect(namespace, auth):
+                await self._handle_connect(eio_sid, namespace, auth)  # type: ignore[no-untyped-call]
+            case ClientDisconnect(namespace):
+                await self._handle_disconnect(  # type: ignore[no-untyped-call]
+                    eio_sid, namespace, self.reason.CLIENT_DISCONNECT
+                )
+
+    async def _answer(self, eio_sid: str, sid: str, packet_id: int | None, inbound: Inbound) -> None:
+        try:
+            argument = await self._on_event(sid, inbound)
+        except asyncio.CancelledError:
+            return  # its client is gone
+        except Exception:  # noqa: BLE001 -- the outermost edge: it is logged, and the client gets its answer
+            _log.exception("an event could not be answered")
+            argument = _INTERNAL
+        if packet_id is None or argument is None:
+            return
+        if (outbox := self.eio.outbox(eio_sid)) is not None:
+            outbox.put_nowait(ack_frame(packet_id, argument))
 
     async def _handle_eio_disconnect(self, eio_sid: str, reason: str) -> None:  # type: ignore[override]
         try:

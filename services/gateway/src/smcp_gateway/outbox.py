@@ -34,7 +34,7 @@ class Outbox(asyncio.Queue[Any]):
 
     @property
     def bytes(self) -> int:
-        """Bytes that wait (characters of text packets: close enough for a bound)."""
+        """Bytes that wait."""
         return self._bytes
 
     async def room(self) -> None:

@@ -1,10 +1,9 @@
-"""Socket.IO packets as the gateway reads and writes them.
+"""Socket.IO packets as the gateway reads and writes them: bytes in, bytes out.
 
 What a client sends is cut, not parsed: the door parses the one argument of an event, and the same bytes go on to the
 Computer unchanged (numbers of any size included). Nothing that a client can send makes reading raise:
 
-- an event becomes an `Inbound` under one internal name, so that a client cannot call the handlers of `connect` and
-  `disconnect`, and one that cannot be read still has the id under which its refusal is acknowledged;
+- an event that cannot be read still has the id under which its refusal is acknowledged;
 - binary events are refused at once, and their attachments ignored, so nothing is collected for them.
 
 An acknowledgement is written round JSON bytes that are there already.
@@ -17,14 +16,16 @@ from typing import Any, Final
 import orjson
 from socketio import packet as sio
 
-EVENT_NAME: Final = "event"
-"""Under which python-socketio dispatches every event of a client."""
+NAMESPACE: Final = "/smcp"
 
 ENVELOPE_BYTES: Final = 64
 """What a packet adds to the JSON of its argument, at most."""
 
-_HEAD: Final = re.compile(r"([0-6])(?:([0-9]{1,10})-)?(?:(/[^,?]*)(?:\?[^,]*)?,?)?([0-9]{1,100})?")
-_EVENT: Final = re.compile(r'\[\s*("(?:[^"\\\x00-\x1f]|\\.)*")\s*(,)?')
+UNREADABLE: Final = object()
+"""Stands for JSON that cannot be read."""
+
+_HEAD: Final = re.compile(rb"([0-6])(?:[0-9]{1,10}-)?(?:(/[^,?]*)(?:\?[^,]*)?,?)?([0-9]{1,100})?")
+_EVENT: Final = re.compile(rb'\[\s*"((?:[^"\\\x00-\x1f]|\\.){0,256}+)"\s*(,)?')
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,121 +39,116 @@ class Inbound:
     """Why it cannot be read at all."""
 
 
-class OrjsonModule:
-    """orjson with the signatures that python-socketio expects of a JSON module."""
-
-    @staticmethod
-    def dumps(value: Any, **_: Any) -> str:
-        return orjson.dumps(value).decode()
-
-    @staticmethod
-    def loads(text: str | bytes, **_: Any) -> Any:
-        return orjson.loads(text)
+@dataclass(frozen=True, slots=True)
+class ClientEvent:
+    namespace: str
+    id: int | None
+    """None: nobody waits for an acknowledgement."""
+    inbound: Inbound
 
 
-class GatewayPacket(sio.Packet):
-    """The packet class of the gateway's server (`AsyncServer(serializer=…)`)."""
-
-    json = OrjsonModule  # type: ignore[assignment] # it is a module there
-
-    def __init__(
-        self,
-        packet_type: int = sio.EVENT,
-        data: Any = None,
-        namespace: str | None = None,
-        id: int | None = None,  # noqa: A002 -- python-socketio's name
-        binary: object = None,
-        encoded_packet: str | bytes | None = None,
-    ) -> None:
-        self.packet_type = packet_type
-        self.data = data
-        self.namespace = namespace
-        self.id = id
-        self.attachment_count = 0
-        self.attachments: list[bytes] = []
-        if encoded_packet is not None:
-            self.decode(encoded_packet)
-
-    def encode(self) -> str:
-        """The packet as text. The data of an ACK is a list of one `bytes`: the JSON of its argument."""
-        head = str(self.packet_type)
-        if self.namespace is not None and self.namespace != "/":
-            head = f"{head}{self.namespace},"
-        if self.id is not None:
-            head = f"{head}{self.id}"
-        match self.data:
-            case [bytes(body)] if self.packet_type == sio.ACK:
-                return f"{head}[{body.decode()}]"
-            case None:
-                return head
-            case data:
-                return head + self.json.dumps(data)
-
-    def decode(self, encoded_packet: str | bytes) -> int:
-        """Read a packet; what is none becomes an acknowledgement that nobody waits for."""
-        head = _HEAD.match(encoded_packet) if isinstance(encoded_packet, str) else None
-        if head is None or isinstance(encoded_packet, bytes):
-            self._ignored()
-            return 0
-        kind, _, self.namespace, packet_id = head.groups()
-        self.packet_type = int(kind)
-        self.id = int(packet_id) if packet_id else None
-        rest = encoded_packet[head.end() :]
-        match self.packet_type:
-            case sio.EVENT:
-                self.data = [EVENT_NAME, _inbound(rest)]
-            case sio.BINARY_EVENT:
-                self.packet_type = sio.EVENT
-                self.data = [EVENT_NAME, Inbound(_event_name(rest), None, "binary data is not part of the protocol")]
-            case sio.CONNECT:
-                self.data = _parsed(rest)
-            case sio.DISCONNECT:
-                self.data = None
-            case _:
-                self._ignored()
-        return 0
-
-    def _ignored(self) -> None:
-        self.packet_type = sio.ACK
-        self.id = None
-        self.data = []
+@dataclass(frozen=True, slots=True)
+class ClientConnect:
+    namespace: str
+    auth: Any
+    """What the client said about itself; `UNREADABLE` where it is no JSON."""
 
 
-def _inbound(text: str) -> Inbound:
-    head = _EVENT.match(text)
-    end = text.rstrip()
-    if head is None or not end.endswith("]"):
+@dataclass(frozen=True, slots=True)
+class ClientDisconnect:
+    namespace: str
+
+
+ClientPacket = ClientEvent | ClientConnect | ClientDisconnect
+
+
+class Frame:
+    """A text message of engine.io, ready to be written: what stands in an `Outbox` beside engine.io's own packets."""
+
+    __slots__ = ("wire",)
+
+    def __init__(self, wire: bytes) -> None:
+        self.wire = wire
+
+    @property
+    def data(self) -> bytes:
+        return self.wire
+
+    def encode(self, b64: bool = False) -> str:
+        """As engine.io wants it for a polling response."""
+        return self.wire.decode()
+
+
+def ack_frame(packet_id: int, argument: bytes) -> Frame:
+    """The acknowledgement of a request; `argument` is JSON."""
+    return Frame(b"".join((b"43/smcp,%d[" % packet_id, argument, b"]")))
+
+
+def event_frame(event: str, body: bytes) -> Frame:
+    """A notification; `body` is JSON."""
+    return Frame(b"".join((b'42/smcp,["', event.encode(), b'",', body, b"]")))
+
+
+def read_packet(text: bytes) -> ClientPacket | None:
+    """Read what a client sent; None: nothing that anybody waits for."""
+    head = _HEAD.match(text)
+    if head is None:
+        return None
+    kind = int(head[1])
+    raw = head[2]
+    namespace = "/" if raw is None else NAMESPACE if raw == b"/smcp" else raw.decode("utf-8", "replace")
+    match kind:
+        case sio.EVENT:
+            return ClientEvent(namespace, int(head[3]) if head[3] else None, _inbound(text, head.end()))
+        case sio.BINARY_EVENT:
+            fault = Inbound(_event_name(text, head.end()), None, "binary data is not part of the protocol")
+            return ClientEvent(namespace, int(head[3]) if head[3] else None, fault)
+        case sio.CONNECT:
+            return ClientConnect(namespace, _parsed(text[head.end() :]))
+        case sio.DISCONNECT:
+            return ClientDisconnect(namespace)
+        case _:
+            return None
+
+
+def _inbound(text: bytes, start: int) -> Inbound:
+    head = _EVENT.match(text, start)
+    end = len(text)
+    if text[-1:] != b"]":
+        end = len(text.rstrip())
+    if head is None or text[end - 1 : end] != b"]":
         return Inbound("", None, "the event is not a JSON array that begins with its name")
     name = _name(head[1])
-    rest = end[head.end() : -1]
-    if head[2] is None or not rest.strip():
-        return Inbound(name, None, None if head[2] is None and not rest.strip() else "the event is not a JSON array")
-    try:
-        return Inbound(name, rest.encode())
-    except UnicodeEncodeError:
-        return Inbound(name, None, "the event is not valid Unicode")
+    if name is None:
+        return Inbound("", None, "the event's name is not a string")
+    body = text[head.end() : end - 1]
+    if head[2] is None:
+        return Inbound(name, None, "the event is not a JSON array" if body.strip() else None)
+    if len(body) < SHORT and not body.strip():
+        return Inbound(name, None, "the event is not a JSON array")
+    return Inbound(name, body)
 
 
-def _event_name(text: str) -> str:
-    head = _EVENT.match(text)
-    return _name(head[1]) if head else ""
+SHORT: Final = 16
+"""A body that is longer than this is looked at by the door alone."""
 
 
-def _name(quoted: str) -> str:
-    if "\\" not in quoted:
-        return quoted[1:-1]
-    name = _parsed(quoted)
-    return name if isinstance(name, str) else ""
+def _event_name(text: bytes, start: int) -> str:
+    head = _EVENT.match(text, start)
+    return (_name(head[1]) or "") if head else ""
 
 
-def _parsed(text: str) -> Any:
+def _name(quoted: bytes) -> str | None:
+    if b"\\" not in quoted and quoted.isascii():
+        return quoted.decode()
+    name = _parsed(b'"%s"' % quoted)
+    return name if isinstance(name, str) else None
+
+
+def _parsed(text: bytes) -> Any:
     if not text:
         return None
     try:
         return orjson.loads(text)
-    except (orjson.JSONDecodeError, UnicodeEncodeError):
+    except orjson.JSONDecodeError:
         return UNREADABLE
-
-
-UNREADABLE: Final = object()
-"""Stands for JSON that cannot be read."""

@@ -14,9 +14,9 @@ from aiohttp import web
 from smcp_bus.dispatch import Door, failed
 from smcp_bus.dispatch_types import Answer
 from smcp_gateway.acks import ack_argument
-from smcp_gateway.engine import NAMESPACE, Server
+from smcp_gateway.engine import Server
 from smcp_gateway.handshake import read_greeting
-from smcp_gateway.packet import EVENT_NAME, Inbound
+from smcp_gateway.packet import NAMESPACE, Inbound, event_frame
 from smcp_gateway.session import Session, Sessions
 from smcp_proto import catalog
 from smcp_proto.catalog_row import Row, SizeClass
@@ -52,10 +52,13 @@ class SocketIoServer:
         self._gone = gone
         self._max_payload = max_payload
         self._draining = False
-        self._server = Server(max_message=max_payload + HEADROOM, outbox_limit=max_payload + WAITING_BYTES)
-        self._server.handle("connect", self._on_connect)
-        self._server.handle("disconnect", self._on_disconnect)
-        self._server.handle(EVENT_NAME, self._on_event)
+        self._server = Server(
+            self._on_connect,
+            self._on_disconnect,
+            self._on_event,
+            max_message=max_payload + HEADROOM,
+            outbox_limit=max_payload + WAITING_BYTES,
+        )
 
     def attach(self, app: web.Application) -> None:
         """Answer `/socket.io/` of `app`."""
@@ -67,8 +70,7 @@ class SocketIoServer:
 
     async def tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
         """Emit a notification to each of `sessions`; `body` is its JSON. Nobody is waited for."""
-        text = f'2{NAMESPACE},["{event}",{body.decode()}]'
-        await self._server.send_text([session.engine_id for session in sessions], text)
+        self._server.send_frame([session.engine_id for session in sessions], event_frame(event, body))
 
     async def hang_up(self, session: Session, why: str) -> None:
         """Close a client's connection; it comes back by itself if it wants."""

@@ -1,0 +1,131 @@
+"""One WebSocket of a client: engine.io's protocol on aiohttp, read and written without a task or timer per message."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from aiohttp import ClientConnectionResetError, WSMsgType, web
+from engineio import packet as engine_packet
+
+from smcp_gateway.outbox import Outbox
+from smcp_gateway.packet import Frame
+
+LINGER_S: Final = 5.0
+"""How long a connection that was closed may take to say its last words."""
+
+_CLOSE, _PONG, _MESSAGE, _UPGRADE = b"1", b"3", b"4", b"5"
+
+_log: Final = logging.getLogger("smcp_gateway.connection")
+
+
+class EngineSocket(Protocol):
+    """What is used of engine.io's socket."""
+
+    sid: str
+    queue: Outbox
+    connected: bool
+    upgrading: bool
+    upgraded: bool
+    closed: bool
+
+    def schedule_ping(self) -> None: ...
+
+    async def close(self, *, wait: bool, abort: bool, reason: str) -> None: ...
+
+
+class EngineServer(Protocol):
+    """What a connection needs of its server."""
+
+    max_http_buffer_size: int
+    ping_timeout: float
+    ping_interval: float
+    tcp: dict[str, asyncio.Transport]
+    reason: Any
+
+    async def message(self, sid: str, text: bytes) -> None:
+        """A Socket.IO packet came."""
+
+
+class Connection:
+    """What engine.io calls a WebSocket: made for a request, called once, ends with the connection."""
+
+    def __init__(self, handler: Callable[..., Awaitable[Any]], server: EngineServer) -> None:
+        self._engine: EngineSocket = handler.__self__  # type: ignore[attr-defined] # a method of engine.io's socket
+        self._server = server
+        self._socket = web.WebSocketResponse(
+            max_msg_size=server.max_http_buffer_size, decode_text=False, timeout=LINGER_S, compress=False
+        )
+
+    async def __call__(self, environ: dict[str, Any]) -> web.WebSocketResponse:
+        request: web.Request = environ["aiohttp.request"]
+        engine, sid = self._engine, self._engine.sid
+        await self._socket.prepare(request)
+        if engine.connected and not await self._upgrade():
+            await self._socket.close()
+            return self._socket
+        engine.connected = engine.upgraded = True
+        if request.transport is not None:
+            self._server.tcp[sid] = request.transport
+        writer = asyncio.get_running_loop().create_task(self._write())
+        try:
+            await self._read()
+        finally:
+            engine.queue.put_nowait(None)  # ends the writer
+            await writer
+            self._server.tcp.pop(sid, None)
+            await engine.close(wait=False, abort=True, reason=self._server.reason.TRANSPORT_CLOSE)
+        return self._socket
+
+    async def _upgrade(self) -> bool:
+        """A client that has polled so far moves here; False: it does not say what engine.io asks for."""
+        engine = self._engine
+        engine.upgrading = True  # polling requests get nothing more meanwhile
+        try:
+            async with asyncio.timeout(self._server.ping_interval + self._server.ping_timeout):
+                if await self._receive() != b"2probe":
+                    return False
+                await self._socket.send_str("3probe")
+                noop = engine_packet.Packet(engine_packet.NOOP)  # type: ignore[no-untyped-call]
+                engine.queue.put_nowait(noop)  # ends the polling request that waits
+                return await self._receive() == _UPGRADE
+        except (TimeoutError, ConnectionError):
+            return False
+        finally:
+            engine.upgrading = False
+
+    async def _receive(self) -> bytes | None:
+        """The next text message; None where the connection has ended. Binary ones are none of the protocol's."""
+        while True:
+            message = await self._socket.receive()
+            if message.type is WSMsgType.TEXT:
+                data: bytes = message.data
+                return data
+            if message.type is not WSMsgType.BINARY:
+                return None
+
+    async def _read(self) -> None:
+        engine = self._engine
+        while not engine.closed:
+            text = await self._receive()
+            if text is None:
+                return
+            match text[:1]:
+                case b"4":
+                    await self._server.message(engine.sid, text[1:])
+                case b"3":
+                    engine.schedule_ping()
+                case b"1":
+                    await engine.close(wait=False, abort=True, reason=self._server.reason.CLIENT_DISCONNECT)
+                case _:
+                    _log.debug("a packet that is not engine.io's was ignored")
+
+    async def _write(self) -> None:
+        outbox = self._engine.queue
+        try:
+            while (packet := await outbox.get()) is not None:
+                wire = packet.wire if isinstance(packet, Frame) else packet.encode().encode()
+                await self._socket.send_frame(wire, WSMsgType.TEXT)
+        except (ClientConnectionResetError, ConnectionError):
+            _log.debug("a connection ended while it was written to")
+        await self._socket.close()
