@@ -58,6 +58,7 @@ lint: setup  ## Check style, formatting, the import rules, and that no address o
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/check_addresses.py
+	@$(BIN)/uv pip check --quiet --python $(BIN)/python || { echo "requirements.lock does not hold what the packages need: make lock" >&2; exit 1; }
 
 .PHONY: format
 format: setup  ## Format, and repair what ruff can repair
