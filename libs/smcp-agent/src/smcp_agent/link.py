@@ -110,8 +110,10 @@ class Link:
             since = asyncio.get_running_loop().time()
             await connection.lost.wait()
             self._set(None)
-            self._listener.on_lost(connection.reason)
-            await connection.close()
+            try:
+                self._listener.on_lost(connection.reason)
+            finally:
+                await connection.close()
             if asyncio.get_running_loop().time() - since > STABLE_S:
                 attempt = 0
             attempt = await self._come_back(attempt)

@@ -22,9 +22,9 @@ def print_json(value: Any) -> None:
 
 
 def print_sessions(sessions: Sequence[SessionInfo]) -> None:
-    table = Table("Name", "Role", "Version")
+    table = Table("Name", "Role")
     for session in sorted(sessions, key=lambda each: (each.role != "computer", each.name or "")):
-        table.add_row(escape(session.name or ""), session.role or "", escape(session.a2c_version or ""))
+        table.add_row(escape(session.name or ""), session.role or "")
     Console().print(table)
 
 

@@ -1,0 +1,112 @@
+import asyncio
+from typing import Any
+
+import pytest
+
+from smcp_agent import ConnectionLost, JoinRefused, SmcpAgent, Unavailable
+from smcp_agent.errors import BadReply, NotAllowed, SmcpError
+from smcp_testing.fake_gateway import FakeGateway, fake_gateway
+from smcp_testing.waiting import eventually
+
+JsonObject = dict[str, Any]
+
+
+async def enter(gateway: FakeGateway) -> None:
+    async with SmcpAgent(gateway.url, office="office", name="bot"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("ack", "error"),
+    [
+        ([False, "full"], JoinRefused),
+        ([False, None], JoinRefused),
+        ({"code": 403, "message": "no", "details": {}}, NotAllowed),
+        ("yes", BadReply),
+        (None, BadReply),
+    ],
+)
+async def test_what_is_no_yes_ends_the_first_join_and_its_socket(ack: object, error: type[SmcpError]) -> None:
+    async with fake_gateway() as gateway:
+
+        async def answer(data: JsonObject) -> Any:
+            return ack
+
+        gateway.answers["server:join_office"] = answer
+        with pytest.raises(error):
+            await enter(gateway)
+        await eventually(lambda: gateway.sessions == [])
+
+
+async def test_an_ack_of_two_arguments_is_understood_too() -> None:
+    async with fake_gateway() as gateway:
+
+        async def answer(data: JsonObject) -> Any:
+            return True, None
+
+        gateway.answers["server:join_office"] = answer
+        await enter(gateway)
+
+
+async def test_a_connection_that_breaks_during_the_first_join_is_lost_and_nothing_has_run() -> None:
+    async with fake_gateway() as gateway:
+
+        async def answer(data: JsonObject) -> Any:
+            gateway.cut()
+
+        gateway.answers["server:join_office"] = answer
+        with pytest.raises(ConnectionLost) as caught:
+            await enter(gateway)
+        assert not caught.value.may_have_run
+
+
+async def test_a_room_that_cannot_be_listed_at_first_is_asked_for_again() -> None:
+    async with fake_gateway() as gateway:
+
+        async def answer(data: JsonObject) -> Any:
+            if len(gateway.seen("server:list_room")) < 3:
+                return {"code": 503, "message": "not now", "details": {}}
+            return {"sessions": [], "req_id": data["req_id"]}
+
+        gateway.answers["server:list_room"] = answer
+        await enter(gateway)
+        assert len(gateway.seen("server:list_room")) == 3
+
+
+async def test_a_room_that_cannot_be_listed_in_time_is_the_servers_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smcp_agent.office.FIRST_LIST_S", 0.3)
+    async with fake_gateway() as gateway:
+
+        async def answer(data: JsonObject) -> Any:
+            return {"code": 503, "message": "not now", "details": {}}
+
+        gateway.answers["server:list_room"] = answer
+        with pytest.raises(Unavailable, match="not now"):
+            await enter(gateway)
+        await eventually(lambda: gateway.sessions == [])
+
+
+async def test_entering_can_be_cancelled_and_leaves_no_socket() -> None:
+    async with fake_gateway() as gateway:
+        gateway.answers["server:join_office"] = gateway.never
+        entering = asyncio.create_task(enter(gateway))
+        await eventually(lambda: gateway.seen("server:join_office"))
+        entering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+        await eventually(lambda: gateway.sessions == [])
+
+
+async def test_a_defect_in_the_background_ends_the_agent_and_does_not_pass_unseen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async with fake_gateway() as gateway:
+        with pytest.raises(ExceptionGroup) as caught:
+            async with SmcpAgent(gateway.url, office="office", name="bot") as agent:
+                monkeypatch.setattr(agent._room, "on_lost", broken)
+                gateway.cut()
+                await eventually(lambda: agent._link.failed)
+        assert caught.group_contains(ZeroDivisionError)

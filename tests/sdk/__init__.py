@@ -1,0 +1,1 @@
+"""The Agent SDK against the real services."""

@@ -1,0 +1,113 @@
+"""The services on a real nats-server, so that each can be ended and begun again: the gateway as a process."""
+
+import json
+import re
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_computer.app import open_computer
+from smcp_computer.confirmation import Confirm
+from smcp_computer.settings import ComputerSettings
+from smcp_registry.app import open_registry
+from smcp_registry.settings import RegistrySettings
+from smcp_testing.mcp_servers.configs import stdio
+from smcp_testing.service_process import service_process
+from smcp_testing.waiting import eventually
+
+LEASE_S = 2.0
+START_S = 30.0
+OFFICE = "厨房"
+COMPUTER = "red.1"
+
+
+@dataclass(slots=True)
+class System:
+    """A registry runs for as long as the system does; gateways and the Computer come and go."""
+
+    nats_url: str
+    directory: Path
+    log: Path = field(init=False)
+    """Where the toolbox writes which tools ran."""
+    url: str = ""
+    _port: int = 0
+    _gateway: AsyncExitStack | None = None
+    _computer: AsyncExitStack | None = None
+
+    def __post_init__(self) -> None:
+        self.log = self.directory / "ran"
+
+    def ran(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+    async def start_gateway(self) -> None:
+        """As a process of its own, on the port of the last time if there was one."""
+        environment = {
+            "SMCP_NATS_URL": self.nats_url,
+            "SMCP_LEASE_S": str(LEASE_S),
+            "SMCP_GATEWAY_PORT": str(self._port),
+            "SMCP_LOG_FORMAT": "json",
+        }
+        command = Path(sys.executable).with_name("smcp-gateway")
+        async with AsyncExitStack() as stack:
+            gateway = await stack.enter_async_context(service_process(command, env=environment))
+            await eventually(lambda: bool(_url_in(gateway.output)), timeout=START_S, message="no gateway")
+            self.url = _url_in(gateway.output)
+            self._port = int(self.url.rpartition(":")[2])
+            self._gateway = stack.pop_all()
+
+    async def kill_gateway(self) -> None:
+        """kill -9."""
+        stack, self._gateway = self._gateway, None
+        if stack is not None:
+            await stack.aclose()
+
+    async def start_computer(self) -> None:
+        config = self.directory / "computer.json"
+        config.write_text(json.dumps({"servers": {"toolbox": stdio(log=self.log)}}))
+        settings = ComputerSettings(
+            nats_url=self.nats_url,
+            lease_s=LEASE_S,
+            drain_s=1,
+            config=config,
+            office=OFFICE,
+            name=COMPUTER,
+            confirm=Confirm.ALLOW,
+        )
+        async with AsyncExitStack() as stack:
+            bus = await stack.enter_async_context(self.bus("computer"))
+            computer = await stack.enter_async_context(open_computer(settings, bus))
+            await computer.wait_ready()
+            self._computer = stack.pop_all()
+
+    async def stop_computer(self) -> None:
+        stack, self._computer = self._computer, None
+        if stack is not None:
+            await stack.aclose()
+
+    @asynccontextmanager
+    async def bus(self, name: str) -> AsyncIterator[NatsBus]:
+        async with open_bus(BusConfig(url=self.nats_url, credentials=None, name=name)) as bus:
+            yield bus
+
+
+@asynccontextmanager
+async def open_system(nats_url: str, directory: Path) -> AsyncIterator[System]:
+    system = System(nats_url, directory)
+    settings = RegistrySettings(nats_url=nats_url, lease_s=LEASE_S)
+    async with system.bus("registry") as bus, open_registry(settings, bus):
+        try:
+            await system.start_gateway()
+            await system.start_computer()
+            yield system
+        finally:
+            await system.stop_computer()
+            await system.kill_gateway()
+
+
+def _url_in(output: Sequence[str]) -> str:
+    found = re.search(r"http://[^\s/]+:\d+", "\n".join(output))
+    return found[0] if found else ""

@@ -1,0 +1,148 @@
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from smcp_agent import (
+    ComputerEntered,
+    ComputerLeft,
+    Disconnected,
+    Event,
+    JoinRefused,
+    NotFound,
+    Reconnected,
+    SmcpAgent,
+    TooLarge,
+    ToolsChanged,
+)
+from smcp_agent.errors import Malformed
+from smcp_testing.waiting import eventually
+from tests.sdk.system import COMPUTER, OFFICE, System, open_system
+
+PATIENCE_S = 20.0
+
+
+def agent_in(system: System, name: str = "bot") -> SmcpAgent:
+    return SmcpAgent(system.url, office=OFFICE, name=name)
+
+
+async def test_tools_are_listed_called_and_fail_as_results(nats_url: str, tmp_path: Path) -> None:
+    async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
+        assert agent.computers() == [COMPUTER]
+        assert {"echo", "add"} <= {tool.name for tool in await agent.tools(COMPUTER)}
+        assert {"echo", "add"} <= {tool["name"] for tool in await agent.anthropic_tools()}
+        assert (await agent.call_tool(COMPUTER, "echo", {"text": "你好"})).text == "你好"
+        assert (await agent.call_tool(COMPUTER, "add", {"a": 1, "b": 2})).structured_content == {"result": 3}
+        failed = await agent.call_tool(COMPUTER, "fail")
+        assert failed.is_error
+        assert failed.text
+        stopped = await agent.call_tool(COMPUTER, "sleep", {"seconds": 60}, timeout=1)
+        assert stopped.timed_out
+        with pytest.raises(NotFound):
+            await agent.call_tool("nobody", "echo", {"text": "x"})
+        assert (await agent.get_config(COMPUTER)).servers.keys() == {"toolbox"}
+        assert {(each.role, each.name) for each in await agent.list_room()} == {
+            ("agent", "bot"),
+            ("computer", COMPUTER),
+        }
+
+
+async def test_a_models_tool_call_goes_there_and_back(nats_url: str, tmp_path: Path) -> None:
+    async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
+        await agent.openai_tools()
+        call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 20, "b": 22}'}}
+        assert (await agent.run_openai_tool_call(call))["content"] == "42"
+        block = await agent.run_anthropic_tool_use({"id": "t1", "name": "fail", "input": {}})
+        assert block["is_error"] is True
+
+
+async def test_20_mb_arrive_and_40_mb_are_too_large_both_ways(nats_url: str, tmp_path: Path) -> None:
+    async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
+        big = await agent.call_tool(COMPUTER, "big", {"size": 20_000_000})
+        assert len(big.text) == 20_000_000
+        stream = agent.events()
+        with pytest.raises(TooLarge):
+            await agent.call_tool(COMPUTER, "big", {"size": 40_000_000})
+        with pytest.raises(TooLarge):
+            await agent.call_tool(COMPUTER, "echo", {"text": "x" * 40_000_000})
+        assert (await agent.call_tool(COMPUTER, "echo", {"text": "small"})).text == "small"
+        assert stream.waiting == 0
+
+
+async def test_a_req_id_runs_once_and_may_not_be_used_for_something_else(nats_url: str, tmp_path: Path) -> None:
+    async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
+        for _ in range(2):
+            assert (await agent.call_tool(COMPUTER, "append", {"mark": "x"}, req_id="r1")).text == "x"
+        with pytest.raises(Malformed):
+            await agent.call_tool(COMPUTER, "append", {"mark": "y"}, req_id="r1")
+        assert system.ran() == ["x"]
+
+
+async def test_a_cancelled_task_cancels_the_tool(nats_url: str, tmp_path: Path) -> None:
+    async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
+        call = asyncio.create_task(agent.call_tool(COMPUTER, "sleep", {"seconds": 60, "mark": "m"}))
+        await eventually(lambda: "sleep m" in system.ran(), timeout=PATIENCE_S)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await eventually(lambda: "cancelled m" in system.ran(), timeout=PATIENCE_S)
+
+
+async def test_a_changed_list_of_tools_and_a_computer_that_goes_and_comes_are_told(
+    nats_url: str, tmp_path: Path
+) -> None:
+    async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
+        await agent.tools(COMPUTER)
+        stream = agent.events()
+        async with asyncio.timeout(60):
+            await agent.call_tool(COMPUTER, "add_tool", {"name": "extra"})
+            changed = await anext(stream)
+            assert isinstance(changed, ToolsChanged)
+            assert "extra" in {tool.name for tool in changed.tools}
+            await system.stop_computer()
+            assert await anext(stream) == ComputerLeft(COMPUTER)
+            await system.start_computer()
+            assert await anext(stream) == ComputerEntered(COMPUTER)
+            assert isinstance(await anext(stream), ToolsChanged)
+
+
+async def test_a_second_agent_is_refused_and_the_place_is_free_as_soon_as_the_first_left(
+    nats_url: str, tmp_path: Path
+) -> None:
+    async with open_system(nats_url, tmp_path) as system:
+        async with agent_in(system):
+            with pytest.raises(JoinRefused):
+                async with agent_in(system, "other"):
+                    pytest.fail("two Agents in one office")
+        async with agent_in(system, "other") as other:
+            assert other.connected
+
+
+async def test_a_call_in_flight_survives_the_death_of_the_gateway_and_runs_once(nats_url: str, tmp_path: Path) -> None:
+    async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
+        stream = agent.events()
+        call = asyncio.create_task(agent.call_tool(COMPUTER, "sleep", {"seconds": 3, "mark": "m"}, timeout=60))
+        await eventually(lambda: "sleep m" in system.ran(), timeout=PATIENCE_S)
+        await system.kill_gateway()
+        await system.start_gateway()
+        async with asyncio.timeout(60):
+            result = await call
+        told: list[Event] = []
+        while not told or not isinstance(told[-1], Reconnected):
+            told.append(await anext(stream))
+        assert any(isinstance(event, Disconnected) for event in told)
+        assert result.text == "slept 3.0"
+        assert system.ran() == ["sleep m"]
+
+
+async def test_a_broken_socket_is_replaced_and_the_agent_gets_its_place_back(nats_url: str, tmp_path: Path) -> None:
+    async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
+        stream = agent.events()
+        connection = agent._link.connection
+        assert connection is not None
+        connection._sio.eio.ws._response.connection.transport.abort()
+        async with asyncio.timeout(60):
+            while not isinstance(await anext(stream), Reconnected):
+                pass
+        assert agent.computers() == [COMPUTER]
+        assert (await agent.call_tool(COMPUTER, "echo", {"text": "x"})).text == "x"
