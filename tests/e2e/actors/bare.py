@@ -1,7 +1,7 @@
 """A member of an office through a bare python-socketio client: what anybody can write without our SDK."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 from uuid import uuid4
@@ -26,6 +26,15 @@ class Refused(Exception):
 
 
 Notice = tuple[str, Mapping[str, Any]]
+
+
+def comings_and_goings(notices: Iterable[Notice], name: str) -> list[str]:
+    """`enter` and `leave` of the member `name`, in the order of the notices."""
+    return [
+        event.removeprefix("notify:").removesuffix("_office")
+        for event, data in notices
+        if event in ("notify:enter_office", "notify:leave_office") and name in (data.get("computer"), data.get("agent"))
+    ]
 
 
 class BareMember:
@@ -127,12 +136,7 @@ class BareMember:
 
     def comings_and_goings(self, name: str) -> list[str]:
         """`enter` and `leave` of the member `name`, in the order in which they were told."""
-        return [
-            event.removeprefix("notify:").removesuffix("_office")
-            for event, data in self.notices
-            if event in ("notify:enter_office", "notify:leave_office")
-            and name in (data.get("computer"), data.get("agent"))
-        ]
+        return comings_and_goings(self.notices, name)
 
     async def _on_event(self, event: str, data: Any = None) -> None:
         async with self._told:

@@ -67,7 +67,7 @@ class Process:
                 try:
                     async with session.get(self.ready_url) as answer:
                         last = f"{answer.status} {(await answer.text())[:500]}"
-                        if answer.status == 200:
+                        if answer.status == 200 and '"checks":{}' not in last:  # it has not begun to check
                             return
                 except (aiohttp.ClientError, TimeoutError) as error:
                     last = repr(error)
@@ -112,11 +112,12 @@ class Process:
         self._running().send_signal(signal.SIGCONT)
 
     def tail(self, lines: int = 40) -> str:
-        """The end of its log, without what MCP servers print."""
+        """The end of its log, without what MCP servers print and nats-server's small talk."""
         if not self.log.exists():
             return ""
         text = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join([line for line in text if '"smcp_computer.mcp.stderr"' not in line][-lines:])
+        told = [line for line in text if '"smcp_computer.mcp.stderr"' not in line and "[INF]" not in line]
+        return "\n".join(told[-lines:])
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._child is None or self._child.poll() is not None:

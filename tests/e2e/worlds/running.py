@@ -15,16 +15,17 @@ async def running(world: World) -> AsyncIterator[None]:
     Raises:
         AssertionError: a part did not become ready, did not end with 0, or left processes behind.
     """
-    with world.telling():
-        try:
+    try:
+        with world.telling():
             await _start(world)
             yield
-        except BaseException:
-            for part in world.parts:
-                if part.running:
-                    part.resume()
-                    await part.kill()
-            raise
+    except BaseException:
+        for part in reversed(world.parts):
+            if part.running:
+                part.resume()
+                await part.kill()
+        raise
+    with world.telling():
         wrong = [said for part in reversed(world.parts) if (said := await _stopped(part))]
         await eventually(lambda: not strays(world.mark), message=f"{world.name}: processes stay behind")
         assert not wrong, wrong

@@ -1,0 +1,86 @@
+"""Calls that go on while something is hurt, and what became of each."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from tests.e2e.actors.agents import Agent
+from tests.e2e.actors.bare import FlatError
+from tests.e2e.worlds.world import ComputerHost
+
+_PAUSE_S = 0.05
+_TIMEOUT_S = 20
+
+
+@dataclass
+class Call:
+    """One call of `append`, and its end (monotonic seconds)."""
+
+    mark: str
+    started: float
+    ended: float = 0.0
+    error: FlatError | None = None
+
+
+@dataclass
+class Traffic:
+    """Calls one after another to one Computer, each with a mark of its own."""
+
+    agent: Agent
+    host: ComputerHost
+    calls: list[Call] = field(default_factory=list)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self) -> None:
+        while not self.stopping.is_set():
+            call = Call(uuid4().hex, time.monotonic())
+            self.calls.append(call)
+            try:
+                await self.agent.call(self.host.name, "append", {"mark": call.mark}, timeout=_TIMEOUT_S)
+            except FlatError as error:
+                call.error = error
+            call.ended = time.monotonic()
+            try:
+                await asyncio.wait_for(self.stopping.wait(), _PAUSE_S)
+            except TimeoutError:
+                continue
+
+    @property
+    def errors(self) -> list[FlatError]:
+        return [call.error for call in self.calls if call.error is not None]
+
+    def check(self) -> None:
+        """Nothing ran twice, what was answered ran, and what is said not to have run did not.
+
+        Raises:
+            AssertionError: otherwise.
+        """
+        ran = Counter(self.host.ran.read_text(encoding="utf-8").split() if self.host.ran.exists() else [])
+        for call in self.calls:
+            times = ran[call.mark]
+            assert times <= 1, f"{call} ran {times} times"
+            if call.error is None:
+                assert times == 1, f"{call} was answered, and did not run"
+            elif not call.error.details.get("may_have_run"):
+                assert times == 0, f"{call} is said not to have run"
+
+
+@asynccontextmanager
+async def traffic(agent: Agent, *hosts: ComputerHost) -> AsyncIterator[list[Traffic]]:
+    """Calls to each of `hosts` while the block runs; afterwards all of them have ended, and are checked."""
+    streams = [Traffic(agent, host) for host in hosts]
+    async with asyncio.TaskGroup() as group:
+        for stream in streams:
+            group.create_task(stream.run())
+        try:
+            yield streams
+        finally:
+            for stream in streams:
+                stream.stopping.set()
+    for stream in streams:
+        assert stream.calls
+        stream.check()

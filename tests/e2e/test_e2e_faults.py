@@ -1,0 +1,31 @@
+"""Parts that die, stand still and come back; each in a world of its own, where every part is a process."""
+
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.scenarios import faults
+from tests.e2e.worlds.processes import open_processes
+from tests.e2e.worlds.world import World
+
+LEASE_S = float(os.environ.get("WORLD_LEASE_S", "2"))
+
+FAULTS: list[Callable[[World], Awaitable[None]]] = [
+    faults.a_computer_is_killed,
+    faults.a_computer_stands_still_past_its_lease,
+    faults.a_gateway_is_killed,
+    faults.a_gateway_stands_still_past_its_lease,
+    faults.a_registry_is_killed,
+    faults.a_registry_stands_still_past_a_lease,
+    faults.nats_is_killed_for_longer_than_a_lease,
+    faults.nats_stands_still_for_longer_than_a_lease,
+]
+
+
+@pytest.mark.timeout(180 + 10 * LEASE_S)
+@pytest.mark.parametrize("scenario", FAULTS, ids=lambda scenario: scenario.__name__)
+async def test_fault(scenario: Callable[[World], Awaitable[None]], tmp_path: Path) -> None:
+    async with open_processes(tmp_path, lease_s=LEASE_S) as world:
+        await scenario(world)
