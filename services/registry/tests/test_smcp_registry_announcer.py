@@ -126,7 +126,7 @@ async def test_announcing_goes_on_after_nats_was_away(nats_server: NatsServer) -
         assert observer.of("before") == ["enter_office"]
 
 
-async def test_a_thousand_changes_are_told_in_the_order_of_the_log(nats_url: str) -> None:
+async def test_five_hundred_changes_are_told_in_the_order_of_the_log(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus, registry(nats_url), registry(nats_url):
         observer = await observe(bus, "lab")
         members = (await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)).members
@@ -137,7 +137,7 @@ async def test_a_thousand_changes_are_told_in_the_order_of_the_log(nats_url: str
                 name = f"pc{number}"
                 await write_member(members, record_key("lab", "computer", name), entered(name), last=0)
 
-        await asyncio.gather(*map(write, range(1000)))
-        await eventually(lambda: len(observer.told) == 1000, timeout=20)
+        await asyncio.gather(*map(write, range(500)))
+        await eventually(lambda: len(observer.told) == 500, timeout=30)
         epochs = [told.epoch for told in observer.told]
         assert epochs == sorted(epochs)

@@ -29,7 +29,6 @@ _log = logging.getLogger("smcp_registry.announcer")
 CONSUMER: Final = "announcer"
 ACK_WAIT_S: Final = 2.0
 FETCH_S: Final = 2.0
-ACKED_S: Final = 1.0
 
 
 class Announcer:
@@ -99,12 +98,9 @@ class Announcer:
     async def _announce(self, message: Msg) -> None:
         revision = message.metadata.sequence.stream
         await self._publish(message, revision)
-        # The acknowledgement goes over the same connection after the notifications, so the server has them when it has
-        # this; its answer says that it has.
-        try:
-            await message.ack_sync(timeout=ACKED_S)
-        except TimeoutError:
-            _log.warning("revision %d was announced, but not acknowledged: it will be told again", revision)
+        # It goes over the same connection after the notifications, so the server has them when it has this. Whether it
+        # arrived is not waited for: where it did not, the record is told again, with the epoch that it had.
+        await message.ack()
 
     async def _publish(self, message: Msg, revision: int) -> None:
         if not message.data:

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 import orjson
+
 from smcp_bus import subjects
 from smcp_bus.bus import Bus, Incoming, Reply
 from smcp_bus.headers import EPOCH
