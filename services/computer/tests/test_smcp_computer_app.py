@@ -69,12 +69,12 @@ async def registry(url: str, **settings: Any) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def computer(
-    url: str, *, name: str = NAME, joined: bool = True, lease_s: float = 10.0, **servers: dict[str, Any]
+    url: str, servers: dict[str, Any] | None = None, *, joined: bool = True, lease_s: float = 10.0
 ) -> AsyncIterator[Computer]:
     settings = ComputerSettings(
-        nats_url=url, config=Path("unused"), office=OFFICE, name=name, drain_s=5.0, lease_s=lease_s
+        nats_url=url, config=Path("unused"), office=OFFICE, name=NAME, drain_s=5.0, lease_s=lease_s
     )
-    config = parse_config(json.dumps({"servers": servers}))
+    config = parse_config(json.dumps({"servers": servers or {}}))
     async with (
         open_bus(BusConfig(url=url)) as bus,
         open_computer(settings, bus, config=config, environ={}) as opened,
@@ -89,7 +89,7 @@ async def world(url: str, **servers: dict[str, Any]) -> AsyncIterator[World]:
     async with registry(url), open_bus(BusConfig(url=url)) as agent:
         listening = None
         try:
-            async with computer(url, **servers) as opened:
+            async with computer(url, servers) as opened:
                 here = World(opened, agent)
                 listening = await agent.listen(subjects.notify_all(OFFICE), here.hear)
                 yield here
@@ -290,7 +290,7 @@ async def test_a_gated_owner_runs_nothing_and_says_so(nats_url: str) -> None:
 
 async def test_the_place_is_confirmed_after_nats_was_away(nats_server: NatsServer) -> None:
     url = nats_server.url
-    async with registry(url), computer(url, lease_s=2.0, box=configs.stdio()) as here:
+    async with registry(url), computer(url, {"box": configs.stdio()}, lease_s=2.0) as here:
         await nats_server.stop()
         await eventually(lambda: here.membership.problem is not None, timeout=10)
         here.announcer.changed("update_tool_list")
@@ -310,7 +310,7 @@ async def test_it_joins_as_soon_as_there_is_a_registry(nats_url: str) -> None:
 async def test_leaving_waits_for_the_calls_that_run(nats_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with registry(nats_url), open_bus(BusConfig(url=nats_url)) as agent:
-        async with computer(nats_url, box=configs.stdio(log=log)) as opened:
+        async with computer(nats_url, {"box": configs.stdio(log=log)}) as opened:
             here = World(opened, agent)
             running = asyncio.create_task(here.call("sleep", seconds=1))
             await eventually(log.exists)

@@ -64,11 +64,14 @@ async def stdio_transport(
                 yield read_stream, write_stream
             finally:
                 with anyio.CancelScope(shield=True):
+                    by_itself = pipes.ended
                     await read_stream.aclose()
                     await write_stream.aclose()
                     with anyio.move_on_after(FLUSH_S):
                         await flushed.wait()
                     await process.stop()
+                if by_itself:
+                    pipes.log_end()
                 tasks.cancel_scope.cancel()
     finally:
         process.kill()
@@ -86,6 +89,8 @@ class _Pipes:
         self._errors = errors
         self._max_message = max_message
         self._last_words: deque[str] = deque(maxlen=LAST_WORDS)
+        self.ended = False
+        """The server closed its output, or ended."""
 
     async def read(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         """Messages from the server, until its output ends."""
@@ -101,6 +106,7 @@ class _Pipes:
         except (UnicodeDecodeError, OverflowError, OSError) as error:
             _log.warning("MCP server %r: its output cannot be read: %s", self._server, error)
         finally:
+            self.ended = True
             # a server that is busy writing does not see that its input closed, so its output is read to the end
             with suppress(OSError):
                 while await self._process.stdout.read(READ_LIMIT):
@@ -141,10 +147,14 @@ class _Pipes:
     async def watch_exit(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         """End the session when the process has ended, also where a child of it keeps its pipes open."""
         await self._process.wait_exited()
+        self.ended = True
         self._process.kill()
         await asyncio.sleep(0.25)  # for `read` to hand over what is in the pipe
         to_session.close()
-        _log.info(
+
+    def log_end(self) -> None:
+        """How it ended, for the user of this host."""
+        _log.warning(
             "MCP server %r: its process ended with status %s; it said last: %s",
             self._server,
             self._process.status,
