@@ -149,7 +149,11 @@ async def open_gateway(settings: GatewaySettings, bus: GatewayBus) -> AsyncItera
             tasks.start(lease.run(), name="lease")
             tasks.start(transport.sweep(), name="ping sweep")
             async with _listening(settings, transport, readiness) as (host, port, stop_listening):
-                yield Gateway(host, port, process, sessions, offices, calls, readiness)
+                try:
+                    yield Gateway(host, port, process, sessions, offices, calls, readiness)
+                except BaseException:
+                    errands.close()  # an error, not a stop: the lease says the rest
+                    raise
                 readiness.drain()
                 await stop_listening()
                 await transport.drain(within=settings.drain_s)

@@ -24,22 +24,30 @@ class Errands:
     def __init__(self, start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
         self._start = start
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     def once(self, what: str, errand: Errand) -> None:
         """Try it; a failure is logged."""
-        self._run(self._once(what, errand))
+        if not self._closed:
+            self._run(self._once(what, errand))
 
     def until_done(self, what: str, errand: Errand) -> None:
         """Try it until it works."""
-        self._run(self._until_done(what, errand))
+        if not self._closed:
+            self._run(self._until_done(what, errand))
 
     async def settle(self, *, within: float) -> None:
         """Wait for what is under way, at most so long (seconds); the rest is given up."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=within)
+        self.close()
+
+    def close(self) -> None:
+        """Give up what is under way, and take nothing more: the process ends."""
+        self._closed = True
         for task in list(self._tasks):
             task.cancel()
 

@@ -1,0 +1,132 @@
+"""Clients that do not read, that vanish, that are many: nobody else notices, and nothing is left."""
+
+import asyncio
+import socket
+from typing import Any
+
+import aiohttp
+
+from smcp_bus.bus import Incoming, Reply
+from smcp_testing.gateway_world import connected, gateway_world, reply
+from smcp_testing.waiting import eventually
+
+OFFICE = "office"
+LIMIT = 1024 * 1024
+
+
+async def deaf_member(url: str, name: str) -> socket.socket:
+    """A member of the office on a raw WebSocket that reads nothing any more."""
+    host, port = url.removeprefix("http://").split(":")
+    raw = socket.socket()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    raw.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(raw, (host, int(port)))
+    await loop.sock_sendall(
+        raw,
+        b"GET /socket.io/?EIO=4&transport=websocket HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n"
+        b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n",
+    )
+
+    async def heard(needle: bytes) -> None:
+        seen = b""
+        async with asyncio.timeout(10):
+            while needle not in seen:
+                seen += await loop.sock_recv(raw, 4096)
+
+    def frame(text: str) -> bytes:
+        data = text.encode()
+        size = bytes([0x80 | len(data)]) if len(data) < 126 else bytes([0x80 | 126]) + len(data).to_bytes(2, "big")
+        return b"\x81" + size + bytes(4) + data
+
+    await heard(b"pingInterval")
+    await loop.sock_sendall(raw, frame("40/smcp,"))
+    await heard(b"40/smcp")
+    join = f'42/smcp,1["server:join_office",{{"role":"computer","name":"{name}","office_id":"{OFFICE}"}}]'
+    await loop.sock_sendall(raw, frame(join))
+    await heard(b"43/smcp,1[[true,null]]")
+    return raw
+
+
+async def test_a_client_that_does_not_read_is_cut_off_and_its_mates_go_on(nats_url: str) -> None:
+    async with gateway_world(nats_url, max_payload=LIMIT) as world, connected(world.url) as box:
+        await box.join("computer", "box", OFFICE)
+        raw = await deaf_member(world.url, "deaf")
+        sessions = world.gateways[0].sessions
+        assert len(sessions) == 2
+        big = {"computer": "box", "more": "x" * 60_000}
+        for _ in range(400):
+            assert await box.call("server:update_config", big) is None
+            if len(sessions) == 1:
+                break
+        await eventually(lambda: len(sessions) == 1, timeout=10)
+        await eventually(lambda: box.told("notify:leave_office"), timeout=10)
+        raw.close()
+
+
+async def test_nothing_is_left_of_connections_that_join_call_and_vanish(nats_url: str) -> None:
+    async def hang(verb: str, _: Incoming) -> Reply:
+        if verb == "tool_call":
+            await asyncio.Event().wait()
+        return reply({"unknown": []})
+
+    async with gateway_world(nats_url) as world, world.computer(OFFICE, "box", hang):
+        gateway = world.gateways[0]
+        before = len(asyncio.all_tasks())
+
+        async def vanish(number: int) -> None:
+            async with aiohttp.ClientSession() as http:
+                async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as ws:
+                    office = OFFICE if number % 3 else f"office-{number}"
+                    await ws.send_str("40/smcp,")
+                    await ws.send_str(
+                        f'42/smcp,1["server:join_office",{{"role":"agent","name":"a{number}","office_id":"{office}"}}]'
+                    )
+                    while b"43/smcp,1" not in (await ws.receive(timeout=20)).data.encode():
+                        pass
+                    await ws.send_str(
+                        f'42/smcp,2["client:tool_call",{{"agent":"a{number}","req_id":"{number}","computer":"box",'
+                        '"tool_name":"t","params":{},"timeout":60}]'
+                    )
+                    if number % 2:
+                        assert ws._response.connection is not None
+                        ws._response.connection.transport.abort()  # type: ignore[union-attr]
+
+        for start in range(0, 120, 20):
+            await asyncio.gather(*(vanish(number) for number in range(start, start + 20)))
+        await eventually(lambda: len(gateway.sessions) == 0)
+        await eventually(lambda: len(gateway.calls) == 0)
+        await eventually(lambda: len(gateway.offices) == 0, timeout=15)
+        await eventually(lambda: world.buses[0].stats().pending == 0)
+        await eventually(lambda: len(asyncio.all_tasks()) <= before + 130, timeout=15)
+
+
+async def test_a_draining_gateway_lets_calls_end_and_sends_everybody_away(nats_url: str) -> None:
+    running, released = asyncio.Event(), asyncio.Event()
+
+    async def serve(verb: str, _: Incoming) -> Reply:
+        if verb == "tool_call":
+            running.set()
+            await released.wait()
+        return reply({"done": True, "unknown": []})
+
+    async with gateway_world(nats_url) as staying, staying.computer(OFFICE, "box", serve):
+        payload = {"agent": "anna", "req_id": "1", "computer": "box", "tool_name": "t", "params": {}, "timeout": 60}
+        waiting: asyncio.Task[Any] | None = None
+        async with connected(staying.url) as idle:
+            leaving = gateway_world(nats_url, registry=False, drain_s=10)
+            world = await leaving.__aenter__()
+            async with connected(world.url) as anna, connected(world.url) as quiet:
+                await anna.join("agent", "anna", OFFICE)
+                waiting = asyncio.create_task(anna.call("client:tool_call", payload))
+                await asyncio.wait_for(running.wait(), 5)
+                closing = asyncio.create_task(leaving.__aexit__(None, None, None))
+                await asyncio.wait_for(quiet.gone.wait(), 5)
+                answer = await anna.call("client:get_tools", {"agent": "anna", "req_id": "2", "computer": "box"})
+                assert answer["code"] == 503
+                assert not closing.done()
+                released.set()
+                assert (await waiting)["done"] is True
+                await asyncio.wait_for(anna.gone.wait(), 5)
+                await asyncio.wait_for(closing, 10)
+            assert idle.events == []

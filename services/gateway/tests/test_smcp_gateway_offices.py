@@ -1,0 +1,142 @@
+"""Who of an office's members here is told what, also in the moments round a join and after an outage."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+import pytest
+
+from smcp_bus import subjects
+from smcp_bus.bus import Incoming
+from smcp_bus.headers import EPOCH
+from smcp_bus.registry_contract import Claim
+from smcp_gateway.offices import Office
+from smcp_gateway.picture import MemberKey
+from smcp_gateway.session import Membership, Session
+
+CLAIM = Claim(session="s", credential="c", process="p", incarnation="i", identity="x")
+
+
+def heard(verb: str, payload: dict[str, Any], epoch: int | None = None) -> Incoming:
+    headers = {} if epoch is None else {EPOCH: str(epoch)}
+    return Incoming(subjects.notify("office", verb), orjson.dumps(payload), headers)
+
+
+def entered(name: str, revision: int, role: str = "computer") -> Incoming:
+    return heard("enter_office", {"office_id": "office", role: name}, 2 * revision + 1)
+
+
+def left(name: str, revision: int, role: str = "computer") -> Incoming:
+    return heard("leave_office", {"office_id": "office", role: name}, 2 * revision)
+
+
+class Told:
+    """An office whose members are told into a list."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str, Any]] = []
+        self.office = Office("office", self._tell)
+
+    async def _tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
+        payload = orjson.loads(body)
+        about = payload.get("computer") or payload.get("agent")
+        self.said += [(str(session.name), event.removeprefix("notify:"), about) for session in sessions]
+
+    async def member(self, name: str, revision: int, *, role: str = "computer", generation: int = 0) -> Session:
+        session = Session(name, name, role=role, name=name)  # type: ignore[arg-type]
+        self.office.expect(session)
+        await self.admit(session, revision, generation)
+        return session
+
+    async def admit(self, session: Session, revision: int, generation: int = 0) -> None:
+        session.membership = Membership("office", revision, CLAIM, generation)
+        await self.office.admit(session, session.membership)
+
+    def take(self) -> list[tuple[str, str, Any]]:
+        said, self.said = self.said, []
+        return said
+
+
+async def test_members_are_told_of_what_is_newer_than_their_join_and_not_of_themselves() -> None:
+    told = Told()
+    await told.member("a", 5)
+    await told.member("b", 7)
+    for notice in (entered("old", 3), entered("a", 5), entered("x", 6), entered("b", 7), left("x", 8)):
+        await told.office.hear(notice)
+    assert told.take() == [
+        ("a", "enter_office", "x"),
+        ("a", "enter_office", "b"),
+        ("a", "leave_office", "x"),
+        ("b", "leave_office", "x"),
+    ]
+
+
+async def test_what_is_heard_while_the_join_is_answered_is_not_lost() -> None:
+    told = Told()
+    session = Session("n", "n", role="agent", name="n")
+    told.office.expect(session)
+    for notice in (entered("before", 4), entered("after", 6), heard("update_config", {"computer": "after"})):
+        await told.office.hear(notice)
+    assert told.take() == []
+    await told.admit(session, 5)
+    assert told.take() == [("n", "enter_office", "after"), ("n", "update_config", "after")]
+
+
+async def test_who_does_not_become_a_member_is_told_nothing() -> None:
+    told = Told()
+    session = Session("n", "n", role="agent", name="n")
+    told.office.expect(session)
+    told.office.give_up(session)
+    await told.office.hear(entered("x", 6))
+    assert told.take() == []
+
+
+async def test_an_outage_is_told_as_its_difference_to_those_that_were_members() -> None:
+    told = Told()
+    await told.member("a", 1, role="agent")
+    told.office.picture.learn([("agent", "a"), ("computer", "stays"), ("computer", "goes")])
+    await told.member("late", 20, generation=1)
+    told.office.picture.ask()
+    members: list[MemberKey] = [
+        ("agent", "a"), ("computer", "stays"), ("computer", "comes"), ("computer", "late"),
+    ]  # fmt: skip
+    await told.office.compare(members, 1)
+    assert told.take() == [
+        ("a", "leave_office", "goes"),
+        ("a", "enter_office", "comes"),
+        ("a", "enter_office", "late"),
+        ("a", "update_config", "stays"),
+        ("a", "update_tool_list", "stays"),
+    ]
+    for notice in (left("goes", 10), entered("comes", 11), entered("late", 20), entered("new", 21)):
+        await told.office.hear(notice)
+    assert told.take() == [("a", "enter_office", "new"), ("late", "enter_office", "new")]
+
+
+async def test_who_joined_after_the_outage_is_still_told_of_what_the_list_knew_first() -> None:
+    told = Told()
+    await told.member("a", 1, role="agent")
+    told.office.picture.learn([("agent", "a")])
+    await told.member("late", 20, generation=1)
+    told.office.picture.ask()
+    await told.office.compare([("agent", "a"), ("computer", "late"), ("computer", "newer")], 1)
+    told.take()
+    await told.office.hear(entered("newer", 21))
+    assert told.take() == [("late", "enter_office", "newer")]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Incoming(subjects.notify("office", "enter_office"), b"{"),
+        Incoming(subjects.notify("office", "enter_office"), b"[]"),
+        heard("enter_office", {"office_id": "office", "computer": "x"}),
+        heard("enter_office", {"office_id": "office"}, 3),
+        heard("no_such_thing", {}),
+    ],
+)
+async def test_a_notification_that_cannot_be_read_is_dropped(broken: Incoming) -> None:
+    told = Told()
+    await told.member("a", 1)
+    await told.office.hear(broken)
+    assert told.take() == []
