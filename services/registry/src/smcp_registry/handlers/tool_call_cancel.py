@@ -3,7 +3,7 @@
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch_types import Call
-from smcp_bus.tracing import trace_headers
+from smcp_bus.tracing import sending
 from smcp_proto.errors import NotAllowed
 from smcp_proto.schemas import AgentCallData
 from smcp_registry.membership import Membership, named
@@ -22,4 +22,6 @@ async def tool_call_cancel(request: AgentCallData, call: Call, *, bus: Bus, memb
         raise NotAllowed("an Agent cancels its own calls only", details={"field": "agent"})
     await membership.caller(call)
     body = AgentCallData(agent=request.agent, req_id=request.req_id).model_dump_json(exclude_unset=True).encode()
-    await bus.publish(subjects.notify(office, "tool_call_cancel"), body, headers=trace_headers())
+    subject = subjects.notify(office, "tool_call_cancel")
+    with sending(subject) as headers:
+        await bus.publish(subject, body, headers=headers)

@@ -5,7 +5,7 @@ from pydantic import BaseModel
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch_types import Call
-from smcp_bus.tracing import trace_headers
+from smcp_bus.tracing import sending
 from smcp_proto.catalog import verb_of
 from smcp_proto.errors import Malformed, NotAllowed
 from smcp_registry.membership import Membership, named
@@ -30,4 +30,6 @@ async def update(request: BaseModel, call: Call, *, bus: Bus, membership: Member
         raise NotAllowed("a Computer speaks for itself only", details={"field": "computer"})
     await membership.caller(call)
     body = request.model_dump_json(exclude_unset=True).encode()
-    await bus.publish(subjects.notify(office, verb_of(call.row.notifies)), body, headers=trace_headers())
+    subject = subjects.notify(office, verb_of(call.row.notifies))
+    with sending(subject) as headers:
+        await bus.publish(subject, body, headers=headers)
