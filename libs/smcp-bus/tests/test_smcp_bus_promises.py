@@ -233,7 +233,7 @@ async def test_requests_run_beside_each_other_up_to_the_limit_and_the_rest_in_or
 
         await two.server.serve("a", handler, limit=3)
         asked = [asyncio.create_task(two.asker.request("a", b"%d" % n, timeout=20)) for n in range(10)]
-        await eventually(lambda: two.server.stats().waiting == 7)
+        await eventually(lambda: two.server.stats().waiting == 7 and len(started) == 3)
         assert started == [b"0", b"1", b"2"]
         for _ in range(10):
             go.release()
