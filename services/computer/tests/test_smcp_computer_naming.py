@@ -82,6 +82,11 @@ def test_forbidden_by_original_name_or_by_alias() -> None:
     assert {"push", "send", "show"} <= names.forbidden.keys()
 
 
+def test_what_two_servers_forbid_does_not_depend_on_any_order() -> None:
+    offers = [Offer(server, ["x", "x."], {}, frozenset({"x", "x."})) for server in ("a", "a.")]
+    assert name_tools(offers) == name_tools(offers[::-1])
+
+
 def test_names_that_become_the_same_are_told_apart() -> None:
     names = name_tools([Offer("a", ["re.ad", "re ad"]), Offer("b", ["读"])])
     assert len(names.listed) == 3

@@ -15,7 +15,7 @@ from smcp_bus.dispatch import Door
 from smcp_bus.dispatch_types import Handler
 from smcp_bus.owner import OwnerGate
 from smcp_bus.registry_client import RegistryClient
-from smcp_bus.tracing import bus_spans
+from smcp_bus.tracing import bus_spans, office_of, trace_id_of
 from smcp_computer.announcing import TOOL_LIST, Announcer
 from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.config.inputs import InputResolver
@@ -127,7 +127,7 @@ async def open_computer(
         door = Door(
             handlers(calls, catalogue, in_flight, config, session=bus.process),
             tracing=bus_spans(),
-            observe=lambda call: bind_call(req_id=call.req_id, office=call.caller.office),
+            observe=lambda call: bind_call(req_id=call.req_id, office=office_of(call), trace_id=trace_id_of(call)),
         )
         tasks.start(gate.run(), name="gate")
         async with (

@@ -10,6 +10,7 @@ import typer
 from smcp_bus.credentials import BadCredentials, Credentials, load_credentials
 from smcp_bus.errors import BusError
 from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_bus.tracing import OWN_DECISION_KEY
 from smcp_computer.app import Computer, open_computer
 from smcp_computer.config.errors import ConfigError
 from smcp_computer.config.file import ComputerConfig, load_config
@@ -56,6 +57,7 @@ def serve(
         lambda: open_service(settings, configuration, credentials),
         check_config=check_config,
         trace_id_key=TRACE_ID_KEY,
+        own_decision_key=OWN_DECISION_KEY,
     )
 
 

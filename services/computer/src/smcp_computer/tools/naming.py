@@ -58,13 +58,14 @@ def name_tools(offers: Iterable[Offer]) -> Names:
     """Apply the rules to what all servers offer."""
     wanted: dict[ToolRef, str] = {}
     forbidden: dict[str, ToolRef] = {}
-    for offer in offers:
-        for tool in offer.tools:
+    for offer in sorted(offers, key=lambda offer: offer.server):
+        for tool in sorted(offer.tools):
             ref = ToolRef(offer.server, tool)
             alias = offer.aliases.get(tool)
             if tool in offer.forbidden or (alias is not None and alias in offer.forbidden):
-                for name in {tool, alias or tool}:
-                    forbidden[legal(name)] = forbidden[name] = forbidden[qualified(ref, name)] = ref
+                for name in (tool, alias or tool):
+                    for form in (name, legal(name), qualified(ref, name)):
+                        forbidden.setdefault(form, ref)
             else:
                 wanted[ref] = alias or tool
     listed = _assign(wanted)
