@@ -6,10 +6,9 @@ compared with that.
 
 from typing import Any
 
+from smcp_bus.dispatch_types import Caller
 from smcp_proto.catalog_row import Row
 from smcp_proto.errors import NotAllowed, NotInOffice
-
-from smcp_bus.dispatch_types import Caller
 
 JOIN = "server:join_office"
 LEAVE = "server:leave_office"

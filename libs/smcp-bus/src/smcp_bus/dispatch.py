@@ -12,9 +12,6 @@ from typing import Any, Final
 
 import orjson
 from pydantic import BaseModel, ValidationError
-from smcp_proto.catalog_row import Row, TimeClass
-from smcp_proto.errors import ErrorBody, Malformed, Unavailable
-from smcp_proto.validation import malformed
 
 from smcp_bus.authorize import authorize
 from smcp_bus.bus import NO_HEADERS, Headers
@@ -22,6 +19,9 @@ from smcp_bus.dispatch_types import Answer, Call, Caller, Handler, RawJson
 from smcp_bus.exception_table import error_body
 from smcp_bus.headers import REQ_ID
 from smcp_bus.tracing import Tracing, no_tracing, record_outcome
+from smcp_proto.catalog_row import Row, TimeClass
+from smcp_proto.errors import ErrorBody, Malformed, Unavailable
+from smcp_proto.validation import malformed
 
 SECONDS: Final[Mapping[TimeClass, float]] = {
     TimeClass.QUERY: 30.0,
@@ -63,23 +63,29 @@ class Door:
         *,
         deadline: float | None = None,
         headers: Headers = NO_HEADERS,
+        subject: str = "",
     ) -> Answer:
         """Answer one request.
 
         Args:
             body: the event's JSON: bytes as they came, or the object that a transport has parsed already.
             deadline: when the caller stops waiting, in loop time (seconds); None: what the row's class says.
+            subject: where it came in on the bus.
 
         Never raises but `asyncio.CancelledError`: every failure is an answer.
         """
         try:
             payload, raw = _parse(body)
-            request = _validate(row, payload)
         except Malformed as error:
             return failed(error.body())
+        request: BaseModel | Malformed
+        try:
+            request = _validate(row, payload)
+        except Malformed as error:
+            request = error  # refused behind the span and the log fields, like everything else
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + _seconds(row, request)
-        call = Call(row, caller, _req_id(payload, headers), deadline, payload, raw, headers)
+        call = Call(row, caller, _req_id(payload, headers), deadline, payload, raw, headers, subject)
         if self._observe is None:
             return await self._traced(call, request)
         with self._observe(call):
@@ -94,6 +100,8 @@ class Door:
             return answer
 
     async def _handle(self, call: Call, request: Any) -> Answer:
+        if isinstance(request, Malformed):
+            return failed(request.body())
         try:
             authorize(call.row, call.caller, request)
             handler = self._handlers.get(call.row.event, _not_available)

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
-from smcp_proto.catalog_row import Row
-from smcp_proto.ids import Role
 
 from smcp_bus.bus import Headers
+from smcp_proto.catalog_row import Row
+from smcp_proto.ids import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class Call:
     raw: bytes | None = None
     """The same as bytes, where it came as bytes."""
     headers: Headers = field(default_factory=dict)
+    subject: str = ""
+    """Where it came in on the bus; empty where it came from a client."""
 
 
 Handler = Callable[[Any, Call], Awaitable[BaseModel | RawJson | None]]

@@ -2,9 +2,8 @@
 
 import logging
 
-from smcp_proto.errors import ErrorBody, Internal, SmcpError, TimedOut, TooLarge, Unavailable
-
 from smcp_bus import errors as bus_errors
+from smcp_proto.errors import ErrorBody, Internal, SmcpError, TimedOut, TooLarge, Unavailable
 
 _log = logging.getLogger("smcp_bus.door")
 

@@ -7,8 +7,6 @@ name them: they are not in the catalog.
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
-from smcp_proto.catalog_row import Ack, Row, SizeClass, TimeClass
-from smcp_proto.ids import Role
 
 from smcp_bus.registry_contract import (
     AliveAnswer,
@@ -21,6 +19,8 @@ from smcp_bus.registry_contract import (
     LeaseRenewal,
     LeaseState,
 )
+from smcp_proto.catalog_row import Ack, Row, SizeClass, TimeClass
+from smcp_proto.ids import Role
 
 BOTH: Final[frozenset[Role]] = frozenset({"agent", "computer"})
 
@@ -42,6 +42,14 @@ class PendingAnswer(BaseModel):
     unknown: list[tuple[str, str]]
 
 
+SOURCE: Final = "registry_contract"
+
+
+def is_internal(row: Row) -> bool:
+    """Whether it is no event of the protocol."""
+    return row.source == SOURCE
+
+
 def _row(event: str, request: type[BaseModel], reply: type[BaseModel], size: SizeClass = SizeClass.SMALL) -> Row:
     return Row(
         event=event,
@@ -52,7 +60,7 @@ def _row(event: str, request: type[BaseModel], reply: type[BaseModel], size: Siz
         ack=Ack.REPLY,
         time_class=TimeClass.ROOM,
         size=size,
-        source="registry_contract",
+        source=SOURCE,
     )
 
 

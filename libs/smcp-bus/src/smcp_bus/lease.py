@@ -5,11 +5,10 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 
-from smcp_proto.errors import SmcpError
-
 from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal
+from smcp_proto.errors import SmcpError
 
 _log = logging.getLogger("smcp_bus.lease")
 

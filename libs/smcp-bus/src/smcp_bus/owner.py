@@ -10,10 +10,10 @@ import asyncio
 import logging
 
 import orjson
-from smcp_proto.errors import ErrorCode, Unavailable
 
 from smcp_bus.bus import Bus, Connection, Incoming, Reply, RequestHandler
 from smcp_bus.headers import ERROR, NOT_RUN
+from smcp_proto.errors import ErrorCode, Unavailable
 
 _log = logging.getLogger("smcp_bus.owner")
 

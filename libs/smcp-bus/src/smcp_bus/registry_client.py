@@ -6,13 +6,11 @@ while there is time: joins and leaves are idempotent by their claim.
 
 import asyncio
 import random
+import uuid
 from typing import Final, TypeVar
 
 import orjson
 from pydantic import BaseModel, ValidationError
-from smcp_proto.errors import ERRORS, ErrorBody, Internal, SmcpError, Unavailable
-from smcp_proto.ids import Role
-from smcp_proto.schemas import ListRoomRet
 
 from smcp_bus import subjects
 from smcp_bus.bus import NO_HEADERS, Bus, Headers, Reply
@@ -30,7 +28,10 @@ from smcp_bus.registry_contract import (
     LeaseState,
     Left,
 )
-from smcp_bus.tracing import trace_headers
+from smcp_bus.tracing import sending
+from smcp_proto.errors import ERRORS, ErrorBody, Internal, SmcpError, Unavailable
+from smcp_proto.ids import Role
+from smcp_proto.schemas import ListRoomRet
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -90,10 +91,13 @@ class RegistryClient:
         subject = subjects.server(office, role, name, "confirm")
         return await self._ask(subject, b"", Confirmed, headers, timeout=timeout)
 
-    async def find(self, office: str, role: Role, name: str, computer: str, *, timeout: float) -> Found:
+    async def find(
+        self, office: str, role: Role, name: str, computer: str, *, timeout: float, req_id: str = ""
+    ) -> Found:
         """Asked once after "no responder": is that Computer a member at all?"""
         body = FindComputer(computer=computer).model_dump_json().encode()
-        return await self._ask(subjects.server(office, role, name, "find"), body, Found, timeout=timeout)
+        subject = subjects.server(office, role, name, "find")
+        return await self._ask(subject, body, Found, _req_id_header(req_id), timeout=timeout)
 
     async def tell(self, office: str, role: Role, name: str, verb: str, body: bytes, *, req_id: str = "") -> None:
         """An event that becomes a notification: `update_*`, `tool_call_cancel`."""
@@ -120,10 +124,13 @@ class RegistryClient:
         return _read(model, (await self._send(subject, body, headers, timeout=timeout)).body)
 
     async def _send(self, subject: str, body: bytes, headers: Headers, *, timeout: float = ROOM_S) -> Reply:
+        with sending(subject) as carried:
+            return await self._try(subject, body, {**headers, **carried}, timeout=timeout)
+
+    async def _try(self, subject: str, body: bytes, headers: Headers, *, timeout: float) -> Reply:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         pause = FIRST_PAUSE_S
-        headers = {**headers, **trace_headers()}
         longest_try = min(TRY_S, timeout / 2)
         tried = False
         while True:
@@ -163,4 +170,5 @@ def _read(model: type[Model], body: bytes) -> Model:
 
 
 def _req_id_header(req_id: str) -> dict[str, str]:
-    return {REQ_ID: req_id} if req_id else {}
+    """What asks by itself, for no event of a client, gives its request an id of its own."""
+    return {REQ_ID: req_id or uuid.uuid4().hex}

@@ -24,6 +24,7 @@ from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+
 from smcp_proto.ids import Role
 from smcp_proto.names import Name
 from smcp_proto.schemas import SessionInfo

@@ -3,15 +3,14 @@
 import logging
 from collections.abc import Callable
 
-from smcp_proto import catalog
-from smcp_proto.catalog_row import Row
-from smcp_proto.errors import ErrorBody, ErrorCode
-
 from smcp_bus import internal_rows, subjects
 from smcp_bus.bus import Bus, Incoming, Reply, RequestHandler, Subscription
 from smcp_bus.dispatch import Door, failed
 from smcp_bus.dispatch_types import Answer, Caller
 from smcp_bus.headers import ERROR
+from smcp_proto import catalog
+from smcp_proto.catalog_row import Row
+from smcp_proto.errors import ErrorBody, ErrorCode
 
 _log = logging.getLogger("smcp_bus.serving")
 
@@ -49,7 +48,14 @@ def request_handler(door: Door, route: Route) -> RequestHandler:
         except ValueError:
             _log.warning("a request on a subject of no known form", extra={"subject": incoming.subject})
             return to_reply(failed(ErrorBody(code=ErrorCode.MALFORMED, message="no such event")))
-        answer = await door.dispatch(row, caller, incoming.body, deadline=incoming.deadline, headers=incoming.headers)
+        answer = await door.dispatch(
+            row,
+            caller,
+            incoming.body,
+            deadline=incoming.deadline,
+            headers=incoming.headers,
+            subject=incoming.subject,
+        )
         return to_reply(answer)
 
     return handle

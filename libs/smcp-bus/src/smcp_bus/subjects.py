@@ -109,6 +109,28 @@ def parse_host(subject: str) -> HostSubject:
     return HostSubject(CredentialName(decode_name(credential)), ProcessId(process), verb)
 
 
+def template(subject: str) -> str:
+    """The subject with placeholders for the names in it: few enough of them to group by, for traces."""
+    parts = subject.split(".")
+    if subject.startswith(f"{ROOT}.") and len(parts) > 4:
+        parts[2] = "{office}"
+        if parts[3] == "client":
+            parts[4] = "{computer}"
+        elif parts[3] == "server" and len(parts) > 5:
+            parts[5] = "{name}"
+    elif subject.startswith(f"{HOSTS}.") and len(parts) > 4:
+        parts[3:5] = ["{credential}", "{process}"]
+    return ".".join(parts)
+
+
+def queue(subject: str) -> str:
+    """The queue group that serves the subject; empty where there is none."""
+    parts = subject.split(".")
+    if subject.startswith(f"{ROOT}.") and len(parts) > 4:
+        return {"client": OWNER_QUEUE, "server": REGISTRY_QUEUE}.get(parts[3], "")
+    return REGISTRY_QUEUE if subject.startswith(f"{HOSTS}.") and parts[-1] in {"lease", "assert"} else ""
+
+
 def verb_of(subject: str) -> str:
     """The last token."""
     return subject.rpartition(".")[2]

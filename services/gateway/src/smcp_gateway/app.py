@@ -20,7 +20,7 @@ from smcp_bus.lease import LeaseKeeper
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_bus.serving import host_route, serve_door
-from smcp_bus.tracing import client_spans
+from smcp_bus.tracing import client_spans, office_of, trace_id_of
 from smcp_gateway.call_watch import CallWatch
 from smcp_gateway.calls import CallTable, PendingCall
 from smcp_gateway.doors import Doors
@@ -40,7 +40,6 @@ from smcp_gateway.session import Session, Sessions
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.socketio_server import SocketIoServer
 from smcp_proto.errors import SmcpError
-from smcp_proto.trace_ids import trace_id
 from smcp_service.failure import Failure
 from smcp_service.health import Readiness, health_routes
 from smcp_service.lifecycle import background
@@ -216,5 +215,4 @@ async def _listening(
 
 
 def _log_fields(call: Call) -> bind_call:
-    office, agent = call.caller.office or "", call.caller.name or ""
-    return bind_call(req_id=call.req_id, office=office, trace_id=trace_id(office, agent, call.req_id))
+    return bind_call(req_id=call.req_id, office=office_of(call), trace_id=trace_id_of(call))

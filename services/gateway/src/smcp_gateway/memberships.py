@@ -55,7 +55,7 @@ class Memberships:
             joined = await self._registry.join(office.name, request.role, request.name, claim, body, req_id=req_id)
             claimed = True
             if present is not None:
-                claim = await self._switch(session, present, request, claim, body)
+                claim = await self._switch(session, present, request, claim, body, req_id)
         except BaseException as error:
             office.give_up(session)
             session.joining = False
@@ -64,7 +64,8 @@ class Memberships:
             else:
                 await self._offices.release(office)
             raise
-        await self._admit(session, request, office, Membership(office.name, joined.revision, claim, generation))
+        membership = Membership(office.name, joined.revision, claim, generation)
+        await self._admit(session, request, office, membership, req_id)
 
     async def leave(self, session: Session, office_id: str, req_id: str) -> None:
         """End the membership of `session`.
@@ -111,25 +112,25 @@ class Memberships:
         if session.membership is not None:
             await self._forget(session, session.membership)
 
-    async def seed(self, office: Office, session: Session) -> None:
+    async def seed(self, office: Office, session: Session, req_id: str) -> None:
         """Learn who was in the office when the first member came, so that a comparison finds only what is new."""
         membership = session.membership
         if office.picture.known or membership is None or session.role is None or session.name is None:
             return
         room = await self._registry.room(
-            office.name, session.role, session.name, after=membership.revision, req_id=uuid.uuid4().hex
+            office.name, session.role, session.name, after=membership.revision, req_id=req_id
         )
         office.picture.learn((member.role, member.name) for member in room.sessions if member.role and member.name)
 
     async def _switch(
-        self, session: Session, old: Membership, request: EnterOfficeReq, claim: Claim, body: bytes
+        self, session: Session, old: Membership, request: EnterOfficeReq, claim: Claim, body: bytes, req_id: str
     ) -> Claim:
         """The new place is claimed, and nobody was told: give the old one up, then have the new one announced."""
-        await self.leave(session, old.office, "")
+        await self.leave(session, old.office, req_id)
         announced = claim.model_copy(update={"announce": True})
 
         async def announce() -> None:
-            await self._registry.join(request.office_id, request.role, request.name, announced, body)
+            await self._registry.join(request.office_id, request.role, request.name, announced, body, req_id=req_id)
 
         try:
             await announce()
@@ -137,7 +138,9 @@ class Memberships:
             self._errands.until_done("announcing a switch", announce)  # there is no way back to the old office
         return announced
 
-    async def _admit(self, session: Session, request: EnterOfficeReq, office: Office, membership: Membership) -> None:
+    async def _admit(
+        self, session: Session, request: EnterOfficeReq, office: Office, membership: Membership, req_id: str
+    ) -> None:
         session.joining = False
         session.role, session.name = request.role, request.name
         session.membership = membership
@@ -145,7 +148,7 @@ class Memberships:
         if session.closed:
             self.gone(session)
         elif not office.picture.known:
-            self._errands.once("learning who is in an office", lambda: self.seed(office, session))
+            self._errands.once("learning who is in an office", lambda: self.seed(office, session, req_id))
 
     async def _forget(self, session: Session, membership: Membership) -> None:
         if session.membership is not membership:

@@ -16,7 +16,7 @@ from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Door
 from smcp_bus.dispatch_types import Caller, Handler
 from smcp_bus.serving import host_route, registry_route, serve_door
-from smcp_bus.tracing import bus_spans
+from smcp_bus.tracing import bus_spans, office_of, trace_id_of
 from smcp_proto.catalog import CATALOG
 from smcp_proto.catalog_row import Row
 from smcp_registry.announcer import Announcer
@@ -106,7 +106,7 @@ async def open_registry(
     door = Door(
         handlers(bus, places, view, membership, leases),
         tracing=bus_spans(),
-        observe=lambda call: bind_call(req_id=call.req_id, office=call.caller.office),
+        observe=lambda call: bind_call(req_id=call.req_id, office=office_of(call), trace_id=trace_id_of(call)),
     )
     try:
         async with background() as tasks:

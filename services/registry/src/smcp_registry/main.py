@@ -9,6 +9,7 @@ import typer
 from smcp_bus.credentials import BadCredentials, Credentials, load_credentials
 from smcp_bus.errors import BusError
 from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_bus.tracing import OWN_DECISION_KEY
 from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_registry.app import Registry, open_registry
 from smcp_registry.settings import RegistrySettings
@@ -36,6 +37,7 @@ def serve(
         lambda: open_service(settings, credentials),
         check_config=check_config,
         trace_id_key=TRACE_ID_KEY,
+        own_decision_key=OWN_DECISION_KEY,
     )
 
 

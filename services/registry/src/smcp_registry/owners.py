@@ -10,6 +10,7 @@ from smcp_bus.bus import Bus
 from smcp_bus.errors import ConnectionLost, NoResponder, NotConnected, RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
+from smcp_bus.tracing import sending
 from smcp_proto.errors import Unavailable
 from smcp_registry.admission import Owner
 from smcp_registry.leases import Leases
@@ -50,7 +51,8 @@ class Owners:
         unheard = False
         while True:
             try:
-                reply = await self._bus.request(subject, question, timeout=self._patience_s)
+                with sending(subject) as headers:
+                    reply = await self._bus.request(subject, question, timeout=self._patience_s, headers=headers)
             except NoResponder:
                 if unheard and self._link.up_for() >= self._settle_s:
                     return Owner.GONE

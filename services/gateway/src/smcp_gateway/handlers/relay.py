@@ -18,7 +18,7 @@ from smcp_bus.dispatch_types import Call, RawJson
 from smcp_bus.errors import BusError, NoResponder, RequestTimedOut
 from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID
 from smcp_bus.registry_client import RegistryClient, to_error
-from smcp_bus.tracing import configured, send_span
+from smcp_bus.tracing import sending
 from smcp_gateway.call_watch import ask_from
 from smcp_gateway.calls import NOT_SENT, CallTable, PendingCall
 from smcp_proto.catalog_row import TimeClass
@@ -46,7 +46,6 @@ class Relay:
         self._calls = calls
         self._timed_out = timed_out
         self._move_s = move_s
-        self._traced = configured()
         self._loop = asyncio.get_running_loop()
 
     async def __call__(self, request: BaseModel, call: Call) -> RawJson:
@@ -70,15 +69,14 @@ class Relay:
         return await self._calls.run(pending, lambda: self._relay(pending, call))
 
     async def _relay(self, pending: PendingCall, call: Call) -> RawJson:
-        if not self._traced:
-            return await self._ask(pending, call, {})
-        with send_span(call.row.verb, pending.office, call.req_id) as headers:
-            return await self._ask(pending, call, headers)
-
-    async def _ask(self, pending: PendingCall, call: Call, headers: dict[str, str]) -> RawJson:
-        if "req_id" not in call.payload:
-            headers[REQ_ID] = call.req_id
         subject = subjects.client(pending.office, pending.computer, call.row.verb)
+        with sending(subject) as trace_headers:
+            headers = dict(trace_headers)
+            if "req_id" not in call.payload:
+                headers[REQ_ID] = call.req_id
+            return await self._ask(subject, headers, pending, call)
+
+    async def _ask(self, subject: str, headers: Headers, pending: PendingCall, call: Call) -> RawJson:
         body = call.raw if call.raw is not None else orjson.dumps(call.payload)
         try:
             reply = await self._send(subject, body, headers, pending, call.deadline)
@@ -112,7 +110,12 @@ class Relay:
         patience = min(began + RETRY_S, deadline)
         try:
             found = await self._registry.find(
-                pending.office, "agent", pending.agent, pending.computer, timeout=max(patience - began, 0.001)
+                pending.office,
+                "agent",
+                pending.agent,
+                pending.computer,
+                timeout=max(patience - began, 0.001),
+                req_id=pending.req_id,
             )
         except (SmcpError, BusError):
             raise _not_available() from None
