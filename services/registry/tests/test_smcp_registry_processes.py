@@ -98,7 +98,7 @@ async def join_all(members: list[MemberProcess], office: str, numbers: range) ->
 
     async def join(number: int) -> None:
         member = members[number % len(members)]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(40):
             while f"pc{number}" not in joined:
                 try:
                     await member.join(office, "computer", f"pc{number}", member.claim(f"s{number}"))
@@ -131,7 +131,7 @@ async def test_a_registry_that_is_paused_and_then_killed_holds_up_the_others_for
         # it has asked for the next record to announce, and will not tell it
         victim.signal(signal.SIGSTOP)
         try:
-            names = await join_all([member], "lab", range(5))
+            names = await join_all([member], "lab", range(3))
             await eventually(lambda: {told.name for told in observer.told} == names, timeout=3)
         finally:
             victim.signal(signal.SIGKILL)
