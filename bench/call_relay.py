@@ -140,7 +140,7 @@ def polls() -> Iterator[None]:
 
 
 def cpu(process: psutil.Process) -> float:
-    """Seconds on a CPU, over all threads; from the scheduler's own count where it is kept: cpu_times has 10 ms steps."""
+    """Seconds on a CPU, over all threads; the scheduler counts in ns where cpu_times has 10 ms steps."""
     threads = list(Path(f"/proc/{process.pid}/task").glob("*/schedstat"))
     if threads:
         return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9

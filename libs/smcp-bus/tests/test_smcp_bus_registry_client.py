@@ -128,3 +128,39 @@ async def test_a_lease_survives_registries_that_are_away(nats_server: NatsServer
             running = tasks.create_task(keeper.run())
             await again.wait()
             running.cancel()
+
+
+async def test_a_registry_that_stands_still_does_not_hold_up_a_question(nats_server: NatsServer) -> None:
+    asked: list[Incoming] = []
+    never = asyncio.Event()
+
+    async def registry(incoming: Incoming) -> Reply:
+        asked.append(incoming)
+        if len(asked) == 1:
+            await never.wait()
+        return Reply(Joined(revision=3).model_dump_json().encode())
+
+    async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
+        await answering(bus, registry)
+        assert (await join(bus)).revision == 3
+        assert len(asked) == 2
+        never.set()
+
+
+async def test_a_question_that_is_given_up_leaves_nothing_behind(nats_server: NatsServer) -> None:
+    arrived, never = asyncio.Event(), asyncio.Event()
+
+    async def registry(incoming: Incoming) -> Reply:
+        arrived.set()
+        await never.wait()
+        return Reply()
+
+    async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
+        await answering(bus, registry)
+        question = asyncio.create_task(join(bus))
+        await arrived.wait()
+        question.cancel()
+        await asyncio.wait({question})
+        assert question.cancelled()
+        assert bus.stats().pending == 0
+        never.set()

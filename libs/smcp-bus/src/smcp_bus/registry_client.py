@@ -1,7 +1,8 @@
 """How a process asks the registries: the same questions for gateways and native Computers.
 
 Every question is bounded. One that nobody answered (a registry that was just restarted, or is suspended) is asked again
-while there is time: joins and leaves are idempotent by their claim.
+while there is time, and the first answer counts: joins, leaves and renewals are idempotent by their claim, and a
+notification that comes twice says the same. Where the connection to NATS breaks, the `BusError` comes through.
 """
 
 import asyncio
@@ -37,8 +38,11 @@ Model = TypeVar("Model", bound=BaseModel)
 
 ROOM_S: Final = 10.0
 """How long a question to the registries takes at most, tries included (seconds)."""
-TRY_S: Final = 2.5
-"""How long one try waits: a suspended registry is one of several."""
+CONFIRM_S: Final = 2.5
+FIRST_HEDGE_S: Final = 0.3
+LONGEST_HEDGE_S: Final = 2.0
+"""After this long without an answer a question is asked again beside the first (seconds, doubling)."""
+MOST_AT_ONCE: Final = 5
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.5
 
@@ -85,7 +89,9 @@ class RegistryClient:
         body = orjson.dumps({"agent": name, "req_id": req_id, "office_id": office})
         return _read(ListRoomRet, await self.list_room(office, role, name, body, after=after))
 
-    async def confirm(self, office: str, role: Role, name: str, claim: Claim, *, timeout: float = TRY_S) -> Confirmed:
+    async def confirm(
+        self, office: str, role: Role, name: str, claim: Claim, *, timeout: float = CONFIRM_S
+    ) -> Confirmed:
         """Whether the registry's view still holds this very claim; works without quorum."""
         headers = {CLAIM: claim.model_dump_json(exclude_none=True)}
         subject = subjects.server(office, role, name, "confirm")
@@ -128,26 +134,39 @@ class RegistryClient:
             return await self._try(subject, body, {**headers, **carried}, timeout=timeout)
 
     async def _try(self, subject: str, body: bytes, headers: Headers, *, timeout: float) -> Reply:
+        """The first answer. A question that stays open is asked again beside it: its registry may be suspended."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        pause = FIRST_PAUSE_S
-        longest_try = min(TRY_S, timeout / 2)
+        pause, hedge = FIRST_PAUSE_S, FIRST_HEDGE_S
+        asked: set[asyncio.Task[Reply]] = set()
         tried = False
-        while True:
-            left = deadline - loop.time()
-            if left <= 0:
-                raise Unavailable("no registry answered", details={"may_have_run": tried})
-            try:
-                reply = await self._bus.request(subject, body, timeout=min(left, longest_try), headers=headers)
-            except NoResponder:
-                await asyncio.sleep(min(left, pause * random.uniform(0.5, 1.5)))  # noqa: S311 -- not a secret
-                pause = min(2 * pause, LONGEST_PAUSE_S)
-            except RequestTimedOut:
-                tried = True
-            else:
-                if ERROR in reply.headers:
-                    raise to_error(reply)
-                return reply
+        try:
+            while (left := deadline - loop.time()) > 0:
+                if len(asked) < MOST_AT_ONCE:
+                    asked.add(loop.create_task(self._bus.request(subject, body, timeout=left, headers=headers)))
+                ended, asked = await asyncio.wait(asked, timeout=min(left, hedge), return_when=asyncio.FIRST_COMPLETED)
+                hedge = min(2 * hedge, LONGEST_HEDGE_S)
+                for question in ended:
+                    try:
+                        reply = question.result()
+                    except NoResponder:
+                        await asyncio.sleep(min(left, pause * random.uniform(0.5, 1.5)))  # noqa: S311 -- not a secret
+                        pause = min(2 * pause, LONGEST_PAUSE_S)
+                    except RequestTimedOut:
+                        tried = True
+                    else:
+                        if ERROR in reply.headers:
+                            raise to_error(reply)
+                        return reply
+            raise Unavailable("no registry answered", details={"may_have_run": tried or bool(asked)})
+        finally:
+            await _let_go(asked)
+
+
+async def _let_go(asked: set[asyncio.Task[Reply]]) -> None:
+    for question in asked:
+        question.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
 
 
 def to_error(reply: Reply) -> SmcpError:
