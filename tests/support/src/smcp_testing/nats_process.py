@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -127,8 +128,12 @@ class NatsServer:
         await self.start()
 
     def pause(self) -> None:
-        """Stop it where it stands (SIGSTOP): connections stay open, nothing is answered."""
+        """Stop it where it stands (SIGSTOP): connections stay open, nothing is answered.
+
+        Returns when it stands: the signal alone leaves its threads time to answer once more.
+        """
         self._signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
