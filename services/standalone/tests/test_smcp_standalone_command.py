@@ -1,0 +1,167 @@
+"""The command `smcp`, as it is installed: what it prints, how it ends, what it refuses."""
+
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from smcp_agent import SmcpAgent
+from smcp_testing.service_process import ServiceProcess, service_process
+from smcp_testing.waiting import eventually
+
+SMCP = Path(sys.executable).parent / "smcp"
+TOOLBOX = {
+    "servers": {
+        "toolbox": {
+            "type": "stdio",
+            "server_parameters": {"command": sys.executable, "args": ["-m", "smcp_testing.mcp_servers.toolbox"]},
+        }
+    }
+}
+
+
+def smcp(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SMCP_")}
+    return subprocess.run(
+        [SMCP, *arguments], check=False, capture_output=True, text=True, timeout=60, env={**kept, **environment}
+    )
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "computer.json"
+    path.write_text(json.dumps(TOOLBOX))
+    return path
+
+
+@asynccontextmanager
+async def running(*arguments: str) -> AsyncIterator[tuple[ServiceProcess, str]]:
+    """`smcp up`, and the URL that it printed."""
+    async with service_process(SMCP, "up", "--port", "0", *arguments) as process:
+
+        def url() -> str:
+            found = re.search(r"Agents connect to +(\S+)", "\n".join(process.output))
+            return found[1] if found else ""
+
+        try:
+            yield process, await eventually(url, timeout=60, message="smcp up printed no URL")
+        except AssertionError as error:
+            error.add_note("\n".join([*process.output, *(str(line) for line in process.log[-40:])]))
+            raise
+
+
+async def ended(process: ServiceProcess, number: signal.Signals) -> int:
+    process.signal(number)
+    return await process.exit_code(timeout=30)
+
+
+async def test_up_runs_everything_and_ctrl_c_ends_it_with_0(config: Path) -> None:
+    arguments = ("--config", str(config), "--office", "an office", "--name", "the one")
+    async with running(*arguments) as (process, url):
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert any("nats-server" in child.name() for child in children)
+        async with SmcpAgent(url, office="an office", name="caller") as agent:
+            assert (await agent.call_tool("the one", "add", {"a": 1, "b": 2})).text == "3"
+        printed = "\n".join(process.output)
+        assert f"smcp-agent --url {url} --office 'an office' list" in printed
+        assert "MCP servers        toolbox" in printed
+        assert await ended(process, signal.SIGINT) == 0
+        assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+
+
+async def test_nothing_is_left_when_up_is_killed(config: Path) -> None:
+    async with running("--config", str(config)) as (process, _):
+        children = psutil.Process(process.pid).children(recursive=True)
+        await process.kill()
+        await eventually(
+            lambda: not [c for c in children if c.is_running() and c.status() != psutil.STATUS_ZOMBIE], timeout=10
+        )
+
+
+async def test_up_ends_with_1_when_its_nats_server_dies(config: Path) -> None:
+    async with running("--config", str(config)) as (process, _):
+        nats = next(c for c in psutil.Process(process.pid).children() if "nats-server" in c.name())
+        nats.kill()
+        assert await process.exit_code(timeout=30) == 1
+        assert any("nats-server ended with -9" in str(line.get("error")) for line in process.log)
+
+
+async def test_data_is_kept_and_used_by_one_at_a_time(config: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    arguments = ("--config", str(config), "--data", str(data))
+    async with running(*arguments) as (process, _):
+        secret = (data / "nats" / "creds" / "up-gateway.json").read_text()
+        second = smcp("up", "--port", "0", *arguments)
+        assert second.returncode == 1
+        assert "another smcp up runs in" in second.stderr
+        assert await ended(process, signal.SIGTERM) == 0
+    async with running(*arguments) as (process, _):
+        assert (data / "nats" / "creds" / "up-gateway.json").read_text() == secret
+        assert await ended(process, signal.SIGTERM) == 0
+
+
+async def test_a_port_that_is_taken_is_said_in_a_sentence(config: Path) -> None:
+    async with running("--config", str(config)) as (process, url):
+        refused = smcp("up", "--port", url.rpartition(":")[2], "--config", str(config), "--name", "other")
+        assert refused.returncode == 1
+        assert "cannot listen on 127.0.0.1:" in refused.stderr
+        assert "Traceback" not in refused.stderr
+        assert await ended(process, signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["up", "--config", "nowhere.json"], "--config: nowhere.json: cannot be read"),
+        (["up", "--office", ""], "--office"),
+        (["up", "--name", "x" * 129], "--name"),
+        (["up", "--port", "70000"], "--port"),
+        (["up", "--hosts", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
+        (["nats-config", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
+        (["nats-config"], "FILE"),
+        (["fly"], "fly"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_names_what_is_wrong(arguments: list[str], said: str) -> None:
+    refused = smcp(*arguments, TERM="dumb", COLUMNS="200")
+    assert refused.returncode == 2
+    assert said in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_wrong_setting_of_the_environment_ends_with_2(config: Path) -> None:
+    refused = smcp("up", "--config", str(config), SMCP_LEASE_S="soon")
+    assert refused.returncode == 2
+    assert "SMCP_LEASE_S" in refused.stderr
+
+
+def test_version() -> None:
+    told = smcp("--version")
+    assert told.returncode == 0
+    assert re.fullmatch(r"smcp-standalone \d+\.\d+\.\d+\n", told.stdout)
+
+
+def test_nats_config_writes_where_it_is_told_and_says_what(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.yaml"
+    hosts.write_text("{offices: [lab], computers: [{credential: rack, office: lab}]}")
+    told = smcp("nats-config", str(hosts), "--out", str(tmp_path / "out"))
+    assert told.returncode == 0, told.stderr
+    for name in ("nats-server.conf", "creds/registry-1.json", "creds/gateway-1.json", "creds/rack.json"):
+        path = tmp_path / "out" / name
+        assert str(path) in told.stdout
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_demo_says_when_there_is_no_repository(tmp_path: Path) -> None:
+    told = smcp("demo", "--repository", str(tmp_path))
+    assert told.returncode == 1
+    assert "is in no git repository" in told.stderr
