@@ -15,6 +15,7 @@ import pytest
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import BadAnswer, CallRefused, ServerDied, ServerNotRunning
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.supervisor import Limits, State, Supervisor
@@ -47,7 +48,7 @@ async def running(
 
 
 async def call(supervisor: Supervisor, tool: str, timeout: float = 20.0, **arguments: Any) -> dict[str, Any]:
-    return await supervisor.call(tool, arguments, timeout=timeout, labels={})
+    return await supervisor.call(tool, arguments, timeout=timeout, span=CallSpan({}))
 
 
 def text(result: dict[str, Any]) -> str:

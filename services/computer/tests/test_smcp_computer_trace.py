@@ -12,6 +12,8 @@ from opentelemetry.trace import SpanKind, StatusCode, Tracer
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.call_span import CONTENT_CHARS, CallSpan
+from smcp_computer.mcp.errors import ServerDied
 from smcp_computer.mcp.session import connect
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually
@@ -45,8 +47,8 @@ async def test_a_call_is_one_client_span_and_the_server_gets_its_traceparent(
     server = await InputResolver({}, {}).resolve(config)
     async with connect(server, negotiation="auto", max_message=10**7, on_tools_changed=lambda: None) as connection:
         with tracer.start_as_current_span("process tool_call") as parent:
-            result = await connection.call("trace", {}, timeout=10, labels=LABELS)
-            failed = await connection.call("fail", {}, timeout=10, labels=LABELS)
+            result = await connection.call("trace", {}, timeout=10, span=CallSpan(LABELS))
+            failed = await connection.call("fail", {}, timeout=10, span=CallSpan(LABELS))
     assert failed["isError"]
     first, second = spans_of_calls(exporter)
     assert first.name == "tools/call trace"
@@ -77,10 +79,41 @@ async def test_a_cancelled_call_ends_its_span(
     log = tmp_path / "log"
     server = parse_config(json.dumps({"box": configs.stdio(log=log)})).servers["box"]
     async with connect(server, negotiation="auto", max_message=10**7, on_tools_changed=lambda: None) as connection:
-        pending = asyncio.create_task(connection.call("sleep", {"seconds": 60}, timeout=90, labels=LABELS))
+        call_span = CallSpan(LABELS)
+        pending = asyncio.create_task(connection.call("sleep", {"seconds": 60}, timeout=90, span=call_span))
         await eventually(log.exists)
+        call_span.failed("timeout")
         pending.cancel()
         await asyncio.wait([pending])
+        call_span.failed("too late")
     (span,) = spans_of_calls(exporter)
     assert span.name == "tools/call sleep"
+    assert span.status.status_code is StatusCode.ERROR
+    assert dict(span.attributes or {})["error.type"] == "timeout"
     assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]
+
+
+async def test_a_server_that_dies_during_a_call_marks_its_span(exporter: InMemorySpanExporter) -> None:
+    server = parse_config(json.dumps({"box": configs.stdio()})).servers["box"]
+    async with connect(server, negotiation="auto", max_message=10**7, on_tools_changed=lambda: None) as connection:
+        with pytest.raises(ServerDied):
+            await connection.call("die", {}, timeout=10, span=CallSpan(LABELS))
+    (span,) = spans_of_calls(exporter)
+    assert dict(span.attributes or {})["error.type"] == "connection_closed"
+    assert span.status.status_code is StatusCode.ERROR
+
+
+async def test_arguments_and_results_are_recorded_where_that_is_asked_for_and_not_without_end(
+    exporter: InMemorySpanExporter,
+) -> None:
+    server = parse_config(json.dumps({"box": configs.stdio()})).servers["box"]
+    async with connect(server, negotiation="auto", max_message=10**7, on_tools_changed=lambda: None) as connection:
+        await connection.call("echo", {"text": "to be seen"}, timeout=10, span=CallSpan(LABELS, content=True))
+        await connection.call("big", {"size": 100_000}, timeout=10, span=CallSpan(LABELS, content=True))
+        await connection.call("echo", {"text": "secret"}, timeout=10, span=CallSpan(LABELS))
+    seen, big, unseen = spans_of_calls(exporter)
+    attributes = dict(seen.attributes or {})
+    assert json.loads(str(attributes["gen_ai.tool.call.arguments"])) == {"text": "to be seen"}
+    assert json.loads(str(attributes["gen_ai.tool.call.result"]))["content"][0]["text"] == "to be seen"
+    assert len(str(dict(big.attributes or {})["gen_ai.tool.call.result"])) == CONTENT_CHARS
+    assert "secret" not in unseen.to_json()

@@ -123,7 +123,13 @@ async def open_computer(
     readiness.add("office", lambda: membership.problem)
     readiness.add("mcp_servers", lambda: None if fleet.settled else "starting")
     async with background() as tasks, InFlight(keeping) as in_flight:
-        calls = ToolCalls(catalogue, in_flight, Confirmation(settings.confirm, asker), max_body=bus.max_body)
+        calls = ToolCalls(
+            catalogue,
+            in_flight,
+            Confirmation(settings.confirm, asker),
+            max_body=bus.max_body,
+            trace_content=settings.trace_content,
+        )
         door = Door(
             handlers(calls, catalogue, in_flight, config, session=bus.process),
             tracing=bus_spans(),

@@ -30,6 +30,10 @@ Run = Callable[[], Awaitable[Mapping[str, Any]]]
 """Runs the tool: its `CallToolResult` as JSON. What it raises is an error of the protocol."""
 
 
+BrokenOff = Callable[[str], None]
+"""Told why, just before a tool that still runs is cancelled."""
+
+
 @dataclass(frozen=True)
 class Keeping:
     """How long and how much is kept, in seconds and bytes."""
@@ -47,6 +51,7 @@ class _Running:
     tool: str
     limit: float
     answer: "asyncio.Future[bytes]"
+    broken_off: BrokenOff
     task: "asyncio.Task[None] | None" = None
 
 
@@ -116,12 +121,22 @@ class InFlight:
         """Whether the call runs here, or ended here."""
         return key in self._running or key in self._ended
 
-    async def call(self, key: CallKey, tool: str, params: Mapping[str, Any], *, limit: float, run: Run) -> bytes:
+    async def call(
+        self,
+        key: CallKey,
+        tool: str,
+        params: Mapping[str, Any],
+        *,
+        limit: float,
+        run: Run,
+        broken_off: BrokenOff = lambda why: None,
+    ) -> bytes:
         """Run a call, or join it, or give its kept result.
 
         Args:
             limit: seconds after which it is answered as timed out, and cancelled.
             run: runs the tool; awaited in a task of its own.
+            broken_off: told why before that task is cancelled.
 
         Returns:
             A `CallToolResult` as JSON.
@@ -141,7 +156,7 @@ class InFlight:
             return known.body if known.body is not None else encode(results.expired())
         if key in self._tombstones:
             return encode(results.cancelled(tool))
-        return await asyncio.shield(self._start(key, digest_, tool, limit, run).answer)
+        return await asyncio.shield(self._start(key, digest_, tool, limit, run, broken_off).answer)
 
     def cancel(self, key: CallKey) -> bool:
         """Answer the call as cancelled and stop it; one that is not known yet will not run. Idempotent.
@@ -159,8 +174,10 @@ class InFlight:
             self._tombstones.move_to_end(key)
         return False
 
-    def _start(self, key: CallKey, digest_: bytes, tool: str, limit: float, run: Run) -> _Running:
-        running = _Running(digest_, tool, limit, self._loop.create_future())
+    def _start(
+        self, key: CallKey, digest_: bytes, tool: str, limit: float, run: Run, broken_off: BrokenOff
+    ) -> _Running:
+        running = _Running(digest_, tool, limit, self._loop.create_future(), broken_off)
         self._running[key] = running
         self._idle.clear()
         # created here, so that the task has the caller's context: its span is the parent of the tool's
@@ -199,6 +216,8 @@ class InFlight:
         del self._running[key]
         self._keep(key, running.digest, body)
         if running.task is not None and running.task is not asyncio.current_task():
+            if not isinstance(outcome, Exception):
+                running.broken_off(results.why_broken_off(outcome))
             running.task.cancel()
         if not self._running:
             self._idle.set()

@@ -30,6 +30,9 @@ class ComputerSettings(ServiceSettings):
     keep_results_bytes: Annotated[int, Field(ge=0)] = Field(
         default=64 * MIB, description="how many bytes of results are kept at most"
     )
+    trace_content: bool = Field(
+        default=False, description="record arguments and results of tools in traces; they may hold secrets"
+    )
     start_s: Annotated[Seconds, Field(gt=0, le=600)] = Field(
         default=30.0, description="how long the start of an MCP server may take"
     )

@@ -8,6 +8,8 @@ from smcp_bus import subjects
 from smcp_bus.bus import Incoming
 from smcp_computer.in_flight import InFlight
 from smcp_proto.schemas.base import AgentCallData
+from smcp_proto.trace_ids import trace_id
+from smcp_service.logging import bind_call
 
 _log = logging.getLogger("smcp_computer.cancelled")
 
@@ -24,4 +26,6 @@ async def cancelled(incoming: Incoming, *, office: str, in_flight: InFlight) -> 
         _log.warning("a cancel that cannot be read was ignored")
         return
     if in_flight.cancel((office, notice.agent, notice.req_id)):
-        _log.info("a call was cancelled", extra={"req_id": notice.req_id})
+        ids = trace_id(office, notice.agent, notice.req_id)
+        with bind_call(req_id=notice.req_id, office=office, trace_id=ids):
+            _log.info("a call was cancelled")

@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from typing import Any, Final
 
 from smcp_bus.dispatch_types import Call, RawJson
 from smcp_computer.confirmation import Confirmation
 from smcp_computer.in_flight import InFlight
+from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import ServerError
 from smcp_computer.tools import result as results
 from smcp_computer.tools.catalogue import Catalogue
@@ -33,13 +33,23 @@ def time_limit(timeout: float, left: float) -> float:
 class ToolCalls:
     """Args:
     max_body: bytes that an answer may have on the bus.
+    trace_content: whether traces show arguments and results.
     """
 
-    def __init__(self, catalogue: Catalogue, in_flight: InFlight, confirmation: Confirmation, *, max_body: int) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        in_flight: InFlight,
+        confirmation: Confirmation,
+        *,
+        max_body: int,
+        trace_content: bool = False,
+    ) -> None:
         self._catalogue = catalogue
         self._in_flight = in_flight
         self._confirmation = confirmation
         self._max_body = max_body
+        self._trace_content = trace_content
 
     async def __call__(self, request: ToolCallReq, call: Call) -> RawJson:
         """Run the tool, or join the call that runs it.
@@ -51,18 +61,20 @@ class ToolCalls:
         office = call.caller.office or ""
         limit = time_limit(request.timeout, call.deadline - asyncio.get_running_loop().time())
         labels = {"smcp.req_id": request.req_id, "smcp.office": office}
+        span = CallSpan(labels, content=self._trace_content)
         body = await self._in_flight.call(
             (office, request.agent, request.req_id),
             request.tool_name,
             request.params,
             limit=limit,
-            run=lambda: self._run(request, limit, labels),
+            run=lambda: self._run(request, limit, span),
+            broken_off=span.failed,
         )
         if len(body) > self._max_body:
             raise TooLarge("the result is too large", details={"size": len(body), "limit": self._max_body})
         return RawJson(body)
 
-    async def _run(self, request: ToolCallReq, limit: float, labels: Mapping[str, str]) -> dict[str, Any]:
+    async def _run(self, request: ToolCallReq, limit: float, span: CallSpan) -> dict[str, Any]:
         name = request.tool_name
         target = self._catalogue.find(name)
         if target is None:
@@ -77,7 +89,7 @@ class ToolCalls:
             return results.failed(f"the tool {name!r} {refusal}")
         try:
             result = await target.supervisor.call(
-                target.ref.tool, request.params, timeout=limit + MCP_GRACE_S, labels=labels
+                target.ref.tool, request.params, timeout=limit + MCP_GRACE_S, span=span
             )
         except ServerError as error:
             _log.info("a call failed: %s", error)

@@ -21,8 +21,9 @@ from opentelemetry import context as otel_context
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from smcp_computer import __version__
+from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import BadAnswer, CallRefused, ServerDied
-from smcp_computer.mcp.streams import LABELS_KEY, Watch
+from smcp_computer.mcp.streams import CALL_SPAN_KEY, Watch
 from smcp_computer.mcp.transports import open_transport
 from smcp_proto.schemas.config import MCPServerConfig
 
@@ -78,14 +79,12 @@ class Connection:
         _log.warning("MCP server %r: its list of tools has no end; %d are taken", self._server, len(tools))
         return tools
 
-    async def call(
-        self, tool: str, arguments: Mapping[str, Any], *, timeout: float, labels: Mapping[str, str]
-    ) -> dict[str, Any]:
+    async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, span: CallSpan) -> dict[str, Any]:
         """Run a tool; cancelling the caller reaches the server as `notifications/cancelled`.
 
         Args:
             timeout: seconds.
-            labels: attributes for the call's span.
+            span: what is recorded of it.
 
         Returns:
             The result's JSON as the server sent it.
@@ -94,7 +93,7 @@ class Connection:
             CallRefused, BadAnswer, ServerDied: see `errors`.
             TimeoutError: no answer in time.
         """
-        token = otel_context.attach(otel_context.set_value(LABELS_KEY, dict(labels)))
+        token = otel_context.attach(otel_context.set_value(CALL_SPAN_KEY, span))
         try:
             return await self._call(tool, arguments, timeout)
         except MCPError as error:

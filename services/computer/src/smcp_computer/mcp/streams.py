@@ -1,8 +1,7 @@
 """The pair of streams between a transport and the SDK's session, watched.
 
-Watched for its end (the SDK's session does not tell its user that the server went away), and for spans: the SDK opens
-one CLIENT span per request (`MCP send tools/call echo`) and puts its `traceparent` into the request's `_meta`; here it
-gets the name and the attributes of OpenTelemetry's conventions for MCP, and its outcome.
+Watched for its end (the SDK's session does not tell its user that the server went away), and for the span that the SDK
+opens for each request (`call_span`).
 """
 
 import asyncio
@@ -16,12 +15,13 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.trace import Span, Status, StatusCode
+
+from smcp_computer.mcp.call_span import CallSpan
 
 Streams = TransportStreams
 
-LABELS_KEY: Final = "smcp_computer.labels"
-"""Under which the OpenTelemetry context holds the attributes that every span of a call has."""
+CALL_SPAN_KEY: Final = "smcp_computer.call_span"
+"""Under which the OpenTelemetry context of a call holds its `CallSpan`."""
 
 
 class Watch:
@@ -33,7 +33,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
-        self._spans: dict[str | int, Span] = {}
+        self._calls: dict[str | int, CallSpan] = {}
 
     def wrap(self, streams: Streams) -> Streams:
         read, write = streams
@@ -44,44 +44,33 @@ class Watch:
         match message:
             case JSONRPCRequest():
                 span = trace.get_current_span()
-                if span.is_recording():
-                    _describe(span, message)
-                    self._spans[message.id] = span
+                call = otel_context.get_value(CALL_SPAN_KEY)
+                if span.is_recording() and isinstance(call, CallSpan):
+                    call.began(span, message)
+                    self._calls[message.id] = call
             case JSONRPCNotification(method="notifications/cancelled", params=dict(params)):
-                self._spans.pop(params.get("requestId", ""), None)  # it has ended
+                self._calls.pop(params.get("requestId", ""), None)  # its span has ended
             case _:
                 pass
 
     def received(self, item: SessionMessage | Exception) -> None:
-        if not self._spans or isinstance(item, Exception):
+        if not self._calls or isinstance(item, Exception):
             return
         match item.message:
             case JSONRPCResponse(id=id_, result=result):
-                span = self._spans.pop(id_, trace.INVALID_SPAN)
-                if result.get("isError") is True:
-                    span.set_attribute("error.type", "tool_error")
-                    span.set_status(Status(StatusCode.ERROR))
+                call = self._calls.pop(id_, None)
+                if call is not None:
+                    call.answered(result)
             case JSONRPCError(id=id_) if id_ is not None:
-                self._spans.pop(id_, None)
+                self._calls.pop(id_, None)  # the SDK says so in the span
             case _:
                 pass
 
     def end(self) -> None:
-        self._spans.clear()
+        for call in self._calls.values():
+            call.failed("connection_closed")
+        self._calls.clear()
         self.ended.set()
-
-
-def _describe(span: Span, request: JSONRPCRequest) -> None:
-    params: dict[str, Any] = request.params or {}
-    target = params.get("name")
-    named = request.method == "tools/call" and isinstance(target, str)
-    span.update_name(f"{request.method} {target}" if named else request.method)
-    if named:
-        span.set_attribute("gen_ai.tool.name", str(target))
-        span.set_attribute("gen_ai.operation.name", "execute_tool")
-    labels = otel_context.get_value(LABELS_KEY)
-    if isinstance(labels, dict):
-        span.set_attributes(labels)
 
 
 class _WatchedRead:

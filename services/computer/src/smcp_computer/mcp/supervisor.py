@@ -18,6 +18,7 @@ from mcp.shared.exceptions import MCPError
 from smcp_computer.config.errors import ConfigError
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.backoff import Backoff
+from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import ServerNotRunning, StartFailed
 from smcp_computer.mcp.session import Connection, Negotiation, connect
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
@@ -95,9 +96,7 @@ class Supervisor:
     def ready(self) -> bool:
         return self.state is State.READY
 
-    async def call(
-        self, tool: str, arguments: Mapping[str, Any], *, timeout: float, labels: Mapping[str, str]
-    ) -> dict[str, Any]:
+    async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, span: CallSpan) -> dict[str, Any]:
         """Run a tool under its original name; see `Connection.call`.
 
         Raises:
@@ -108,7 +107,7 @@ class Supervisor:
         if connection is None or not self.ready:
             raise ServerNotRunning(self.name, f"is not running ({self.state})")
         try:
-            return await connection.call(tool, arguments, timeout=timeout, labels=labels)
+            return await connection.call(tool, arguments, timeout=timeout, span=span)
         finally:
             if connection.ended.is_set():
                 self._wake.set()

@@ -35,6 +35,12 @@ def failed(text: str, **meta: bool) -> dict[str, Any]:
     return result
 
 
+def why_broken_off(result: Mapping[str, Any]) -> str:
+    """In one word, for traces: why a call has this result while its tool still runs."""
+    meta = result.get("meta") or {}
+    return "timeout" if TIMED_OUT in meta else "cancelled" if CANCELLED in meta else "aborted"
+
+
 def timed_out(tool: str, seconds: float) -> dict[str, Any]:
     return failed(f"the tool {tool!r} did not end within {seconds:g} s", **{TIMED_OUT: True})
 
