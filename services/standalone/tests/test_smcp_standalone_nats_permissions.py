@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,12 +11,13 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
-from nats.js.kv import KeyValue
 
 from smcp_bus import subjects
+from smcp_registry.watch import Change, follow
 from smcp_standalone import nats_permissions
 from smcp_standalone.nats_model import NatsModel
 from smcp_standalone.nats_server import NatsServer, open_nats_server
+from smcp_testing.waiting import eventually
 
 MODEL = NatsModel.model_validate(
     {
@@ -217,23 +218,36 @@ async def test_a_registry_announces_asks_and_keeps_records(tmp_path: Path) -> No
         assert not await registry.may_subscribe(">")
 
 
-async def test_a_registry_watches_a_bucket_of_more_than_one_flow_control_window(tmp_path: Path) -> None:
-    """Without `$JS.FC.>` the watcher of a large bucket stands still for ever."""
+class Followed:
+    """What a registry's view was told of a bucket."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, int] = {}
+
+    def reset(self, entries: Sequence[Change], revision: int) -> None:
+        self.entries = {entry.key: len(entry.value or b"") for entry in entries}
+
+    def apply(self, change: Change) -> None:
+        self.entries[change.key] = len(change.value or b"")
+
+
+async def test_a_registry_follows_a_large_bucket(tmp_path: Path) -> None:
     records, size = 600, 20_000
     async with open_nats_server(MODEL, tmp_path) as server, connected(server, "registry-1") as registry:
-        bucket = await registry.client.jetstream().create_key_value(bucket="members", history=1)
+        js = registry.client.jetstream()
+        bucket = await js.create_key_value(bucket="members", history=1)
         for number in range(records):
             await bucket.put(f"lab.computer.c{number}", bytes(size))
-        watcher = await bucket.watchall()
-        updates: Callable[..., Awaitable[KeyValue.Entry | None]] = watcher.updates
-        seen = 0
-        async with asyncio.timeout(20):
-            while (entry := await updates(timeout=10)) is not None:
-                seen += 1
-                assert entry.value is not None
-                assert len(entry.value) == size
-        await watcher.stop()  # type: ignore[no-untyped-call]
-        assert seen == records
+        sink = Followed()
+        following = asyncio.create_task(follow(js, "members", sink))
+        try:
+            await eventually(lambda: len(sink.entries) == records, timeout=20)
+            assert set(sink.entries.values()) == {size}
+            await bucket.put("lab.agent", b"now")
+            await eventually(lambda: sink.entries.get("lab.agent") == 3)
+        finally:
+            following.cancel()
+            await asyncio.wait({following})
         assert not await registry.refused()
 
 

@@ -81,8 +81,6 @@ def registry(credential: str) -> Permissions:
             "$JS.API.>",
             "$KV.>",
             "$JS.ACK.>",
-            # A watched bucket flows only while its reader answers the server's flow control.
-            "$JS.FC.>",
             f"{INBOX_ROOT}.>",
         ),
         subscribe=(
