@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated
 
 import typer
@@ -68,11 +68,12 @@ def _record_spans() -> None:
     token = otel_context.attach(otel_context.set_value(TRACE_ID_KEY, TRACE_ID))
     try:
         outer = tracer.start_as_current_span("outer", attributes={"smcp.req_id": "r-1"})
-        with outer, tracer.start_as_current_span("inner"):
+        with outer, suppress(ValueError), tracer.start_as_current_span("inner"):
             get_logger("sample").info("inside a span")
+            raise ValueError("the tool's arguments")
     finally:
         otel_context.detach(token)
-    with tracer.start_as_current_span("another trace"):
+    with tracer.start_as_current_span("without an id"):
         pass
 
 

@@ -16,7 +16,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-from smcp_service.telemetry import ContextIdGenerator, open_telemetry, sampler_from
+from smcp_service.sampling import sampler_from
+from smcp_service.telemetry import ContextIdGenerator, open_telemetry
 from smcp_testing.otlp_process import OtlpReceiver, otlp_receiver
 from smcp_testing.service_process import ServiceProcess, service_process
 
@@ -43,21 +44,37 @@ async def test_spans_are_exported_over_http_when_an_endpoint_is_set() -> None:
         async with traced_sample(OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url) as service:
             spans = by_name(await receiver.spans())
 
-    assert set(spans) == {"outer", "inner", "another trace"}
+    assert set(spans) == {"outer", "inner"}
     assert spans["outer"]["trace_id"] == spans["inner"]["trace_id"] == TRACE_ID
     assert spans["outer"]["parent_span_id"] is None
     assert spans["inner"]["parent_span_id"] == spans["outer"]["span_id"]
-    assert spans["another trace"]["trace_id"] != TRACE_ID
     assert spans["outer"]["attributes"] == {"smcp.req_id": "r-1"}
     assert spans["outer"]["service"] == "sample"
     line = await service.logged("inside a span")
     assert (line["trace_id"], line["span_id"]) == (TRACE_ID, spans["inner"]["span_id"])
 
 
+async def test_what_a_library_does_on_its_own_account_begins_no_trace() -> None:
+    async with otlp_receiver() as receiver:
+        async with traced_sample(OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url, OTEL_TRACES_SAMPLER="parentbased_always_on"):
+            assert "without an id" not in by_name(await receiver.spans())
+
+
+async def test_of_an_error_the_text_is_not_exported() -> None:
+    async with otlp_receiver() as receiver:
+        async with traced_sample(OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url):
+            inner = by_name(await receiver.spans())["inner"]
+
+    assert (inner["status"], inner["status_message"]) == ("ERROR", "")
+    (event,) = inner["events"]
+    assert event["name"] == "exception"
+    assert event["attributes"] == {"exception.type": "ValueError", "exception.escaped": "False"}
+
+
 async def test_spans_are_exported_over_grpc_when_asked() -> None:
     async with otlp_receiver() as receiver:
         async with traced_sample(OTEL_EXPORTER_OTLP_ENDPOINT=receiver.grpc_url, OTEL_EXPORTER_OTLP_PROTOCOL="grpc"):
-            assert set(by_name(await receiver.spans())) == {"outer", "inner", "another trace"}
+            assert set(by_name(await receiver.spans())) == {"outer", "inner"}
 
 
 async def test_the_endpoint_of_traces_alone_is_enough_and_names_come_from_the_variables() -> None:
