@@ -148,7 +148,7 @@ class SmcpAgent:
                 )
             except (asyncio.CancelledError, NoAnswer):
                 left = start + timeout + GRACE_S - loop.time()
-                self._requests.cancel(self.name, request.req_id, within=max(left, GRACE_S))
+                self._requests.cancel(self.name, request.req_id, within=max(left, GRACE_S), fields=traced.fields)
                 raise
             result = call_result(reply, req_id=request.req_id, trace_id=traced.trace_id, duration_s=loop.time() - start)
             if result.is_error:

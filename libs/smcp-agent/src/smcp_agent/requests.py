@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any, Final
 
 from smcp_agent.connection import AckTimedOut, Connection, ConnectionBroken
@@ -78,14 +78,15 @@ class Requests:
                 raise BadReply(f"the reply to {event} is no object")
             return reply
 
-    def cancel(self, agent: str, req_id: str, *, within: float) -> None:
+    def cancel(self, agent: str, req_id: str, *, within: float, fields: Mapping[str, str] | None = None) -> None:
         """Tell the office in the background that nobody waits for this call any more.
 
         `within` is the time (seconds) that the call would have had: after it there is nothing left to cancel.
+        `fields` go with the cancel: it belongs to the call's trace.
         """
         if self._link.failed:
             return
-        task = self._spawn(self._cancel(agent, req_id, min(within, CANCEL_S)))
+        task = self._spawn(self._cancel({"agent": agent, "req_id": req_id, **(fields or {})}, min(within, CANCEL_S)))
         self._cancels.add(task)
         task.add_done_callback(self._cancels.discard)
 
@@ -94,20 +95,18 @@ class Requests:
         if self._cancels:
             await asyncio.wait(self._cancels, timeout=FLUSH_S)
 
-    async def _cancel(self, agent: str, req_id: str, within: float) -> None:
+    async def _cancel(self, data: dict[str, str], within: float) -> None:
         try:
             async with asyncio.timeout(within):
                 while True:
                     connection = await self._link.ready()
                     try:
-                        await connection.request(
-                            "server:tool_call_cancel", {"agent": agent, "req_id": req_id}, timeout=within
-                        )
+                        await connection.request("server:tool_call_cancel", data, timeout=within)
                     except ConnectionBroken:
                         continue
                     return
         except (TimeoutError, AckTimedOut, SmcpError) as error:
-            logger.info("the cancel of %s was not acknowledged: %r", req_id, error)
+            logger.info("the cancel of %s was not acknowledged: %r", data["req_id"], error)
 
     async def _ready(self, deadline: float, *, sent: bool) -> Connection:
         try:

@@ -4,6 +4,7 @@ An application that is itself traced gets its trace continued: the request's opt
 Arguments and results of tools are never recorded.
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,6 +59,9 @@ def request_span(event: str, office: str, agent: str, req_id: str, attributes: M
                 yield traced
             except SmcpError as error:
                 traced.failed(str(int(error.code)))
+                raise
+            except asyncio.CancelledError:
+                traced.failed("cancelled")
                 raise
     finally:
         otel_context.detach(token)
