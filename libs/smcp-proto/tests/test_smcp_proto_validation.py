@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import ERRORS, ErrorCode, Malformed, SmcpError
 from smcp_proto.schemas import GetToolsRet, ToolCallReq
-from smcp_proto.validation import MAX_TEXT, malformed
+from smcp_proto.validation import MAX_DEPTH, MAX_TEXT, check_depth, malformed
 
 CALL: dict[str, Any] = {
     "agent": "a", "req_id": "r", "computer": "c", "tool_name": "t", "params": {}, "timeout": 3,
@@ -110,3 +110,31 @@ def test_every_code_has_its_error_and_every_error_says_its_own() -> None:
 
 def test_the_codes_of_the_wire() -> None:
     assert sorted(ERRORS) == [400, 401, 403, 404, 408, 413, 429, 500, 503, 4008, 4103]
+
+
+def nested(levels: int, kind: type = dict) -> Any:
+    """`levels` objects or lists, one in another."""
+    value: Any = kind()
+    for _ in range(levels - 1):
+        value = {"d": value, "e": 1} if kind is dict else ["d", value]
+    return value
+
+
+@pytest.mark.parametrize("kind", [dict, list])
+def test_a_field_may_be_nested_so_deep_and_no_deeper(kind: type) -> None:
+    check_depth(CALL | {"params": nested(MAX_DEPTH, kind)})
+    with pytest.raises(Malformed) as caught:
+        check_depth(CALL | {"params": nested(MAX_DEPTH + 1, kind)})
+    assert caught.value.details == {"field": "params", "reason": f"is nested more than {MAX_DEPTH} levels deep"}
+    assert caught.value.message.startswith("params: ")
+
+
+def test_the_depth_of_fields_that_nobody_knows_counts_too() -> None:
+    with pytest.raises(Malformed) as caught:
+        check_depth(CALL | {"more": nested(2000)})
+    assert caught.value.details["field"] == "more"
+
+
+@given(st.dictionaries(st.text(max_size=5), json_values, max_size=5))
+def test_what_people_send_is_not_too_deep(payload: dict[str, Any]) -> None:
+    check_depth(payload)

@@ -21,7 +21,7 @@ from smcp_bus.headers import REQ_ID
 from smcp_bus.tracing import Tracing, no_tracing, record_outcome
 from smcp_proto.catalog_row import Row, TimeClass
 from smcp_proto.errors import ErrorBody, Malformed, Unavailable
-from smcp_proto.validation import malformed
+from smcp_proto.validation import check_depth, malformed
 
 SECONDS: Final[Mapping[TimeClass, float]] = {
     TimeClass.QUERY: 30.0,
@@ -137,13 +137,14 @@ def _parse(body: object) -> tuple[Mapping[str, Any], bytes | None]:
         try:
             body = orjson.loads(body) if body else {}
         except orjson.JSONDecodeError:
-            raise Malformed("the request is not JSON") from None
+            raise Malformed("the request is not JSON", details={"field": ""}) from None
     if not isinstance(body, dict):
-        raise Malformed("the request is not a JSON object")
+        raise Malformed("the request is not a JSON object", details={"field": ""})
     return body, raw
 
 
 def _validate(row: Row, payload: Mapping[str, Any]) -> BaseModel:
+    check_depth(payload)
     try:
         return row.request.model_validate(payload)
     except ValidationError as error:
