@@ -64,10 +64,11 @@ async def test_a_broken_connection_closes_the_gate_and_coming_back_does_not_open
         assert not gate.is_open
         async with open_bus(BusConfig(url=nats_server.url, name="caller")) as caller:
 
-            async def answered() -> Reply | None:
-                with contextlib.suppress(NoResponder):
+            async def answered() -> Reply:
+                try:
                     return await ask(caller)
-                return None
+                except NoResponder as gone:
+                    raise AssertionError("nobody serves it yet") from gone
 
             assert is_refused(await eventually(answered))
 

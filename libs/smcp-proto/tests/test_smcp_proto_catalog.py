@@ -5,6 +5,7 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from smcp_proto import schemas
 from smcp_proto.catalog import CATALOG, INTERNAL_VERBS, Prefix, by_verb, lookup, upstream, verb_of
 from smcp_proto.catalog_row import Ack, Row, SizeClass, TimeClass

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from smcp_proto.schemas import ELEMENT_CATEGORIES
 from smcp_proto.uris import DpeUri, parse_dpe_uri
 from smcp_proto.uris.dpe import DEPTHS, FORMATS, PARAMETER_LEVELS

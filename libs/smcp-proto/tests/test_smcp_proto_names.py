@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
+
 from smcp_proto.names import MAX_NAME_LENGTH, Name, check_name, decode_name, encode_name
 
 KEY = re.compile(r"\A[-/_=.a-zA-Z0-9]+\Z")

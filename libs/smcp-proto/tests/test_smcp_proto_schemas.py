@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
+
 from smcp_proto import schemas
 from smcp_proto.catalog import CATALOG
 from smcp_proto.schemas import (

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+
 from smcp_proto.schemas import SERVER_CONFIG, SERVER_INPUT, GetComputerConfigRet
 from smcp_proto.validation import malformed
 

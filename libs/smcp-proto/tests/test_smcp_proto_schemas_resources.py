@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+
 from smcp_proto.catalog import CATALOG
 from smcp_proto.schemas import (
     CompleteReq,

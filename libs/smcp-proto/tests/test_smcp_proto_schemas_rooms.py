@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
+
 from smcp_proto import schemas
 from smcp_proto.schemas import (
     EnterOfficeNotification,

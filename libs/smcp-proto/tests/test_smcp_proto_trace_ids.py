@@ -5,6 +5,7 @@ import uuid
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+
 from smcp_proto.trace_ids import TRACE_ID_KEY, trace_id
 
 text = st.text(max_size=40)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import ERRORS, ErrorCode, Malformed, SmcpError
 from smcp_proto.schemas import GetToolsRet, ToolCallReq

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from smcp_proto.version import parse_version, refuse_version
 
 

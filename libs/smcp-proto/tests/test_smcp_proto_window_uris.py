@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from smcp_proto.uris import ParsedWindow, WindowUri, parse_window_uri
 
 readable = st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=20)
