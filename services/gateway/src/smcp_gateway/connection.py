@@ -43,8 +43,8 @@ class EngineServer(Protocol):
     tcp: dict[str, asyncio.Transport]
     reason: Any
 
-    async def message(self, sid: str, text: bytes) -> None:
-        """A Socket.IO packet came."""
+    async def message(self, sid: str, text: bytes, start: int) -> None:
+        """A Socket.IO packet came; it begins at `start`."""
 
 
 class Connection:
@@ -112,7 +112,7 @@ class Connection:
                 return
             match text[:1]:
                 case b"4":
-                    await self._server.message(engine.sid, text[1:])
+                    await self._server.message(engine.sid, text, 1)
                 case b"3":
                     engine.schedule_ping()
                 case b"1":

@@ -58,7 +58,7 @@ class Engine(engineio.AsyncServer):
         self._pings: dict[str, asyncio.Task[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.tcp: dict[str, asyncio.Transport] = {}
-        self.on_message: Callable[[str, bytes], Awaitable[None]] | None = None
+        self.on_message: Callable[[str, bytes, int], Awaitable[None]] | None = None
 
     def create_queue(self, *args: Any, **kwargs: Any) -> Outbox:
         return Outbox(self._outbox_limit, self._cut_off)
@@ -73,10 +73,10 @@ class Engine(engineio.AsyncServer):
             self._pings[socket.sid] = task
         return task
 
-    async def message(self, sid: str, text: bytes) -> None:
-        """A Socket.IO packet came over a WebSocket."""
+    async def message(self, sid: str, text: bytes, start: int) -> None:
+        """A Socket.IO packet came over a WebSocket; it begins at `start`."""
         if self.on_message is not None:
-            await self.on_message(sid, text)
+            await self.on_message(sid, text, start)
 
     def outbox(self, sid: str) -> Outbox | None:
         """Where what is written to a client waits; None when the client is gone."""
@@ -183,8 +183,8 @@ class Server(socketio.AsyncServer):
         if isinstance(data, str):  # from a polling client; bytes are attachments, which nobody waits for
             await self._on_packet(eio_sid, data.encode("utf-8", "replace"))
 
-    async def _on_packet(self, eio_sid: str, text: bytes) -> None:
-        match read_packet(text):
+    async def _on_packet(self, eio_sid: str, text: bytes, start: int = 0) -> None:
+        match read_packet(text, start):
             case ClientEvent(namespace, packet_id, inbound):
                 sid = self.manager.sid_from_eio_sid(eio_sid, namespace)
                 if sid is not None:

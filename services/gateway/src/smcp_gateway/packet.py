@@ -89,9 +89,9 @@ def event_frame(event: str, body: bytes) -> Frame:
     return Frame(b"".join((b'42/smcp,["', event.encode(), b'",', body, b"]")))
 
 
-def read_packet(text: bytes) -> ClientPacket | None:
-    """Read what a client sent; None: nothing that anybody waits for."""
-    head = _HEAD.match(text)
+def read_packet(text: bytes, start: int = 0) -> ClientPacket | None:
+    """Read what a client sent, from `start` on; None: nothing that anybody waits for."""
+    head = _HEAD.match(text, start)
     if head is None:
         return None
     kind = int(head[1])

@@ -48,11 +48,16 @@ class Session:
     """Held while a `server:*` event is handled: they happen in the order in which they came."""
     idle: asyncio.Event | None = None
     """Set when the last event is answered; only there while the gateway drains."""
+    _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)
 
     def caller(self) -> Caller:
         """Who calls, for the door."""
         membership = self.membership
-        return Caller(self.role, membership.office if membership else None, self.name, self.id)
+        known = self._caller
+        if known is None or known[0] is not membership or known[1].role != self.role:
+            office = membership.office if membership else None
+            self._caller = known = membership, Caller(self.role, office, self.name, self.id)
+        return known[1]
 
     def is_(self, role: str, name: str) -> bool:
         return self.role == role and self.name == name
