@@ -96,7 +96,7 @@ class Door:
             return await self._handle(call, request)
         with self._tracing(call) as span:
             answer = await self._handle(call, request)
-            record_outcome(span, answer)
+            record_outcome(span, call, answer)
             return answer
 
     async def _handle(self, call: Call, request: Any) -> Answer:

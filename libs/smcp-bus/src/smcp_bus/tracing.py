@@ -10,10 +10,12 @@ is asked for the sake of one. Nothing here costs more than a comparison while no
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
+import orjson
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -36,6 +38,9 @@ LABELS_KEY: Final = "smcp_labels"
 
 LONGEST: Final = 256
 """Characters of an attribute's value: what a peer chose is cut there."""
+
+_IS_ERROR: Final = re.compile(rb'"isError"\s*:\s*true')
+"""What the result of a tool that failed holds somewhere: most results need not be parsed for it."""
 
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
@@ -92,10 +97,14 @@ def trace_id_of(call: Call) -> int:
     return _own_trace_id(call)
 
 
-def record_outcome(span: Span | None, answer: Answer) -> None:
-    """Mark the span of a request that was refused or failed."""
-    if span is not None and answer.error is not None:
+def record_outcome(span: Span | None, call: Call, answer: Answer) -> None:
+    """Mark the span of a request that was refused or failed, and of a call whose tool failed."""
+    if span is None or not span.is_recording():
+        return
+    if answer.error is not None:
         _mark(span, str(answer.error))
+    elif call.row.event == "client:tool_call" and _tool_failed(answer.body):
+        _mark(span, "tool_error")
 
 
 def sending(subject: str) -> AbstractContextManager[Mapping[str, str]]:
@@ -220,6 +229,16 @@ def _kind(error: BaseException) -> str:
             return "cancelled"
         case _:
             return type(error).__name__
+
+
+def _tool_failed(body: bytes) -> bool:
+    if not _IS_ERROR.search(body):
+        return False
+    try:
+        result = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(result, dict) and result.get("isError") is True
 
 
 def _mark(span: Span, error_type: str) -> None:
