@@ -65,7 +65,7 @@ async def crowd(world: World, *, gateway: int = 0) -> AsyncIterator[Crowd]:
 async def a_computer_is_killed(world: World) -> None:
     alpha = world.computer(LAB, "alpha")
     async with crowd(world) as there:
-        async with in_flight(there.agent, alpha, seconds=30) as answer:
+        async with in_flight(there.agent, alpha, seconds=world.lease_s + 6) as answer:
             await alpha.part.kill()
             error = await refused_within(AT_ONCE_S, answer)
         assert (error.code, error.details.get("may_have_run")) == (503, True)
@@ -81,7 +81,7 @@ async def a_computer_is_killed(world: World) -> None:
 async def a_computer_stands_still_past_its_lease(world: World) -> None:
     alpha = world.computer(LAB, "alpha")
     async with crowd(world) as there:
-        async with in_flight(there.agent, alpha, seconds=30) as answer:
+        async with in_flight(there.agent, alpha, seconds=world.lease_s + 6) as answer:
             alpha.part.pause()
             error = await refused_within(world.lease_s, answer)
         assert (error.code, error.details.get("may_have_run")) == (503, True)
@@ -155,7 +155,7 @@ async def a_registry_stands_still_past_a_lease(world: World) -> None:
 async def nats_is_killed_for_longer_than_a_lease(world: World) -> None:
     alpha = world.computer(LAB, "alpha")
     async with crowd(world) as there:
-        async with in_flight(there.agent, alpha, seconds=30) as answer:
+        async with in_flight(there.agent, alpha, seconds=world.lease_s + 6) as answer:
             await world.nats.kill()
             error = await refused_within(AT_ONCE_S, answer)
         assert (error.code, error.details.get("may_have_run")) == (503, True)
@@ -171,7 +171,7 @@ async def nats_is_killed_for_longer_than_a_lease(world: World) -> None:
 async def nats_stands_still_for_longer_than_a_lease(world: World) -> None:
     alpha = world.computer(LAB, "alpha")
     async with crowd(world) as there:
-        async with in_flight(there.agent, alpha, seconds=30) as answer:
+        async with in_flight(there.agent, alpha, seconds=world.lease_s + 6) as answer:
             world.nats.pause()
             error = await refused_within(world.lease_s, answer)
             world_stood_still = asyncio.create_task(past_the_lease(world))
