@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
+
 from smcp_bus import errors as bus_errors
 from smcp_bus.dispatch import Door
 from smcp_bus.dispatch_types import Answer, Call, Caller, RawJson

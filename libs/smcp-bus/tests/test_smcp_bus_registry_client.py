@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import orjson
 import pytest
+
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import CLAIM, ERROR

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from smcp_bus import subjects
 from smcp_proto.names import check_name
 

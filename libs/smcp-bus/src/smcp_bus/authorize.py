@@ -4,7 +4,10 @@ The caller is what the transport knows (a session, a subject). What a payload sa
 compared with that.
 """
 
-from typing import Any
+from functools import cache
+from typing import Any, Final, cast
+
+from pydantic import BaseModel
 
 from smcp_bus.dispatch_types import Caller
 from smcp_proto.catalog_row import Row
@@ -32,13 +35,30 @@ def authorize(row: Row, caller: Caller, request: Any) -> None:
         raise NotInOffice(f"{row.event} needs a member of an office; join one first")
     if row.event == LEAVE:
         return  # leaving an office one is not in is refused by the registry, with its own words
-    if caller.role == "agent":
-        _same(caller.name, getattr(request, "agent", None), "agent", "an Agent speaks for itself only")
-    elif caller.role == "computer":
-        for field in ("computer", "computerId"):
-            _same(caller.name, getattr(request, field, None), field, "a Computer speaks for itself only")
-    for field in ("office_id", "roomId"):
-        _same(caller.office, getattr(request, field, None), field, "only one's own office")
+    for field in _spoken_fields(cast("type[BaseModel]", type(request))):
+        known, why = (caller.office, _OFFICE) if field in _OFFICE_FIELDS else _own_name(caller, field)
+        _same(known, getattr(request, field), field, why)
+
+
+_OFFICE_FIELDS: Final = ("office_id", "roomId")
+_SENDER_FIELDS: Final = ("agent", "computer", "computerId")
+_OFFICE: Final = "only one's own office"
+
+
+@cache
+def _spoken_fields(request: type[BaseModel]) -> tuple[str, ...]:
+    """The fields of a request in which it says who or where its sender is."""
+    return tuple(field for field in (*_SENDER_FIELDS, *_OFFICE_FIELDS) if field in request.model_fields)
+
+
+def _own_name(caller: Caller, field: str) -> tuple[str | None, str]:
+    match caller.role, field:
+        case "agent", "agent":
+            return caller.name, "an Agent speaks for itself only"
+        case "computer", "computer" | "computerId":
+            return caller.name, "a Computer speaks for itself only"
+        case _:
+            return None, ""  # an Agent names the Computer that it asks
 
 
 def _same(known: str | None, said: str | None, field: str, why: str) -> None:

@@ -39,7 +39,9 @@ class Door:
     """Dispatches events to handlers.
 
     Args:
-        handlers: by event name. An event of the catalog without one answers 503.
+        handlers: by event name.
+        otherwise: chooses the handler of an event that `handlers` does not name (events that the catalog does not
+            know and that are passed on); None: the event answers 503.
         tracing: opens the span of a request (`tracing.client_spans()`, `tracing.bus_spans()`).
         observe: entered round every call, for log fields.
     """
@@ -48,10 +50,12 @@ class Door:
         self,
         handlers: Mapping[str, Handler],
         *,
+        otherwise: Callable[[Row], Handler | None] = lambda row: None,
         tracing: Tracing = no_tracing,
         observe: Observe | None = None,
     ) -> None:
         self._handlers = dict(handlers)
+        self._otherwise = otherwise
         self._tracing = tracing
         self._observe = observe
 
@@ -104,7 +108,7 @@ class Door:
             return failed(request.body())
         try:
             authorize(call.row, call.caller, request)
-            handler = self._handlers.get(call.row.event, _not_available)
+            handler = self._handlers.get(call.row.event) or self._otherwise(call.row) or _not_available
             return _answer(await handler(request, call))
         except Exception as error:  # noqa: BLE001 -- the door is where every exception becomes an answer
             return failed(error_body(error))

@@ -13,6 +13,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import MappingProxyType
 from typing import Any, Final
 
 import orjson
@@ -42,6 +43,7 @@ LONGEST: Final = 256
 _IS_ERROR: Final = re.compile(rb'"isError"\s*:\s*true')
 """What the result of a tool that failed holds somewhere: most results need not be parsed for it."""
 
+_NOTHING: Final = nullcontext[Mapping[str, str]](MappingProxyType({}))
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 Tracing = Callable[[Call], AbstractContextManager[Span | None]]
@@ -103,13 +105,13 @@ def record_outcome(span: Span | None, call: Call, answer: Answer) -> None:
         return
     if answer.error is not None:
         _mark(span, str(answer.error))
-    elif call.row.event == "client:tool_call" and _tool_failed(answer.body):
-        _mark(span, "tool_error")
+    elif call.row.event == "client:tool_call" and (why := _tool_failure(answer.body)):
+        _mark(span, why)
 
 
 def sending(subject: str) -> AbstractContextManager[Mapping[str, str]]:
     """`send_span` where this is done for a request that is traced, nothing elsewhere; gives the headers to send."""
-    return nullcontext({}) if otel_context.get_value(LABELS_KEY) is None else send_span(subject)
+    return _NOTHING if otel_context.get_value(LABELS_KEY) is None else send_span(subject)
 
 
 @contextmanager
@@ -231,14 +233,19 @@ def _kind(error: BaseException) -> str:
             return type(error).__name__
 
 
-def _tool_failed(body: bytes) -> bool:
+def _tool_failure(body: bytes) -> str:
+    """Empty where the tool did not fail."""
     if not _IS_ERROR.search(body):
-        return False
+        return ""
     try:
         result = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return False
-    return isinstance(result, dict) and result.get("isError") is True
+        return ""
+    if not isinstance(result, dict) or result.get("isError") is not True:
+        return ""
+    meta = result.get("meta")
+    said = meta if isinstance(meta, dict) else {}
+    return "timeout" if said.get("a2c_timeout") else "cancelled" if said.get("a2c_cancelled") else "tool_error"
 
 
 def _mark(span: Span, error_type: str) -> None:

@@ -23,7 +23,6 @@ from smcp_bus.serving import host_route, serve_door
 from smcp_bus.tracing import client_spans, office_of, trace_id_of
 from smcp_gateway.call_watch import CallWatch
 from smcp_gateway.calls import CallTable, PendingCall
-from smcp_gateway.doors import Doors
 from smcp_gateway.errands import Errands
 from smcp_gateway.handlers.alive import alive
 from smcp_gateway.handlers.cancel import cancel
@@ -35,6 +34,7 @@ from smcp_gateway.handlers.update import update
 from smcp_gateway.handshake import bounded_upload, version_rule
 from smcp_gateway.memberships import Memberships
 from smcp_gateway.offices import Offices
+from smcp_gateway.passing_on import PassingOn
 from smcp_gateway.repair import Generations, Repair
 from smcp_gateway.session import Session, Sessions
 from smcp_gateway.settings import GatewaySettings
@@ -115,19 +115,21 @@ async def open_gateway(settings: GatewaySettings, bus: GatewayBus) -> AsyncItera
 
         offices = Offices(bus, tell)
         memberships = Memberships(registry, offices, errands, lambda: generations.current)
-        doors = Doors(
+        door = Door(
             {
                 "server:join_office": partial(join_office, sessions=sessions, memberships=memberships),
                 "server:leave_office": partial(leave_office, sessions=sessions, memberships=memberships),
                 "server:list_room": partial(list_room, sessions=sessions, registry=registry),
                 "server:tool_call_cancel": partial(cancel, registry=registry, calls=calls),
             },
-            relay=Relay(bus, registry, calls, timed_out, move_s=settings.move_s),
-            update=partial(update, registry=registry),
+            otherwise=PassingOn(
+                relay=Relay(bus, registry, calls, timed_out, move_s=settings.move_s),
+                update=partial(update, registry=registry),
+            ),
             tracing=client_spans(),
             observe=_log_fields,
         )
-        transport = SocketIoServer(sessions, doors.door_for, gone, max_payload=settings.max_payload)
+        transport = SocketIoServer(sessions, door, gone, max_payload=settings.max_payload)
         repair = Repair(
             registry, sessions, offices, memberships, generations, describe=describe, hang_up=transport.hang_up
         )
@@ -215,4 +217,4 @@ async def _listening(
 
 
 def _log_fields(call: Call) -> bind_call:
-    return bind_call(req_id=call.req_id, office=office_of(call), trace_id=trace_id_of(call))
+    return bind_call(req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call))

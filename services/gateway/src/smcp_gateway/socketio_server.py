@@ -1,6 +1,6 @@
 """The Socket.IO face: a thin transport in front of the door.
 
-It knows sessions and packets, and nothing of what an event means: the catalog's row says which door, which size
+It knows sessions and packets, and nothing of what an event means: the catalog's row says which size
 and which shape of acknowledgement. Every event that asks for an acknowledgement gets one.
 """
 
@@ -35,20 +35,19 @@ MAX_IN_FLIGHT: Final = 4096
 
 _log: Final = logging.getLogger("smcp_gateway.socketio_server")
 
-DoorFor = Callable[[Row], Door]
 Gone = Callable[[Session], None]
 
 
 class SocketIoServer:
     """Args:
-    door_for: the door behind which the row's handler is.
+    door: what is behind it answers every event.
     gone: told of every session that has ended; must not block.
     max_payload: bytes that a request or reply may have.
     """
 
-    def __init__(self, sessions: Sessions, door_for: DoorFor, gone: Gone, *, max_payload: int) -> None:
+    def __init__(self, sessions: Sessions, door: Door, gone: Gone, *, max_payload: int) -> None:
         self._sessions = sessions
-        self._door_for = door_for
+        self._door = door
         self._gone = gone
         self._max_payload = max_payload
         self._draining = False
@@ -129,11 +128,10 @@ class SocketIoServer:
             return failed(refusal.body())
         assert row is not None
         assert inbound.body is not None
-        door = self._door_for(row)
         if not row.event.startswith("server:"):
-            return await door.dispatch(row, session.caller(), inbound.body)
+            return await self._door.dispatch(row, session.caller(), inbound.body)
         async with session.order:
-            return await door.dispatch(row, session.caller(), inbound.body)
+            return await self._door.dispatch(row, session.caller(), inbound.body)
 
     def _refusal(self, session: Session, row: Row | None, inbound: Inbound) -> SmcpError | None:
         if row is None:

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
@@ -14,7 +14,7 @@ from nats.js import JetStreamContext
 from smcp_bus import internal_rows, subjects
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Door
-from smcp_bus.dispatch_types import Caller, Handler
+from smcp_bus.dispatch_types import Handler
 from smcp_bus.serving import host_route, registry_route, serve_door
 from smcp_bus.tracing import bus_spans, office_of, trace_id_of
 from smcp_proto.catalog import CATALOG
@@ -50,8 +50,6 @@ CATCH_UP_S: Final = 10.0
 """How long the views may take to know all rooms when a registry starts (seconds)."""
 PATIENCE_S: Final = 1.0
 """How long an owner may take to say that it lives (seconds); at most half a lease."""
-UNKNOWN_UPDATE: Final = "server:update_*"
-"""Stands for the events that the catalog does not know and that are passed on as they are."""
 
 
 class JetStreamBus(Bus, Protocol):
@@ -105,8 +103,9 @@ async def open_registry(
     readiness.add("announcer", lambda: None if announcer.ready else "takes nothing to announce")
     door = Door(
         handlers(bus, places, view, membership, leases),
+        otherwise=partial(handler_of_unknown, told=partial(update, bus=bus, membership=membership)),
         tracing=bus_spans(),
-        observe=lambda call: bind_call(req_id=call.req_id, office=office_of(call), trace_id=trace_id_of(call)),
+        observe=lambda call: bind_call(req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call)),
     )
     try:
         async with background() as tasks:
@@ -138,20 +137,11 @@ def handlers(
         "server:update_desktop": told,
         "server:update_finder": told,
         "server:update_capabilities": partial(update_capabilities, bus=bus, membership=membership, places=places),
-        UNKNOWN_UPDATE: told,
         internal_rows.CONFIRM.event: partial(confirm, view=view, membership=membership),
         internal_rows.FIND.event: partial(find, view=view, membership=membership, now=time.time),
         internal_rows.LEASE.event: partial(lease, leases=leases),
         internal_rows.ASSERT.event: partial(assert_members, places=places, view=view, membership=membership),
     }
-
-
-def room_route(subject: str) -> tuple[Row, Caller]:
-    """As `registry_route`, with one name for all events that the catalog does not know: they have one handler."""
-    row, caller = registry_route(subject)
-    if row.event not in CATALOG and row.verb not in internal_rows.SERVER_ROWS:
-        row = replace(row, event=UNKNOWN_UPDATE)
-    return row, caller
 
 
 async def _view(js: JetStreamContext, bucket: str, view: MembersView | LeasesView) -> None:
@@ -177,12 +167,17 @@ async def _prepared(announcer: Announcer) -> None:
         raise StoreUnusable(f"the announcer's consumer cannot be made: {said(error)}") from error
 
 
+def handler_of_unknown(row: Row, *, told: Handler) -> Handler | None:
+    """Events that the catalog does not know are passed on, if they are `server:update_*`."""
+    return told if row.event.startswith("server:update_") and row.event not in CATALOG else None
+
+
 @asynccontextmanager
 async def _serving(bus: Bus, door: Door) -> AsyncIterator[None]:
     served = [
         await serve_door(bus, door, subject, route, queue=subjects.REGISTRY_QUEUE)
         for subject, route in (
-            (subjects.SERVER_ALL, room_route),
+            (subjects.SERVER_ALL, registry_route),
             (subjects.HOSTS_LEASE_ALL, host_route),
             (subjects.HOSTS_ASSERT_ALL, host_route),
         )

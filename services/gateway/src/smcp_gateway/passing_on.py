@@ -1,0 +1,22 @@
+"""Events that the gateway passes on without understanding them, those of the catalog and those that come later."""
+
+from smcp_bus.dispatch_types import Handler
+from smcp_proto.catalog_row import Row
+
+
+class PassingOn:
+    """Chooses the handler of an event that the gateway has none of its own for.
+
+    Args:
+        relay: for `client:*`: to the Computer that it names.
+        update: for `server:update_*`: to the registry, which tells the office.
+    """
+
+    def __init__(self, *, relay: Handler, update: Handler) -> None:
+        self._relay = relay
+        self._update = update
+
+    def __call__(self, row: Row) -> Handler | None:
+        if row.event.startswith("client:"):
+            return self._relay
+        return self._update if row.event.startswith("server:update_") else None
