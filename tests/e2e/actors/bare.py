@@ -38,24 +38,36 @@ def comings_and_goings(notices: Iterable[Notice], name: str) -> list[str]:
 
 
 class BareMember:
-    """A socket and what it was told, in order. It does not come back by itself when it is cut off."""
+    """A socket and what it was told, in order. It does not come back by itself when it is cut off.
 
-    def __init__(self, role: Literal["agent", "computer"], office: str, name: str) -> None:
+    Args:
+        plain: it says nothing of what it can take, and takes what aiohttp's client takes: 4 MiB.
+    """
+
+    def __init__(self, role: Literal["agent", "computer"], office: str, name: str, *, plain: bool = False) -> None:
         self.role = role
         self.office = office
         self.name = name
         self.notices: list[Notice] = []
         self._told = asyncio.Condition()
-        self._sio = socketio.AsyncClient(
-            reconnection=False, handle_sigint=False, websocket_extra_options={"max_msg_size": _BIG}
-        )
+        self._plain = plain
+        options = {} if plain else {"max_msg_size": _BIG}
+        self._sio = socketio.AsyncClient(reconnection=False, handle_sigint=False, websocket_extra_options=options)
         self._sio.on("*", self._on_event, namespace=NAMESPACE)
 
     @property
     def connected(self) -> bool:
         return bool(self._sio.connected)
 
+    @property
+    def sid(self) -> str:
+        """Of its connection: another one after it was cut off."""
+        return str(self._sio.get_sid(NAMESPACE))
+
     async def connect(self, url: str) -> None:
+        if self._plain:  # it polls first
+            await self._sio.connect(url, namespaces=[NAMESPACE])
+            return
         await self._sio.connect(url, namespaces=[NAMESPACE], transports=["websocket"], auth={"max_message": _BIG})
 
     async def join(self) -> None:
@@ -74,9 +86,13 @@ class BareMember:
         await self._sio.disconnect()
         await self._sio.shutdown()
 
+    async def ack(self, event: str, *arguments: Any, timeout: float = 30) -> Any:
+        """The ack of an event with whatever arguments, as it came."""
+        return await self._sio.call(event, arguments, namespace=NAMESPACE, timeout=timeout)
+
     async def ask(self, event: str, data: Mapping[str, Any], timeout: float = 30) -> Any:
         """The ack of an event. Raises FlatError."""
-        answer = await self._sio.call(event, dict(data), namespace=NAMESPACE, timeout=timeout)
+        answer = await self.ack(event, dict(data), timeout=timeout)
         if isinstance(answer, dict) and isinstance(answer.get("code"), int) and "message" in answer:
             raise FlatError(answer)
         return answer
@@ -145,9 +161,11 @@ class BareMember:
 
 
 @asynccontextmanager
-async def member(url: str, role: Literal["agent", "computer"], office: str, name: str) -> AsyncIterator[BareMember]:
+async def member(
+    url: str, role: Literal["agent", "computer"], office: str, name: str, *, plain: bool = False
+) -> AsyncIterator[BareMember]:
     """A member for as long as the block runs; afterwards its socket is closed. Raises Refused."""
-    found = BareMember(role, office, name)
+    found = BareMember(role, office, name, plain=plain)
     await found.connect(url)
     try:
         await found.join()

@@ -2,8 +2,10 @@
 
 import json
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.e2e.worlds.world import ELSEWHERE, LAB
 
@@ -15,16 +17,18 @@ class Place:
     credential: str
     office: str
     name: str
+    servers: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """MCP servers beside the toolbox, as they stand in a configuration file."""
 
     def ran(self, directory: Path) -> Path:
         return directory / f"{self.credential}.ran"
 
     def config(self, directory: Path) -> Path:
-        """Write the Computer's configuration: the toolbox of the tests."""
+        """Write the Computer's configuration: the toolbox of the tests, and its own servers."""
         arguments = ["-m", "smcp_testing.mcp_servers.toolbox", "--log", str(self.ran(directory))]
         server = {"type": "stdio", "server_parameters": {"command": sys.executable, "args": arguments}}
         path = directory / f"{self.credential}.json"
-        path.write_text(json.dumps({"servers": {"toolbox": server}}), encoding="utf-8")
+        path.write_text(json.dumps({"servers": {"toolbox": server, **self.servers}}), encoding="utf-8")
         return path
 
 

@@ -1,6 +1,6 @@
 """World `processes`: every part is an installed command of its own, on one nats-server with all permissions on."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -23,11 +23,18 @@ async def open_processes(
     gateways: int = 2,
     registries: int = 2,
     environment: Mapping[str, str] | None = None,
+    of_their_own: Mapping[str, Mapping[str, str]] | None = None,
+    more: Sequence[Place] = (),
 ) -> AsyncIterator[World]:
-    """One nats-server, `registries`, `gateways`, and the Computers of the layout; all ready, and all gone after it."""
-    ports, mark = Ports(), uuid4().hex
+    """One nats-server, `registries`, `gateways`, and the Computers of the layout; all ready, and all gone after it.
+
+    Args:
+        environment: what is set for every part; `of_their_own`: what beside it, by credential (`gateway-2`).
+        more: Computers beside those of the layout.
+    """
+    ports, mark, places = Ports(), uuid4().hex, [*PLACES, *more]
     nats_port, monitoring = ports.take(), ports.take()
-    model = _model(nats_port, monitoring, gateways, registries)
+    model = _model(nats_port, monitoring, gateways, registries, places)
     written = nats_files.write(model, directory / "nats")
     nats_url = f"nats://127.0.0.1:{nats_port}"
 
@@ -38,7 +45,7 @@ async def open_processes(
             SMCP_NATS_URL=nats_url,
             SMCP_NATS_CREDS=str(written.credentials[credential]),
             SMCP_LEASE_S=str(lease_s),
-            **{health: str(port), **(environment or {})},
+            **{health: str(port), **(environment or {}), **(of_their_own or {}).get(credential, {})},
             **settings,
         )
         return Process(credential, [command(name), *arguments], env, directory, f"http://127.0.0.1:{port}/readyz")
@@ -67,7 +74,7 @@ async def open_processes(
         credentials=written.conf.parent / "creds",
         registries=[part("smcp-registry", name, health="SMCP_HEALTH_PORT") for name in model.registry_credentials],
         gateways=[gateway(name) for name in model.gateway_credentials],
-        computers=[computer(place) for place in PLACES],
+        computers=[computer(place) for place in places],
         lease_s=lease_s,
         spread=True,
         mark=mark,
@@ -76,14 +83,14 @@ async def open_processes(
         yield world
 
 
-def _model(port: int, monitoring: int, gateways: int, registries: int) -> NatsModel:
+def _model(port: int, monitoring: int, gateways: int, registries: int, places: Sequence[Place]) -> NatsModel:
     return NatsModel.model_validate(
         {
-            "offices": sorted({place.office for place in PLACES}),
+            "offices": sorted({place.office for place in places}),
             "registries": registries,
             "gateways": gateways,
             "computers": [
-                {"credential": place.credential, "office": place.office, "names": [place.name]} for place in PLACES
+                {"credential": place.credential, "office": place.office, "names": [place.name]} for place in places
             ],
             "listen": f"127.0.0.1:{port}",
             "http": f"127.0.0.1:{monitoring}",

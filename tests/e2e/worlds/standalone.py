@@ -1,7 +1,7 @@
 """World `standalone`: `smcp up`, as a newcomer starts it, and Computers of two more hosts that connect to it."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -18,18 +18,21 @@ from tests.e2e.worlds.world import ComputerHost, Gateway, World, child_environme
 
 @asynccontextmanager
 async def open_standalone(
-    directory: Path, *, lease_s: float = 2.0, environment: Mapping[str, str] | None = None
+    directory: Path,
+    *,
+    lease_s: float = 2.0,
+    environment: Mapping[str, str] | None = None,
+    more: Sequence[Place] = (),
 ) -> AsyncIterator[World]:
-    """`smcp up` with `alpha` in it; `beta` and the other office's `alpha` come as hosts of their own."""
-    ports, mark = Ports(), uuid4().hex
+    """`smcp up` with `alpha` in it; `beta`, the other office's `alpha` and `more` come as hosts of their own."""
+    ports, mark, places = Ports(), uuid4().hex, [BETA, OTHER_ALPHA, *more]
     nats_port, gateway_port = ports.take(), ports.take()
     hosts = {
-        "offices": [BETA.office, OTHER_ALPHA.office],
+        "offices": sorted({place.office for place in places}),
         "registries": [],
         "gateways": [],
         "computers": [
-            {"credential": place.credential, "office": place.office, "names": [place.name]}
-            for place in (BETA, OTHER_ALPHA)
+            {"credential": place.credential, "office": place.office, "names": [place.name]} for place in places
         ],
         "listen": f"127.0.0.1:{nats_port}",
     }
@@ -80,8 +83,7 @@ async def open_standalone(
         gateways=[Gateway(f"http://127.0.0.1:{gateway_port}", up)],
         computers=[
             ComputerHost(ALPHA.office, ALPHA.name, up, ALPHA.ran(directory)),
-            computer(BETA),
-            computer(OTHER_ALPHA),
+            *(computer(place) for place in places),
         ],
         lease_s=lease_s,
         spread=False,

@@ -28,6 +28,9 @@ class Part(Protocol):
     @property
     def pid(self) -> int: ...
 
+    @property
+    def log(self) -> Path: ...
+
     async def start(self) -> None:
         """Start it again, on the same address, and wait until it is ready."""
         ...

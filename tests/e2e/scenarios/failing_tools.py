@@ -1,0 +1,107 @@
+"""Tools that throw, hang, or take their MCP server with them: the Agent gets a result that says so, in time."""
+
+import asyncio
+import time
+from typing import Any, Final
+from uuid import uuid4
+
+from smcp_testing.waiting import eventually
+from tests.e2e.actors.agents import Agent, OpenAgent
+from tests.e2e.actors.bystanders import undisturbed
+from tests.e2e.scenarios.calls import text
+from tests.e2e.worlds.world import LAB, World
+
+AT_ONCE_S: Final = 3.0
+SLACK_S: Final = 3.0
+"""What a loaded machine may take on top of a time-out."""
+BACK_S: Final = 40.0
+
+
+async def a_tool_that_throws_is_a_failed_result(world: World, open_agent: OpenAgent) -> None:
+    async with undisturbed(world), open_agent(world.url(0), LAB, "caller") as agent:
+        for tool, params, words in (
+            ("fail", {"message": "on purpose"}, ["fail"]),
+            ("add", {"a": 1, "b": "two"}, ["b"]),
+            ("add", {}, ["a"]),
+            ("no such tool", {}, ["no such tool"]),
+        ):
+            result = await _within(AT_ONCE_S, agent, tool, params)
+            assert result["isError"] is True, result
+            for word in words:
+                assert word in text(result)
+        assert text(await agent.call("alpha", "echo", {"text": "fine"})) == "fine"
+
+
+async def a_tool_that_hangs_is_stopped_in_time_and_the_others_go_on(world: World, open_agent: OpenAgent) -> None:
+    mark = uuid4().hex
+    ran = world.computer(LAB, "alpha").ran
+    async with undisturbed(world), open_agent(world.url(1), LAB, "caller") as agent:
+        began = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            hanging = group.create_task(agent.call("alpha", "sleep", {"seconds": 60, "mark": mark}, timeout=3))
+            await eventually(lambda: f"sleep {mark}" in _lines(ran), timeout=BACK_S)
+            for computer in ("alpha", "beta"):
+                assert text(await agent.call(computer, "echo", {"text": "meanwhile"})) == "meanwhile"
+            assert not hanging.done()
+        assert time.monotonic() - began < 3 + SLACK_S
+        _check_timed_out(hanging.result(), "sleep")
+        await eventually(lambda: f"cancelled {mark}" in _lines(ran), timeout=BACK_S)
+
+
+async def a_server_that_hangs_as_a_whole_times_out_and_works_again(world: World, open_agent: OpenAgent) -> None:
+    async with undisturbed(world), open_agent(world.url(0), LAB, "caller") as agent:
+        pid = text(await agent.call("alpha", "pid"))
+        blocked = await _within(1 + SLACK_S, agent, "block", {"seconds": 4}, timeout=1)
+        _check_timed_out(blocked, "block")
+        waiting = await _within(1 + SLACK_S, agent, "echo", {"text": "too early"}, timeout=1)
+        if waiting["isError"]:
+            _check_timed_out(waiting, "echo")
+        assert text(await agent.call("beta", "echo", {"text": "elsewhere"})) == "elsewhere"
+        assert text(await agent.call("alpha", "pid", timeout=60)) == pid
+
+
+async def a_server_that_dies_is_named_and_works_again(world: World, open_agent: OpenAgent) -> None:
+    mark = uuid4().hex
+    ran = world.computer(LAB, "alpha").ran
+    async with undisturbed(world), open_agent(world.url(1), LAB, "caller") as agent:
+        pid = text(await agent.call("alpha", "pid"))
+        async with asyncio.TaskGroup() as group:
+            beside = group.create_task(agent.call("alpha", "sleep", {"seconds": 60, "mark": mark}, timeout=90))
+            await eventually(lambda: f"sleep {mark}" in _lines(ran), timeout=BACK_S)
+            died = await _within(AT_ONCE_S, agent, "die", {})
+            began = time.monotonic()
+            await beside
+        assert time.monotonic() - began < AT_ONCE_S
+        for result in (died, beside.result()):
+            assert result["isError"] is True
+            assert "'toolbox'" in text(result)
+        assert text(await agent.call("beta", "echo", {"text": "elsewhere"})) == "elsewhere"
+
+        async def is_back() -> bool:
+            result = await _within(AT_ONCE_S, agent, "pid", {})
+            if result["isError"]:
+                assert "toolbox" in text(result) or "no tool" in text(result)
+                return False
+            return text(result) != pid
+
+        await eventually(is_back, timeout=BACK_S, message="the MCP server is not started again")
+        assert {"pid", "echo"} <= await agent.tools("alpha")
+    assert _lines(ran).count(f"sleep {mark}") == 1
+
+
+async def _within(seconds: float, agent: Agent, tool: str, params: dict[str, Any], timeout: int = 60) -> dict[str, Any]:
+    began = time.monotonic()
+    result = await agent.call("alpha", tool, params, timeout=timeout)
+    took = time.monotonic() - began
+    assert took < seconds, f"{tool} took {took:.3f} s"
+    return result
+
+
+def _check_timed_out(result: dict[str, Any], tool: str) -> None:
+    assert result["isError"] is True
+    assert result["meta"] == {"a2c_timeout": True}
+    assert tool in text(result)
+
+
+def _lines(ran: Any) -> list[str]:
+    return ran.read_text(encoding="utf-8").splitlines() if ran.exists() else []

@@ -1,0 +1,77 @@
+"""Bad input, in every world: requests, names, configurations, tools."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.actors.agents import AGENTS, OpenAgent
+from tests.e2e.scenarios import bad_input, configurations, failing_tools, names
+from tests.e2e.worlds.processes import open_processes
+from tests.e2e.worlds.standalone import open_standalone
+from tests.e2e.worlds.world import World
+
+WORLDS = {"standalone": open_standalone, "processes": open_processes}
+
+BY_ITSELF: list[Callable[[World], Awaitable[None]]] = [
+    bad_input.a_missing_field_is_named,
+    bad_input.a_field_of_another_type_is_named,
+    bad_input.whoever_has_not_joined_is_told_the_same,
+    bad_input.what_is_not_one_object_is_refused,
+    bad_input.a_small_request_with_too_much_in_it_is_413,
+    bad_input.fields_that_nobody_knows_are_no_fault,
+    bad_input.what_is_nested_too_deeply_is_refused_and_the_rest_comes_back,
+    bad_input.events_that_do_not_exist_are_refused,
+    names.any_text_is_a_name,
+    names.a_name_reaches_nobody_else,
+    names.what_is_no_name_is_refused,
+    names.a_computer_with_an_odd_name_does_all_that_others_do,
+    configurations.a_command_that_does_not_exist_keeps_only_its_own_server_from_starting,
+]
+ONCE: list[Callable[[World, Path], Awaitable[None]]] = [
+    configurations.a_file_that_cannot_be_used_is_refused_with_2,
+    configurations.a_name_that_is_none_is_refused_with_2,
+]
+WITH_AN_AGENT: list[Callable[[World, OpenAgent], Awaitable[None]]] = [
+    failing_tools.a_tool_that_throws_is_a_failed_result,
+    failing_tools.a_tool_that_hangs_is_stopped_in_time_and_the_others_go_on,
+    failing_tools.a_server_that_hangs_as_a_whole_times_out_and_works_again,
+    failing_tools.a_server_that_dies_is_named_and_works_again,
+]
+
+
+@pytest.fixture(scope="module", params=WORLDS)
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One world for all scenarios: none of them may hurt it."""
+    opened = WORLDS[request.param](tmp_path_factory.mktemp(request.param), more=[names.ODD])
+    with asyncio.Runner() as runner:
+        yield runner.run(opened.__aenter__())
+        runner.run(opened.__aexit__(None, None, None))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(_no_task_left: None) -> None:
+    """In place of that of all tests: parts of the world are restarted, and looked for when the world ends."""
+
+
+@pytest.mark.parametrize("scenario", BY_ITSELF, ids=lambda scenario: scenario.__name__)
+async def test_by_itself(world: World, scenario: Callable[[World], Awaitable[None]]) -> None:
+    with world.telling():
+        await scenario(world)
+
+
+@pytest.mark.parametrize("scenario", ONCE, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize("world", ["processes"], indirect=True)
+async def test_in_one_world(world: World, scenario: Callable[[World, Path], Awaitable[None]], tmp_path: Path) -> None:
+    with world.telling():
+        await scenario(world, tmp_path)
+
+
+@pytest.mark.parametrize("open_agent", AGENTS.values(), ids=AGENTS.keys())
+@pytest.mark.parametrize("scenario", WITH_AN_AGENT, ids=lambda scenario: scenario.__name__)
+async def test_with_an_agent(
+    world: World, scenario: Callable[[World, OpenAgent], Awaitable[None]], open_agent: OpenAgent
+) -> None:
+    with world.telling():
+        await scenario(world, open_agent)
