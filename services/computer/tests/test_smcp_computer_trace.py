@@ -59,6 +59,9 @@ async def test_a_call_is_one_client_span_and_the_server_gets_its_traceparent(
     assert attributes.pop("jsonrpc.request.id")
     assert attributes == {
         "mcp.method.name": "tools/call",
+        "mcp.protocol.version": "2026-07-28",
+        "network.transport": "pipe",
+        "smcp.mcp_server": "box",
         "gen_ai.tool.name": "trace",
         "gen_ai.operation.name": "execute_tool",
         **LABELS,

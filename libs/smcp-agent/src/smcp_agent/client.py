@@ -152,7 +152,7 @@ class SmcpAgent:
                 raise
             result = call_result(reply, req_id=request.req_id, trace_id=traced.trace_id, duration_s=loop.time() - start)
             if result.is_error:
-                traced.failed("tool_error")
+                traced.failed("timeout" if result.timed_out else "cancelled" if result.cancelled else "tool_error")
             return result
 
     async def tools(self, computer: str) -> Tools:

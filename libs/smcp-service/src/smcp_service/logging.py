@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import Any, Final, TextIO
 
@@ -23,21 +24,24 @@ from smcp_service.settings import LogFormat, LogLevel
 # These log whole packets, messages or URLs below `warning`; they would put tool arguments and secrets into the logs.
 _PAYLOAD_LOGGERS: Final = ("engineio", "socketio", "mcp", "httpx", "httpx2", "httpcore", "urllib3", "aiohttp.access")
 
-_CallFields = tuple[str | None, str | None, str | int | None]
+TraceId = str | int | Callable[[], int]
+"""32 hex digits, or the number, or what tells it; asked only for a line that is written."""
+
+_CallFields = tuple[str | None, str | None, TraceId | None]
 _CALL: Final[ContextVar[_CallFields]] = ContextVar("smcp_service_call", default=(None, None, None))
 
 
 class bind_call:  # noqa: N801 - used like a function: `with bind_call(req_id=...)`
     """While open, every log line of this task and of those it starts carries the call's ids.
 
-    What is not given keeps the value that an outer `bind_call` set. `trace_id` is 32 hex digits, or the number. It
-    costs about a microsecond, so it may stand on the path of every call.
+    What is not given keeps the value that an outer `bind_call` set. It costs about a microsecond, so it may stand on
+    the path of every call.
     """
 
     __slots__ = ("_fields", "_token")
 
     def __init__(
-        self, *, req_id: str | None = None, office: str | None = None, trace_id: str | int | None = None
+        self, *, req_id: str | None = None, office: str | None = None, trace_id: TraceId | None = None
     ) -> None:
         self._fields = (req_id, office, trace_id)
         self._token: Token[_CallFields] | None = None
@@ -131,7 +135,8 @@ def _add_call(logger: WrappedLogger, method: str, event: EventDict) -> EventDict
         event.setdefault("trace_id", f"{span.trace_id:032x}")
         event.setdefault("span_id", f"{span.span_id:016x}")
     elif trace_id is not None:
-        event.setdefault("trace_id", f"{trace_id:032x}" if isinstance(trace_id, int) else trace_id)
+        said = trace_id() if callable(trace_id) else trace_id
+        event.setdefault("trace_id", f"{said:032x}" if isinstance(said, int) else said)
     if req_id is not None:
         event.setdefault("req_id", req_id)
     if office is not None:

@@ -133,7 +133,9 @@ async def open_computer(
         door = Door(
             handlers(calls, catalogue, in_flight, config, session=bus.process),
             tracing=bus_spans(),
-            observe=lambda call: bind_call(req_id=call.req_id, office=office_of(call), trace_id=trace_id_of(call)),
+            observe=lambda call: bind_call(
+                req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call)
+            ),
         )
         tasks.start(gate.run(), name="gate")
         async with (

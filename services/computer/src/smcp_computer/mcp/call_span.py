@@ -27,6 +27,10 @@ class CallSpan:
         self._content = content
         self._span: Span = trace.INVALID_SPAN
 
+    def goes_to(self, server: Mapping[str, str]) -> None:
+        """Which server is asked, as attributes."""
+        self._labels = {**self._labels, **server}
+
     def began(self, span: Span, request: JSONRPCRequest) -> None:
         """A request is sent for the call, in `span`."""
         span.update_name(request.method)

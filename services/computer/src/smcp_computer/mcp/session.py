@@ -25,7 +25,7 @@ from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import BadAnswer, CallRefused, ServerDied
 from smcp_computer.mcp.streams import CALL_SPAN_KEY, Watch
 from smcp_computer.mcp.transports import open_transport
-from smcp_proto.schemas.config import MCPServerConfig
+from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
 
 _log = logging.getLogger("smcp_computer.mcp.session")
 
@@ -54,9 +54,14 @@ class Connection:
         ended: set when the server's side of the connection is gone.
     """
 
-    def __init__(self, server: str, client: Client, ended: asyncio.Event) -> None:
+    def __init__(self, server: str, client: Client, ended: asyncio.Event, *, transport: str) -> None:
         self._server = server
         self._client = client
+        self._described = {
+            "smcp.mcp_server": server,
+            "mcp.protocol.version": client.protocol_version,
+            "network.transport": transport,
+        }
         self.ended = ended
 
     async def list_tools(self) -> list[types.Tool]:
@@ -93,6 +98,7 @@ class Connection:
             CallRefused, BadAnswer, ServerDied: see `errors`.
             TimeoutError: no answer in time.
         """
+        span.goes_to(self._described)
         token = otel_context.attach(otel_context.set_value(CALL_SPAN_KEY, span))
         try:
             return await self._call(tool, arguments, timeout)
@@ -169,7 +175,8 @@ async def connect(
         ) as client,
         _listening(server.name, client, on_tools_changed),
     ):
-        yield Connection(server.name, client, watch.ended)
+        transport = "pipe" if isinstance(server, MCPServerStdioConfig) else "tcp"
+        yield Connection(server.name, client, watch.ended, transport=transport)
 
 
 @asynccontextmanager
