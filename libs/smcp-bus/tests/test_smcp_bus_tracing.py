@@ -1,0 +1,196 @@
+"""What is recorded of a request, in one process; the whole trees are in the e2e tests."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from smcp_bus import internal_rows, subjects, tracing
+from smcp_bus.dispatch import Door
+from smcp_bus.dispatch_types import Call, Caller, RawJson
+from smcp_bus.headers import TRACEPARENT
+from smcp_proto.catalog import CATALOG
+from smcp_proto.errors import NotFound
+from smcp_proto.schemas import ToolCallReq
+from smcp_proto.trace_ids import trace_id
+
+ALICE = Caller(role="agent", office="lab", name="alice")
+REQ_ID = "0123456789abcdef0123456789abcdef"
+PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
+SUBJECT = subjects.client("lab", "pc", "tool_call")
+TEMPLATE = "smcp.v1.{office}.client.{computer}.tool_call"
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    yield exporter
+    provider.shutdown()
+
+
+def tool_call(**fields: Any) -> dict[str, Any]:
+    call = {"agent": "alice", "req_id": REQ_ID, "computer": "pc", "tool_name": "echo", "params": {}, "timeout": 5}
+    return call | fields
+
+
+async def succeed(request: ToolCallReq, call: Call) -> RawJson:
+    return RawJson(b'{"content":[]}')
+
+
+async def dispatch(
+    handler: Any, *, spans: tracing.Tracing, subject: str = "", headers: dict[str, str] | None = None, **fields: Any
+) -> None:
+    door = Door({"client:tool_call": handler}, tracing=spans)
+    row = CATALOG["client:tool_call"]
+    await door.dispatch(row, ALICE, tool_call(**fields), headers=headers or {}, subject=subject)
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def call_of(payload: dict[str, Any], *, caller: Caller = ALICE, headers: dict[str, str] | None = None) -> Call:
+    return Call(CATALOG["client:tool_call"], caller, payload["req_id"], 0.0, payload, headers=headers or {})
+
+
+async def test_what_is_sent_for_a_request_is_below_it_and_has_its_ids(exported: InMemorySpanExporter) -> None:
+    carried: dict[str, str] = {}
+
+    async def ask(request: ToolCallReq, call: Call) -> RawJson:
+        with tracing.sending(SUBJECT) as headers:
+            carried.update(headers)
+        return await succeed(request, call)
+
+    await dispatch(ask, spans=tracing.client_spans())
+    send, served = exported.get_finished_spans()
+    assert (served.name, served.kind) == ("client:tool_call", SpanKind.SERVER)
+    assert (send.name, send.kind) == (f"send {TEMPLATE}", SpanKind.PRODUCER)
+    assert send.parent is not None
+    assert served.context is not None
+    assert send.parent.span_id == served.context.span_id
+    assert send.context is not None
+    assert carried[TRACEPARENT].split("-")[1:3] == [f"{send.context.trace_id:032x}", f"{send.context.span_id:016x}"]
+    for span in (send, served):
+        assert {("smcp.req_id", REQ_ID), ("smcp.office", "lab")} <= attributes(span).items()
+
+    exported.clear()
+    await dispatch(succeed, spans=tracing.bus_spans(), subject=SUBJECT, headers=carried)
+    (processed,) = exported.get_finished_spans()
+    assert (processed.name, processed.kind) == (f"process {TEMPLATE}", SpanKind.CONSUMER)
+    assert processed.parent is not None
+    assert processed.parent.span_id == send.context.span_id
+    assert attributes(processed)["messaging.consumer.group.name"] == "owner"
+
+
+async def test_what_is_sent_for_no_request_is_not_recorded(exported: InMemorySpanExporter) -> None:
+    with tracing.sending(SUBJECT) as headers:
+        assert not headers
+    door = Door({}, tracing=tracing.bus_spans())
+    await door.dispatch(internal_rows.PENDING, ALICE, {"calls": []}, subject=subjects.client("lab", "pc", "pending"))
+    assert not exported.get_finished_spans()
+
+
+async def test_a_request_forgets_what_its_task_had_inherited(exported: InMemorySpanExporter) -> None:
+    with trace.get_tracer("x").start_as_current_span("of another request"):
+        await dispatch(succeed, spans=tracing.bus_spans(), subject=SUBJECT)
+    processed, _ = exported.get_finished_spans()
+    assert processed.parent is None
+
+
+@pytest.mark.parametrize(
+    ("result", "error_type"),
+    [
+        ({"isError": False, "content": []}, None),
+        ({"content": [{"text": '"isError":true'}], "structuredContent": {"isError": True}}, None),
+        ({"isError": True, "content": []}, "tool_error"),
+        ({"isError": True, "meta": None}, "tool_error"),
+        ({"isError": True, "meta": {"a2c_timeout": True}}, "timeout"),
+        ({"isError": True, "meta": {"a2c_cancelled": True}}, "cancelled"),
+    ],
+)
+async def test_a_tool_that_failed_marks_the_span_of_its_call(
+    exported: InMemorySpanExporter, result: dict[str, Any], error_type: str | None
+) -> None:
+    async def answer(request: ToolCallReq, call: Call) -> RawJson:
+        return RawJson(json.dumps(result).encode())
+
+    await dispatch(answer, spans=tracing.client_spans())
+    (span,) = exported.get_finished_spans()
+    assert attributes(span).get("error.type") == error_type
+    assert (span.status.status_code is StatusCode.ERROR) is (error_type is not None)
+
+
+async def test_refusals_errors_and_lost_clients_mark_it_without_their_texts(exported: InMemorySpanExporter) -> None:
+    async def not_found(request: ToolCallReq, call: Call) -> None:
+        with tracing.sending(SUBJECT):
+            raise NotFound("secret")
+
+    async def gone(request: ToolCallReq, call: Call) -> None:
+        raise asyncio.CancelledError
+
+    await dispatch(not_found, spans=tracing.client_spans())
+    await dispatch(succeed, spans=tracing.client_spans(), timeout="soon")
+    with pytest.raises(asyncio.CancelledError):
+        await dispatch(gone, spans=tracing.client_spans())
+    spans = exported.get_finished_spans()
+    assert [attributes(span)["error.type"] for span in spans] == ["404", "404", "400", "cancelled"]
+    assert all(span.status.status_code is StatusCode.ERROR and not span.events for span in spans)
+    assert "secret" not in "".join(span.to_json() for span in spans)
+
+
+async def test_what_a_peer_chose_is_cut(exported: InMemorySpanExporter) -> None:
+    await dispatch(succeed, spans=tracing.client_spans(), req_id="x" * 1000, tool_name="y" * 1000)
+    (span,) = exported.get_finished_spans()
+    assert {len(attributes(span)[name]) for name in ("smcp.req_id", "gen_ai.tool.name")} == {tracing.LONGEST}
+
+
+def test_the_trace_of_a_request_is_known_without_recording_it() -> None:
+    plain = call_of(tool_call())
+    assert tracing.trace_id_of(plain) == int(REQ_ID, 16)
+    named = call_of(tool_call(req_id="r-1"))
+    assert tracing.trace_id_of(named) == trace_id("lab", "alice", "r-1")
+    assert tracing.trace_id_of(call_of(tool_call(traceparent=PARENT))) == int("a" * 32, 16)
+    assert tracing.trace_id_of(call_of(tool_call(traceparent="nonsense"))) == int(REQ_ID, 16)
+    other = {TRACEPARENT: PARENT.replace("a", "c")}
+    assert tracing.trace_id_of(call_of(tool_call(traceparent=PARENT), headers=other)) == int("c" * 32, 16)
+
+
+def test_a_join_is_about_the_office_that_it_asks_for_on_both_sides() -> None:
+    payload = {"role": "agent", "name": "alice", "office_id": "lab", "req_id": "r-1"}
+    at_the_gateway = call_of(payload, caller=Caller(role=None))
+    at_the_registry = call_of(payload, caller=ALICE)
+    assert tracing.office_of(at_the_gateway) == tracing.office_of(at_the_registry) == "lab"
+    assert (
+        tracing.trace_id_of(at_the_gateway) == tracing.trace_id_of(at_the_registry) == trace_id("lab", "alice", "r-1")
+    )
+
+
+@pytest.mark.parametrize(
+    ("subject", "template", "queue"),
+    [
+        (subjects.client("北京", "a.b", "get_tools"), "smcp.v1.{office}.client.{computer}.get_tools", "owner"),
+        (subjects.server("x", "agent", "y", "find"), "smcp.v1.{office}.server.agent.{name}.find", "registry"),
+        (subjects.notify("x", "update_config"), "smcp.v1.{office}.notify.update_config", ""),
+        (subjects.hosts("x", "y", "lease"), "smcp.hosts.v1.{credential}.{process}.lease", "registry"),
+        (subjects.hosts("x", "y", "alive"), "smcp.hosts.v1.{credential}.{process}.alive", ""),
+        ("something.else", "something.else", ""),
+        ("smcp.v1.x.client", "smcp.v1.x.client", ""),
+    ],
+)
+def test_a_subjects_template_has_no_names_in_it(subject: str, template: str, queue: str) -> None:
+    assert (subjects.template(subject), subjects.queue(subject)) == (template, queue)
+
+
+def test_nothing_is_opened_while_no_provider_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    assert tracing.client_spans() is tracing.bus_spans() is tracing.no_tracing
