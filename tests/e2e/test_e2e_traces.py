@@ -1,0 +1,304 @@
+"""The trace of a request, as the installed commands export it to an OTLP receiver in another process.
+
+The trees are kept in `traces/golden`: names, parents, kinds, attributes, and which process each span is from.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from smcp_agent import SmcpAgent
+from smcp_proto.trace_ids import trace_id
+from smcp_testing.otlp_process import otlp_receiver
+from smcp_testing.service_process import service_process
+from smcp_testing.waiting import eventually
+from tests.e2e.actors.bare import BareMember, FlatError, member
+from tests.e2e.scenarios.calls import text
+from tests.e2e.traces import agent_app
+from tests.e2e.traces.recorder import ENVIRONMENT, Barrier, Recorder
+from tests.e2e.worlds.process import Process
+from tests.e2e.worlds.processes import open_processes
+from tests.e2e.worlds.standalone import open_standalone
+from tests.e2e.worlds.world import ELSEWHERE, LAB, ComputerHost, Part
+
+NOT_SAMPLING, NOT_TRACED = 2, 3
+"""Gateways of their own kind."""
+OF_THEIR_OWN = {
+    "gateway-3": {"OTEL_TRACES_SAMPLER": "always_off"},
+    "gateway-4": {"OTEL_EXPORTER_OTLP_ENDPOINT": ""},
+    "host-beta": {"SMCP_TRACE_CONTENT": "true"},
+}
+
+
+@pytest.fixture(scope="module")
+def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
+    """One world for all tests that do not hurt it; with one registry, so that it is known which one answers."""
+    with asyncio.Runner() as runner:
+        receiving = otlp_receiver()
+        receiver = runner.run(receiving.__aenter__())
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **ENVIRONMENT}
+        opened = open_processes(
+            tmp_path_factory.mktemp("traces"),
+            gateways=4,
+            registries=1,
+            environment=environment,
+            of_their_own=OF_THEIR_OWN,
+        )
+        yield Recorder(receiver.url, runner.run(opened.__aenter__()))
+        runner.run(opened.__aexit__(None, None, None))
+        runner.run(receiving.__aexit__(None, None, None))
+
+
+def through(agent: BareMember, computer: str = "alpha") -> Barrier:
+    """A call and a question to the registry."""
+
+    async def pass_through(req_id: str) -> int:
+        await agent.call(computer, "echo", {"text": ""}, req_id=req_id)
+        await agent.ask("server:list_room", {"agent": agent.name, "req_id": req_id, "office_id": agent.office})
+        return 4 + 3
+
+    return pass_through
+
+
+def calling(agent: SmcpAgent, computer: str = "alpha") -> Barrier:
+    async def call(req_id: str) -> int:
+        await agent.call_tool(computer, "echo", {"text": ""}, req_id=req_id)
+        return 4
+
+    return call
+
+
+def runs(host: ComputerHost, mark: str) -> bool:
+    """Whether its tool `sleep` was started with this mark."""
+    return host.ran.exists() and f"sleep {mark}" in host.ran.read_text(encoding="utf-8")
+
+
+async def run_app(recorder: Recorder, gateway: int, req_id: str, **variables: str) -> dict[str, str]:
+    """The traced application, calling `trace` of `alpha`; gives the trace's ids as it printed them."""
+    env = {**recorder.environment, "OTEL_SERVICE_NAME": "an-app", **variables}
+    command = (sys.executable, agent_app.__file__, recorder.world.url(gateway), LAB, "alpha", "trace", req_id)
+    async with service_process(*command, env=env) as app:
+        assert await app.exit_code(timeout=60) == 0, app.log
+        printed: dict[str, str] = json.loads(app.output[-1])
+        return printed
+
+
+async def test_a_call_is_one_trace_from_the_gateway_to_the_mcp_server(recorder: Recorder) -> None:
+    req_id = uuid4().hex
+    async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
+        result = await agent.call("alpha", "trace", req_id=req_id)
+        await recorder.matches("call", {req_id: "req_id"}, through(agent))
+    (called,) = [span for span in await recorder.spans(req_id) if span["name"] == "tools/call trace"]
+    assert text(result) == f"00-{req_id}-{called['span_id']}-01"
+
+
+async def test_every_span_has_ids_and_none_has_what_was_in_a_call(recorder: Recorder) -> None:
+    secret = f"secret {uuid4().hex}"
+    async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
+        await agent.call("alpha", "echo", {"text": secret})
+        await agent.call("alpha", "fail", {"message": secret})
+        await agent.call("alpha", "add", {"a": secret, "b": 1})
+        await agent.call("alpha", "no_such_tool", {"text": secret})
+        await recorder.settled(through(agent))
+    spans = await recorder.spans()
+    assert secret not in json.dumps(spans)
+    assert [span["name"] for span in spans if not span["attributes"].get("smcp.req_id")] == []
+    assert [span["name"] for span in spans if not span["attributes"].get("smcp.office")] == []
+
+
+async def test_a_computer_that_does_not_exist(recorder: Recorder) -> None:
+    req_id = uuid4().hex
+    async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
+        with pytest.raises(FlatError, match="404"):
+            await agent.call("nobody", "echo", {"text": "x"}, req_id=req_id)
+        await recorder.matches("no_such_computer", {req_id: "req_id"}, through(agent))
+
+
+async def test_a_malformed_call(recorder: Recorder) -> None:
+    req_id = uuid4().hex
+    async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
+        with pytest.raises(FlatError, match="400"):
+            await agent.call("alpha", "echo", {"text": "x"}, timeout=0, req_id=req_id)
+        await recorder.matches("malformed", {req_id: "req_id"}, through(agent))
+
+
+@pytest.mark.parametrize("tool", ["fail", "no_such_tool"])
+async def test_a_tool_that_fails(recorder: Recorder, tool: str) -> None:
+    req_id = uuid4().hex
+    async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
+        assert (await agent.call("alpha", tool, req_id=req_id))["isError"]
+        await recorder.matches(f"tool_{tool}", {req_id: "req_id"}, through(agent))
+
+
+async def test_a_tool_that_takes_too_long(recorder: Recorder) -> None:
+    req_id = uuid4().hex
+    async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
+        result = await agent.call("alpha", "sleep", {"seconds": 60}, timeout=1, req_id=req_id)
+        assert result["meta"] == {"a2c_timeout": True}
+        await recorder.matches("tool_too_long", {req_id: "req_id"}, through(agent))
+
+
+async def test_a_call_that_is_cancelled(recorder: Recorder) -> None:
+    req_id = uuid4().hex
+    world = recorder.world
+    async with SmcpAgent(world.url(0), office=LAB, name="caller") as agent:
+        running = asyncio.create_task(agent.call_tool("alpha", "sleep", {"seconds": 60, "mark": req_id}, req_id=req_id))
+        await eventually(lambda: runs(world.computer(LAB, "alpha"), req_id), timeout=20)
+        running.cancel()
+        await asyncio.wait([running])
+        await recorder.matches("cancelled", {req_id: "req_id"}, calling(agent))
+
+
+async def test_a_result_in_chunks(recorder: Recorder) -> None:
+    req_id = uuid4().hex
+    async with SmcpAgent(recorder.world.url(0), office=LAB, name="caller") as agent:
+        result = await agent.call_tool("alpha", "big", {"size": 5_000_000}, req_id=req_id)
+        assert len(text(result.raw)) == 5_000_000
+        assert result.trace_id == req_id
+        await recorder.matches("result_in_chunks", {req_id: "req_id"}, calling(agent))
+
+
+async def test_a_request_in_chunks(recorder: Recorder) -> None:
+    req_id = uuid4().hex
+    async with SmcpAgent(recorder.world.url(0), office=LAB, name="caller") as agent:
+        result = await agent.call_tool("alpha", "keys", {"value": {"text": "x" * 3_000_000}}, req_id=req_id)
+        assert len(text(result.raw)) >= 3_000_000
+        await recorder.matches("request_in_chunks", {req_id: "req_id"}, calling(agent))
+
+
+async def test_two_agents_on_two_gateways_at_once(recorder: Recorder) -> None:
+    here, there = uuid4().hex, uuid4().hex
+    world = recorder.world
+    async with (
+        member(world.url(0), "agent", LAB, "one") as one,
+        member(world.url(1), "agent", ELSEWHERE, "other") as other,
+    ):
+        await asyncio.gather(
+            one.call("alpha", "sleep", {"seconds": 0.5}, req_id=here),
+            other.call("alpha", "sleep", {"seconds": 0.5}, req_id=there),
+        )
+        await recorder.matches("replica_1", {here: "req_id"}, through(one))
+        await recorder.matches("replica_2", {there: "req_id"}, through(other))
+
+
+async def test_a_req_id_that_is_no_trace_id_is_hashed_with_office_and_agent(recorder: Recorder) -> None:
+    req_id = f"order 7/α {uuid4().hex}"
+    hashed = f"{trace_id(ELSEWHERE, 'caller', req_id):032x}"
+    async with member(recorder.world.url(0), "agent", ELSEWHERE, "caller") as agent:
+        await agent.call("alpha", "echo", {"text": "x"}, req_id=req_id)
+        await recorder.matches("hashed", {hashed: "hash", req_id: "req_id"}, through(agent))
+
+
+async def test_an_event_without_a_req_id_gets_one_from_the_gateway(recorder: Recorder) -> None:
+    async with member(recorder.world.url(1), "computer", "lobby", "newcomer"):
+
+        async def joining() -> str | None:
+            spans = [span for span in await recorder.spans() if span["name"] == "server:join_office"]
+            return next((span["trace_id"] for span in spans if span["attributes"]["smcp.office"] == "lobby"), None)
+
+        req_id = await eventually(joining, timeout=20)
+        assert req_id is not None
+        await recorder.matches("join", {req_id: "req_id"}, None)
+
+
+async def test_the_trace_of_a_traced_application_is_continued(recorder: Recorder) -> None:
+    req_id = uuid4().hex
+    printed = await run_app(recorder, 1, req_id)
+    assert printed["agent"] == printed["app"] != req_id
+    async with member(recorder.world.url(1), "agent", LAB, "caller") as agent:
+        await recorder.matches("application", {printed["app"]: "application", req_id: "req_id"}, through(agent))
+
+
+async def test_a_traced_application_that_does_not_sample_decides_nothing_here(recorder: Recorder) -> None:
+    req_id = uuid4().hex
+    printed = await run_app(recorder, 1, req_id, OTEL_TRACES_SAMPLER="always_off")
+    async with member(recorder.world.url(1), "agent", LAB, "caller") as agent:
+        known = {printed["app"]: "application", req_id: "req_id"}
+        await recorder.matches("application_not_sampled", known, through(agent))
+
+
+async def test_a_gateway_that_does_not_sample_is_not_talked_into_it(recorder: Recorder) -> None:
+    """The Computer would record; it does as the gateway says."""
+    req_id = uuid4().hex
+    printed = await run_app(recorder, NOT_SAMPLING, req_id)
+    async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
+        known = {printed["app"]: "application", req_id: "req_id"}
+        await recorder.matches("gateway_does_not_sample", known, through(agent))
+
+
+async def test_a_gateway_that_is_not_traced_exports_nothing_and_the_others_have_the_same_trace(
+    recorder: Recorder,
+) -> None:
+    req_id, in_app = uuid4().hex, uuid4().hex
+    printed = await run_app(recorder, NOT_TRACED, in_app)
+    async with member(recorder.world.url(NOT_TRACED), "agent", LAB, "caller") as agent:
+        await agent.call("alpha", "trace", req_id=req_id)
+
+        async def call(barrier: str) -> int:
+            await agent.call("alpha", "echo", {"text": ""}, req_id=barrier)
+            return 2
+
+        await recorder.matches("gateway_not_traced", {req_id: "req_id"}, call)
+        known = {printed["app"]: "application", in_app: "req_id"}
+        await recorder.matches("gateway_not_traced_application", known, call)
+
+
+async def test_arguments_and_results_are_recorded_where_a_setting_asks_for_it(recorder: Recorder) -> None:
+    req_id = uuid4().hex
+    async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
+        await agent.call("beta", "echo", {"text": "to be seen"}, req_id=req_id)
+        await recorder.matches("with_content", {req_id: "req_id"}, through(agent, "beta"))
+
+
+async def test_what_dies_and_what_does_not_answer(tmp_path: Path) -> None:
+    dies, silent, killed = f"log me {uuid4().hex}", uuid4().hex, uuid4().hex
+    async with otlp_receiver() as receiver:
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **ENVIRONMENT}
+        async with open_processes(tmp_path, gateways=1, registries=1, environment=environment) as world:
+            recorder = Recorder(receiver.url, world)
+            beta = world.computer(LAB, "beta")
+            host = beta.part
+            async with member(world.url(0), "agent", LAB, "caller") as agent:
+                hashed = f"{trace_id(LAB, 'caller', dies):032x}"
+                assert (await agent.call("beta", "die", req_id=dies))["isError"]
+                await recorder.matches("server_dies", {hashed: "hash", dies: "req_id"}, through(agent))
+                said = [line for line in logged(host) if line.get("req_id") == dies]
+                assert said
+                assert {(line["office"], line["trace_id"]) for line in said} == {(LAB, hashed)}
+
+                host.pause()
+                with pytest.raises(FlatError, match="408"):
+                    await agent.call("beta", "echo", {"text": "x"}, timeout=1, req_id=silent)
+                await recorder.matches("computer_does_not_answer", {silent: "req_id"}, through(agent))
+                await host.kill()
+                await host.start()
+
+                asked = asyncio.create_task(agent.call("beta", "sleep", {"seconds": 60, "mark": killed}, req_id=killed))
+                await eventually(lambda: runs(beta, killed), timeout=20)
+                await host.kill()
+                with pytest.raises(FlatError, match="503"):
+                    await asked
+                await recorder.matches("computer_is_killed", {killed: "req_id"}, through(agent))
+                await host.start()
+
+
+def logged(part: Part) -> list[dict[str, Any]]:
+    assert isinstance(part, Process)
+    return [json.loads(line) for line in part.log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
+
+
+async def test_in_one_process_the_tree_is_the_same(tmp_path: Path) -> None:
+    req_id = uuid4().hex
+    async with otlp_receiver() as receiver:
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **ENVIRONMENT}
+        async with open_standalone(tmp_path, environment=environment) as world:
+            recorder = Recorder(receiver.url, world)
+            async with member(world.url(0), "agent", LAB, "caller") as agent:
+                await agent.call("alpha", "echo", {"text": "x"}, req_id=req_id)
+                await recorder.matches("standalone", {req_id: "req_id"}, through(agent))

@@ -1,0 +1,1 @@
+"""What a request looks like in a tracing backend."""

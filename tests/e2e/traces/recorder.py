@@ -1,0 +1,77 @@
+"""What the processes of a world have exported, read from the OTLP receiver."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import aiohttp
+import orjson
+
+from smcp_testing.waiting import eventually
+from tests.e2e.traces import golden_files
+from tests.e2e.traces.tree import forest
+from tests.e2e.worlds.world import World
+
+ENVIRONMENT = {
+    "OTEL_BSP_SCHEDULE_DELAY": "100",  # milliseconds
+    "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "process",  # so that a span says its process's id
+}
+"""For everybody whose spans are to be read, beside the receiver's address."""
+
+Barrier = Callable[[str], Awaitable[int]]
+"""Sends a request with this `req_id` through the same processes as before; returns how many spans it has. They are
+exported after all that ended before, so once they are there nothing is on its way any more."""
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """`url`: the receiver's."""
+
+    url: str
+    world: World
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.url, **ENVIRONMENT}
+
+    async def spans(self, *trace_ids: str) -> list[dict[str, Any]]:
+        """The spans of these traces so far, or of all."""
+        async with aiohttp.ClientSession() as http, http.get(f"{self.url}/spans") as response:
+            listed: list[dict[str, Any]] = orjson.loads(await response.read())
+        return [span for span in listed if not trace_ids or span["trace_id"] in trace_ids]
+
+    async def matches(self, name: str, traces: Mapping[str, str], barrier: Barrier | None) -> None:
+        """The traces become what the golden file `name` says, and stay so.
+
+        Args:
+            traces: trace ids, and the words that stand for them.
+            barrier: None where nothing can be sent any more; all must have been exported then.
+        """
+
+        async def matching() -> bool:
+            return golden_files.matches(name, await self._forest(traces))
+
+        if barrier is not None and golden_files.updating():
+            await self.settled(barrier)
+        await eventually(matching, timeout=20, message=f"the trace is not as in {name}.json")
+        if barrier is not None:
+            await self.settled(barrier)
+            await matching()
+
+    async def _forest(self, traces: Mapping[str, str]) -> list[dict[str, Any]]:
+        return forest(await self.spans(*traces), instance=self._instance, known=traces)
+
+    async def settled(self, barrier: Barrier) -> None:
+        """Return when all spans that have ended are here."""
+        req_id = uuid4().hex
+        count = await barrier(req_id)
+
+        async def all_there() -> bool:
+            return len(await self.spans(req_id)) >= count
+
+        await eventually(all_there, timeout=20, message=f"the {count} spans of the last request did not come")
+
+    def _instance(self, span: Mapping[str, Any]) -> str:
+        pid = span["resource"].get("process.pid")
+        return next((part.name for part in self.world.parts if part.running and part.pid == pid), "of its own")
