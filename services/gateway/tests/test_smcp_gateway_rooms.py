@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from smcp_testing.gateway_world import Client, World, connected, gateway_world
+from smcp_bus.bus import Incoming, Reply
+from smcp_testing.gateway_world import NAMESPACE, Client, World, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
 
 
@@ -206,3 +207,24 @@ async def test_members_leave_when_their_gateway_stops(nats_url: str) -> None:
             await box.join("computer", "box", "office")
             await eventually(lambda: len(enters(anna)) == 1)
         await eventually(lambda: len(leaves(anna)) == 1)
+
+
+async def test_a_call_that_is_sent_right_behind_the_join_waits_for_it(nats_url: str) -> None:
+    async def answer(verb: str, _: Incoming) -> Reply:
+        return reply({"verb": verb})
+
+    ask = {"agent": "anna", "req_id": "1", "computer": "box"}
+    async with (
+        gateway_world(nats_url) as world,
+        world.computer("office", "box", answer),
+        connected(world.url) as anna,
+        connected(world.url) as eve,
+    ):
+        for client, name in ((anna, "anna"), (eve, "eve")):
+            joins = {"role": "agent", "name": name, "office_id": "office"}
+            await client.sio.emit("server:join_office", joins, namespace=NAMESPACE)
+            answered = await client.call("client:get_tools", ask | {"agent": name})
+            if name == "anna":
+                assert answered["verb"] == "get_tools"
+            else:  # the place is taken
+                assert answered["code"] == 4103

@@ -129,6 +129,9 @@ class SocketIoServer:
         assert row is not None
         assert inbound.body is not None
         if not row.event.startswith("server:"):
+            if session.membership is None and session.order.locked():
+                async with session.order:  # published Agents call without waiting for the answer to their join
+                    pass
             return await self._door.dispatch(row, session.caller(), inbound.body)
         async with session.order:
             return await self._door.dispatch(row, session.caller(), inbound.body)
