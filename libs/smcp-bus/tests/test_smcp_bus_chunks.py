@@ -343,13 +343,15 @@ async def test_a_chunk_of_a_wrong_index_or_size_fails_the_transfer(nats_url: str
     async with two(nats_url) as (asker, _), liar(nats_url) as client:
 
         async def begin(message: Msg) -> None:
-            await client.publish(message.reply, bytes(100), reply="liar.rest", headers={SIZE: "200", CHUNKS: "2"})
+            await client.publish(
+                message.reply, bytes(100), reply="_INBOX.liar.rest", headers={SIZE: "200", CHUNKS: "2"}
+            )
 
         async def lie(message: Msg) -> None:
             await client.publish(message.reply, bytes(length), headers={CHUNK: index})
 
         await client.subscribe("liar", cb=begin)
-        await client.subscribe("liar.rest", cb=lie)
+        await client.subscribe("_INBOX.liar.rest", cb=lie)
         await settle(client)
         if index == "0":  # it has come already, so it counts as doubled
             with pytest.raises(RequestTimedOut):

@@ -7,14 +7,14 @@ import pytest
 
 from smcp_bus.credentials import BadCredentials, Credentials, load_credentials
 
-GOOD = {"name": "host-1", "secret": "s3cret", "inbox_prefix": "_INBOX_host-1"}
+GOOD = {"name": "host-1", "secret": "s3cret", "inbox_prefix": "_INBOX.host-1"}
 
 
 def test_a_good_file_is_read_and_its_secret_not_shown(tmp_path: Path) -> None:
     file = tmp_path / "creds.json"
     file.write_text(json.dumps({**GOOD, "more": 1}))
     credentials = load_credentials(file)
-    assert credentials == Credentials("host-1", "s3cret", "_INBOX_host-1")
+    assert credentials == Credentials("host-1", "s3cret", "_INBOX.host-1")
     assert "s3cret" not in repr(credentials)
 
 

@@ -19,12 +19,12 @@ CONFIG = """
 authorization {
   users: [
     { user: gateway, password: g, permissions: {
-        publish: ["smcp.v1.*.client.>", "smcp.v1.*.server.>", "inbox.>"]
-        subscribe: ["inbox.gateway.>", "smcp.v1.*.notify.>", "smcp.v1.*.server.>"]
+        publish: ["smcp.v1.*.client.>", "smcp.v1.*.server.>", "_INBOX.>"]
+        subscribe: ["_INBOX.gateway.>", "smcp.v1.*.notify.>", "smcp.v1.*.server.>"]
     } }
     { user: computer, password: c, permissions: {
         publish: ["smcp.v1.office.server.computer.Mine.*"]
-        subscribe: ["inbox.computer.>", "smcp.v1.office.client.Mine.> owner"]
+        subscribe: ["_INBOX.computer.>", "smcp.v1.office.client.Mine.> owner"]
         allow_responses: { max: 500, expires: "1m" }
     } }
   ]
@@ -39,8 +39,8 @@ async def gateway_and_computer(directory: Path) -> AsyncIterator[tuple[NatsBus, 
     server = NatsServer(directory / "nats", config=config)
     await server.start()
     try:
-        g = Credentials("gateway", "g", "inbox.gateway")
-        c = Credentials("computer", "c", "inbox.computer")
+        g = Credentials("gateway", "g", "_INBOX.gateway")
+        c = Credentials("computer", "c", "_INBOX.computer")
         async with (
             open_bus(BusConfig(url=server.url, credentials=g)) as gateway,
             open_bus(BusConfig(url=server.url, credentials=c)) as computer,
@@ -105,6 +105,6 @@ async def test_nobody_reads_the_answers_to_another_credential(tmp_path: Path) ->
         async def hear(incoming: Incoming) -> None:
             raise AssertionError("it overheard")
 
-        for prefix in ("inbox.gateway.>", f"inbox.gateway.{gateway.process}.*", ">"):
+        for prefix in ("_INBOX.gateway.>", f"_INBOX.gateway.{gateway.process}.*", ">"):
             with pytest.raises(BusError, match="not permitted"):
                 await computer.listen(prefix, hear)

@@ -61,13 +61,13 @@ async def test_a_wrong_secret_is_told_clearly(tmp_path: Path) -> None:
     server = NatsServer(tmp_path / "nats", config=config)
     await server.start()
     try:
-        wrong = Credentials("host", "wrong", "_INBOX_host")
+        wrong = Credentials("host", "wrong", "_INBOX.host")
         with pytest.raises(NotConnected, match="Authorization Violation"):
             async with open_bus(BusConfig(url=server.url, credentials=wrong, connect_timeout=0.5)):
                 raise AssertionError("it opened")
-        right = Credentials("host", "right", "_INBOX_host")
+        right = Credentials("host", "right", "_INBOX.host")
         async with open_bus(BusConfig(url=server.url, credentials=right)) as bus:
-            assert (bus.credential, bus.inbox_prefix) == ("host", "_INBOX_host")
+            assert (bus.credential, bus.inbox_prefix) == ("host", "_INBOX.host")
     finally:
         await server.stop()
 

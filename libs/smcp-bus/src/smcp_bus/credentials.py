@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_PREFIX = re.compile(r"[A-Za-z0-9_=-]+(\.[A-Za-z0-9_=-]+)*")
+_PREFIX = re.compile(r"_INBOX(\.[A-Za-z0-9_=-]+)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,5 +44,5 @@ def load_credentials(path: Path) -> Credentials:
             raise BadCredentials(f"{path}: field {name!r} has to be a string that is not empty")
         values[name] = value
     if not _PREFIX.fullmatch(values["inbox_prefix"]):
-        raise BadCredentials(f"{path}: field 'inbox_prefix' has to be a NATS subject without wildcards")
+        raise BadCredentials(f"{path}: field 'inbox_prefix' has to be a NATS subject under _INBOX, without wildcards")
     return Credentials(values["name"], values["secret"], values["inbox_prefix"])

@@ -1,9 +1,25 @@
 """The one subscription on which everything arrives that was addressed to this process's own waiting places."""
 
+import logging
+import secrets
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from smcp_bus.nats_client import NatsClient
+
+ROOT: Final = "_INBOX"
+"""Every inbox of the system lies under it: `_INBOX.<credential>`, or `_INBOX` itself without credentials."""
+
+_log = logging.getLogger(__name__)
+
+
+def is_inbox(address: bytes) -> bool:
+    """Whether an answer may go there.
+
+    nats-server checks what a process publishes, not where it asks to be answered. Who answers has more rights than who
+    asks (a registry may write the log of the rooms), so it must not be made to speak anywhere but into an inbox.
+    """
+    return address.startswith(b"_INBOX.")
 
 
 class Place(Protocol):
@@ -36,7 +52,8 @@ class Inbox:
     def enter(self, place: Place) -> tuple[bytes, str]:
         """Give `place` a token; returns it and the subject that reaches it."""
         self._count += 1
-        token = b"%x" % self._count
+        # Whoever is asked learns one token; it must not be able to guess the others', and have somebody answer there.
+        token = b"%x-%b" % (self._count, secrets.token_hex(8).encode())
         self.places[token] = place
         return token, f"{self._root}{token.decode()}"
 
@@ -54,6 +71,9 @@ class Inbox:
             visit(place)
 
     def _receive(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
+        if reply and not is_inbox(reply):
+            _log.warning("a message wants its answer outside of the inboxes; it gets none")
+            reply = b""
         place = self.places.get(subject[self._cut :])
         if place is not None:
             place.receive(reply.decode(), head, body)

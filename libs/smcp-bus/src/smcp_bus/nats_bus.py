@@ -12,7 +12,7 @@ from nats.js import JetStreamContext
 from smcp_bus.bus import NO_HEADERS, Headers, NoticeHandler, Reply, RequestHandler, Watcher
 from smcp_bus.chunks import SIZE, Outgoing
 from smcp_bus.errors import BodyTooLarge, BusError, NoResponder
-from smcp_bus.inbox import Inbox
+from smcp_bus.inbox import ROOT, Inbox
 from smcp_bus.nats_config import BusConfig as BusConfig
 from smcp_bus.nats_config import BusStats as BusStats
 from smcp_bus.nats_headers import decode_head, encode_head, encode_request_head, is_no_responders
@@ -25,7 +25,6 @@ _log = logging.getLogger(__name__)
 
 OPEN_CREDENTIAL: Final = "open"
 """The credential's name where nats-server asks for none."""
-_OPEN_INBOX: Final = "_INBOX"
 _FLUSH_S: Final = 5.0
 
 
@@ -36,7 +35,7 @@ class NatsBus:
         self._config = config
         self._loop = asyncio.get_running_loop()
         self._process = config.process or uuid4().hex
-        self._inbox_prefix = config.credentials.inbox_prefix if config.credentials else _OPEN_INBOX
+        self._inbox_prefix = config.credentials.inbox_prefix if config.credentials else ROOT
         self._link = Link(config, lost=self._lost, denied=self._denied)
         self._client = self._link.client
         self._inbox = Inbox(self._inbox_prefix, self._process, self._stray)

@@ -11,6 +11,7 @@ import orjson
 from smcp_bus.bus import Headers, Incoming, NoticeHandler, Reply, RequestHandler
 from smcp_bus.chunks import CHUNKS, SIZE
 from smcp_bus.headers import BUDGET, ERROR
+from smcp_bus.inbox import is_inbox
 from smcp_bus.nats_headers import decode_head
 from smcp_proto.errors import ErrorCode
 
@@ -139,6 +140,9 @@ class Serving(_Received):
     def receive(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
         if not reply:
             _log.debug("dropped a message on %s that asks for no answer", self.subject)
+            return
+        if not is_inbox(reply):
+            _log.warning("dropped a request on %s that wants its answer outside of the inboxes", self.subject)
             return
         item = (subject.decode(), reply.decode(), head, body, self._loop.time())
         if len(self._tasks) < self._limit:

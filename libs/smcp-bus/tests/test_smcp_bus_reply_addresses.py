@@ -1,0 +1,87 @@
+"""Where an answer may go: nobody is made to speak outside of the inboxes."""
+
+import asyncio
+
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.inbox import Inbox, is_inbox
+from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_testing.nats_process import NatsServer
+
+SERVED = "smcp.v1.lab.server.computer.pc.list_room"
+OUTSIDE = ["smcp.v1.lab.notify.leave_office", "$JS.API.STREAM.PURGE.KV_members", "$KV.members.lab.agent", "_INBOXES.x"]
+
+
+@pytest.mark.parametrize("address", OUTSIDE)
+async def test_a_request_that_wants_its_answer_elsewhere_is_not_even_run(nats_server: NatsServer, address: str) -> None:
+    ran: list[Incoming] = []
+    heard: list[Msg] = []
+
+    async def handler(incoming: Incoming) -> Reply:
+        ran.append(incoming)
+        return Reply(b"{}")
+
+    async def hear(message: Msg) -> None:
+        heard.append(message)
+
+    client = Client()
+    await client.connect(nats_server.url)
+    try:
+        async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
+            await bus.serve(SERVED, handler)
+            if not address.startswith("$JS"):
+                await client.subscribe(address, cb=hear)
+            await client.publish(SERVED, b"{}", reply=address)
+            await client.request(SERVED, b"{}", timeout=5)  # what came before it has been dealt with
+            assert len(ran) == 1
+            assert heard == []
+    finally:
+        await client.close()
+
+
+def test_an_inbox_is_told_by_its_root() -> None:
+    assert is_inbox(b"_INBOX.gateway-1.ab12.1-cd")
+    assert not any(is_inbox(address.encode()) for address in OUTSIDE)
+
+
+async def test_who_knows_one_place_of_an_inbox_cannot_guess_the_next() -> None:
+    class Place:
+        def receive(self, reply: str, head: bytes, body: bytes) -> None: ...
+
+        def lost(self) -> None: ...
+
+    inbox = Inbox("_INBOX.gateway", "ab12", lambda reply, head: None)
+    tokens = [inbox.enter(Place())[0].partition(b"-") for _ in range(100)]
+    secrets = {secret for _, _, secret in tokens}
+    assert len(secrets) == 100
+    assert {len(secret) for secret in secrets} == {16}
+
+
+async def test_a_chunk_is_not_sent_where_no_inbox_is(nats_server: NatsServer) -> None:
+    """The rest of a large answer goes to who asks for it, and only into an inbox."""
+    heard: list[Msg] = []
+    large = b'"' + b"x" * 2_000_000 + b'"'
+
+    async def handler(incoming: Incoming) -> Reply:
+        return Reply(large)
+
+    async def hear(message: Msg) -> None:
+        heard.append(message)
+
+    client = Client()
+    await client.connect(nats_server.url)
+    try:
+        async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus, asyncio.timeout(10):
+            await bus.serve(SERVED, handler)
+            await client.subscribe(OUTSIDE[0], cb=hear)
+            first = await client.request(SERVED, b"{}", timeout=5)
+            pull = {"Smcp-Chunk": "1"}
+            await client.publish(first.reply, b"", reply=OUTSIDE[0], headers=pull)
+            chunk = await client.request(first.reply, b"", timeout=5, headers=pull)
+            assert len(chunk.data) == 512 * 1024
+            assert heard == []
+    finally:
+        await client.close()
