@@ -28,10 +28,11 @@ class Probe:
             return response.status, await response.json()
 
 
-async def test_a_process_without_checks_lives_and_is_ready() -> None:
+async def test_a_process_that_has_named_no_checks_yet_lives_and_is_starting() -> None:
     async with serving(Readiness()) as probe:
         assert await probe("/livez") == (200, {"status": "ok"})
-        assert await probe("/readyz") == (200, {"status": "ok", "checks": {}})
+        status, answer = await probe("/readyz")
+        assert (status, answer["checks"]) == (503, {"process": "starting"})
 
 
 async def test_readiness_follows_its_checks_and_names_what_is_wrong() -> None:

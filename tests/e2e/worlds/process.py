@@ -67,7 +67,7 @@ class Process:
                 try:
                     async with session.get(self.ready_url) as answer:
                         last = f"{answer.status} {(await answer.text())[:500]}"
-                        if answer.status == 200 and '"checks":{}' not in last:  # it has not begun to check
+                        if answer.status == 200:
                             return
                 except (aiohttp.ClientError, TimeoutError) as error:
                     last = repr(error)

@@ -21,7 +21,10 @@ _SHUTDOWN_S: Final = 1.0
 
 
 class Readiness:
-    """Whether this process can do its work: a conjunction of named checks, and not draining."""
+    """Whether this process can do its work: a conjunction of named checks, and not draining.
+
+    Health is served before a service is put together; as long as nobody has added a check it is starting.
+    """
 
     def __init__(self) -> None:
         self._checks: dict[str, Check] = {}
@@ -42,6 +45,8 @@ class Readiness:
         problems = {name: problem for name, check in self._checks.items() if (problem := check()) is not None}
         if self._draining:
             problems["process"] = "stopping"
+        elif not self._checks:
+            problems["process"] = "starting"
         return problems
 
     def report(self) -> tuple[bool, dict[str, str]]:
