@@ -1,0 +1,236 @@
+"""Bodies of many megabytes: whole to who can take them, 413 to who cannot, and nobody else waits for them."""
+
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from bench import published_env
+from smcp_agent import Disconnected, Event, SmcpAgent, TooLarge
+from tests.e2e.actors.bare import BareMember, FlatError, member
+from tests.e2e.actors.bystanders import undisturbed
+from tests.e2e.scenarios.calls import text
+from tests.e2e.worlds.layout import Place
+from tests.e2e.worlds.world import LAB, World
+
+NEIGHBOURS: Final = Place("host-neighbours", "next door", "gamma")
+"""A Computer that the worlds of this module have beside the others."""
+
+MB: Final = 1_000_000
+MIB: Final = 1024 * 1024
+LIMIT: Final = 32 * MIB
+"""`SMCP_MAX_PAYLOAD` as it is set where nobody sets it."""
+JUST_UNDER: Final = LIMIT - 1024
+"""The text of a result that is just within the limit."""
+TAKES: Final = 4 * MIB
+"""What a client takes that says nothing."""
+CALL_S: Final = 120
+BUDGET: Final = 4 * LIMIT
+"""Of chunked bodies on their way into a process, together (`BusConfig.budget_bytes`)."""
+GROWN: Final = {"gateway-1": 2 * BUDGET, "host-alpha": 4 * BUDGET}
+"""What the processes may need for eight large results at once, above what they had (bytes): twice the budget, since a
+body is copied once on its way; the Computer also reads and keeps them."""
+IDLE_GROWN: Final = 64 * MIB
+"""The same for those that none of the results goes through, and for nats-server, which holds chunks alone."""
+PUBLISHED_AGENT: Final = Path(__file__).parent.parent / "actors" / "published_agent.py"
+
+
+async def twenty_megabytes_arrive_at_our_sdk(world: World) -> None:
+    async with undisturbed(world), SmcpAgent(world.url(0), office=LAB, name="caller") as agent:
+        result = await agent.call_tool("alpha", "big", {"size": 20 * MB}, timeout=CALL_S)
+        assert not result.is_error
+        assert result.text == "x" * (20 * MB)
+
+
+async def twenty_megabytes_are_413_at_an_unchanged_client_whose_socket_stays(world: World) -> None:
+    async with undisturbed(world), member(world.url(1), "agent", LAB, "caller", plain=True) as caller:
+        sid = caller.sid
+        mark = uuid4().hex
+        for size in (20 * MB, TAKES + 1):
+            error = await _too_large(caller, size)
+            assert error.details["limit"] == TAKES
+            assert error.details["size"] > size
+            assert text(await caller.call("alpha", "append", {"mark": mark})) == mark
+        almost = await caller.call("alpha", "big", {"size": TAKES - 1024}, timeout=CALL_S)
+        assert len(text(almost)) == TAKES - 1024
+        assert (caller.connected, caller.sid) == (True, sid)
+
+
+async def forty_megabytes_are_413_at_everybody(world: World) -> None:
+    async with undisturbed(world), SmcpAgent(world.url(0), office=LAB, name="caller") as agent:
+        told: list[Event] = []
+        agent.on_event(told.append)
+        with pytest.raises(TooLarge) as refused:
+            await agent.call_tool("alpha", "big", {"size": 40 * MB}, timeout=CALL_S)
+        assert refused.value.details["limit"] == LIMIT
+        assert refused.value.details["size"] > 40 * MB
+        assert (await agent.call_tool("alpha", "echo", {"text": "after"})).text == "after"
+        assert not any(isinstance(event, Disconnected) for event in told)
+    for plain in (True, False):
+        async with undisturbed(world), member(world.url(1), "agent", LAB, "caller", plain=plain) as caller:
+            sid = caller.sid
+            error = await _too_large(caller, 40 * MB)
+            assert error.details["limit"] == LIMIT
+            assert text(await caller.call("alpha", "echo", {"text": "after"})) == "after"
+            assert (caller.connected, caller.sid) == (True, sid)
+
+
+async def the_published_agent_gets_413_and_goes_on(world: World) -> None:
+    python = await asyncio.to_thread(published_env.python)
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("echo", {"text": "before"}),
+        ("big", {"size": 20 * MB}),
+        ("echo", {"text": "between"}),
+        ("big", {"size": 40 * MB}),
+        ("big", {"size": 3 * MB}),
+        ("echo", {"text": "after"}),
+    ]
+    arguments = [part for tool, params in calls for part in (tool, json.dumps(params))]
+    async with undisturbed(world):
+        process = await asyncio.create_subprocess_exec(
+            python,
+            *(str(PUBLISHED_AGENT), world.url(0), LAB, "alpha", *arguments),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(2 * CALL_S):
+                output, errors = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        assert process.returncode == 0, errors.decode()[-3000:]
+    before, big, between, bigger, fits, after = json.loads(output.splitlines()[-1])
+    assert [each["text"] for each in (before, between, after)] == ["before", "between", "after"], before
+    for refused in (big, bigger):
+        assert refused["error"] is True
+        assert "413" in refused["text"], refused
+    assert (fits["error"], fits["length"]) == (False, 3 * MB)
+    assert len({(each["sid"], each["transport"]) for each in (before, big, between, bigger, fits, after)}) == 1
+
+
+async def a_request_of_five_megabytes_arrives(world: World) -> None:
+    sent = "大" * (5 * MB // 3)
+    async with undisturbed(world), SmcpAgent(world.url(0), office=LAB, name="caller") as agent:
+        assert (await agent.call_tool("alpha", "echo", {"text": sent}, timeout=CALL_S)).text == sent
+    async with undisturbed(world), member(world.url(1), "agent", LAB, "caller", plain=True) as caller:
+        sid = caller.sid
+        result = await caller.call("alpha", "given", {"variable": sent}, timeout=CALL_S)
+        assert result["isError"] is False, result
+        assert caller.sid == sid
+
+
+async def a_request_above_the_limit_is_413(world: World) -> None:
+    """Refused by the SDK before it is sent, and by the gateway, which reads 64 KiB more than it takes."""
+    async with undisturbed(world), SmcpAgent(world.url(0), office=LAB, name="caller") as agent:
+        told: list[Event] = []
+        agent.on_event(told.append)
+        with pytest.raises(TooLarge):
+            await agent.call_tool("alpha", "echo", {"text": "x" * (33 * MIB)}, timeout=CALL_S)
+        assert (await agent.call_tool("alpha", "echo", {"text": "after"})).text == "after"
+        assert not any(isinstance(event, Disconnected) for event in told)
+    async with undisturbed(world), member(world.url(1), "agent", LAB, "caller", plain=True) as caller:
+        sid = caller.sid
+        with pytest.raises(FlatError) as refused:
+            await caller.call("alpha", "echo", {"text": "x" * (LIMIT + 1024)}, timeout=CALL_S)
+        assert refused.value.code == 413
+        assert refused.value.details["limit"] == LIMIT
+        assert text(await caller.call("alpha", "echo", {"text": "after"})) == "after"
+        assert caller.sid == sid
+
+
+async def a_message_of_33_mib_ends_its_own_connection_alone(world: World) -> None:
+    """A bare client that sends more than a message may have: its WebSocket is closed, and it may come back at once."""
+    async with undisturbed(world), member(world.url(0), "computer", LAB, "mate") as mate:
+        async with member(world.url(0), "agent", LAB, "caller") as caller:
+            await mate.told("notify:enter_office", agent="caller")
+            call = asyncio.create_task(caller.call("alpha", "echo", {"text": "x" * (33 * MIB)}, timeout=CALL_S))
+            await mate.told("notify:leave_office", agent="caller", timeout=30)
+            call.cancel()
+            await asyncio.wait([call])
+        async with member(world.url(0), "agent", LAB, "caller") as caller:
+            assert text(await caller.call("alpha", "echo", {"text": "after"})) == "after"
+        assert mate.connected
+
+
+@dataclass
+class Pace:
+    """Calls of 1 KB, one after another, and how long each took (seconds)."""
+
+    took: list[float] = field(default_factory=list)
+
+    async def keep(self, call: Callable[[], Awaitable[Any]], stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            began = time.monotonic()
+            await call()
+            self.took.append(time.monotonic() - began)
+
+    def check(self, *, median: float, longest: float) -> None:
+        """Raises AssertionError: there were hardly any, or they waited too long."""
+        assert len(self.took) > 8, self.took
+        assert statistics.median(self.took) < median, self.took
+        assert max(self.took) < longest, self.took
+
+
+@dataclass
+class Memory:
+    """The most that each process had resident, above what it had at first (bytes)."""
+
+    pids: dict[str, int]
+    first: dict[str, int] = field(default_factory=dict)
+    most: dict[str, int] = field(default_factory=dict)
+
+    async def watch(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            for name, pid in self.pids.items():
+                resident = psutil.Process(pid).memory_info().rss
+                self.first.setdefault(name, resident)
+                self.most[name] = max(self.most.get(name, 0), resident - self.first[name])
+            try:
+                await asyncio.wait_for(stop.wait(), 0.02)
+            except TimeoutError:
+                continue
+
+
+async def eight_of_32_mib_at_once_while_small_calls_go_on(world: World) -> None:
+    """On one gateway: eight results just within the limit to one Agent, 1 KB calls of its own and of a neighbour."""
+    small = {"text": "x" * 1024}
+    memory = Memory({part.name: part.pid for part in world.parts})
+    own, neighbours = Pace(), Pace()
+    stop = asyncio.Event()
+    async with (
+        undisturbed(world),
+        SmcpAgent(world.url(0), office=LAB, name="caller") as agent,
+        SmcpAgent(world.url(0), office=NEIGHBOURS.office, name="neighbour") as neighbour,
+        asyncio.TaskGroup() as group,
+    ):
+        group.create_task(memory.watch(stop))
+        group.create_task(own.keep(lambda: agent.call_tool("beta", "echo", small), stop))
+        group.create_task(neighbours.keep(lambda: neighbour.call_tool(NEIGHBOURS.name, "echo", small), stop))
+        try:
+            call = partial(agent.call_tool, "alpha", "big", {"size": JUST_UNDER}, timeout=CALL_S)
+            results = await asyncio.gather(*(call() for _ in range(8)))
+        finally:
+            stop.set()
+    assert [len(result.text) for result in results] == [JUST_UNDER] * 8
+    neighbours.check(median=0.5, longest=3.0)
+    own.check(median=1.0, longest=10.0)  # they share a socket with what is large
+    for name, grown in memory.most.items():
+        assert grown < GROWN.get(name, IDLE_GROWN), f"{name} grew by {grown / MIB:.0f} MiB"
+
+
+async def _too_large(caller: BareMember, size: int) -> FlatError:
+    with pytest.raises(FlatError) as refused:
+        await caller.call("alpha", "big", {"size": size}, timeout=CALL_S)
+    assert refused.value.code == 413
+    return refused.value

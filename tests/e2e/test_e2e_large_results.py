@@ -1,0 +1,35 @@
+"""Large bodies, where every part is a process."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from tests.e2e.scenarios import large_results
+from tests.e2e.worlds.processes import open_processes
+from tests.e2e.worlds.world import World
+
+SCENARIOS: list[Callable[[World], Awaitable[None]]] = [
+    large_results.eight_of_32_mib_at_once_while_small_calls_go_on,
+    large_results.twenty_megabytes_arrive_at_our_sdk,
+    large_results.twenty_megabytes_are_413_at_an_unchanged_client_whose_socket_stays,
+    large_results.forty_megabytes_are_413_at_everybody,
+    large_results.the_published_agent_gets_413_and_goes_on,
+    large_results.a_request_of_five_megabytes_arrives,
+    large_results.a_request_above_the_limit_is_413,
+    large_results.a_message_of_33_mib_ends_its_own_connection_alone,
+]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    opened = open_processes(tmp_path_factory.mktemp("large"), more=[large_results.NEIGHBOURS])
+    with asyncio.Runner() as runner:
+        yield runner.run(opened.__aenter__())
+        runner.run(opened.__aexit__(None, None, None))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+async def test_large_results(world: World, scenario: Callable[[World], Awaitable[None]]) -> None:
+    with world.telling():
+        await scenario(world)
