@@ -1,0 +1,219 @@
+"""Public MCP servers of npm and PyPI, as users run them, behind one Computer."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from smcp_agent import CallResult, SmcpAgent
+from smcp_standalone.sample_config import find_uvx, uvx_server
+from smcp_testing.mcp_servers import configs
+from smcp_testing.waiting import eventually
+from tests.e2e.actors.bare import member
+from tests.e2e.actors.bystanders import undisturbed
+from tests.e2e.worlds.layout import Place
+from tests.e2e.worlds.world import World
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+NPM: Final = ROOT / "tests" / "e2e" / "npm"
+PYPI: Final = ("mcp-server-time", "mcp-server-git")
+OFFICE: Final = "workshop"
+NAME: Final = "bench 1"
+START_S: Final = 240.0
+"""In which `uvx` and `npx` have started their servers on a machine that has a lot to do."""
+CALL_S: Final = 120
+LEGAL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+DEFAULT: Final = {"tags": ["browser"], "auto_apply": True}
+
+
+def uvx() -> str:
+    """Where uvx is: it comes with the environment. Raises AssertionError where it does not."""
+    found = find_uvx()
+    assert found is not None, "uvx belongs to the environment (make setup)"
+    return found
+
+
+def place(directory: Path, *, node: bool) -> Place:
+    """The Computer: servers from PyPI, those of the protocol page's scenarios, and with Node.js those from npm.
+
+    Args:
+        directory: what server-filesystem may see.
+    """
+    servers: dict[str, Any] = {
+        "time": uvx_server(uvx(), "mcp-server-time"),
+        "git": {
+            **uvx_server(uvx(), "mcp-server-git", "--repository", str(ROOT)),
+            "forbidden_tools": ["git_commit", "git_reset", "git_checkout"],
+            "tool_meta": {"git_log": {"alias": "history", "tags": ["read"]}},
+        },
+        "hello": configs.stdio("hello", forbidden_tools=["browser_navigate"], default_tool_meta=None),
+        "browser": configs.stdio("hello", forbidden_tools=["hello"], default_tool_meta=DEFAULT),
+    }
+    if node:
+        servers |= {
+            "everything": _npx("mcp-server-everything"),
+            "files": {
+                **_npx("mcp-server-filesystem", str(directory)),
+                "forbidden_tools": ["write_file", "remove"],
+                "tool_meta": {"move_file": {"alias": "remove"}, "list_directory": {"alias": "ls"}},
+            },
+        }
+    return Place("host-workshop", OFFICE, NAME, servers)
+
+
+def _npx(package: str, *arguments: str) -> dict[str, Any]:
+    return {
+        "type": "stdio",
+        "server_parameters": {"command": "npx", "args": ["--no", "--", package, *arguments], "cwd": str(NPM)},
+    }
+
+
+async def _ready(agent: SmcpAgent, *tools: str) -> None:
+    """Until the Computer lists these: what it starts last is announced."""
+
+    async def listed() -> bool:
+        return set(tools) <= {tool.name for tool in await agent.tools(NAME)}
+
+    await eventually(listed, timeout=START_S, message=f"not listed: {tools}")
+
+
+def _open(world: World) -> SmcpAgent:
+    return SmcpAgent(world.url(0), office=OFFICE, name="caller")
+
+
+async def time_and_git_are_listed_and_called(world: World) -> None:
+    async with undisturbed(world), _open(world) as agent:
+        await _ready(agent, "convert_time", "history")
+        when = {"source_timezone": "Asia/Shanghai", "time": "16:30", "target_timezone": "Asia/Tokyo"}
+        converted = json.loads(_good(await agent.call_tool(NAME, "convert_time", when, timeout=CALL_S)).text)
+        assert converted["target"]["datetime"].endswith("T17:30:00+09:00")
+        log = await agent.call_tool(NAME, "history", {"repo_path": str(ROOT), "max_count": 2}, timeout=CALL_S)
+        assert "Commit" in _good(log).text
+        status = await agent.call_tool(NAME, "git_status", {"repo_path": str(ROOT)}, timeout=CALL_S)
+        assert "branch" in _good(status).text or "HEAD" in status.text
+        wrong = await agent.call_tool(NAME, "convert_time", {**when, "time": "25 o'clock"}, timeout=CALL_S)
+        assert wrong.is_error
+
+
+async def everything_is_listed_and_called(world: World) -> None:
+    async with undisturbed(world), _open(world) as agent:
+        await _ready(agent, "everything__echo", "get-sum", "get-structured-content", "get-tiny-image")
+        said = "你好, everything"
+        assert said in _good(await agent.call_tool(NAME, "everything__echo", {"message": said}, timeout=CALL_S)).text
+        assert "42" in _good(await agent.call_tool(NAME, "get-sum", {"a": 20, "b": 22}, timeout=CALL_S)).text
+        weather = await agent.call_tool(NAME, "get-structured-content", {"location": "New York"}, timeout=CALL_S)
+        assert isinstance(weather.structured_content, dict)
+        image = await agent.call_tool(NAME, "get-tiny-image", timeout=CALL_S)
+        pictures = [block for block in image.raw["content"] if block["type"] == "image"]
+        assert [block["mimeType"] for block in pictures] == ["image/png"]
+        steps = {"duration": 1, "steps": 2}
+        assert _good(await agent.call_tool(NAME, "trigger-long-running-operation", steps, timeout=CALL_S)).text
+        stopped = await agent.call_tool(NAME, "trigger-long-running-operation", {"duration": 60, "steps": 2}, timeout=2)
+        assert stopped.timed_out
+        assert (await agent.call_tool(NAME, "get-sum", {"a": "no number", "b": 22}, timeout=CALL_S)).is_error
+        environment = _good(await agent.call_tool(NAME, "get-env", timeout=CALL_S)).text
+        assert "PATH" in environment
+        assert "SMCP_" not in environment  # credentials among them
+
+
+async def files_are_read_and_what_is_forbidden_is_refused(world: World, directory: Path) -> None:
+    (directory / "注 1.txt").write_text("first\nsecond\n", encoding="utf-8")
+    async with undisturbed(world), _open(world) as agent:
+        await _ready(agent, "read_text_file", "ls")
+        assert "注 1.txt" in _good(await agent.call_tool(NAME, "ls", {"path": str(directory)}, timeout=CALL_S)).text
+        file = {"path": str(directory / "注 1.txt")}
+        assert _good(await agent.call_tool(NAME, "read_text_file", file, timeout=CALL_S)).text == "first\nsecond\n"
+        outside = await agent.call_tool(NAME, "read_text_file", {"path": "/etc/passwd"}, timeout=CALL_S)
+        assert outside.is_error
+        assert "root:" not in outside.text
+        listed = {tool.name for tool in await agent.get_tools(NAME)}
+        content = {"path": str(directory / "forbidden.txt"), "content": "written"}
+        moved = {"source": file["path"], "destination": str(directory / "moved.txt")}
+        for tool, params in (
+            ("write_file", content),
+            ("files__write_file", content),
+            ("move_file", moved),
+            ("remove", moved),
+            ("list_directory", {"path": str(directory)}),
+        ):
+            assert tool not in listed
+            refused = await agent.call_tool(NAME, tool, params, timeout=CALL_S)
+            assert refused.is_error
+            assert ("ls" if tool == "list_directory" else "forbidden") in refused.text
+        assert {path.name for path in directory.iterdir()} == {"注 1.txt"}
+
+
+async def all_listed_names_are_legal_unique_and_callable_by_a_model(world: World, *servers: str) -> None:
+    async with undisturbed(world), _open(world) as agent:
+        await _ready(agent, *servers)
+        names = [tool.name for tool in await agent.get_tools(NAME)]
+        assert len(names) == len(set(names))
+        for name in names:
+            assert LEGAL.fullmatch(name), name
+        functions = {tool["function"]["name"]: tool["function"] for tool in await agent.openai_tools()}
+        assert functions.keys() == {tool["name"] for tool in await agent.anthropic_tools()}
+        assert len(functions) == len(names)
+        for name, function in functions.items():
+            assert LEGAL.fullmatch(name), name
+            assert function["parameters"]["type"] == "object"
+        arguments = json.dumps({"timezone": "UTC"})
+        chosen = {"id": "c", "type": "function", "function": {"name": "get_current_time", "arguments": arguments}}
+        assert "UTC" in (await agent.run_openai_tool_call(chosen, timeout=CALL_S))["content"]
+
+
+async def what_is_forbidden_or_renamed_in_git_is_not_callable_by_its_own_name(world: World) -> None:
+    async with undisturbed(world), _open(world) as agent:
+        await _ready(agent, "history", "git_status")
+        listed = {tool.name: tool for tool in await agent.get_tools(NAME)}
+        assert not listed.keys() & {"git_log", "git_commit", "git_reset", "git_checkout"}
+        for tool in ("git_commit", "git_reset", "git_checkout", "git__git_reset"):
+            refused = await agent.call_tool(NAME, tool, {"repo_path": str(ROOT), "message": "no"}, timeout=CALL_S)
+            assert refused.is_error
+            assert "forbidden" in refused.text
+        renamed = await agent.call_tool(NAME, "git_log", {"repo_path": str(ROOT)}, timeout=CALL_S)
+        assert renamed.is_error
+        assert "'history'" in renamed.text
+        meta: Mapping[str, Any] = listed["history"].meta or {}
+        assert json.loads(meta["a2c_tool_meta"]) == {
+            "auto_apply": None,
+            "alias": "history",
+            "tags": ["read"],
+            "ret_object_mapper": None,
+        }
+
+
+async def the_two_scenarios_of_the_page(world: World) -> None:
+    """data-structures.txt, SMCPTool.meta: as JSON, through a client that knows nothing of ours."""
+    async with undisturbed(world), member(world.url(1), "agent", OFFICE, "caller") as caller:
+
+        async def listed() -> dict[str, Any]:
+            answer = await caller.ask("client:get_tools", {"agent": "caller", "req_id": "r", "computer": NAME})
+            tools = {tool["name"]: tool for tool in answer["tools"]}
+            return tools if {"hello", "browser_navigate"} <= tools.keys() else {}
+
+        tools = await eventually(listed, timeout=START_S)
+        assert tools["hello"] == {
+            "name": "hello",
+            "description": "Say hello to someone.",
+            "params_schema": {
+                "properties": {"name": {"default": "World", "title": "Name", "type": "string"}},
+                "title": "helloArguments",
+                "type": "object",
+            },
+            "return_schema": {
+                "properties": {"result": {"title": "Result", "type": "string"}},
+                "required": ["result"],
+                "title": "helloOutput",
+                "type": "object",
+            },
+            "meta": {},
+        }
+        assert tools["browser_navigate"]["meta"] == {
+            "a2c_tool_meta": '{"auto_apply": true, "alias": null, "tags": ["browser"], "ret_object_mapper": null}'
+        }
+
+
+def _good(result: CallResult) -> CallResult:
+    assert not result.is_error, result.text
+    return result

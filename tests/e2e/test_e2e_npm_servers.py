@@ -1,0 +1,100 @@
+"""Public MCP servers of npm and PyPI in a world where every part is a process."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.scenarios import npm_servers
+from tests.e2e.worlds.processes import open_processes
+from tests.e2e.worlds.world import World
+
+DOWNLOAD_S = 300.0
+
+pytestmark = pytest.mark.timeout(2 * DOWNLOAD_S)
+
+
+@pytest.fixture(scope="module")
+def without_node() -> str:
+    """What is missing for the servers from npm; empty where nothing is."""
+    if shutil.which("npx") is None:
+        return "Node.js is missing: the MCP servers from npm are not tested"
+    if not (npm_servers.NPM / "node_modules" / "@modelcontextprotocol").is_dir():
+        return "the MCP servers from npm are not installed (make setup-e2e): they are not tested"
+    return ""
+
+
+@pytest.fixture
+def node(without_node: str) -> None:
+    """Node.js and the servers from npm: without them it is a failure in CI, and one printed line elsewhere."""
+    if without_node and os.environ.get("CI") == "true":
+        pytest.fail(without_node)
+    if without_node:
+        pytest.skip(without_node)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What server-filesystem may see."""
+    return tmp_path_factory.mktemp("files").resolve()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, files: Path, without_node: str) -> Iterator[World]:
+    for package in npm_servers.PYPI:  # the first time, uvx downloads them: not within the time that a start may take
+        command = [npm_servers.uvx(), package, "--help"]
+        subprocess.run(command, check=True, timeout=DOWNLOAD_S, stdout=subprocess.DEVNULL)
+    place = npm_servers.place(files, node=not without_node)
+    opened = open_processes(tmp_path_factory.mktemp("npm"), gateways=2, registries=1, more=[place])
+    with asyncio.Runner() as runner:
+        yield runner.run(opened.__aenter__())
+        runner.run(opened.__aexit__(None, None, None))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(_no_task_left: None) -> None:
+    """In place of that of all tests: servers start helpers when they are used; the world looks for them at its end."""
+
+
+async def test_time_and_git(world: World) -> None:
+    with world.telling():
+        await npm_servers.time_and_git_are_listed_and_called(world)
+
+
+async def test_forbidden_and_renamed_tools(world: World) -> None:
+    with world.telling():
+        await npm_servers.what_is_forbidden_or_renamed_in_git_is_not_callable_by_its_own_name(world)
+
+
+async def test_the_two_scenarios_of_the_page(world: World) -> None:
+    with world.telling():
+        await npm_servers.the_two_scenarios_of_the_page(world)
+
+
+async def test_names_without_npm(world: World) -> None:
+    with world.telling():
+        await npm_servers.all_listed_names_are_legal_unique_and_callable_by_a_model(world, "history", "convert_time")
+
+
+@pytest.mark.usefixtures("node")
+async def test_names(world: World) -> None:
+    with world.telling():
+        await npm_servers.all_listed_names_are_legal_unique_and_callable_by_a_model(
+            world, "history", "convert_time", "everything__echo", "toolbox__echo", "ls"
+        )
+
+
+@pytest.mark.usefixtures("node")
+async def test_everything(world: World) -> None:
+    with world.telling():
+        await npm_servers.everything_is_listed_and_called(world)
+
+
+@pytest.mark.usefixtures("node")
+async def test_filesystem(world: World, files: Path) -> None:
+    with world.telling():
+        await npm_servers.files_are_read_and_what_is_forbidden_is_refused(world, files)
