@@ -4,7 +4,7 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -80,21 +80,18 @@ async def test_names_without_npm(world: World) -> None:
         await npm_servers.all_listed_names_are_legal_unique_and_callable_by_a_model(world, "history", "convert_time")
 
 
+async def _names(world: World, _: Path) -> None:
+    tools = ("history", "convert_time", "everything__echo", "toolbox__echo", "ls")
+    await npm_servers.all_listed_names_are_legal_unique_and_callable_by_a_model(world, *tools)
+
+
+async def _everything(world: World, _: Path) -> None:
+    await npm_servers.everything_is_listed_and_called(world)
+
+
+# one test, so that it is one line where they are skipped
 @pytest.mark.usefixtures("node")
-async def test_names(world: World) -> None:
+@pytest.mark.parametrize("scenario", [_names, _everything, npm_servers.files_are_read_and_what_is_forbidden_is_refused])
+async def test_servers_from_npm(world: World, files: Path, scenario: Callable[[World, Path], Awaitable[None]]) -> None:
     with world.telling():
-        await npm_servers.all_listed_names_are_legal_unique_and_callable_by_a_model(
-            world, "history", "convert_time", "everything__echo", "toolbox__echo", "ls"
-        )
-
-
-@pytest.mark.usefixtures("node")
-async def test_everything(world: World) -> None:
-    with world.telling():
-        await npm_servers.everything_is_listed_and_called(world)
-
-
-@pytest.mark.usefixtures("node")
-async def test_filesystem(world: World, files: Path) -> None:
-    with world.telling():
-        await npm_servers.files_are_read_and_what_is_forbidden_is_refused(world, files)
+        await scenario(world, files)
