@@ -18,6 +18,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
+from urllib.parse import ParseResult
 
 from nats import errors as nats_errors
 from nats.aio.client import Client, Server
@@ -34,15 +35,28 @@ block nor raise."""
 
 _CONGESTED: Final = 4 * 1024 * 1024
 """Bytes waiting to be written from which on senders have to wait."""
+_READ: Final = 1024 * 1024
+"""Bytes that are read at a time, at most."""
 _RECONNECT_S: Final = (0.05, 0.4)
 """Between two attempts: a random time in this range, so that a thousand clients do not come back at once."""
 
 
 class _AbortingTransport(TcpTransport):
-    """A TCP transport whose `close` lets go at once. What must arrive is flushed before."""
+    """A TCP transport whose `close` lets go at once, and that reads as much as has come.
+
+    What must arrive is flushed before closing. nats-py reads 32 KiB at a time, and the stream pauses the socket above
+    twice that: a chunk of half a MiB would cost dozens of system calls.
+    """
 
     def __bool__(self) -> bool:
         return True  # else nats-py puts its own in place of one that has not been connected yet
+
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        await super().connect(uri, max(buffer_size, _READ), connect_timeout)
+
+    async def read(self, buffer_size: int) -> bytes:
+        data: bytes = await super().read(max(buffer_size, _READ))
+        return data
 
     def close(self) -> None:
         if self._io_writer is not None:
