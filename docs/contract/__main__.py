@@ -1,0 +1,44 @@
+"""`python -m docs.contract`: write the documents. With `--check`: 1 and the names of those that are not current."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from docs.contract import asyncapi, schemas
+
+DOCS = Path(__file__).parents[1]
+
+
+def documents() -> Mapping[Path, str]:
+    """Every file that is written, and what stands in it."""
+    written = {DOCS / "schemas" / f"{name}.json": schemas.written(each) for name, each in schemas.all_schemas().items()}
+    return {DOCS / "asyncapi.yaml": asyncapi.written(asyncapi.asyncapi()), **written}
+
+
+def stale() -> list[Path]:
+    """Files that are missing, that say something else, or that nobody writes any more."""
+    wanted = documents()
+    present = set(DOCS.glob("schemas/*.json"))
+    different = {path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text}
+    return sorted(different | (present - wanted.keys()))
+
+
+def main(arguments: list[str]) -> int:
+    if arguments == ["--check"]:
+        for path in stale():
+            sys.stderr.write(f"{path.relative_to(DOCS.parent)} is not current: python -m docs.contract\n")
+        return min(len(stale()), 1)
+    if arguments:
+        sys.stderr.write("usage: python -m docs.contract [--check]\n")
+        return 2
+    wanted = documents()
+    for path in set(DOCS.glob("schemas/*.json")) - wanted.keys():
+        path.unlink()
+    for path, text in wanted.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

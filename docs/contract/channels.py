@@ -1,0 +1,98 @@
+"""The document's channels: Socket.IO's namespace, and the subjects of NATS with their parameters."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from docs.contract.schemas import Document
+from smcp_bus.subjects import HOSTS, ROOT
+from smcp_proto.version import MAX_SUPPORTED, MIN_SUPPORTED
+
+NAMESPACE: Final = "/smcp"
+SOCKET_CHANNEL: Final = "smcp"
+
+_ENCODED: Final = "one token: letters, digits, `_` and `-` stay, every other byte of UTF-8 becomes `=XX`"
+_PARAMETERS: Final[Mapping[str, Document]] = {
+    "office": {"description": f"The office's name, encoded: {_ENCODED}."},
+    "computer": {"description": "The Computer's name, encoded."},
+    "role": {"enum": ["agent", "computer"], "description": "The role of the member that asks."},
+    "name": {"description": "The name of the member that asks, encoded. NATS permissions bind it to the sender."},
+    "credential": {"description": "The credential under which the process connected, encoded."},
+    "process": {"description": "One run of a process: 32 hex digits."},
+}
+
+
+def socket_channel(messages: Iterable[str]) -> Document:
+    """The one namespace of Socket.IO; events are its messages."""
+    version = f"MAJOR.MINOR.PATCH, {MIN_SUPPORTED} to {MAX_SUPPORTED}; absent: the protocol without a version"
+    return {
+        "address": NAMESPACE,
+        "description": (
+            "Socket.IO's namespace. A client may say in its `auth` how many bytes one message to it may have "
+            "(`max_message`); one that says nothing is taken to have 4 MiB."
+        ),
+        "servers": [{"$ref": "#/servers/gateway"}],
+        "messages": _messages(messages),
+        "bindings": {
+            "ws": {
+                "method": "GET",
+                "query": {"type": "object", "properties": {"a2c_version": {"type": "string", "description": version}}},
+            }
+        },
+        "x-auth": {
+            "type": "object",
+            "properties": {"max_message": {"type": "integer", "minimum": 1, "default": 4 * 1024 * 1024}},
+        },
+        "x-refusal": {
+            "status": 400,
+            "header": "X-A2C-Error-Code",
+            "body": {"$ref": "#/components/schemas/VersionRefusal"},
+        },
+    }
+
+
+def inbox(messages: Iterable[str]) -> Document:
+    """Where replies go: an address that the request says."""
+    return {
+        "address": None,
+        "description": "The inbox of who asked. Success: the reply's JSON, or an empty body; else the flat error.",
+        "servers": [{"$ref": "#/servers/nats"}],
+        "messages": _messages(messages),
+    }
+
+
+def _client(verb: str, message: str) -> Document:
+    return _subject(f"{ROOT}.{{office}}.client.{{computer}}.{verb}", message, "office", "computer")
+
+
+def _server(verb: str, message: str) -> Document:
+    return _subject(f"{ROOT}.{{office}}.server.{{role}}.{{name}}.{verb}", message, "office", "role", "name")
+
+
+def _notify(verb: str, message: str) -> Document:
+    return _subject(f"{ROOT}.{{office}}.notify.{verb}", message, "office")
+
+
+def _hosts(verb: str, message: str) -> Document:
+    return _subject(f"{HOSTS}.{{credential}}.{{process}}.{verb}", message, "credential", "process")
+
+
+BUS_CHANNELS: Final[Mapping[str, Callable[[str, str], Document]]] = {
+    "client": _client,
+    "server": _server,
+    "notify": _notify,
+    "hosts": _hosts,
+}
+"""By an event's prefix: from its verb and its message to its channel."""
+
+
+def _subject(address: str, message: str, *parameters: str) -> Document:
+    return {
+        "address": address,
+        "servers": [{"$ref": "#/servers/nats"}],
+        "parameters": {name: _PARAMETERS[name] for name in parameters},
+        "messages": _messages([message]),
+    }
+
+
+def _messages(keys: Iterable[str]) -> Document:
+    return {key: {"$ref": f"#/components/messages/{key}"} for key in keys}

@@ -1,0 +1,147 @@
+"""Rules of the pages that no other test of the gateway holds by itself."""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import orjson
+
+from smcp_bus.bus import Incoming, Reply
+from smcp_proto.catalog import CATALOG
+from smcp_testing.gateway_world import NAMESPACE, connected, gateway_world, reply
+from smcp_testing.waiting import eventually
+
+OFFICE = "office"
+ASKED: dict[str, Any] = {"agent": "anna", "req_id": "r", "computer": "box"}
+URI = {"uri": "file:///notes.txt"}
+REFERENCE = {"ref": {"type": "ref/resource", "uri": "file:///{path}"}, "argument": {"name": "path", "value": "n"}}
+MAX_IN_FLIGHT = 4096
+
+
+def envelope(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    payload = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    return {"roomId": OFFICE, "computerId": "box", "serverId": None, "payload": payload}
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "client:tool_call": {**ASKED, "tool_name": "t", "params": {"深": None}, "timeout": 5},
+    "client:get_config": ASKED,
+    "client:get_tools": ASKED,
+    "client:get_desktop": {**ASKED, "desktop_size": 3, "window": "window://h/a"},
+    "client:get_finder": {**ASKED, "keywords": ["x"], "file_type": "pdf", "offset": 0, "limit": 20},
+    "client:resources/list": envelope("resources/list", {"cursor": "c"}),
+    "client:resources/read": envelope("resources/read", URI),
+    "client:resources/templates/list": envelope("resources/templates/list", {}),
+    "client:resources/subscribe": envelope("resources/subscribe", URI),
+    "client:resources/unsubscribe": envelope("resources/unsubscribe", URI),
+    "client:completion/complete": envelope("completion/complete", REFERENCE),
+    "client:get_skills": {"computer": "box", "later": [1]},
+}
+
+
+async def test_every_client_event_reaches_the_computer_that_it_names_as_it_is(nats_url: str) -> None:
+    async def mirror(verb: str, incoming: Incoming) -> Reply:
+        return reply({"verb": verb, "body": orjson.loads(incoming.body)})
+
+    assert {event for event in CATALOG if event.startswith("client:")} <= set(REQUESTS)
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as anna,
+        world.computer(OFFICE, "box", mirror),
+        world.computer(OFFICE, "bystander", mirror),
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        for event, request in REQUESTS.items():
+            answer = await anna.call(event, request)
+            assert answer == {"verb": event.partition(":")[2].replace("/", "_"), "body": request}, event
+
+
+async def test_every_update_of_a_computer_is_told_to_its_office_as_it_is(nats_url: str) -> None:
+    capabilities = {"resources": {"subscribe": True, "listChanged": False}}
+    updates = {
+        "update_config": {"computer": "box"},
+        "update_tool_list": {"computer": "box"},
+        "update_desktop": {"computer": "box"},
+        "update_finder": {"computer": "box"},
+        "update_capabilities": {"computer": "box", "capabilities": capabilities},
+    }
+    known = {row.event for row in CATALOG.values() if row.event.startswith("server:update_")}
+    assert known == {f"server:{verb}" for verb in updates}
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as anna,
+        connected(world.url) as box,
+        connected(world.url) as mate,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        await box.join("computer", "box", OFFICE)
+        await mate.join("computer", "mate", OFFICE)
+        for verb, payload in updates.items():
+            assert await box.call(f"server:{verb}", payload) is None
+        # the order of the bus: what was told before the last is there when the last is
+        assert await box.call("server:update_last", {"computer": "box"}) is None
+        for hearer in (anna, mate):
+            await eventually(partial(hearer.told, "notify:update_last"))
+            assert {verb: hearer.told(f"notify:{verb}") for verb in updates} == {
+                verb: [payload] for verb, payload in updates.items()
+            }
+        assert box.told("notify:update_config") == []
+
+
+async def test_a_session_in_the_list_of_a_room_has_what_the_page_says(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as box:
+        await anna.join("agent", "anna", OFFICE)
+        await box.join("computer", "box", OFFICE)
+        listed = await anna.call("server:list_room", {"agent": "anna", "req_id": "r1", "office_id": OFFICE})
+        again = await box.call("server:list_room", {"agent": "box", "req_id": "r2", "office_id": OFFICE})
+        assert (listed["req_id"], again["req_id"]) == ("r1", "r2")
+        assert set(listed) == {"sessions", "req_id"}
+        by_name = {session.pop("name"): session for session in listed["sessions"]}
+        sids = {name: session.pop("sid") for name, session in by_name.items()}
+        assert by_name == {
+            "anna": {"role": "agent", "office_id": OFFICE},
+            "box": {"role": "computer", "office_id": OFFICE},
+        }
+        assert len(set(sids.values())) == 2
+        assert all(isinstance(sid, str) and sid for sid in sids.values())
+        own = {client.sio.get_sid(NAMESPACE) for client in (anna, box)} | {client.sio.sid for client in (anna, box)}
+        assert not own & set(sids.values()), "an opaque id says nothing about a connection"
+
+
+async def test_an_agent_that_left_may_join_another_office(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url) as anna:
+        assert await anna.join("agent", "anna", "one") == [True, None]
+        assert await anna.call("server:leave_office", {"office_id": "one"}) == [True, None]
+        assert await anna.join("agent", "anna", "two") == [True, None]
+
+
+async def test_more_unanswered_events_than_a_client_may_have_are_429(nats_url: str) -> None:
+    release = asyncio.Event()
+
+    async def hang(_: str, __: Incoming) -> Reply:
+        await release.wait()
+        return reply({})
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", hang):
+        await anna.join("agent", "anna", OFFICE)
+        answers: asyncio.Queue[Any] = asyncio.Queue()
+        for _ in range(MAX_IN_FLIGHT + 3):
+            await anna.sio.emit("client:get_tools", ASKED, namespace=NAMESPACE, callback=answers.put_nowait)
+        for _ in range(3):
+            refused = await asyncio.wait_for(answers.get(), 20)
+            assert (refused["code"], refused["details"]) == (429, {"limit": MAX_IN_FLIGHT})
+        assert answers.empty()
+        release.set()
+        for _ in range(MAX_IN_FLIGHT):
+            assert await asyncio.wait_for(answers.get(), 20) == {}
+
+
+async def test_what_a_computer_says_it_can_do_when_it_joins_is_listed(nats_url: str) -> None:
+    capabilities = {"resources": {"aggregate": {"subscribe": True, "listChanged": True}, "byServer": {"excel": {}}}}
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as box:
+        await anna.join("agent", "anna", OFFICE)
+        request = {"role": "computer", "name": "box", "office_id": OFFICE, "capabilities": capabilities}
+        assert await box.call("server:join_office", request) == [True, None]
+        listed = await anna.call("server:list_room", {"agent": "anna", "req_id": "r", "office_id": OFFICE})
+        shown = {session["name"]: session.get("capabilities") for session in listed["sessions"]}
+        assert shown == {"anna": None, "box": capabilities}

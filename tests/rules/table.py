@@ -1,0 +1,121 @@
+"""Reads `docs/rules.toml`, and finds out which tests there are."""
+
+import ast
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[2]
+RULES: Final = ROOT / "docs" / "rules.toml"
+ANSWERS: Final = ROOT / "docs" / "protocol-answers.md"
+PAGES: Final = ("events", "data-structures", "computer", "answers")
+COLLECT_S: Final = 100.0
+NEVER_RUN: Final = frozenset({"skip", "skipif", "xfail", "soak"})
+"""Marks of tests that do not run with all others, or may fail."""
+
+
+@dataclass(frozen=True)
+class TestName:
+    """`path::function`, or one parameter of it: `path::function[id]`."""
+
+    __test__ = False
+
+    path: str
+    function: str
+    parameter: str | None
+
+    @classmethod
+    def parse(cls, text: str) -> "TestName":
+        """Raises ValueError where it is of another form."""
+        path, separator, name = text.partition("::")
+        function, bracket, parameter = name.partition("[")
+        if not separator or not function.isidentifier() or (bracket and not parameter.endswith("]")):
+            raise ValueError(f"not the name of a test: {text}")
+        return cls(path, function, parameter[:-1] if bracket else None)
+
+    def __str__(self) -> str:
+        return f"{self.path}::{self.function}" + ("" if self.parameter is None else f"[{self.parameter}]")
+
+
+def read(path: Path = RULES) -> Mapping[str, list[dict[str, Any]]]:
+    """The tables `rule` and `open`."""
+    tables: Mapping[str, list[dict[str, Any]]] = tomllib.loads(path.read_text(encoding="utf-8"))
+    return tables
+
+
+@cache
+def functions(path: Path) -> Mapping[str, frozenset[str]]:
+    """The tests that a file defines, each with its marks; empty where there is no such file."""
+    if not path.is_file():
+        return {}
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    everywhere = _module_marks(tree)
+    return {
+        node.name: everywhere | {mark for decorator in node.decorator_list if (mark := _mark(decorator))}
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    }
+
+
+def missing(names: Iterable[TestName], root: Path = ROOT) -> list[str]:
+    """Why which of the tests do not exist, or do not run."""
+    wanted = set(names)
+    wrong = []
+    for name in wanted:
+        marks = functions(root / name.path).get(name.function)
+        if marks is None:
+            wrong.append(f"{name}: no such test")
+        elif marks & NEVER_RUN:
+            wrong.append(f"{name}: marked {', '.join(sorted(marks & NEVER_RUN))}")
+    single = {name for name in wanted if name.parameter is not None}
+    present = collected({name.path for name in single if (root / name.path).is_file()}, root)
+    wrong += [f"{name}: no such parameter" for name in single if str(name) not in present]
+    return sorted(wrong)
+
+
+def collected(paths: Iterable[str], root: Path = ROOT) -> frozenset[str]:
+    """What pytest itself finds in some files, parameters included."""
+    files = sorted(paths)
+    if not files:
+        return frozenset()
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files],
+        cwd=root,
+        env={name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV"))},
+        capture_output=True,
+        text=True,
+        timeout=COLLECT_S,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
+    return frozenset(line for line in run.stdout.splitlines() if "::" in line)
+
+
+def headings(path: Path = ANSWERS) -> frozenset[str]:
+    """The sections of our answers."""
+    return frozenset(
+        line[3:].strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("## ")
+    )
+
+
+def _mark(node: ast.expr) -> str:
+    call = node.func if isinstance(node, ast.Call) else node
+    found = isinstance(call, ast.Attribute) and isinstance(call.value, ast.Attribute) and call.value.attr == "mark"
+    return call.attr if found and isinstance(call, ast.Attribute) else ""
+
+
+def _module_marks(tree: ast.Module) -> frozenset[str]:
+    values = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == "pytestmark" for target in node.targets)
+    ]
+    marks = [each for value in values for each in (value.elts if isinstance(value, ast.List) else [value])]
+    return frozenset(mark for each in marks if (mark := _mark(each)))

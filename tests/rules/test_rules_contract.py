@@ -1,0 +1,265 @@
+"""The documents of the contract: current, valid, complete, and of one mind with the models."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+import yaml
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from docs.contract import words
+from docs.contract.__main__ import DOCS, main, stale
+from docs.contract.asyncapi import asyncapi
+from docs.contract.messages import INTERNAL, examples, key_of, natively_told, prefix_of
+from docs.contract.operations import SMALL_BYTES
+from docs.contract.schemas import all_schemas, models, unions
+from smcp_bus import headers, subjects
+from smcp_gateway.socketio_server import SMALL_BYTES as ENFORCED_BYTES
+from smcp_proto.catalog import CATALOG
+from smcp_proto.catalog_row import Ack, Row
+from smcp_proto.errors import ErrorBody, ErrorCode
+from smcp_proto.names import encode_name
+
+SCHEMAS = all_schemas()
+VALIDATORS = {**{name: TypeAdapter(model) for name, model in models().items()}, **unions()}
+ROWS = list(CATALOG.values())
+
+# What may stand anywhere: a value of each type of JSON, and the edges that the pages name.
+ODD: list[Any] = [
+    None, True, 0, 1, -1, 3600, 3601, 101, 1.5, "", "x", "x" * 129, "a\nb", "PT5S", "computer", "2.0", [], ["x"], [1],
+    {}, {"x": "y"}, {"x": 1},
+]  # fmt: skip
+BEYOND_JSON_SCHEMA = {"ResourceRet.payload", "JsonRpcResponse.result", "JsonRpcResponse.error"}
+"""That a response has either a result or an error is said in words."""
+DURATIONS = {"timeout", "sse_read_timeout"}
+"""Of Streamable HTTP: JSON Schema knows no ISO 8601 durations."""
+
+BODIES: dict[str, dict[str, Any]] = {
+    "MCPServerStdioParameters": {"command": "uvx", "args": ["x"], "env": {"A": "b"}, "cwd": "/", "encoding": "utf-8"},
+    "MCPServerStreamableHttpParameters": {"url": "u", "timeout": "PT1S", "terminate_on_close": False},
+    "MCPSSEParameters": {"url": "u", "headers": {"A": "b"}, "timeout": 1.5, "sse_read_timeout": 3},
+    "MCPServerStdioConfig": {"name": "n", "type": "stdio", "server_parameters": {"command": "c"}},
+    "MCPServerPromptStringInput": {"id": "i", "description": "", "type": "promptString", "password": True},
+    "MCPServerPickStringInput": {"id": "i", "description": "", "type": "pickString", "options": ["a"], "default": "a"},
+    "MCPServerCommandInput": {"id": "i", "description": "", "type": "command", "command": "c", "args": {"a": "b"}},
+    "ToolMeta": {"auto_apply": True, "alias": "a", "tags": ["t"], "ret_object_mapper": {"a": "b"}},
+    "SMCPTool": {"name": "n", "description": "", "params_schema": {}, "return_schema": None, "meta": {"k": ["v"]}},
+    "SessionInfo": {"sid": "s", "name": "n", "role": "agent", "office_id": "o", "a2c_version": "0.4.0"},
+    "DPEDocumentSummary": {"doc_ref": "d", "uri": "dpe://h/d", "page_count": 1, "keywords": ["k"]},
+}  # fmt: skip
+"""Structures that are no event's own."""
+
+
+def bodies() -> Iterator[tuple[str, dict[str, Any]]]:
+    yield from BODIES.items()
+    for event, example in examples().items():
+        row = CATALOG[event]
+        yield row.request.__name__, example["request"]
+        if row.reply is not None:
+            yield row.reply.__name__, example["reply"]
+
+
+def accepts(name: str, body: object) -> bool:
+    try:
+        VALIDATORS[name].validate_python(body)
+    except ValidationError:
+        return False
+    return True
+
+
+def is_valid(name: str, body: object) -> bool:
+    return bool(jsonschema.Draft202012Validator(SCHEMAS[name]).is_valid(body))
+
+
+def test_the_documents_are_current() -> None:
+    assert [str(path.relative_to(DOCS)) for path in stale()] == [], "run python -m docs.contract"
+
+
+def test_a_document_that_is_not_current_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("docs.contract.__main__.DOCS", tmp_path / "docs")
+    (tmp_path / "docs" / "schemas").mkdir(parents=True)
+    (tmp_path / "docs" / "schemas" / "Gone.json").write_text("{}")
+    assert main(["--check"]) == 1
+    said = capsys.readouterr().err
+    assert "docs/schemas/Gone.json is not current" in said
+    assert "docs/asyncapi.yaml is not current" in said
+    assert main([]) == 0
+    assert main(["--check"]) == 0
+    assert not (tmp_path / "docs" / "schemas" / "Gone.json").exists()
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_schema_is_valid_and_refers_to_nothing_outside(name: str) -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMAS[name])
+    assert all(reference.startswith("#/$defs/") for reference in references(SCHEMAS[name]))
+    assert SCHEMAS[name]["title"] == name
+
+
+def test_every_structure_of_the_catalog_has_a_schema() -> None:
+    wanted = {model.__name__ for row in ROWS for model in (row.request, row.reply) if model is not None}
+    assert wanted | {"ErrorBody", "VersionRefusal", "MCPServerConfig", "MCPServerInput"} <= SCHEMAS.keys()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.event)
+def test_every_event_has_an_example_that_its_structures_and_schemas_accept(row: Row) -> None:
+    example = examples()[row.event]
+    assert accepts(row.request.__name__, example["request"])
+    assert is_valid(row.request.__name__, example["request"])
+    assert ("reply" in example) == (row.ack is not Ack.NONE)
+    if row.reply is not None:
+        assert accepts(row.reply.__name__, example["reply"])
+        assert is_valid(row.reply.__name__, example["reply"])
+
+
+@pytest.mark.parametrize(("name", "body"), list(bodies()), ids=lambda value: value if isinstance(value, str) else "")
+def test_a_schema_accepts_what_its_structure_accepts_and_nothing_else(name: str, body: dict[str, Any]) -> None:
+    assert accepts(name, body)
+    assert is_valid(name, body)
+    fields = {*body, *models()[name].model_fields}
+    for field in sorted(fields):
+        left_out = {key: value for key, value in body.items() if key != field}
+        assert accepts(name, left_out) == is_valid(name, left_out), f"without {field}"
+        for odd in ODD:
+            if f"{name}.{field}" in BEYOND_JSON_SCHEMA or (field in DURATIONS and isinstance(odd, str)):
+                continue
+            changed = {**body, field: odd}
+            assert accepts(name, changed) == is_valid(name, changed), f"{field}={odd!r:.40}"
+
+
+# -- the AsyncAPI document
+
+
+@pytest.fixture(scope="module")
+def published() -> dict[str, Any]:
+    """As it stands in the file."""
+    read: dict[str, Any] = yaml.safe_load((DOCS / "asyncapi.yaml").read_text(encoding="utf-8"))
+    return read
+
+
+def references(value: Any) -> Iterator[str]:
+    match value:
+        case {"$ref": str(reference)}:
+            yield reference
+        case dict():
+            for inner in value.values():
+                yield from references(inner)
+        case list():
+            for inner in value:
+                yield from references(inner)
+
+
+def resolve(document: dict[str, Any], reference: str) -> Any:
+    found: Any = document
+    for part in reference.removeprefix("#/").split("/"):
+        found = found[part]
+    return found
+
+
+def test_the_file_says_what_the_generator_made(published: dict[str, Any]) -> None:
+    assert published == asyncapi()
+    assert published["asyncapi"] == "3.0.0"
+    assert set(published) == {
+        "asyncapi", "info", "defaultContentType", "servers", "channels", "operations", "components",
+    }  # fmt: skip
+
+
+def test_every_reference_leads_somewhere(published: dict[str, Any]) -> None:
+    for reference in set(references(published)):
+        assert reference.startswith("#/")
+        assert resolve(published, reference) is not None
+
+
+def test_every_payload_is_a_valid_schema(published: dict[str, Any]) -> None:
+    whole = {"components": published["components"]}
+    for name, message in published["components"]["messages"].items():
+        schema = {**whole, **message["payload"]}
+        jsonschema.Draft7Validator.check_schema(schema)
+        for example in message.get("examples", []):
+            assert jsonschema.Draft7Validator(schema).is_valid(example["payload"]), name
+
+
+def test_an_operation_carries_messages_of_its_channels_only(published: dict[str, Any]) -> None:
+    for name, operation in published["operations"].items():
+        assert operation["action"] in ("send", "receive")
+        for part in (operation, operation.get("reply")):
+            if part is not None:
+                channel = part["channel"]["$ref"]
+                assert part["messages"], name
+                assert all(each["$ref"].startswith(f"{channel}/messages/") for each in part["messages"]), name
+
+
+def test_every_channel_declares_the_parameters_of_its_address(published: dict[str, Any]) -> None:
+    for name, channel in published["channels"].items():
+        assert set(re.findall(r"\{(\w+)\}", channel["address"] or "")) == set(channel.get("parameters", {})), name
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row not in natively_told()], ids=lambda row: row.event)
+def test_every_event_is_there_with_who_may_send_it_and_how_it_is_acknowledged(
+    row: Row, published: dict[str, Any]
+) -> None:
+    operation = published["operations"][f"gateway.{key_of(row)}"]
+    message = resolve(published, resolve(published, operation["messages"][0]["$ref"])["$ref"])
+    assert message["name"] == row.event
+    assert message["payload"] == {"$ref": f"#/components/schemas/{row.request.__name__}"}
+    assert operation["x-senders"] == sorted(row.senders)
+    assert operation["action"] == ("send" if row.ack is Ack.NONE else "receive")
+    replies = [each["$ref"].rpartition("/")[2] for each in operation.get("reply", {}).get("messages", [])]
+    assert (
+        replies
+        == {
+            Ack.REPLY: [f"{key_of(row)}.reply", "error"],
+            Ack.DONE: ["done.pair"],
+            Ack.NOTHING: ["done.null", "error"],
+            Ack.NONE: [],
+        }[row.ack]
+    )
+    if row.reply is not None:
+        reply = published["components"]["messages"][f"{key_of(row)}.reply"]
+        assert reply["payload"] == {"$ref": f"#/components/schemas/{row.reply.__name__}"}
+    assert ("gateway.relayed." + key_of(row) in published["operations"]) == row.event.startswith("client:")
+    assert operation.get("x-notifies") == row.notifies
+
+
+@pytest.mark.parametrize("row", [*ROWS, *INTERNAL], ids=lambda row: row.event)
+def test_every_subject_is_there_as_it_is_built(row: Row, published: dict[str, Any]) -> None:
+    operation = published["operations"][f"bus.{key_of(row)}"]
+    address = resolve(published, operation["channel"]["$ref"])["address"]
+    values = {
+        "office": "办公室",
+        "computer": "a.b",
+        "name": "*",
+        "role": "agent",
+        "credential": "host 1",
+        "process": "ab",
+    }
+    built = {
+        "client": subjects.client("办公室", "a.b", row.verb),
+        "server": subjects.server("办公室", "agent", "*", row.verb),
+        "notify": subjects.notify("办公室", row.verb),
+        "hosts": subjects.hosts("host 1", "ab", row.verb),
+    }[prefix_of(row)]
+    assert address.format(**{name: encode_name(value) for name, value in values.items()}) == built
+    assert operation.get("bindings", {}).get("nats", {}).get("queue", "") == subjects.queue(built)
+
+
+def test_every_error_and_every_header_is_explained(published: dict[str, Any]) -> None:
+    assert set(words.ERRORS) == set(ErrorCode)
+    constants = {value for name, value in vars(headers).items() if name.isupper() and isinstance(value, str)}
+    assert set(words.HEADERS) == constants
+    assert all(f"| {int(code)} | " in published["info"]["description"] for code in ErrorCode)
+    assert all(
+        set(operation["x-errors"]) <= {int(code) for code in ErrorCode}
+        for operation in published["operations"].values()
+        if "x-errors" in operation
+    )
+    assert SMALL_BYTES == ENFORCED_BYTES
+
+
+def test_a_flat_error_is_what_its_schema_says() -> None:
+    assert set(SCHEMAS["ErrorBody"]["properties"]) == set(ErrorBody.model_fields)
+    assert issubclass(ErrorBody, BaseModel)
