@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 import socketio
+
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats_bus import NatsBus, open_bus
@@ -45,7 +46,7 @@ class Client:
 
 @asynccontextmanager
 async def connected(url: str, *, auth: Any = None, take: int | None = None, **options: Any) -> AsyncIterator[Client]:
-    """A connected client, over WebSocket unless `transports` says otherwise; `take`: bytes that one message may have."""
+    """A connected client, over WebSocket unless `transports` says otherwise; `take`: bytes of its largest message."""
     extra = {} if take is None else {"max_msg_size": take}
     untyped: Any = socketio.AsyncClient
     sio = untyped(reconnection=False, websocket_extra_options=extra)
@@ -117,9 +118,7 @@ class World:
             await bus.serve(subjects.hosts(bus.credential, bus.process, "alive"), alive)
             subscription = None
             if served:
-                subscription = await bus.serve(
-                    subjects.client_all(office, name), handle, queue=subjects.OWNER_QUEUE
-                )
+                subscription = await bus.serve(subjects.client_all(office, name), handle, queue=subjects.OWNER_QUEUE)
             if member:
                 body = orjson.dumps({"role": "computer", "name": name, "office_id": office})
                 await registry.join(office, "computer", name, claim, body)
