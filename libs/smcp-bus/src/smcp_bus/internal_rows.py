@@ -40,6 +40,9 @@ class PendingQuestion(BaseModel):
 
 class PendingAnswer(BaseModel):
     unknown: list[tuple[str, str]]
+    """Neither running nor ended here: nobody will answer them."""
+    ended: list[tuple[str, str]] = Field(default_factory=list)
+    """Ended here, and answered: an answer that has not come by now was lost on the way."""
 
 
 SOURCE: Final = "registry_contract"
