@@ -81,7 +81,7 @@ e2e: setup setup-e2e  ## Run the e2e tests alone: the whole system, as processes
 
 .PHONY: soak
 soak: setup setup-e2e  ## Run the tests with full counts and the lease of production: long
-	HYPOTHESIS_PROFILE=soak WORLD_LEASE_S=10 $(BIN)/pytest -m "soak or not soak" --timeout 3600 $(PYTEST_ARGS)
+	HYPOTHESIS_PROFILE=soak WORLD_LEASE_S=10 $(BIN)/pytest --timeout 3600 $(PYTEST_ARGS)
 
 .PHONY: bench
 bench: setup  ## Compare with the published server and a bare echo, side by side
