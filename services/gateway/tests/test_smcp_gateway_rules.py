@@ -108,6 +108,18 @@ async def test_a_session_in_the_list_of_a_room_has_what_the_page_says(nats_url: 
         assert not own & set(sids.values()), "an opaque id says nothing about a connection"
 
 
+async def test_an_agent_that_is_in_an_office_joins_no_other_also_where_the_other_is_empty(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as mate:
+        assert await anna.join("agent", "anna", "one") == [True, None]
+        assert await mate.join("computer", "mate", "one") == [True, None]
+        done, why = await anna.join("agent", "anna", "two")
+        assert done is False
+        assert why
+        listed = await mate.call("server:list_room", {"agent": "mate", "req_id": "r", "office_id": "one"})
+        assert {session["name"] for session in listed["sessions"]} == {"anna", "mate"}
+        assert mate.told("notify:leave_office") == []
+
+
 async def test_an_agent_that_left_may_join_another_office(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna:
         assert await anna.join("agent", "anna", "one") == [True, None]
