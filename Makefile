@@ -7,7 +7,7 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 NPM_SERVERS := tests/e2e/npm
-SOURCES := libs services tests bench conftest.py
+SOURCES := libs services tests bench docs conftest.py
 WORKSPACE := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml tests/support/pyproject.toml))
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$python"; break; }; done)
@@ -98,6 +98,10 @@ up: setup  ## Run the whole system on this machine until ctrl-C
 .PHONY: images
 images:  ## Container images: not yet
 	@echo "there are no images yet: they come with the issue about containers" >&2; exit 1
+
+.PHONY: docs
+docs: setup  ## Write docs/asyncapi.yaml and docs/schemas anew, after a change of the contract
+	$(BIN)/python -m docs.contract
 
 .PHONY: lock
 lock: setup  ## Resolve all dependencies anew and write requirements.lock

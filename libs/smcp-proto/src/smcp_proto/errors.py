@@ -28,7 +28,7 @@ class ErrorCode(IntEnum):
 
 
 class ErrorBody(BaseModel):
-    """The error as a peer receives it. `details` is absent where there is nothing to add."""
+    """The error as a peer receives it. `details` is empty where there is nothing to add."""
 
     code: int
     message: str
