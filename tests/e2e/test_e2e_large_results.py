@@ -16,6 +16,7 @@ SCENARIOS: list[Callable[[World], Awaitable[None]]] = [
     large_results.forty_megabytes_are_413_at_everybody,
     large_results.the_published_agent_gets_413_and_goes_on,
     large_results.a_request_of_five_megabytes_arrives,
+    large_results.a_slow_line_carries_what_takes_longer_than_a_ping,
     large_results.a_request_above_the_limit_is_413,
     large_results.a_message_of_33_mib_ends_its_own_connection_alone,
 ]

@@ -18,6 +18,7 @@ from bench import published_env
 from smcp_agent import Disconnected, Event, SmcpAgent, TooLarge
 from tests.e2e.actors.bare import BareMember, FlatError, member
 from tests.e2e.actors.bystanders import undisturbed
+from tests.e2e.actors.slow_line import slow_line
 from tests.e2e.scenarios.calls import text
 from tests.e2e.worlds.layout import Place
 from tests.e2e.worlds.world import LAB, World
@@ -128,6 +129,28 @@ async def a_request_of_five_megabytes_arrives(world: World) -> None:
         result = await caller.call("alpha", "given", {"variable": sent}, timeout=CALL_S)
         assert result["isError"] is False, result
         assert caller.sid == sid
+
+
+async def a_slow_line_carries_what_takes_longer_than_a_ping(world: World) -> None:
+    """At 16 Mbit/s, 20 MB take ten seconds, either way: neither end takes the other for dead meanwhile."""
+    async with (
+        undisturbed(world),
+        slow_line(world.url(0), down=2 * MB, up=MB) as one,
+        slow_line(world.url(1), down=MB, up=2 * MB) as other,
+        SmcpAgent(one, office=LAB, name="caller") as reader,
+        SmcpAgent(other, office=NEIGHBOURS.office, name="caller") as writer,
+    ):
+        told: list[Event] = []
+        reader.on_event(told.append)
+        writer.on_event(told.append)
+        received, sent = await asyncio.gather(
+            reader.call_tool("alpha", "big", {"size": 20 * MB}, timeout=CALL_S),
+            writer.call_tool(NEIGHBOURS.name, "given", {"variable": "x" * (20 * MB)}, timeout=CALL_S),
+        )
+        assert len(received.text) == 20 * MB
+        assert not sent.is_error, sent.text
+        assert min(received.duration_s, sent.duration_s) > 9
+        assert not any(isinstance(event, Disconnected) for event in told), told
 
 
 async def a_request_above_the_limit_is_413(world: World) -> None:

@@ -28,6 +28,7 @@ MAX_MESSAGE: Final = 36 * 1024 * 1024
 MAX_REQUEST: Final = 32 * 1024 * 1024
 FRAME_SLACK: Final = 64 * 1024
 CONNECT_S: Final = 10.0
+NEVER_S: Final = 10 * 365 * 24 * 3600.0
 CLOSE_S: Final = 1.0
 """A closing handshake may take so long; nothing depends on it, the office was left before."""
 
@@ -175,10 +176,25 @@ class Connection:
                 raise self._refused() or self._cannot(error) from error
             except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
                 raise self._cannot(error) from error
+            if transport == "websocket":
+                self._count_bytes()
             # python-socketio calls itself connected also when the socket broke after the namespace's ack
             if self._sio.eio.state != "connected":
                 raise self._cannot(ConnectionResetError("the connection broke at once"))
             return
+
+    def _count_bytes(self) -> None:
+        """Take the server for gone when no byte comes for as long as it promised a ping.
+
+        engine.io waits so long for a whole message, and 20 MB take longer on a line of 16 Mbit/s.
+        """
+        engine = self._sio.eio
+        connection = getattr(engine.ws, "_response").connection  # noqa: B009 -- nothing public gives it
+        if connection is None or connection.protocol is None:
+            return  # it has ended
+        connection.protocol.read_timeout = engine.ping_interval + engine.ping_timeout
+        connection.protocol.start_timeout()
+        engine.ping_timeout = NEVER_S
 
     async def _emit(self, event: str, data: Mapping[str, Any], callback: Callable[..., None] | None) -> None:
         if self.lost.is_set():

@@ -6,6 +6,7 @@ this file and in `connection.py`.
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ import engineio
 import orjson
 import socketio
 from aiohttp import web
+from engineio import packet as engine_packet
 from engineio import payload as engine_payload
 from engineio.async_socket import AsyncSocket
 
@@ -28,12 +30,10 @@ from smcp_gateway.packet import (
     ack_frame,
     read_packet,
 )
+from smcp_gateway.progress import Progress
 from smcp_proto.errors import Internal
 
-PING_INTERVAL_S: Final = 4
-PING_TIMEOUT_S: Final = 4
 SWEEP_S: Final = 1.0
-"""Together below 10 s: within that a half-open client is found."""
 
 POLLING_PACKETS: Final = 1024
 """Packets that one polling request may carry; engine.io's own 16 loses the calls of a client that is quick."""
@@ -56,6 +56,7 @@ class Engine(engineio.AsyncServer):
         self._async: dict[str, Any] = {**(self._async or {}), "websocket": Connection}
         self._outbox_limit = outbox_limit
         self._pings: dict[str, asyncio.Task[Any]] = {}
+        self._progress = Progress()
         self._tasks: set[asyncio.Task[None]] = set()
         self.tcp: dict[str, asyncio.Transport] = {}
         self.on_message: Callable[[str, bytes, int], Awaitable[None]] | None = None
@@ -94,7 +95,22 @@ class Engine(engineio.AsyncServer):
                 if socket.closed:
                     self.sockets.pop(socket.sid, None)
                 elif not socket.closing:
+                    if self._on_its_way(socket):
+                        self._be_patient(socket)
                     await socket.check_ping_timeout()
+
+    def _on_its_way(self, socket: AsyncSocket) -> bool:
+        """Whether the answer to a ping is late because the line is busy."""
+        transport = self.tcp.get(socket.sid)
+        if transport is None or not socket.last_ping or time.time() - socket.last_ping < SWEEP_S / 2:
+            self._progress.forget(socket.sid)
+            return False
+        return self._progress.moves(socket.sid, transport, time.monotonic())
+
+    def _be_patient(self, socket: AsyncSocket) -> None:
+        socket.last_ping = time.time()
+        if not self.tcp[socket.sid].get_write_buffer_size():  # it is writing, and must hear that we are there
+            socket.queue.put_nowait(engine_packet.Packet(engine_packet.NOOP))  # type: ignore[no-untyped-call]
 
     async def hang_up(self, sid: str) -> None:
         """Close a client's connection; what waits for it is still written, for a while.
@@ -107,6 +123,7 @@ class Engine(engineio.AsyncServer):
 
     def ended(self, sid: str) -> None:
         """A client is gone: nobody waits for it, and its TCP connection does not outlive it for long."""
+        self._progress.forget(sid)
         ping = self._pings.pop(sid, None)
         if ping is not None and ping is not asyncio.current_task():
             ping.cancel()
@@ -137,6 +154,7 @@ class Server(socketio.AsyncServer):
     Args:
         max_message: bytes that one message of a client may have.
         outbox_limit: bytes that may wait for a client that does not read.
+        ping_s: seconds between two pings, and for an answer to one.
     """
 
     def __init__(
@@ -147,6 +165,7 @@ class Server(socketio.AsyncServer):
         *,
         max_message: int,
         outbox_limit: int,
+        ping_s: float,
     ) -> None:
         logger = logging.getLogger("smcp_gateway.socketio")
         logger.setLevel(logging.ERROR)
@@ -156,8 +175,8 @@ class Server(socketio.AsyncServer):
             engineio_logger=logger,
             max_http_buffer_size=max_message,
             outbox_limit=outbox_limit,
-            ping_interval=PING_INTERVAL_S,
-            ping_timeout=PING_TIMEOUT_S,
+            ping_interval=ping_s,
+            ping_timeout=ping_s,
         )
         engine_payload.Payload.max_decode_packets = max(engine_payload.Payload.max_decode_packets, POLLING_PACKETS)
         self.on("connect", on_connect, namespace=NAMESPACE)  # type: ignore[no-untyped-call]
@@ -166,9 +185,10 @@ class Server(socketio.AsyncServer):
         self._events: set[asyncio.Task[None]] = set()
         self.eio.on_message = self._on_packet
 
-    def answer_in(self, app: web.Application) -> None:
-        """Answer `/socket.io/` of `app`."""
-        self.attach(app)  # type: ignore[no-untyped-call]
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request to `/socket.io/`."""
+        answer: web.StreamResponse = await self.handle_request(request)  # type: ignore[no-untyped-call]
+        return answer
 
     def send_frame(self, engine_ids: Iterable[str], frame: Frame) -> None:
         """Write a frame to each of these clients; nobody is waited for."""

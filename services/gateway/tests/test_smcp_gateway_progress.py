@@ -1,0 +1,56 @@
+"""Telling a busy line from a dead one."""
+
+import asyncio
+
+import pytest
+
+from smcp_gateway.progress import SLOWEST, Progress, moved_bytes
+from smcp_testing.waiting import eventually
+
+
+async def test_bytes_count_in_both_directions_once_they_are_there() -> None:
+    accepted: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
+    async with await asyncio.start_server(lambda _, writer: accepted.set_result(writer), "127.0.0.1", 0) as server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        served = await accepted
+        transport = served.transport
+        try:
+            begin = moved_bytes(transport)
+            writer.write(b"x" * 1000)
+            await eventually(lambda: moved_bytes(transport) == begin + 1000)
+            served.write(b"y" * 5000)
+            assert len(await reader.readexactly(5000)) == 5000
+            await eventually(lambda: moved_bytes(transport) == begin + 6000)
+
+            progress = Progress()
+            assert not progress.moves("anna", transport, 1.0)
+            served.write(b"z" * 2 * SLOWEST)
+            await reader.readexactly(2 * SLOWEST)
+            await eventually(lambda: moved_bytes(transport) == begin + 6000 + 2 * SLOWEST)
+            assert progress.moves("anna", transport, 2.0)
+            assert not progress.moves("anna", transport, 3.0)
+            served.write(b"z")  # a byte now and then keeps nobody
+            await reader.readexactly(1)
+            assert not progress.moves("anna", transport, 4.0)
+            progress.forget("anna")
+            assert not progress.moves("anna", transport, 5.0)
+        finally:
+            for each in (writer, served):
+                each.close()
+                await each.wait_closed()
+
+
+@pytest.mark.parametrize("told", [OSError("gone"), b"", b"x" * 104])
+def test_a_system_that_does_not_say_tells_of_no_progress(told: bytes | OSError) -> None:
+    class Connection:
+        def getsockopt(self, *_: int) -> bytes:
+            if isinstance(told, OSError):
+                raise told
+            return told
+
+    class Transport(asyncio.Transport):
+        def get_extra_info(self, name: str, default: object = None) -> object:
+            return Connection()
+
+    assert moved_bytes(Transport()) == 0
+    assert moved_bytes(asyncio.Transport()) == 0
