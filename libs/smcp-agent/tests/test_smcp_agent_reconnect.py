@@ -9,10 +9,13 @@ from smcp_agent import (
     ConnectionLost,
     Disconnected,
     JoinRefused,
+    NotFound,
     Reconnected,
     RejoinRefused,
     SmcpAgent,
+    SmcpError,
     ToolsChanged,
+    may_have_run,
 )
 from smcp_agent.link import MAX_DELAY_S, pause
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
@@ -69,7 +72,8 @@ async def test_a_gateway_that_is_away_for_a_while_is_waited_for() -> None:
         await gateway.start()
         assert await anext(stream) == Reconnected(gateway.url)
         assert (await call).text == "echo"
-        assert len(gateway.seen("client:tool_call")) == 1
+        (data,) = gateway.seen("client:tool_call")
+        assert "a2c_repeat" not in data, "it was never sent before"
 
 
 async def test_with_several_urls_the_agent_goes_to_another_one() -> None:
@@ -92,7 +96,8 @@ async def test_a_call_in_flight_is_repeated_with_the_same_req_id_in_what_is_left
         first, second = gateway.seen("client:tool_call")
         assert first["timeout"] == 30
         assert second["timeout"] <= 30
-        assert {**first, "timeout": 0} == {**second, "timeout": 0}
+        assert {**first, "timeout": 0, "a2c_repeat": True} == {**second, "timeout": 0}
+        assert "a2c_repeat" not in first
         assert gateway.seen("server:tool_call_cancel") == []
 
 
@@ -112,6 +117,41 @@ async def test_a_call_whose_connection_is_not_back_in_time_may_have_run() -> Non
                 await unsent
             assert not caught.value.may_have_run
         await gateway.start()
+
+
+@pytest.mark.parametrize(
+    ("code", "details"), [(503, {"may_have_run": True}), (404, {"computer": "red"}), (503, {"may_have_run": False})]
+)
+async def test_whatever_refuses_a_repeat_the_first_try_may_have_run(code: int, details: JsonObject) -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+
+        async def answer(data: JsonObject) -> Any:
+            if not data.get("a2c_repeat"):
+                gateway.cut()
+                await gateway.never(data)
+            return {"code": code, "message": "not here", "details": details}
+
+        gateway.answers["client:tool_call"] = answer
+        with pytest.raises(SmcpError) as caught:
+            await agent.call_tool("red", "slow")
+        assert may_have_run(caught.value)
+        assert caught.value.code == code
+
+
+async def test_a_question_that_is_repeated_carries_no_mark() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+
+        async def answer(data: JsonObject) -> Any:
+            if len(gateway.seen("client:get_config")) == 1:
+                gateway.cut()
+                await gateway.never(data)
+            return {"code": 404, "message": "no such Computer", "details": {}}
+
+        gateway.answers["client:get_config"] = answer
+        with pytest.raises(NotFound) as caught:
+            await agent.get_config("red")
+        assert not may_have_run(caught.value)
+        assert not any("a2c_repeat" in data for data in gateway.seen("client:get_config"))
 
 
 async def test_a_call_that_breaks_every_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +207,9 @@ async def test_an_agent_that_the_server_does_not_know_any_more_joins_again_and_r
 
         gateway.answers["client:tool_call"] = answer
         assert not (await agent.call_tool("red", "echo", req_id="r1")).is_error
-        assert [data["req_id"] for data in gateway.seen("client:tool_call")] == ["r1", "r1"]
+        calls = gateway.seen("client:tool_call")
+        assert [data["req_id"] for data in calls] == ["r1", "r1"]
+        assert not any("a2c_repeat" in data for data in calls), "what was refused did not run"
 
 
 async def test_a_list_of_the_room_that_fails_after_a_rejoin_is_asked_for_again() -> None:

@@ -1,12 +1,13 @@
 """The Agent: its place in the office, the Computers there, their tools."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 from uuid import uuid4
 
 from smcp_agent import llm_calls
+from smcp_agent.background import Background, not_open
 from smcp_agent.connection import DEFAULT_TRANSPORTS, MAX_MESSAGE, ConnectionOptions, Transport, checked_url
 from smcp_agent.errors import Closed, NoAnswer
 from smcp_agent.events import Event, EventHub, EventStream, ToolsChanged
@@ -90,15 +91,14 @@ class SmcpAgent:
         self.office = place.office_id
         self.name = place.name
         self._events = EventHub()
+        self._background = Background(on_end=self._events.close)
         self._book = ToolBook()
-        self._tools = ToolCache(self._fetch_tools, self._spawn, self._tools_changed)
+        self._tools = ToolCache(self._fetch_tools, self._background.spawn, self._tools_changed)
         self._room = Office(place, self._tools, self._events.publish)
         urls = [checked_url(each) for each in ([url] if isinstance(url, str) else url)]
         self._link = Link(urls, place, options, self._room, self._room.on_notice)
-        self._link.fail(_closed)
-        self._requests = Requests(self._link, self._spawn)
-        self._group: asyncio.TaskGroup | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._link.fail(not_open)
+        self._requests = Requests(self._link, self._background.spawn)
 
     @property
     def connected(self) -> bool:
@@ -119,13 +119,15 @@ class SmcpAgent:
         """Call a tool of a Computer and wait for its result.
 
         `timeout` is in whole seconds, 1 to 3600. Cancelling the awaiting task cancels the call. A connection that
-        breaks in between is replaced and the call repeated under its req_id, which runs nothing twice (`Requests`).
+        breaks in between is replaced and the call repeated under its req_id, which runs nothing twice (`Requests`): a
+        Computer that was started again meanwhile does not run it. `may_have_run(error)` says what that leaves open.
 
         Raises:
             Malformed: an argument is not what the protocol allows; `details.field` names it.
             NotFound: there is no such Computer in the office.
             TimedOut: nobody answered in time. (A tool stopped by its Computer is a result with `timed_out`.)
-            TooLarge, RateLimited, NotAllowed, Unavailable: as the server says.
+            TooLarge, RateLimited, NotAllowed: as the server says.
+            Unavailable: as the server says; `details.may_have_run` where the Computer was lost during the call.
             ConnectionLost: broken, and not back in time.
         """
         request = checked(
@@ -241,16 +243,14 @@ class SmcpAgent:
     # Lifetime
 
     async def __aenter__(self) -> Self:
-        if self._keeper is not None:
+        if self._background.started:
             raise Closed("an SmcpAgent is entered once")
         connection = await self._link.open()
-        started = asyncio.Event()
-        self._keeper = asyncio.create_task(self._keep(started), name=f"smcp-agent {self.name}")
         try:
-            await started.wait()
+            await self._background.start(self._link, name=f"smcp-agent {self.name}")
             await self._room.enter(connection)
         except BaseException:
-            await self._close()
+            await self._background.stop()
             raise
         return self
 
@@ -258,32 +258,7 @@ class SmcpAgent:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self._requests.flush()
-        await self._close()
-
-    async def _close(self) -> None:
-        keeper = self._keeper
-        assert keeper is not None
-        keeper.cancel()
-        try:
-            await asyncio.wait({keeper})
-        finally:
-            await self._link.close()
-        if not keeper.cancelled():
-            keeper.result()  # a defect in here: it must not pass unseen
-
-    async def _keep(self, started: asyncio.Event) -> None:
-        """Owns all background work: the link, the fetches of tools, the cancels."""
-        try:
-            async with asyncio.TaskGroup() as self._group:
-                started.set()
-                await self._link.run()
-        finally:
-            self._link.fail(_closed)
-            self._events.close()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        assert self._group is not None
-        return self._group.create_task(work)
+        await self._background.stop()
 
     # What the parts call back
 
@@ -321,7 +296,3 @@ class SmcpAgent:
         """A model may call tools that another run of the application showed it."""
         if self._book.empty:
             await self._named_tools()
-
-
-def _closed() -> Closed:
-    return Closed("this SmcpAgent is not open: use it inside its `async with`")

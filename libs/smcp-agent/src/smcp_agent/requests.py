@@ -16,6 +16,8 @@ MAX_REPEATS: Final = 8
 """A request that breaks so many connections is likely the reason why they break."""
 CANCEL_S: Final = 30.0
 FLUSH_S: Final = 2.0
+REPEAT: Final = "a2c_repeat"
+"""An extra field of a repeated `client:tool_call`, true where the first one may have arrived."""
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +27,11 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 class Requests:
     """Sends requests, repeating one whose connection broke.
 
-    The repeat carries the same req_id. That is safe for tool calls too: their owner keys them by office, Agent and
-    req_id, so a repeat joins the call that is running or gets the result that is kept, and where the result was
-    dropped it says so; a tool never runs twice for one req_id. What was answered, an error included, is never repeated.
+    The repeat carries the same req_id. A Computer keys tool calls by office, Agent and req_id, so a repeat joins the
+    call that is running or gets the result that is kept, and where the result was dropped it says so. A Computer that
+    was started again meanwhile has no such table: so a call that may have been sent before carries `a2c_repeat`, and
+    a Computer that does not know it answers 503 with `details.may_have_run` and does not run it. What was answered,
+    an error included, is never repeated; only a 4103 is, which was refused before it ran.
     """
 
     def __init__(self, link: Link, spawn: Spawn) -> None:
@@ -43,7 +47,8 @@ class Requests:
         A `timeout` in `data` shrinks with each repeat to the whole seconds that are left.
 
         Raises:
-            SmcpError: what the server answered; NoAnswer after `timeout` + 2 s; ConnectionLost; BadReply.
+            SmcpError: what the server answered, with `details.may_have_run` where an earlier try of a tool call may
+                have been sent; NoAnswer after `timeout` + 2 s; ConnectionLost; BadReply.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout + GRACE_S
@@ -51,8 +56,7 @@ class Requests:
         while True:
             connection = await self._ready(deadline, sent=sent)
             left = deadline - loop.time()
-            if "timeout" in data:
-                data["timeout"] = max(1, min(data["timeout"], math.ceil(left - GRACE_S)))
+            _for_this_try(event, data, left, sent=sent)
             try:
                 reply = await connection.request(event, data, timeout=left)
             except ConnectionBroken as broken:
@@ -73,6 +77,7 @@ class Requests:
                 self._link.drop(connection)
                 continue
             if error is not None:
+                error.details |= {"may_have_run": True} if REPEAT in data else {}
                 raise error
             if not isinstance(reply, dict):
                 raise BadReply(f"the reply to {event} is no object")
@@ -114,3 +119,10 @@ class Requests:
                 return await self._link.ready()
         except TimeoutError:
             raise ConnectionLost("the connection was not back in time", may_have_run=sent) from None
+
+
+def _for_this_try(event: str, data: dict[str, Any], left: float, *, sent: bool) -> None:
+    if "timeout" in data:
+        data["timeout"] = max(1, min(data["timeout"], math.ceil(left - GRACE_S)))
+    if sent and event == "client:tool_call":
+        data[REPEAT] = True
