@@ -2,14 +2,13 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
 import orjson
-from aiohttp import web
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
@@ -24,6 +23,7 @@ from smcp_bus.tracing import client_spans, office_of, trace_id_of
 from smcp_gateway.call_watch import CallWatch
 from smcp_gateway.calls import CallTable, PendingCall
 from smcp_gateway.errands import Errands
+from smcp_gateway.front import Front, open_front
 from smcp_gateway.handlers.alive import alive
 from smcp_gateway.handlers.cancel import cancel
 from smcp_gateway.handlers.join_office import join_office
@@ -31,7 +31,6 @@ from smcp_gateway.handlers.leave_office import leave_office
 from smcp_gateway.handlers.list_room import list_room
 from smcp_gateway.handlers.relay import Relay
 from smcp_gateway.handlers.update import update
-from smcp_gateway.handshake import bounded_upload, version_rule
 from smcp_gateway.memberships import Memberships
 from smcp_gateway.offices import Offices
 from smcp_gateway.passing_on import PassingOn
@@ -40,16 +39,17 @@ from smcp_gateway.session import Session, Sessions
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.socketio_server import SocketIoServer
 from smcp_proto.errors import SmcpError
-from smcp_service.failure import Failure
-from smcp_service.health import Readiness, health_routes
+from smcp_service.health import Readiness
 from smcp_service.lifecycle import background
 from smcp_service.logging import bind_call, get_logger
 
 LAST_ERRANDS_S: Final = 5.0
 """How long a stopping gateway tells the registry of the members that it had."""
 LEASE_PAUSE_S: Final = 0.5
-SHUTDOWN_S: Final = 1.0
-"""How long connections may take to end after they were told to (seconds)."""
+LONGEST_PING_S: Final = 4.0
+"""Between two pings: a half-open client is found within 10 s."""
+PING_SHARE: Final = 0.35
+"""The same as a share of a lease: a client of a gateway that stands still notices it before the lease runs out."""
 
 _log = get_logger("smcp_gateway.app")
 
@@ -65,8 +65,7 @@ class GatewayBus(Bus, Protocol):
 class Gateway:
     """A gateway that runs."""
 
-    host: str
-    port: int
+    front: Front
     process: str
     sessions: Sessions
     offices: Offices
@@ -74,15 +73,27 @@ class Gateway:
     readiness: Readiness
 
     @property
+    def host(self) -> str:
+        return self.front.host
+
+    @property
+    def port(self) -> int:
+        return self.front.port
+
+    @property
     def url(self) -> str:
         """Where clients connect."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return self.front.url
 
 
 @asynccontextmanager
-async def open_gateway(settings: GatewaySettings, bus: GatewayBus) -> AsyncIterator[Gateway]:
+async def open_gateway(
+    settings: GatewaySettings, bus: GatewayBus, *, front: Front | None = None
+) -> AsyncIterator[Gateway]:
     """Serve Socket.IO clients on `bus` while the body runs; leaving it drains.
+
+    Args:
+        front: listens already; without it the gateway listens itself.
 
     Raises:
         Failure: the address cannot be had.
@@ -95,12 +106,8 @@ async def open_gateway(settings: GatewaySettings, bus: GatewayBus) -> AsyncItera
     def describe() -> LeaseRenewal:
         return LeaseRenewal(sockets=len(sessions), members=len(sessions.members()))
 
-    async with background() as tasks:
+    async with AsyncExitStack() as stack, background() as tasks:
         errands = Errands(lambda work: tasks.start(work, name="errand"))
-
-        def gone(session: Session) -> None:
-            ended = calls.abandon(session.id)
-            memberships.gone(session, [call.req_id for call in ended if call.tracked])
 
         def timed_out(call: PendingCall) -> None:
             if call.tracked:
@@ -113,8 +120,10 @@ async def open_gateway(settings: GatewaySettings, bus: GatewayBus) -> AsyncItera
         async def tell(told: Iterable[Session], event: str, body: bytes) -> None:
             await transport.tell(told, event, body)
 
-        offices = Offices(bus, tell)
-        memberships = Memberships(registry, offices, errands, lambda: generations.current)
+        offices = Offices(bus, tell, generations.want)
+        memberships = Memberships(
+            registry, offices, errands, calls, generation=lambda: generations.current, doubt=generations.want
+        )
         door = Door(
             {
                 "server:join_office": partial(join_office, sessions=sessions, memberships=memberships),
@@ -129,13 +138,21 @@ async def open_gateway(settings: GatewaySettings, bus: GatewayBus) -> AsyncItera
             tracing=client_spans(),
             observe=_log_fields,
         )
-        transport = SocketIoServer(sessions, door, gone, max_payload=settings.max_payload)
+        transport = SocketIoServer(
+            sessions,
+            door,
+            lambda session, goodbye: memberships.gone(session, goodbye=goodbye),
+            max_payload=settings.max_payload,
+            ping_s=min(LONGEST_PING_S, PING_SHARE * settings.lease_s),
+        )
         repair = Repair(
             registry, sessions, offices, memberships, generations, describe=describe, hang_up=transport.hang_up
         )
         lease = _Lease(registry, describe, generations, lease_s=settings.lease_s)
 
-        readiness = Readiness()
+        if front is None:
+            front = await stack.enter_async_context(open_front(settings))
+        readiness = front.readiness
         readiness.add("nats", lambda: None if bus.connected else "not connected")
         readiness.add("registry", lambda: None if lease.acquired else "no lease yet")
 
@@ -149,14 +166,15 @@ async def open_gateway(settings: GatewaySettings, bus: GatewayBus) -> AsyncItera
             tasks.start(repair.run(), name="repair")
             tasks.start(lease.run(), name="lease")
             tasks.start(transport.sweep(), name="ping sweep")
-            async with _listening(settings, transport, readiness) as (host, port, stop_listening):
+            with front.answering(transport.answer):
                 try:
-                    yield Gateway(host, port, process, sessions, offices, calls, readiness)
+                    yield Gateway(front, process, sessions, offices, calls, readiness)
                 except BaseException:
                     errands.close()  # an error, not a stop: the lease says the rest
                     raise
                 readiness.drain()
-                await stop_listening()
+                memberships.stop()
+                await front.stop_listening()
                 await transport.drain(within=settings.drain_s)
                 await errands.settle(within=LAST_ERRANDS_S)
         finally:
@@ -191,29 +209,6 @@ class _Lease:
             else:
                 self.acquired = True
         await self._keeper.run()
-
-
-@asynccontextmanager
-async def _listening(
-    settings: GatewaySettings, transport: SocketIoServer, readiness: Readiness
-) -> AsyncIterator[tuple[str, int, Callable[[], Awaitable[None]]]]:
-    """The HTTP server: its address, and how to stop taking connections while those that stand go on."""
-    app = web.Application(middlewares=[version_rule, bounded_upload])
-    app.add_routes(health_routes(readiness))
-    transport.attach(app)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
-    await runner.setup()
-    site = web.TCPSite(runner, settings.gateway_host, settings.gateway_port, backlog=1024)
-    try:
-        try:
-            await site.start()
-        except OSError as error:
-            where = f"{settings.gateway_host}:{settings.gateway_port}"
-            raise Failure(f"cannot listen on {where}: {error.strerror or error}") from error
-        address = runner.addresses[0]
-        yield str(address[0]), int(address[1]), site.stop
-    finally:
-        await runner.cleanup()
 
 
 def _log_fields(call: Call) -> bind_call:

@@ -154,7 +154,7 @@ class Server(socketio.AsyncServer):
     Args:
         max_message: bytes that one message of a client may have.
         outbox_limit: bytes that may wait for a client that does not read.
-        ping_s: seconds between two pings, and for an answer to one.
+        ping_s: seconds between two pings; who hears nothing for twice as long is alone.
     """
 
     def __init__(
@@ -176,7 +176,8 @@ class Server(socketio.AsyncServer):
             max_http_buffer_size=max_message,
             outbox_limit=outbox_limit,
             ping_interval=ping_s,
-            ping_timeout=ping_s,
+            # engine.io tells clients the whole seconds of the interval; they wait for the sum
+            ping_timeout=2 * ping_s - int(ping_s),
         )
         engine_payload.Payload.max_decode_packets = max(engine_payload.Payload.max_decode_packets, POLLING_PACKETS)
         self.on("connect", on_connect, namespace=NAMESPACE)  # type: ignore[no-untyped-call]

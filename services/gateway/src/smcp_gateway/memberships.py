@@ -1,5 +1,6 @@
 """Sessions become members of offices and cease to be: what the gateway does beside the registry's decision."""
 
+import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,27 +12,45 @@ import orjson
 from smcp_bus.errors import BusError, ConnectionLost, TransferFailed
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
+from smcp_gateway.calls import CallTable
 from smcp_gateway.errands import Errands
-from smcp_gateway.offices import Office, Offices
+from smcp_gateway.offices import Doubt, Office, Offices
 from smcp_gateway.session import Membership, Session
 from smcp_proto.errors import NotAllowed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.schemas import EnterOfficeReq
 
 AGENTS_DO_NOT_SWITCH: Final = "an Agent that is in an office joins no other; leave it first"
 
+GRACE_S: Final = 5.0
+"""How long an Agent whose connection broke may take to come back before its calls are cancelled (seconds)."""
+
 Generation = Callable[[], int]
 
 
 class Memberships:
     """Args:
+    calls: what the sessions wait for.
     generation: how often the connection to NATS has come back.
+    doubt: told when it is not known whether the registry still counts a member that is one here.
     """
 
-    def __init__(self, registry: RegistryClient, offices: Offices, errands: Errands, generation: Generation) -> None:
+    def __init__(
+        self,
+        registry: RegistryClient,
+        offices: Offices,
+        errands: Errands,
+        calls: CallTable,
+        *,
+        generation: Generation,
+        doubt: Doubt,
+    ) -> None:
         self._registry = registry
         self._offices = offices
         self._errands = errands
+        self._calls = calls
         self._generation = generation
+        self._doubt = doubt
+        self._stopping = asyncio.Event()
 
     async def join(self, session: Session, request: EnterOfficeReq, body: bytes, req_id: str) -> None:
         """Make `session` a member, or leave everything as it was.
@@ -68,7 +87,7 @@ class Memberships:
         await self._admit(session, request, office, membership, req_id)
 
     async def leave(self, session: Session, office_id: str, req_id: str) -> None:
-        """End the membership of `session`.
+        """End the membership of `session`; its calls that still run are cancelled.
 
         Raises:
             NotInOffice: it is not in that office.
@@ -77,16 +96,26 @@ class Memberships:
         membership = session.membership
         if membership is None or membership.office != office_id or session.role is None or session.name is None:
             raise NotInOffice("not in this office", details={"field": "office_id"})
-        with suppress(NotInOffice):  # the registry has let it go already
-            await self._registry.leave(office_id, session.role, session.name, membership.claim, req_id=req_id)
+        membership.ending = True
+        try:
+            await self._cancel(session, membership, self._tracked(session))
+            with suppress(NotInOffice):  # the registry has let it go already
+                await self._registry.leave(office_id, session.role, session.name, membership.claim, req_id=req_id)
+        except BaseException as error:
+            membership.ending = False
+            if _may_have_run(error):
+                self._doubt()  # it was told that it stays a member: if it does not, it is asserted again
+            raise
         await self._forget(session, membership)
 
-    def gone(self, session: Session, cancelled: Sequence[str] = ()) -> None:
+    def gone(self, session: Session, *, goodbye: bool) -> None:
         """The client has disconnected: its membership ends, as soon as the registry can be told.
 
-        Args:
-            cancelled: `req_id` of each call of it that was still running; their Computers are told first.
+        Its calls are cancelled before that. One whose connection broke (no `goodbye`) has `GRACE_S` to come back
+        and repeat them; for so long its place stands, and is given to whoever asks for it.
         """
+        left = self._tracked(session)
+        self._calls.abandon(session.id)
         membership = session.membership
         if membership is None:
             return
@@ -95,17 +124,50 @@ class Memberships:
         if office is not None:
             office.remove(session)
 
+        until = asyncio.get_running_loop().time() + GRACE_S
+
         async def end() -> None:
-            for req_id in cancelled:
-                await self._cancel(session, membership, req_id)
+            if left and (goodbye or not await self._stops(until)) and await self._has_its_place(session, membership):
+                await self._cancel(session, membership, left)
             await self._end(session, membership, office)
 
         self._errands.until_done("telling of a member that left", end)
 
-    async def _cancel(self, session: Session, membership: Membership, req_id: str) -> None:
-        if session.role == "agent" and session.name is not None:
+    def stop(self) -> None:
+        """The gateway stops: its clients come back elsewhere, and nobody here waits for that."""
+        self._stopping.set()
+
+    async def _stops(self, until: float) -> bool:
+        """Wait until then (loop time); True at once when the gateway stops."""
+        try:
+            async with asyncio.timeout_at(until):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+        return self._stopping.is_set()
+
+    async def _has_its_place(self, session: Session, membership: Membership) -> bool:
+        """Whether nobody has the place of a session that is gone; who came back under its name may have its calls."""
+        assert session.role is not None
+        assert session.name is not None
+        office = self._offices.get(membership.office)
+        if office is not None and any(other.is_(session.role, session.name) for other in office.members):
+            return False
+        found = await self._registry.confirm(membership.office, session.role, session.name, membership.claim)
+        return found.mine or found.view < membership.revision
+
+    def _tracked(self, session: Session) -> list[str]:
+        """`req_id` of each call of it whose Computer can be told to stop."""
+        return [call.req_id for call in self._calls.of_session(session.id) if call.tracked]
+
+    async def _cancel(self, session: Session, membership: Membership, req_ids: Sequence[str]) -> None:
+        if session.role != "agent" or session.name is None:
+            return
+        for req_id in req_ids:
             body = orjson.dumps({"agent": session.name, "req_id": req_id})
-            await self._registry.tell(membership.office, "agent", session.name, "tool_call_cancel", body)
+            with suppress(NotInOffice):  # the registry has let it go already
+                await self._registry.tell(membership.office, "agent", session.name, "tool_call_cancel", body)
+            self._calls.cancel(session.id, req_id, now=asyncio.get_running_loop().time())
 
     async def lost(self, session: Session) -> None:
         """The registry has given the place to another: the membership is over already."""
@@ -146,7 +208,7 @@ class Memberships:
         session.membership = membership
         await office.admit(session, membership)
         if session.closed:
-            self.gone(session)
+            self.gone(session, goodbye=True)
         elif not office.picture.known:
             self._errands.once("learning who is in an office", lambda: self.seed(office, session, req_id))
 
@@ -199,7 +261,7 @@ def unauthenticated_identity(request: EnterOfficeReq) -> str:
 def _may_have_run(error: BaseException) -> bool:
     match error:
         case Unavailable(details=details):
-            return bool(details.get("may_have_run"))
+            return bool(details.get("may_have_run", True))  # who does not say that it was not done may have done it
         case SmcpError():
             return False
         case ConnectionLost() | TransferFailed():

@@ -19,11 +19,14 @@ _log: Final = logging.getLogger("smcp_gateway.offices")
 Tell = Callable[[Iterable[Session], str, bytes], Awaitable[None]]
 """Emit an event with that JSON to those sessions."""
 
+Doubt = Callable[[], None]
+"""Told that the registry may not count a member of ours any more; must not block."""
+
 
 class Office:
     """One office: its members here, those on their way in, and the picture that they have of it."""
 
-    def __init__(self, name: str, tell: Tell) -> None:
+    def __init__(self, name: str, tell: Tell, doubt: Doubt = lambda: None) -> None:
         self.name = name
         self.picture = Picture()
         self.members: dict[Session, Membership] = {}
@@ -34,6 +37,7 @@ class Office:
         self.lock = asyncio.Lock()
         self._arriving: dict[Session, list[Notice]] = {}
         self._tell = tell
+        self._doubt = doubt
 
     def expect(self, session: Session) -> None:
         """`session` asks to join: keep for it what is heard from now on."""
@@ -48,6 +52,7 @@ class Office:
         missed = self._arriving.pop(session, [])
         self.members[session] = membership
         for notice in missed:
+            self._check([(session, membership)], notice)
             if notice.epoch is None or notice.epoch > _own_epoch(membership):
                 await self._pass_on([session], notice)
 
@@ -69,6 +74,7 @@ class Office:
         news = self.picture.event(notice.about, entered=notice.entered, epoch=notice.epoch)
         if news is None:
             return
+        self._check(self.members.items(), notice)
         epoch = notice.epoch
         await self._pass_on(
             [
@@ -100,6 +106,15 @@ class Office:
                 for notice in updates(name):
                     await self._pass_on(told, notice)
 
+    def _check(self, members: Iterable[tuple[Session, Membership]], notice: Notice) -> None:
+        """A leave of one of these that nobody here asked for: the registry let it go, and it lives."""
+        if notice.entered or notice.about is None or notice.epoch is None:
+            return
+        for session, membership in members:
+            if session.is_(*notice.about) and notice.epoch > _own_epoch(membership) and not membership.ending:
+                membership.ended_by = max(membership.ended_by, notice.epoch)
+                self._doubt()
+
     async def _pass_on(self, sessions: Iterable[Session], notice: Notice) -> None:
         about = notice.about
         told = [session for session in sessions if about is None or not session.is_(*about)]
@@ -110,9 +125,10 @@ class Office:
 class Offices:
     """All offices that are held here."""
 
-    def __init__(self, bus: Bus, tell: Tell) -> None:
+    def __init__(self, bus: Bus, tell: Tell, doubt: Doubt) -> None:
         self._bus = bus
         self._tell = tell
+        self._doubt = doubt
         self._offices: dict[str, Office] = {}
 
     def __len__(self) -> int:
@@ -132,7 +148,7 @@ class Offices:
         """
         office = self._offices.get(name)
         if office is None:
-            office = self._offices[name] = Office(name, self._tell)
+            office = self._offices[name] = Office(name, self._tell, self._doubt)
         office.holders += 1
         try:
             async with office.lock:

@@ -49,7 +49,7 @@ class Generations:
                 self._wanted.set()
 
     def want(self) -> None:
-        """Repair although the connection stood: the lease had run out."""
+        """Repair although the connection stood: the lease had run out, or the registry let a member go."""
         self._wanted.set()
 
     async def wanted(self) -> int:
@@ -137,7 +137,7 @@ class Repair:
             case AssertOutcome.CLAIMED:
                 membership.revision = asserted.revision
             case AssertOutcome.UNCHANGED:
-                pass
+                return asserted.revision < membership.ended_by // 2  # that registry has not seen the leave yet
         return False
 
     async def _compare(self, office: Office, generation: int) -> None:

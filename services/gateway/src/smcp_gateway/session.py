@@ -23,6 +23,10 @@ class Membership:
     claim: Claim
     generation: int
     """How often this gateway's connection had come back when it joined (see `repair`)."""
+    ending: bool = False
+    """The registry is being told that it ends: its leave is no news."""
+    ended_by: int = 0
+    """Epoch of the last leave of it that nobody here asked for: what the registry says of it has to be newer."""
 
 
 @dataclass(slots=True, eq=False)

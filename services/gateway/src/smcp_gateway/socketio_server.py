@@ -35,17 +35,19 @@ MAX_IN_FLIGHT: Final = 4096
 
 _log: Final = logging.getLogger("smcp_gateway.socketio_server")
 
-Gone = Callable[[Session], None]
+Gone = Callable[[Session, bool], None]
+"""Told of a session that has ended, and whether its client said so (and did not just break off)."""
 
 
 class SocketIoServer:
     """Args:
     door: what is behind it answers every event.
-    gone: told of every session that has ended; must not block.
+    gone: must not block.
     max_payload: bytes that a request or reply may have.
+    ping_s: seconds between two pings; a client that hears nothing for twice as long takes the gateway for gone.
     """
 
-    def __init__(self, sessions: Sessions, door: Door, gone: Gone, *, max_payload: int) -> None:
+    def __init__(self, sessions: Sessions, door: Door, gone: Gone, *, max_payload: int, ping_s: float) -> None:
         self._sessions = sessions
         self._door = door
         self._gone = gone
@@ -57,11 +59,12 @@ class SocketIoServer:
             self._on_event,
             max_message=max_payload + HEADROOM,
             outbox_limit=max_payload + WAITING_BYTES,
+            ping_s=ping_s,
         )
 
-    def attach(self, app: web.Application) -> None:
-        """Answer `/socket.io/` of `app`."""
-        self._server.answer_in(app)
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request to `/socket.io/`."""
+        return await self._server.answer(request)
 
     async def sweep(self) -> None:
         """Close clients that do not answer pings, until cancelled."""
@@ -103,7 +106,7 @@ class SocketIoServer:
         session = self._sessions.remove(sid)
         if session is not None:
             session.closed = True
-            self._gone(session)
+            self._gone(session, reason == self._server.reason.CLIENT_DISCONNECT)
 
     async def _on_event(self, sid: str, inbound: Inbound) -> bytes | None:
         session = self._sessions.get(sid)

@@ -1,0 +1,86 @@
+"""The HTTP server: it listens before there is anything behind it, so that `/livez` answers while NATS is away."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
+
+from aiohttp import web
+
+from smcp_gateway.handshake import bounded_upload, version_rule
+from smcp_gateway.settings import GatewaySettings
+from smcp_service.failure import Failure
+from smcp_service.health import Readiness, health_routes
+
+SHUTDOWN_S: Final = 1.0
+"""How long connections may take to end after they were told to (seconds)."""
+PATH: Final = "/socket.io/"
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Front:
+    """Where clients connect. Made by `open_front`."""
+
+    def __init__(self, readiness: Readiness) -> None:
+        self.readiness = readiness
+        self.app = web.Application(middlewares=[version_rule, bounded_upload])
+        self.app.add_routes(health_routes(readiness))
+        self.app.add_routes([web.route(method, PATH, self._pass_on) for method in ("GET", "POST", "OPTIONS")])
+        self.host = ""
+        self.port = 0
+        self._site: web.TCPSite | None = None
+        self._answer: Answer | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    @contextmanager
+    def answering(self, answer: Answer) -> Iterator[None]:
+        """While the body runs `answer` is asked; before and after it clients are told 503."""
+        self._answer = answer
+        try:
+            yield
+        finally:
+            self._answer = None
+
+    async def stop_listening(self) -> None:
+        """Take no more connections; those that stand go on."""
+        if self._site is not None:
+            site, self._site = self._site, None
+            await site.stop()
+
+    async def listen(self, runner: web.AppRunner, host: str, port: int) -> None:
+        """Raises Failure: the address cannot be had."""
+        site = web.TCPSite(runner, host, port, backlog=1024)
+        try:
+            await site.start()
+        except OSError as error:
+            raise Failure(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        self._site = site
+        address = runner.addresses[0]
+        self.host, self.port = str(address[0]), int(address[1])
+
+    async def _pass_on(self, request: web.Request) -> web.StreamResponse:
+        if self._answer is None:
+            raise web.HTTPServiceUnavailable(text="not serving now", headers={"Retry-After": "1"})
+        return await self._answer(request)
+
+
+@asynccontextmanager
+async def open_front(settings: GatewaySettings) -> AsyncIterator[Front]:
+    """Listen while the body runs, and answer `/livez` and `/readyz`.
+
+    Raises:
+        Failure: the address cannot be had.
+    """
+    front = Front(Readiness())
+    runner = web.AppRunner(front.app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    await runner.setup()
+    try:
+        await front.listen(runner, settings.gateway_host, settings.gateway_port)
+        yield front
+    finally:
+        await runner.cleanup()
