@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,3 +47,17 @@ def load_credentials(path: Path) -> Credentials:
     if not _PREFIX.fullmatch(values["inbox_prefix"]):
         raise BadCredentials(f"{path}: field 'inbox_prefix' has to be a NATS subject under _INBOX, without wildcards")
     return Credentials(values["name"], values["secret"], values["inbox_prefix"])
+
+
+def configured_credentials(path: Path | None, wrong: Callable[[str], Exception]) -> Credentials | None:
+    """The credential in the file that the setting `SMCP_NATS_CREDS` names; None where it names none.
+
+    Raises:
+        `wrong`, made of a sentence that names the setting: the file cannot be used.
+    """
+    if path is None:
+        return None
+    try:
+        return load_credentials(path)
+    except BadCredentials as error:
+        raise wrong(f"SMCP_NATS_CREDS: {error}") from None

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from smcp_bus.credentials import BadCredentials, Credentials, load_credentials
+from smcp_bus.credentials import Credentials, configured_credentials
 from smcp_bus.errors import BusError
 from smcp_bus.nats_bus import BusConfig, open_bus
 from smcp_bus.tracing import OWN_DECISION_KEY
@@ -50,7 +50,7 @@ def serve(
     """Run until stopped. Further settings are environment variables, see --check-config."""
     settings = load_settings(ComputerSettings, config=config, office=office, name=name)
     configuration = _configuration(settings.config)
-    credentials = _credentials(settings)
+    credentials = configured_credentials(settings.nats_creds, SettingsError)
     serve_command(
         "smcp-computer",
         settings,
@@ -109,15 +109,6 @@ def _configuration(path: Path) -> ComputerConfig:
         return load_config(path)
     except ConfigError as error:
         raise SettingsError(str(error)) from None
-
-
-def _credentials(settings: ComputerSettings) -> Credentials | None:
-    if settings.nats_creds is None:
-        return None
-    try:
-        return load_credentials(settings.nats_creds)
-    except BadCredentials as error:
-        raise SettingsError(f"SMCP_NATS_CREDS: {error}") from None
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from smcp_bus.credentials import BadCredentials, Credentials, load_credentials
+from smcp_bus.credentials import Credentials, configured_credentials
 from smcp_bus.errors import BusError
 from smcp_bus.nats_bus import BusConfig, open_bus
 from smcp_bus.tracing import OWN_DECISION_KEY
@@ -30,7 +30,7 @@ def serve(
 ) -> None:
     """Serve rooms until stopped. All settings are environment variables, see --check-config."""
     settings = load_settings(RegistrySettings)
-    credentials = _credentials(settings)
+    credentials = configured_credentials(settings.nats_creds, SettingsError)
     serve_command(
         "smcp-registry",
         settings,
@@ -65,15 +65,6 @@ async def open_service(settings: RegistrySettings, credentials: Credentials | No
         registry = await stack.enter_async_context(open_registry(settings, bus, readiness=readiness))
         get_logger(__name__).info("ready", health=health.url)
         yield registry
-
-
-def _credentials(settings: RegistrySettings) -> Credentials | None:
-    if settings.nats_creds is None:
-        return None
-    try:
-        return load_credentials(settings.nats_creds)
-    except BadCredentials as error:
-        raise SettingsError(f"SMCP_NATS_CREDS: {error}") from None
 
 
 def main() -> None:
