@@ -162,7 +162,11 @@ async def test_a_server_with_small_messages_is_served_with_small_chunks(tmp_path
 
 async def test_small_calls_go_on_while_eight_large_ones_share_the_budget(nats_url: str) -> None:
     budget = 64 * MIB
-    async with two(nats_url, budget_bytes=budget) as (asker, server):
+    async with (
+        open_bus(BusConfig(url=nats_url, budget_bytes=budget)) as asker,
+        open_bus(BusConfig(url=nats_url, budget_bytes=8 * 32 * MIB)) as server,
+    ):
+        await server.serve("echo", echo)
         large = body_of(32 * MIB)
         await server.serve("large", gives(large))
         asked = [asyncio.create_task(asker.request("large", b"", timeout=90)) for _ in range(8)]

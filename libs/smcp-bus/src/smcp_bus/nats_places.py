@@ -1,7 +1,6 @@
-"""What waits in the inbox: a request for its answer, the rest of a reply for whoever pulls it."""
+"""What waits in the inbox: a request for its answer."""
 
 import asyncio
-from collections.abc import Callable
 
 from smcp_bus.chunks import Outgoing, is_chunk
 from smcp_bus.errors import BusError, ConnectionLost, RequestTimedOut
@@ -40,26 +39,3 @@ class Waiter:
     def fail(self, error: BusError) -> None:
         if not self.future.done():
             self.future.set_result(error)
-
-
-class Kept:
-    """The rest of a reply, until it was pulled or its time is over."""
-
-    __slots__ = ("leave", "outgoing")
-
-    def __init__(self, outgoing: Outgoing) -> None:
-        self.outgoing = outgoing
-        self.leave: Callable[[], None] = _nothing
-
-    def receive(self, reply: str, head: bytes, _body: bytes) -> None:
-        if is_chunk(head):
-            self.outgoing.answer(reply, head)
-            if self.outgoing.done:
-                self.leave()
-
-    def lost(self) -> None:
-        """Stays: who asked may be connected still, and go on when we are back."""
-
-
-def _nothing() -> None:
-    pass

@@ -7,14 +7,27 @@ from typing import Final
 
 from smcp_bus.bus import Headers, Reply
 from smcp_bus.byte_budget import ByteBudget
-from smcp_bus.chunks import CHUNKS, GONE, MAX_CHUNK, SIZE, Outgoing, Send, announced_plan, chunk_head, is_chunk
+from smcp_bus.chunks import (
+    CHUNKS,
+    DONE,
+    GONE,
+    MAX_CHUNK,
+    PROBE,
+    SIZE,
+    Outgoing,
+    Send,
+    announced_plan,
+    chunk_head,
+    is_chunk,
+)
 from smcp_bus.chunks_pull import Pulling
 from smcp_bus.errors import BodyTooLarge, BusError, ConnectionLost, NotConnected, RequestTimedOut, TransferFailed
 from smcp_bus.headers import NOT_RUN
 from smcp_bus.inbox import Inbox
-from smcp_bus.nats_headers import encode_head
+from smcp_bus.kept_answers import KeptAnswers
+from smcp_bus.nats_headers import decode_head, encode_head
 from smcp_bus.nats_link import Link
-from smcp_bus.nats_places import Kept, Waiter
+from smcp_bus.nats_places import Waiter
 from smcp_bus.nats_serving import error_reply
 from smcp_proto.errors import ErrorCode
 
@@ -27,6 +40,8 @@ _FLIGHT: Final = 32 * MAX_CHUNK
 before it cuts it off (64 MiB)."""
 _PATIENCE_S: Final = 60.0
 """For a peer that did not say how long it waits."""
+_SIGN_S: Final = 2.0
+"""How often who waits for a share of its budget says so to whoever keeps the body (seconds)."""
 
 
 class Transfers:
@@ -40,6 +55,8 @@ class Transfers:
         self._flights = ByteBudget(_FLIGHT)
         self.max_body = max_body
         self.budget = ByteBudget(budget)
+        """Of bodies on their way in. As many bytes again may be kept of answers on their way out."""
+        self._kept = KeptAnswers(inbox, limit=budget)
 
     @property
     def chunk(self) -> int:
@@ -50,11 +67,8 @@ class Transfers:
     @property
     def outgoing_bytes(self) -> int:
         """Of the bodies that are kept until they are pulled."""
-        return sum(
-            place.outgoing.plan.total
-            for place in self._inbox.places.values()
-            if isinstance(place, Waiter | Kept) and place.outgoing is not None
-        )
+        requests = (place.outgoing for place in self._inbox.places.values() if isinstance(place, Waiter))
+        return self._kept.bytes + sum(outgoing.plan.total for outgoing in requests if outgoing is not None)
 
     def interpose(self, wrap: Callable[[Send], Send]) -> None:
         """Let every chunk, and every question for one, go through `wrap(send)`: for a bad network in tests."""
@@ -77,12 +91,23 @@ class Transfers:
         token, pulling.subject = self._inbox.enter(pulling)
         timer = self._loop.call_at(deadline, pulling.expire)
         grant = self.budget.ask(plan.total, pulling.start)
+        sign: asyncio.TimerHandle | None = None
+
+        def say_here() -> None:
+            nonlocal sign
+            if not (grant.given or pulling.future.done()):
+                self._send(address, pulling.subject, chunk_head(PROBE), b"")
+                sign = self._loop.call_later(_SIGN_S, say_here)
+
+        say_here()
         try:
             result = await pulling.future
         finally:
             pulling.stop()
             grant.release()
             timer.cancel()
+            if sign is not None:
+                sign.cancel()
             self._inbox.leave(token)
         if isinstance(result, BusError):
             raise result
@@ -93,7 +118,11 @@ class Transfers:
         try:
             body = await self.pull(address, headers, first, deadline)
         except BodyTooLarge as error:
+            self._release(address)
             raise TransferFailed(f"the answer says it has {error.size} bytes, above {error.limit}") from error
+        except BaseException:
+            self._release(address)
+            raise
         return Reply(body, {name: value for name, value in headers.items() if name not in (SIZE, CHUNKS)})
 
     async def read_request(
@@ -136,19 +165,26 @@ class Transfers:
         outgoing = self.outgoing(reply.body)
         head = encode_head({**outgoing.headers, **reply.headers})
         self._link.check(subject, len(outgoing.first), len(head))
-        kept = Kept(outgoing)
-        token, own_subject = self._inbox.enter(kept)
         until = self._loop.time() + _PATIENCE_S if deadline is None else deadline
-        timer = self._loop.call_at(until, self._inbox.leave, token)
-
-        def leave() -> None:
-            timer.cancel()
-            self._inbox.leave(token)
-
-        kept.leave = leave
+        own_subject = self._kept.keep(outgoing, until)
+        if own_subject is None:
+            _log.warning("a large answer was not sent: %d bytes of others are being taken", self._kept.bytes)
+            full = "too many large answers are on their way; ask again"
+            self._respond(subject, error_reply(ErrorCode.UNAVAILABLE, full, may_have_run=True), deadline)
+            return
         self._link.client.send(subject, own_subject, head, outgoing.first)
 
+    def _release(self, address: str) -> None:
+        """Say that nothing more of a reply is wanted, so that it is not kept for us."""
+        if address:
+            self._link.send(address, "", chunk_head(DONE), b"")
+
     def stray(self, reply: str, head: bytes) -> None:
-        """Tell who pulls from a place that has gone."""
+        """Something came for a place that has gone: tell who pulls from it, and who keeps the rest of an answer for it.
+
+        `reply` lies in an inbox: see `smcp_bus.inbox.is_inbox`.
+        """
         if is_chunk(head):
             self._link.send(reply, "", chunk_head(GONE), b"")
+        elif SIZE in decode_head(head):
+            self._release(reply)
