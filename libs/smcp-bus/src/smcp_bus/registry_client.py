@@ -62,7 +62,8 @@ class RegistryClient:
 
         Raises:
             NotAllowed: refused; its message says why.
-            Unavailable: no quorum, no registry, or the question to the present owner is open.
+            Unavailable: no quorum, no registry, or the question to the present owner is open; where it may have been
+                carried out all the same, `details.may_have_run` is true.
         """
         headers = {CLAIM: claim.model_dump_json(exclude_none=True)} | _req_id_header(req_id)
         return await self._ask(subjects.server(office, role, name, "join_office"), body, Joined, headers)
@@ -146,6 +147,7 @@ class RegistryClient:
                     asked.add(loop.create_task(self._bus.request(subject, body, timeout=left, headers=headers)))
                 ended, asked = await asyncio.wait(asked, timeout=min(left, hedge), return_when=asyncio.FIRST_COMPLETED)
                 hedge = min(2 * hedge, LONGEST_HEDGE_S)
+                refused: Reply | None = None
                 for question in ended:
                     try:
                         reply = question.result()
@@ -155,9 +157,11 @@ class RegistryClient:
                     except RequestTimedOut:
                         tried = True
                     else:
-                        if ERROR in reply.headers:
-                            raise to_error(reply)
-                        return reply
+                        if ERROR not in reply.headers:
+                            return reply
+                        refused = reply
+                if refused is not None:
+                    raise _refusal(refused, others=tried or bool(asked))
             raise Unavailable("no registry answered", details={"may_have_run": tried or bool(asked)})
         finally:
             await _let_go(asked)
@@ -167,6 +171,14 @@ async def _let_go(asked: set[asyncio.Task[Reply]]) -> None:
     for question in asked:
         question.cancel()
     await asyncio.gather(*asked, return_exceptions=True)
+
+
+def _refusal(reply: Reply, *, others: bool) -> SmcpError:
+    """The error that ends a request. `others`: the same question was put to others too, which may yet carry it out."""
+    error = to_error(reply)
+    if others and isinstance(error, Unavailable):
+        return Unavailable(error.message, details={**error.details, "may_have_run": True})
+    return error
 
 
 def to_error(reply: Reply) -> SmcpError:

@@ -8,7 +8,7 @@ On `smcp.v1.<office>.server.<role>.<name>.<verb>` (the sender is the member name
 | `leave_office` | LeaveOfficeReq | `Smcp-Claim` | `Left`, or 4103 where it is not in that office, 503 |
 | `list_room` | ListRoomReq | `Smcp-After` | ListRoomRet |
 | `confirm` | empty | `Smcp-Claim` | `Confirmed`: read from the view, so it works without quorum |
-| `find` | `FindComputer` | | `Found`: the question after "no responder" |
+| `find` | `FindComputer` | | `Found`: the question after "no responder"; 4103 where the asker is no member |
 | `update_*`, `tool_call_cancel` | as the event | | empty; the registry publishes the notification |
 
 On `smcp.hosts.v1.<credential>.<process>.<verb>`:
@@ -27,7 +27,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from smcp_proto.ids import Role
 from smcp_proto.names import Name
-from smcp_proto.schemas import SessionInfo
 
 
 class _Contract(BaseModel):
@@ -35,7 +34,15 @@ class _Contract(BaseModel):
 
 
 class Claim(_Contract):
-    """Who wants a place, beside what the event says. It binds nobody: the subject does."""
+    """Who wants a place, beside what the event says.
+
+    It is a header, so nothing in it is proven: the place (office, role, name) is what the subject says, which is what
+    nats-server's permissions bind; `credential`, `process` and `session` are the sender's own word. A sender that lies
+    there harms the places alone whose subjects it may publish on: such a place is kept for as long as the process that
+    it named answers `alive` and nobody else wants it, and goes to whoever else asks for it as soon as that process
+    says that it has no such session. The process that was named loses nothing: its lease is renewed, and its members
+    are asserted, on subjects that carry its own credential and name.
+    """
 
     session: str
     """The connection behind the membership; opaque."""
@@ -138,10 +145,3 @@ class AliveQuestion(_Contract):
 class AliveAnswer(_Contract):
     session: bool = True
     """Whether that session is connected."""
-
-
-class Room(_Contract):
-    """An office's members as of `view`; the reply to `list_room` carries it as ListRoomRet's sessions."""
-
-    sessions: list[SessionInfo]
-    view: int
