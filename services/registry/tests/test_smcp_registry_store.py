@@ -94,8 +94,9 @@ async def test_without_nats_the_store_is_unavailable_at_once_and_keeps_nothing_b
         await nats_server.kill()
         await eventually(lambda: not bus.connected)
         async with asyncio.timeout(0.5):
-            with pytest.raises(Unavailable):
+            with pytest.raises(Unavailable) as unsent:
                 await members.write("o.agent", b"1", last=0)
+            assert unsent.value.details == {}
             with pytest.raises(Unavailable):
                 await members.read("o.agent")
         await nats_server.start()
@@ -108,9 +109,13 @@ async def test_a_store_that_does_not_answer_is_unavailable_within_its_bound(nats
         members = (await opened(bus)).members
         nats_server.pause()
         try:
-            async with asyncio.timeout(4):
-                with pytest.raises(Unavailable):
+            async with asyncio.timeout(6):
+                with pytest.raises(Unavailable) as unknown:
                     await members.write("o.agent", b"1", last=0)
+                assert unknown.value.details == {"may_have_run": True}
+                with pytest.raises(Unavailable) as unread:
+                    await members.read("o.agent")
+                assert unread.value.details == {}
         finally:
             nats_server.resume()
 

@@ -20,6 +20,7 @@ from smcp_bus.bus import Bus
 from smcp_bus.errors import BodyTooLarge
 from smcp_bus.headers import EPOCH
 from smcp_registry.announcements import announcements
+from smcp_registry.buckets import StoreUnusable
 from smcp_registry.cancellation import raise_if_cancelled
 from smcp_registry.records import MemberRecord
 from smcp_registry.store import Bucket
@@ -29,6 +30,11 @@ _log = logging.getLogger("smcp_registry.announcer")
 CONSUMER: Final = "announcer"
 ACK_WAIT_S: Final = 2.0
 FETCH_S: Final = 2.0
+CHECKED: Final = (
+    "max_ack_pending", "ack_policy", "ack_wait", "backoff", "max_deliver", "deliver_policy", "filter_subject",
+    "filter_subjects", "deliver_subject", "headers_only",
+)  # fmt: skip
+"""What of a consumer's configuration decides what is told, how often and in which order."""
 
 
 class Announcer:
@@ -43,24 +49,30 @@ class Announcer:
         """Make the shared consumer if it is missing; any number of registries may do so at once.
 
         Raises:
-            nats.errors.Error, TimeoutError: JetStream does not answer, or has another consumer of that name.
+            StoreUnusable: there is one with another configuration: it would tell out of order, or not all.
+            nats.errors.Error, TimeoutError: JetStream does not answer.
         """
+        plan = api.ConsumerConfig(
+            name=CONSUMER,
+            durable_name=CONSUMER,
+            description="A2C-SMCP: announces enters and leaves, in order",
+            filter_subject=self._members.subject(">"),
+            deliver_policy=api.DeliverPolicy.ALL,
+            ack_policy=api.AckPolicy.EXPLICIT,
+            ack_wait=ACK_WAIT_S,
+            max_ack_pending=1,
+            max_deliver=-1,
+        )
+        stream = self._members.stream
         try:
-            await self._js.consumer_info(self._members.stream, CONSUMER)
+            found = await self._js.consumer_info(stream, CONSUMER)
         except NotFoundError:
-            await self._js.add_consumer(
-                self._members.stream,
-                api.ConsumerConfig(
-                    name=CONSUMER,
-                    durable_name=CONSUMER,
-                    description="A2C-SMCP: announces enters and leaves, in order",
-                    filter_subject=self._members.subject(">"),
-                    deliver_policy=api.DeliverPolicy.ALL,
-                    ack_policy=api.AckPolicy.EXPLICIT,
-                    ack_wait=ACK_WAIT_S,
-                    max_ack_pending=1,
-                    max_deliver=-1,
-                ),
+            found = await self._js.add_consumer(stream, plan)
+        if wrong := _differences(found.config, plan):
+            raise StoreUnusable(
+                f"the consumer {CONSUMER} of the stream {stream} exists, but not as this registry needs it: "
+                f"{'; '.join(wrong)}: stop the registries and delete it (what it told is told again; receivers "
+                "drop what they know)"
             )
 
     async def run(self) -> None:
@@ -112,3 +124,19 @@ class Announcer:
                 await self._bus.publish(subject, told.body, headers={EPOCH: str(told.epoch)})
         except (ValidationError, BodyTooLarge):
             _log.exception("revision %d cannot be announced; it is passed over", revision)
+
+
+def _differences(found: api.ConsumerConfig, plan: api.ConsumerConfig) -> list[str]:
+    """What is wrong with an existing consumer."""
+    wrong = []
+    for field in CHECKED:
+        has, needed = getattr(found, field) or None, getattr(plan, field) or None
+        if has != needed:
+            wrong.append(f"its {field} is {_shown(has)}, {_shown(needed)} is needed")
+    return wrong
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "none" if value is None else str(getattr(value, "value", value))

@@ -108,11 +108,11 @@ async def open_registry(
         observe=lambda call: bind_call(req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call)),
     )
     try:
+        await _prepared(announcer)
         async with background() as tasks:
             tasks.start(link.keep("the view of the members", partial(_view, js, MEMBERS, view)), name="members")
             tasks.start(link.keep("the view of the leases", partial(_view, js, LEASES, leases_view)), name="leases")
             await _caught_up(view, leases_view)
-            await _prepared(announcer)
             tasks.start(link.keep("the announcer", announcer.run), name="announcer")
             tasks.start(link.keep("the sweeper", sweeper.run), name="sweeper")
             async with _serving(bus, door):

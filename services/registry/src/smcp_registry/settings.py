@@ -6,6 +6,8 @@ from smcp_service.settings import ServiceSettings
 
 
 class RegistrySettings(ServiceSettings):
+    """`move_s`, which comes with all services, has no effect here."""
+
     kv_replicas: int = Field(
         default=1,
         ge=1,

@@ -14,7 +14,7 @@ from typing import Final
 
 import nats.errors
 from nats.js import JetStreamContext
-from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NoStreamResponseError
 from nats.js.kv import KeyValue
 from pydantic import ValidationError
 
@@ -73,10 +73,10 @@ class Bucket:
 
         Raises:
             Conflict: it has another revision.
-            Unavailable: no answer. It may have been written.
+            Unavailable: no answer. Where it may have been written, `details.may_have_run` is true.
         """
         try:
-            async with self._answering():
+            async with self._answering(writing=True):
                 return await self._kv.update(key, value, last=last)
         except KeyWrongLastSequenceError as error:
             raise Conflict(key) from error
@@ -91,7 +91,7 @@ class Bucket:
         return f"$KV.{self.name}.{key}"
 
     @asynccontextmanager
-    async def _answering(self) -> AsyncIterator[None]:
+    async def _answering(self, *, writing: bool = False) -> AsyncIterator[None]:
         if not self._bus.connected:
             # nats-py would keep the write and send it when the connection is back, long after our answer
             raise Unavailable("the registry is not connected to NATS")
@@ -103,7 +103,10 @@ class Bucket:
             raise
         except (nats.errors.Error, TimeoutError) as error:
             _log.warning("the bucket %s does not answer: %s", self.name, said(error))
-            raise Unavailable("the registry's store does not answer now") from error
+            # where nobody took the write, nobody can have carried it out
+            written = writing and not isinstance(error, NoStreamResponseError | nats.errors.NoRespondersError)
+            details = {"may_have_run": True} if written else None
+            raise Unavailable("the registry's store does not answer now", details=details) from error
 
 
 @dataclass(frozen=True, slots=True)

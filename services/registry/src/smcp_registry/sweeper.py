@@ -3,6 +3,9 @@
 A lease that ran out proves nothing by itself: an outage of NATS that is longer than a lease takes all leases, and
 nobody died. So the process is asked, and only by a registry that has itself seen NATS up for a whole lease. All
 registries sweep, at the same time if it comes so: each write is a compare-and-set, and the second one finds the first.
+
+A process that comes back takes its lease first and asserts its members then; where they stand, nothing is written, and
+a compare-and-set notices nothing. So the lease is read once more right before each tombstone.
 """
 
 import asyncio
@@ -28,7 +31,7 @@ from smcp_registry.wording import said
 _log = logging.getLogger("smcp_registry.sweeper")
 
 AT_ONCE: Final = 32
-"""Processes that are asked, and members that are removed, at the same time."""
+"""Processes that are asked at the same time; and, apart from them, members that are removed."""
 KEEP_TOMBSTONES_S: Final = 600.0
 
 
@@ -64,7 +67,9 @@ class Sweeper:
         self._now = now
         self._keep_tombstones_s = keep_tombstones_s
         self._loop = asyncio.get_running_loop()
-        self._limit = asyncio.Semaphore(AT_ONCE)
+        self._asking = asyncio.Semaphore(AT_ONCE)
+        # of its own: what was decided must not grow old behind questions to processes that do not answer
+        self._removing = asyncio.Semaphore(AT_ONCE)
 
     async def run(self) -> None:
         """Sweep after each lease that ran out, and every quarter of a lease; begins anew with each connection."""
@@ -125,7 +130,7 @@ class Sweeper:
 
     async def _sweep(self, process: Process, keys: list[str]) -> None:
         try:
-            async with self._limit:
+            async with self._asking:
                 if await self._leases.lives(*process) or await self._owners.ask(*process, None) is Owner.ALIVE:
                     return
             _log.warning("process %s of %s is gone, its %d members leave", process[1], process[0], len(keys))
@@ -136,12 +141,20 @@ class Sweeper:
             _log.info("a sweep was not finished: %s", errors.exceptions[0])
 
     async def _remove(self, key: str, process: Process) -> None:
-        async with self._limit:
+        async with self._removing:
             stored = await read_member(self._members, key)
             record = stored.record
             if record is None or not record.is_member or (record.credential, record.process) != process:
+                return
+            if record.moving(self._now()) or await self._is_back(process):
                 return
             try:
                 await write_member(self._members, key, tombstone(record), last=stored.revision)
             except Conflict:
                 _log.debug("another wrote %s first", key)
+
+    async def _is_back(self, process: Process) -> bool:
+        if self._leases_view.revision(*process) is None and not await self._leases.lives(*process):
+            return False
+        _log.info("process %s of %s is back", process[1], process[0])
+        return True
