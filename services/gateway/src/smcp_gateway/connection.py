@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from aiohttp import ClientConnectionResetError, WSMsgType, web
+from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
 from engineio import packet as engine_packet
 
 from smcp_gateway.outbox import Outbox
@@ -56,6 +56,8 @@ class Connection:
         self._socket = web.WebSocketResponse(
             max_msg_size=server.max_http_buffer_size, decode_text=False, timeout=LINGER_S, compress=False
         )
+        self._goodbye = False
+        """The client closed the WebSocket in order; python-socketio's says nothing else when it disconnects."""
 
     async def __call__(self, environ: dict[str, Any]) -> web.WebSocketResponse:
         request: web.Request = environ["aiohttp.request"]
@@ -74,7 +76,9 @@ class Connection:
             engine.queue.put_nowait(None)  # ends the writer
             await writer
             self._server.tcp.pop(sid, None)
-            await engine.close(wait=False, abort=True, reason=self._server.reason.TRANSPORT_CLOSE)
+            reasons = self._server.reason
+            reason = reasons.CLIENT_DISCONNECT if self._goodbye else reasons.TRANSPORT_CLOSE
+            await engine.close(wait=False, abort=True, reason=reason)
         return self._socket
 
     async def _upgrade(self) -> bool:
@@ -102,6 +106,7 @@ class Connection:
                 data: bytes = message.data
                 return data
             if message.type is not WSMsgType.BINARY:
+                self._goodbye = message.type is WSMsgType.CLOSE and message.data == WSCloseCode.OK
                 return None
 
     async def _read(self) -> None:

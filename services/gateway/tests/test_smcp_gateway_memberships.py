@@ -1,0 +1,232 @@
+"""Memberships that end otherwise than asked for: broken connections, answers that were lost, members swept away."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import pytest
+
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.nats_bus import open_bus
+from smcp_bus.nats_config import BusConfig
+from smcp_gateway import memberships
+from smcp_proto.errors import Unavailable
+from smcp_registry.buckets import open_store
+from smcp_registry.records import record_key, tombstone
+from smcp_registry.store import Bucket, read_member, write_member
+from smcp_testing.gateway_world import LEASE_S, Client, World, connected, gateway_world, reply
+from smcp_testing.waiting import eventually
+
+OFFICE = "office"
+SHORT_S = 0.8
+
+
+def call(number: int) -> dict[str, Any]:
+    return {
+        "agent": "anna", "req_id": f"r{number}", "computer": "box", "tool_name": "t", "params": {}, "timeout": 60,
+    }  # fmt: skip
+
+
+async def hang(verb: str, _: Incoming) -> Reply:
+    if verb == "tool_call":
+        await asyncio.Event().wait()
+    return reply({"unknown": []})
+
+
+@asynccontextmanager
+async def office(nats_url: str, gateways: int = 1) -> AsyncIterator[tuple[World, list[str]]]:
+    """A world with the Computer `box` whose calls never end, and the ids of the calls that it is told to stop."""
+    async with gateway_world(nats_url, gateways=gateways) as world, world.computer(OFFICE, "box", hang) as box:
+        cancelled: list[str] = []
+
+        async def heard(incoming: Incoming) -> None:
+            cancelled.append(orjson.loads(incoming.body)["req_id"])
+
+        await box.bus.listen("smcp.v1.office.notify.tool_call_cancel", heard)
+        yield world, cancelled
+
+
+async def calling(world: World, client: Client, name: str = "anna") -> None:
+    """It joins, and one call of it runs."""
+    await eventually(lambda: joins(client, "agent", name, OFFICE), timeout=10)
+    await client.sio.emit("client:tool_call", call(0), namespace="/smcp")
+    await eventually(lambda: len(world.gateways[0].calls) == 1)
+
+
+async def joins(client: Client, role: str, name: str, where: str) -> bool:
+    return (await client.join(role, name, where))[0] is True
+
+
+def break_off(client: Client) -> None:
+    """Its TCP connection is cut."""
+    client.sio.eio.ws._response.connection.transport.abort()
+
+
+async def room(client: Client) -> set[str]:
+    listed = await client.call("server:list_room", {"agent": "anna", "req_id": "1", "office_id": OFFICE})
+    return {session["name"] for session in listed["sessions"]}
+
+
+async def test_the_calls_of_an_agent_that_says_goodbye_are_cancelled_at_once(nats_url: str) -> None:
+    async with office(nats_url) as (world, cancelled):
+        async with connected(world.url) as anna:
+            await calling(world, anna)
+        await eventually(lambda: cancelled == ["r0"], timeout=memberships.GRACE_S / 2)
+
+
+async def test_the_calls_of_an_agent_that_leaves_are_cancelled_and_answered(nats_url: str) -> None:
+    async with office(nats_url) as (world, cancelled), connected(world.url) as anna:
+        await anna.join("agent", "anna", OFFICE)
+        waiting = asyncio.create_task(anna.call("client:tool_call", call(0)))
+        await eventually(lambda: len(world.gateways[0].calls) == 1)
+        assert await anna.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
+        await eventually(lambda: cancelled == ["r0"])
+        assert (await waiting)["meta"] == {"a2c_cancelled": True}
+
+
+async def test_the_calls_of_an_agent_that_breaks_off_are_cancelled_when_it_does_not_come_back(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memberships, "GRACE_S", SHORT_S)
+    loop = asyncio.get_running_loop()
+    async with office(nats_url) as (world, cancelled):
+        async with connected(world.url) as anna:
+            await calling(world, anna)
+            broke = loop.time()
+            break_off(anna)
+            await eventually(lambda: cancelled == ["r0"])
+            assert loop.time() - broke >= SHORT_S
+        await eventually(lambda: len(world.gateways[0].offices) == 0)
+
+
+@pytest.mark.parametrize("gateway", [0, 1])
+async def test_nothing_is_cancelled_when_the_agent_comes_back_by_whatever_gateway(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, gateway: int
+) -> None:
+    monkeypatch.setattr(memberships, "GRACE_S", SHORT_S)
+    async with office(nats_url, gateways=2) as (world, cancelled):
+        async with connected(world.url) as anna:
+            await calling(world, anna)
+            break_off(anna)
+            await eventually(lambda: len(world.gateways[0].sessions) == 0)
+        async with connected(world.gateways[gateway].url) as again:
+            await eventually(lambda: joins(again, "agent", "anna", OFFICE))
+            loop = asyncio.get_running_loop()
+            since = loop.time()
+            await eventually(lambda: loop.time() - since > 2 * SHORT_S)
+            assert cancelled == []
+
+
+async def test_an_agent_without_calls_that_breaks_off_leaves_at_once(nats_url: str) -> None:
+    async with office(nats_url) as (world, _), connected(world.url) as car:
+        await car.join("computer", "car", OFFICE)
+        async with connected(world.url) as anna:
+            await anna.join("agent", "anna", OFFICE)
+            break_off(anna)
+            await eventually(lambda: len(car.told("notify:leave_office")) == 1, timeout=memberships.GRACE_S / 2)
+
+
+async def test_a_stopping_gateway_waits_for_no_agent_and_cancels_nothing(nats_url: str) -> None:
+    async with office(nats_url) as (staying, cancelled), connected(staying.url) as car:
+        await car.join("computer", "car", OFFICE)
+        async with connected_to_another(nats_url) as (stopping, anna):
+            await calling(stopping, anna)
+        await eventually(lambda: len(car.told("notify:leave_office")) == 1)
+        assert cancelled == []
+
+
+@asynccontextmanager
+async def connected_to_another(nats_url: str) -> AsyncIterator[tuple[World, Client]]:
+    """A client of a gateway that is stopped while the client stays."""
+    async with gateway_world(nats_url, registry=False, drain_s=0.2) as world:
+        client = connected(world.url)
+        anna = await client.__aenter__()
+        try:
+            yield world, anna
+        except BaseException:
+            await anna.sio.disconnect()
+            raise
+    await client.__aexit__(None, None, None)
+
+
+@asynccontextmanager
+async def answers_lost(monkeypatch: pytest.MonkeyPatch, part: str) -> AsyncIterator[list[str]]:
+    """The first write of a member whose key has `part` is done, and said to be unknown. Yields what was lost."""
+    write, lost = Bucket.write, []
+
+    async def losing(self: Bucket, key: str, value: bytes, *, last: int) -> int:
+        revision = await write(self, key, value, last=last)
+        if self.name == "members" and part in key and not lost:
+            lost.append(key)
+            raise Unavailable("the registry's store does not answer now")
+        return revision
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bucket, "write", losing)
+        yield lost
+
+
+async def test_a_join_that_nobody_knows_the_end_of_leaves_no_member(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as ghost:
+        await anna.join("agent", "anna", OFFICE)
+        async with answers_lost(monkeypatch, "ghost") as lost:
+            done, _ = await ghost.join("computer", "ghost", OFFICE)
+            assert done is False
+            assert lost
+        await eventually(lambda: len(anna.told("notify:leave_office")) == 1, timeout=10)
+        assert await room(anna) == {"anna"}
+        assert await ghost.join("computer", "ghost", OFFICE) == [True, None]
+        assert await room(anna) == {"anna", "ghost"}
+
+
+async def test_a_switch_whose_leave_nobody_knows_the_end_of_keeps_the_old_membership(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as car:
+        await anna.join("agent", "anna", OFFICE)
+        await car.join("computer", "car", OFFICE)
+        async with answers_lost(monkeypatch, record_key(OFFICE, "computer", "car")) as lost:
+            done, _ = await car.join("computer", "car", "elsewhere")
+            assert done is False
+            assert lost
+        await eventually(lambda: len(anna.told("notify:enter_office")) == 2, timeout=10)
+        assert await room(anna) == {"anna", "car"}
+        assert await car.call("server:update_tool_list", {"computer": "car"}) is None
+
+
+async def test_a_member_that_the_registry_let_go_while_it_lived_is_asserted_again(nats_url: str) -> None:
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as anna,
+        connected(world.url) as car,
+        open_bus(BusConfig(url=nats_url)) as bus,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        await car.join("computer", "car", OFFICE)
+        store = await open_store(bus, bus.jetstream(), lease_s=LEASE_S, replicas=1)
+        for _ in range(3):
+            told = len(anna.told("notify:enter_office"))
+            stored = await read_member(store.members, record_key(OFFICE, "computer", "car"))
+            assert stored.record is not None
+            key = record_key(OFFICE, "computer", "car")
+            await write_member(store.members, key, tombstone(stored.record), last=stored.revision)
+            await eventually(lambda told=told: len(anna.told("notify:enter_office")) == told + 1, timeout=10)
+            assert await room(anna) == {"anna", "car"}
+        assert car.told("notify:leave_office") == []
+        assert await car.call("server:update_tool_list", {"computer": "car"}) is None
+
+
+async def test_pings_are_so_frequent_that_a_client_notices_a_gateway_that_stands_still_within_a_lease(
+    nats_url: str,
+) -> None:
+    async with gateway_world(nats_url, registry=False) as world, connected(world.url) as client:
+        eio = client.sio.eio
+        assert eio.ping_interval + eio.ping_timeout <= 0.71 * LEASE_S
+        loop = asyncio.get_running_loop()
+        since = loop.time()
+        await eventually(lambda: loop.time() - since > 2 * LEASE_S, timeout=10)
+        assert not client.gone.is_set()

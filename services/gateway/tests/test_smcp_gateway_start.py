@@ -1,0 +1,44 @@
+"""The command while NATS is not there: it says so, and is alive meanwhile."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import aiohttp
+
+from smcp_testing.service_process import service_process
+
+COMMAND = Path(sys.executable).with_name("smcp-gateway")
+
+
+async def test_without_nats_it_ends_with_a_sentence_and_is_alive_until_then() -> None:
+    connections: list[asyncio.StreamWriter] = []
+
+    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        env = {"SMCP_NATS_URL": f"nats://127.0.0.1:{port}", "SMCP_GATEWAY_PORT": "0", "SMCP_LOG_FORMAT": "json"}
+        async with service_process(COMMAND, env=env) as process:
+            url = (await process.logged("listening"))["url"]
+            async with aiohttp.ClientSession() as http:
+                expected = {"livez": 200, "readyz": 503, "socket.io/?EIO=4&transport=polling": 503}
+                for path, status in expected.items():
+                    async with http.get(f"{url}/{path}") as answer:
+                        assert answer.status == status, path
+            assert await process.exit_code(timeout=30) == 1
+            assert f"127.0.0.1:{port} could not be reached" in str(process.log)
+            assert "Traceback" not in str(process.log)
+        for writer in connections:
+            writer.close()
+
+
+async def test_a_taken_port_ends_it_with_a_sentence(nats_url: str) -> None:
+    async with await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        env = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": str(port), "SMCP_LOG_FORMAT": "json"}
+        async with service_process(COMMAND, env=env) as process:
+            assert await process.exit_code(timeout=30) == 1
+            assert f"cannot listen on 127.0.0.1:{port}" in str(process.log)
+            assert "Traceback" not in str(process.log)
