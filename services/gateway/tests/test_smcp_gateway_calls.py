@@ -12,8 +12,8 @@ from smcp_testing.waiting import eventually
 DONE = RawJson(b"{}")
 
 
-def pending(req_id: str = "r", session: str = "s") -> PendingCall:
-    return PendingCall(session=session, office="o", computer="c", agent="a", req_id=req_id, tracked=True)
+def pending(req_id: str = "r", session: str = "s", *, tracked: bool = True) -> PendingCall:
+    return PendingCall(session=session, office="o", computer="c", agent="a", req_id=req_id, tracked=tracked)
 
 
 async def never() -> RawJson:
@@ -84,3 +84,56 @@ async def test_calls_of_a_client_that_is_gone_end_without_an_answer() -> None:
     table.abandon("t")
     with pytest.raises(asyncio.CancelledError):
         await other
+
+
+async def test_a_cancel_reaches_tool_calls_alone_and_can_be_taken_back() -> None:
+    table, call, tools = CallTable(), pending(), pending(tracked=False)
+    tasks = [await started(table, call), await started(table, tools)]
+    table.cancel("s", "r", now=10.0)
+    assert call.cancelled_at == 10.0
+    assert tools.cancelled_at is None
+    table.take_back_cancel("s", "r")
+    table.settle_overdue(10.0 + CANCEL_GRACE_S)
+    assert call.verdict is None
+    table.abandon("s")
+    assert all(isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*tasks, return_exceptions=True))
+
+
+async def test_a_call_is_asked_again_once_and_then_settled() -> None:
+    table, call, tries = CallTable(), pending(), 0
+
+    async def work() -> RawJson:
+        nonlocal tries
+        tries += 1
+        return await never()
+
+    task = asyncio.create_task(table.run(call, work))
+    await eventually(lambda: tries == 1)
+    table.ask_again(call)
+    await eventually(lambda: tries == 2)
+    assert list(table) == [call]
+    table.ask_again(call)
+    with pytest.raises(Unavailable) as raised:
+        await task
+    assert raised.value.details == {"may_have_run": True}
+    assert tries == 2
+    assert len(table) == 0
+
+
+@pytest.mark.parametrize("end", ["settle", "abandon", "cancel"])
+async def test_a_call_that_ends_just_when_it_is_asked_again_ends(end: str) -> None:
+    table, call = CallTable(), pending()
+    task = await started(table, call)
+    table.ask_again(call)
+    if end == "settle":
+        table.settle(call, CANCELLED)
+        assert await task is CANCELLED
+        assert task.cancelling() == 0
+    else:
+        if end == "abandon":
+            table.abandon("s")
+        else:
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert len(table) == 0

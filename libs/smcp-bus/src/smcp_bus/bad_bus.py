@@ -20,6 +20,7 @@ from smcp_bus.bus import (
     Headers,
     Incoming,
     NoticeHandler,
+    Progress,
     Reply,
     RequestHandler,
     Subscription,
@@ -130,14 +131,26 @@ class BadBus:
 
     # -- what it does
 
-    async def request(self, subject: str, body: bytes, *, timeout: float, headers: Headers = NO_HEADERS) -> Reply:
+    async def request(
+        self,
+        subject: str,
+        body: bytes,
+        *,
+        timeout: float,
+        headers: Headers = NO_HEADERS,
+        progress: Progress | None = None,
+    ) -> Reply:
         deadline = self._loop.time() + timeout
         there = self._fate("request", subject, self._requests)
         back = self._fate("reply", subject, self._replies)
         if there.lost:
             await self._silence(deadline)
         await self._pause(there.delay, deadline)
-        reply = await self.inner.request(subject, body, timeout=deadline - self._loop.time(), headers=headers)
+        if back.lost and progress is not None:
+            progress = _NoAnswer(progress)
+        reply = await self.inner.request(
+            subject, body, timeout=deadline - self._loop.time(), headers=headers, progress=progress
+        )
         if back.lost:
             await self._silence(deadline)
         await self._pause(back.delay, deadline)
@@ -234,6 +247,22 @@ class BadBus:
         finally:
             stop()
         raise ConnectionLost("the connection to nats-server broke")
+
+
+class _NoAnswer:
+    """The progress of a request whose answer is lost."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def request_moved(self) -> None:
+        self._progress.request_moved()
+
+    def request_delivered(self) -> None:
+        self._progress.request_delivered()
+
+    def answer_begun(self) -> None:
+        """Nobody hears of it."""
 
 
 class _Notices:

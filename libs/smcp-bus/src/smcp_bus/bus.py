@@ -62,6 +62,22 @@ class Connection(Enum):
 Watcher = Callable[[Connection], None]
 
 
+class Progress(Protocol):
+    """Told how far a request has come, between its beginning and its end. It must neither block nor raise.
+
+    A body that goes in one message is not told of on its way: it arrives before whatever is asked after it.
+    """
+
+    def request_moved(self) -> None:
+        """The body goes in parts: one was sent, or was asked for."""
+
+    def request_delivered(self) -> None:
+        """The receiver has all parts."""
+
+    def answer_begun(self) -> None:
+        """The answer comes in parts, and the first one is here. Whoever has the rest is now watched by the bus."""
+
+
 class Subscription(Protocol):
     async def drain(self) -> None:
         """Take no new messages, wait until the handlers that run have ended, let go. Idempotent."""
@@ -78,8 +94,19 @@ class Bus(Protocol):
         """Bytes a body may have (`SMCP_MAX_PAYLOAD`)."""
         ...
 
-    async def request(self, subject: str, body: bytes, *, timeout: float, headers: Headers = NO_HEADERS) -> Reply:
+    async def request(
+        self,
+        subject: str,
+        body: bytes,
+        *,
+        timeout: float,
+        headers: Headers = NO_HEADERS,
+        progress: Progress | None = None,
+    ) -> Reply:
         """Ask whoever serves `subject`; `timeout` is in seconds and travels along as the time budget.
+
+        Args:
+            progress: told of what goes in parts.
 
         Raises:
             NoResponder, NotConnected: it was not run.

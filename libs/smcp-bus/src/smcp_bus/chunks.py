@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from smcp_bus.bus import Headers
+from smcp_bus.bus import Headers, Progress
 from smcp_bus.errors import BodyTooLarge, TransferFailed
 
 SIZE: Final = "Smcp-Size"
@@ -106,6 +106,7 @@ class Outgoing:
         self._body = memoryview(body)
         self.plan = plan_for(len(body), chunk)
         self.done = False
+        self.progress: Progress | None = None
 
     @property
     def first(self) -> memoryview:
@@ -120,8 +121,12 @@ class Outgoing:
         """Send the chunk that a pull asks for; asked twice, it is sent twice."""
         asked = chunk_index(head)
         if asked == DONE:
+            if self.progress is not None and not self.done:
+                self.progress.request_delivered()
             self.done = True
             return
+        if self.progress is not None and not self.done:
+            self.progress.request_moved()
         index = index_of(asked)
         if reply and index is not None and index < self.plan.count:
             start = index * self.plan.chunk

@@ -13,7 +13,7 @@ WINDOW: Final = 4
 """Chunks of one body that are asked for and not there yet."""
 _TICK_S: Final = 0.1
 _RETRY_S: Final = 1.0
-"""How long a chunk may take before it is asked for again; doubles with each time, up to eight-fold."""
+"""How long none may come before a chunk is asked for again; doubles with each time, up to eight-fold."""
 _PROBE_S: Final = 0.3
 """After so long without a chunk we look whether the peer is there at all."""
 _ABSENT_S: Final = 0.4
@@ -136,7 +136,9 @@ class Pulling:
             self._send(self._address, self.subject, chunk_head(PROBE), b"")
         for index, asked in list(self._asked.items()):
             tries = self._tries[index]
-            if now - asked >= (_TICK_S if self._absent_since is not None else _RETRY_S * 2 ** min(tries, 3)):
+            # On a slow line a chunk stands behind others: while any comes, none is asked for twice.
+            pause = _TICK_S if self._absent_since is not None else _RETRY_S * 2 ** min(tries, 3)
+            if now - max(asked, self._progress) >= pause:
                 # Behind the others again: what a silent peer keeps waiting must not keep them waiting too.
                 del self._asked[index]
                 self._grants.pop(index).release()

@@ -1,7 +1,7 @@
 """The one subscription on which everything arrives that was addressed to this process's own waiting places."""
 
 import logging
-import secrets
+import os
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -9,6 +9,11 @@ from smcp_bus.nats_client import NatsClient
 
 ROOT: Final = "_INBOX"
 """Every inbox of the system lies under it: `_INBOX.<credential>`, or `_INBOX` itself without credentials."""
+
+_SECRET: Final = 16
+"""Hexadecimal digits of a token that nobody can guess."""
+_DRAWN: Final = 4096
+"""Random bytes that are drawn at a time: a system call for some hundred tokens, not for each."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +49,8 @@ class Inbox:
         self._root = f"{prefix}.{process}."
         self._cut = len(self._root)
         self._count = 0
+        self._secrets = b""
+        self._used = 0
         self.places: dict[bytes, Place] = {}
 
     def subscribe(self, client: NatsClient) -> None:
@@ -52,8 +59,12 @@ class Inbox:
     def enter(self, place: Place) -> tuple[bytes, str]:
         """Give `place` a token; returns it and the subject that reaches it."""
         self._count += 1
+        if self._used == len(self._secrets):
+            self._secrets, self._used = os.urandom(_DRAWN).hex().encode(), 0
+        secret = self._secrets[self._used : self._used + _SECRET]
+        self._used += _SECRET
         # Whoever is asked learns one token; it must not be able to guess the others', and have somebody answer there.
-        token = b"%x-%b" % (self._count, secrets.token_hex(8).encode())
+        token = b"%x-%b" % (self._count, secret)
         self.places[token] = place
         return token, f"{self._root}{token.decode()}"
 
@@ -65,10 +76,6 @@ class Inbox:
         """Tell every place that the connection broke."""
         for place in list(self.places.values()):
             place.lost()
-
-    def each(self, visit: Callable[[Place], None]) -> None:
-        for place in list(self.places.values()):
-            visit(place)
 
     def _receive(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
         if reply and not is_inbox(reply):

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from nats.js import JetStreamContext
 
-from smcp_bus.bus import NO_HEADERS, Headers, NoticeHandler, Reply, RequestHandler, Watcher
+from smcp_bus.bus import NO_HEADERS, Headers, NoticeHandler, Progress, Reply, RequestHandler, Watcher
 from smcp_bus.chunks import SIZE, Outgoing
 from smcp_bus.errors import BodyTooLarge, BusError, NoResponder
 from smcp_bus.inbox import ROOT, Inbox
@@ -92,7 +92,15 @@ class NatsBus:
 
     # -- asking and telling
 
-    async def request(self, subject: str, body: bytes, *, timeout: float, headers: Headers = NO_HEADERS) -> Reply:
+    async def request(
+        self,
+        subject: str,
+        body: bytes,
+        *,
+        timeout: float,
+        headers: Headers = NO_HEADERS,
+        progress: Progress | None = None,
+    ) -> Reply:
         """See `Bus.request`."""
         deadline = self._loop.time() + timeout
         outgoing: Outgoing | None = None
@@ -101,6 +109,7 @@ class NatsBus:
             if len(body) > self.transfers.max_body:
                 raise BodyTooLarge(len(body), self.transfers.max_body)
             outgoing = self.transfers.outgoing(body)
+            outgoing.progress = progress
             headers = {**outgoing.headers, **headers}
             part = outgoing.first
         if self._client.congested:
@@ -112,6 +121,8 @@ class NatsBus:
         timer = self._loop.call_at(deadline, waiter.expire)
         try:
             self._client.send(subject, reply_subject, head, part)
+            if outgoing is not None and progress is not None:
+                progress.request_moved()
             result = await waiter.future
         finally:
             timer.cancel()
@@ -125,6 +136,8 @@ class NatsBus:
             raise NoResponder("nobody serves this subject now")
         answer_headers = decode_head(answer_head)
         if SIZE in answer_headers:
+            if progress is not None:
+                progress.answer_begun()
             return await self.transfers.read_reply(address, answer_headers, answer, deadline)
         return Reply(answer, answer_headers)
 

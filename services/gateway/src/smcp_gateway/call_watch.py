@@ -1,14 +1,19 @@
 """Finds out that the Computer that a call waits for is dead, within a second.
 
 The bus says nothing about a request that was delivered and whose receiver then died. So who waits asks: the owner of
-every call that is older than a moment is asked `pending`, again and again. Nobody there, or one who does not know
-the call: it may have run, and nobody will answer it. An owner that is silent for most of a lease stands still
-(a suspended host), and its place may be another's.
+every call that is older than a moment is asked `pending`, again and again.
+
+- Nobody there, and a moment later neither, so that a connection that broke and came back kills no call; or one there
+  who does not know the call, and has all of it: it may have run, and nobody will answer it.
+- The call has ended there, twice in a row, and nothing of its answer is here: it was lost on the way. The call is sent
+  once more, for the answer that its owner keeps.
+- An owner that is silent for most of a lease, and asks for no part of a request either, stands still (a suspended
+  host), and its place may be another's.
 """
 
 import asyncio
 import logging
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,11 +27,12 @@ from smcp_bus.internal_rows import PendingAnswer, PendingQuestion
 from smcp_gateway.calls import CallTable, PendingCall
 from smcp_proto.errors import Unavailable
 
-EVERY_S: Final = 0.35
-ASK_AFTER_S: Final = 0.35
-"""Age of a call from which on its owner is asked: with `EVERY_S` below a second."""
-BYTES_PER_S: Final = 8 * 1024 * 1024
-"""What is assumed of the path to an owner: a request that is still on its way is not unknown yet."""
+EVERY_S: Final = 0.25
+AWAY_S: Final = 0.4
+"""For how long nobody may be there: a connection that broke is back after less, mostly. Together with `EVERY_S` and
+the age from which on a call is asked after (`ASK_AFTER_S`) it is below a second."""
+STILL_S: Final = 16.0
+"""For how long no part of a request may be asked for: an owner gives up after less, and never tells."""
 BATCH: Final = 1000
 PATIENCE: Final = 0.75
 """Share of a lease for which an owner may be silent."""
@@ -39,11 +45,6 @@ _log: Final = logging.getLogger("smcp_gateway.call_watch")
 
 Owner = tuple[str, str]
 """Office and Computer."""
-
-
-def ask_from(now: float, size: int) -> float:
-    """From when on the owner of a request of `size` bytes that is sent now may be asked after it (loop time)."""
-    return now + ASK_AFTER_S + size / BYTES_PER_S
 
 
 @dataclass(slots=True)
@@ -91,11 +92,6 @@ class CallWatch:
                             asked.questions += 1
                             questions.create_task(self._ask(owner, asked, calls[start : start + BATCH], now))
 
-    def _forget(self, due: Container[Owner]) -> None:
-        for owner, asked in list(self._owners.items()):
-            if owner not in due and not asked.questions:
-                del self._owners[owner]
-
     def _pause(self, asked: _Asked) -> float:
         """Who has not answered the last question is asked less often, but is asked: it may die while it is silent."""
         return self._patience / MOST_QUESTIONS if asked.questions else 0.0
@@ -108,50 +104,78 @@ class CallWatch:
         return due
 
     async def _ask(self, owner: Owner, asked: _Asked, calls: Sequence[PendingCall], now: float) -> None:
+        try:
+            if not await self._question(owner, asked, calls, now):
+                await asyncio.sleep(AWAY_S)
+                there = await self._question(owner, asked, calls, self._loop.time())
+                if not there and asked.heard_at < now:  # another question may have been answered in between
+                    self._lost(calls, now, "the Computer is gone")
+        finally:
+            asked.questions -= 1
+
+    async def _question(self, owner: Owner, asked: _Asked, calls: Sequence[PendingCall], now: float) -> bool:
+        """Whether anybody is there."""
         office, computer = owner
         subject = subjects.client(office, computer, "pending")
         question = PendingQuestion(calls=[(call.agent, call.req_id) for call in calls if call.tracked])
         try:
             reply = await self._bus.request(subject, question.model_dump_json().encode(), timeout=self._patience)
         except NoResponder:
-            self._lost(calls, "the Computer is gone")
+            return False
         except RequestTimedOut:
             late = self._loop.time() - now - self._patience
-            if asked.heard_at < now and late < OWN_LAG_S:
-                self._lost(calls, "the Computer does not answer")
+            heard_at = max(asked.heard_at, *(call.moved_at or 0.0 for call in calls))
+            if heard_at < now and late < OWN_LAG_S:
+                self._lost(calls, now, "the Computer does not answer")
         except BusError:
             pass  # the connection broke: the bus ends these calls itself
         else:
-            self._hear(asked, calls, reply)
-        finally:
-            asked.questions -= 1
+            self._hear(asked, calls, reply, now)
+        return True
 
-    def _hear(self, asked: _Asked, calls: Sequence[PendingCall], reply: Reply) -> None:
+    def _hear(self, asked: _Asked, calls: Sequence[PendingCall], reply: Reply, asked_at: float) -> None:
         now = self._loop.time()
         asked.heard_at = now
         if NOT_RUN in reply.headers:
             # its connection broke, or it stood still: what it had answered may be lost
             asked.gated_since = asked.gated_since or now
             if now - asked.gated_since >= self._patience:
-                self._lost(calls, "the Computer is not confirmed any more")
+                self._lost(calls, asked_at, "the Computer is not confirmed any more")
             return
         asked.gated_since = None
-        unknown = _unknown(reply)
-        forgotten = [call for call in calls if call.tracked and (call.agent, call.req_id) in unknown]
-        self._lost(forgotten, "the Computer was restarted")
-
-    def _lost(self, calls: Sequence[PendingCall], why: str) -> None:
-        now = self._loop.time()
+        answer = _read(reply)
+        unknown, ended = set(answer.unknown), set(answer.ended)
+        forgotten = []
         for call in calls:
-            if call.ask_from <= now:  # it is on the wire, and not between two tries
+            if not call.tracked or call.ask_from > asked_at or _arrives(call, now):
+                continue
+            key = (call.agent, call.req_id)
+            if key in unknown:
+                forgotten.append(call)
+            elif key not in ended:
+                call.ended_at = None
+            elif call.ended_at is None:
+                call.ended_at = now  # its answer may be some steps behind this one
+            elif call.ended_at <= asked_at:
+                self._calls.ask_again(call)
+        self._lost(forgotten, asked_at, "the Computer was restarted")
+
+    def _lost(self, calls: Sequence[PendingCall], asked_at: float, why: str) -> None:
+        for call in calls:
+            if call.ask_from <= asked_at:  # it was on the wire then, and still is: not between two tries
                 self._calls.settle(call, Unavailable(why, details={"may_have_run": True}))
 
 
-def _unknown(reply: Reply) -> set[tuple[str, str]]:
+def _arrives(call: PendingCall, now: float) -> bool:
+    """Whether its owner has only parts of it yet, and goes on asking for more."""
+    return call.moved_at is not None and now - call.moved_at < STILL_S
+
+
+def _read(reply: Reply) -> PendingAnswer:
     if ERROR in reply.headers:
-        return set()  # an owner that keeps no such table
+        return PendingAnswer(unknown=[])  # an owner that keeps no such table
     try:
-        return set(PendingAnswer.model_validate_json(reply.body).unknown)
+        return PendingAnswer.model_validate_json(reply.body)
     except ValidationError:
         _log.warning("an owner's answer to `pending` cannot be read")
-        return set()
+        return PendingAnswer(unknown=[])

@@ -12,10 +12,13 @@ from typing import Final
 import orjson
 
 from smcp_bus.dispatch_types import RawJson
-from smcp_proto.errors import SmcpError
+from smcp_proto.errors import SmcpError, Unavailable
 
 CANCEL_GRACE_S: Final = 1.0
 """How long an owner may take to settle a call that was cancelled (seconds)."""
+
+ASK_AFTER_S: Final = 0.2
+"""Age of a call from which on its owner is asked after it."""
 
 NOT_SENT: Final = float("inf")
 
@@ -33,7 +36,7 @@ CANCELLED: Final = RawJson(
 
 @dataclass(slots=True, eq=False)
 class PendingCall:
-    """One `client:*` request that waits for its Computer."""
+    """One `client:*` request that waits for its Computer. It is the `Progress` of its request on the bus."""
 
     session: str
     office: str
@@ -44,6 +47,14 @@ class PendingCall:
     """Its owner keeps it in a table (tool calls), so that it can be asked whether it knows it."""
     ask_from: float = NOT_SENT
     """From when on (loop time) its owner may be asked after it; `NOT_SENT` while it is on no wire."""
+    moved_at: float | None = None
+    """When its owner asked for a part of it last (loop time); None when its owner has it all."""
+    ended_at: float | None = None
+    """When its owner said first, and has said since, that it has answered it."""
+    asked_again: bool = False
+    """It was sent once more, because its answer was lost."""
+    repeat: bool = False
+    """Its task is being interrupted for that."""
     cancelled_at: float | None = None
     task: "asyncio.Task[object] | None" = None
     verdict: SmcpError | RawJson | None = None
@@ -54,6 +65,23 @@ class PendingCall:
     def owner(self) -> tuple[str, str]:
         """Office and Computer."""
         return self.office, self.computer
+
+    def sent(self, now: float) -> None:
+        """It goes on the wire."""
+        self.ask_from = now + ASK_AFTER_S
+        self.moved_at = self.ended_at = None
+
+    def request_moved(self) -> None:
+        self.moved_at = asyncio.get_running_loop().time()
+
+    def request_delivered(self) -> None:
+        # a moment later its owner knows it; what was asked before says nothing
+        self.moved_at = None
+        if self.ask_from != NOT_SENT:
+            self.ask_from = asyncio.get_running_loop().time() + ASK_AFTER_S
+
+    def answer_begun(self) -> None:
+        self.ask_from = NOT_SENT  # the bus watches over the rest of the answer
 
 
 class CallTable:
@@ -82,13 +110,17 @@ class CallTable:
         calls = self._by_session.setdefault(call.session, {})
         calls[call] = None
         try:
-            return await work()
-        except asyncio.CancelledError:
-            if call.verdict is None or task.uncancel() > 0:
-                raise
-            if isinstance(call.verdict, RawJson):
-                return call.verdict
-            raise call.verdict from None
+            while True:
+                try:
+                    return await work()
+                except asyncio.CancelledError:
+                    if (call.verdict is None and not call.repeat) or task.uncancel() > 0:
+                        raise
+                    if isinstance(call.verdict, RawJson):
+                        return call.verdict
+                    if call.verdict is not None:
+                        raise call.verdict from None
+                    call.repeat = False
         finally:
             del calls[call]
             if not calls and self._by_session.get(call.session) is calls:
@@ -99,6 +131,19 @@ class CallTable:
         """Answer a call that still waits; the first verdict counts."""
         if call.task is not None and call.verdict is None and not call.abandoned:
             call.verdict = verdict
+            if not call.repeat:
+                call.task.cancel()
+
+    def ask_again(self, call: PendingCall) -> None:
+        """The answer was lost: do the work once more, for the answer that its Computer keeps.
+
+        The second time the call is settled: it has run, and nobody knows how it ended.
+        """
+        if call.asked_again:
+            self.settle(call, Unavailable("the Computer's answer was lost", details={"may_have_run": True}))
+        elif call.task is not None and call.verdict is None and not call.abandoned:
+            call.asked_again = call.repeat = True
+            call.ask_from = NOT_SENT
             call.task.cancel()
 
     def abandon(self, session: str) -> list[PendingCall]:
@@ -111,10 +156,18 @@ class CallTable:
         return calls
 
     def cancel(self, session: str, req_id: str, *, now: float) -> None:
-        """The client cancels: its Computer has `CANCEL_GRACE_S` to settle the call."""
-        for call in self.of_session(session):
-            if call.req_id == req_id and call.cancelled_at is None:
+        """The client cancels a tool call: its Computer has `CANCEL_GRACE_S` from `now` on to settle it."""
+        for call in self._cancellable(session, req_id):
+            if call.cancelled_at is None:
                 call.cancelled_at = now
+
+    def take_back_cancel(self, session: str, req_id: str) -> None:
+        """The Computer could not be told: the call goes on."""
+        for call in self._cancellable(session, req_id):
+            call.cancelled_at = None
+
+    def _cancellable(self, session: str, req_id: str) -> list[PendingCall]:
+        return [call for call in self._by_session.get(session, ()) if call.tracked and call.req_id == req_id]
 
     def settle_overdue(self, now: float) -> None:
         """Answer the cancelled calls whose Computer did not."""

@@ -5,8 +5,10 @@ import asyncio
 import orjson
 
 from smcp_bus.dispatch_types import Call
+from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_gateway.calls import CallTable
+from smcp_proto.errors import SmcpError
 from smcp_proto.schemas import AgentCallData
 
 
@@ -20,5 +22,10 @@ async def cancel(request: AgentCallData, call: Call, *, registry: RegistryClient
     assert caller.office is not None
     assert caller.name is not None
     body = call.raw or orjson.dumps(call.payload)
-    await registry.tell(caller.office, "agent", caller.name, call.row.verb, body, req_id=request.req_id)
+    # its time runs from here: a registry that is slow to acknowledge must not make the Agent wait longer
     calls.cancel(caller.session, request.req_id, now=asyncio.get_running_loop().time())
+    try:
+        await registry.tell(caller.office, "agent", caller.name, call.row.verb, body, req_id=request.req_id)
+    except (SmcpError, BusError):
+        calls.take_back_cancel(caller.session, request.req_id)
+        raise

@@ -19,7 +19,6 @@ from smcp_bus.errors import BusError, NoResponder, RequestTimedOut
 from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID
 from smcp_bus.registry_client import RegistryClient, to_error
 from smcp_bus.tracing import sending
-from smcp_gateway.call_watch import ask_from
 from smcp_gateway.calls import NOT_SENT, CallTable, PendingCall
 from smcp_proto.catalog_row import TimeClass
 from smcp_proto.errors import Internal, Malformed, NotFound, SmcpError, TimedOut, Unavailable
@@ -84,7 +83,7 @@ class Relay:
                 reply = await self._try_again(subject, body, headers, pending, call.deadline)
         except RequestTimedOut:
             self._timed_out(pending)
-            raise TimedOut("the Computer did not answer in time") from None
+            raise TimedOut("the Computer did not answer in time", details={"may_have_run": True}) from None
         return _checked(reply)
 
     async def _send(
@@ -93,10 +92,11 @@ class Relay:
         """None: nobody ran it."""
         now = self._loop.time()
         if now >= deadline:
-            raise RequestTimedOut
-        pending.ask_from = ask_from(now, len(body))
+            details = {"may_have_run": pending.asked_again}
+            raise TimedOut("the time was over before the Computer could be asked", details=details)
+        pending.sent(now)
         try:
-            reply = await self._bus.request(subject, body, timeout=deadline - now, headers=headers)
+            reply = await self._bus.request(subject, body, timeout=deadline - now, headers=headers, progress=pending)
         except NoResponder:
             pending.ask_from = NOT_SENT
             return None
@@ -118,7 +118,9 @@ class Relay:
                 req_id=pending.req_id,
             )
         except (SmcpError, BusError):
-            raise _not_available() from None
+            raise _not_available(pending) from None
+        if not found.member and pending.asked_again:
+            raise _not_available(pending)
         if not found.member:
             raise NotFound("no such Computer in this office", details={"computer": pending.computer})
         if found.moving:
@@ -130,11 +132,12 @@ class Relay:
             reply = await self._send(subject, body, headers, pending, deadline)
             if reply is not None:
                 return reply
-        raise _not_available()
+        raise _not_available(pending)
 
 
-def _not_available() -> Unavailable:
-    return Unavailable("the Computer is not available now", details={"may_have_run": False})
+def _not_available(pending: PendingCall) -> Unavailable:
+    """Nobody ran it; one that is asked again for its lost answer ran the first time."""
+    return Unavailable("the Computer is not available now", details={"may_have_run": pending.asked_again})
 
 
 def _target(request: Any) -> str:

@@ -1,0 +1,94 @@
+"""Who asks is told how far a request that goes in parts has come; and what a token costs."""
+
+import os
+
+import pytest
+
+from smcp_bus.bad_bus import BadBus, Rates
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.errors import RequestTimedOut
+from smcp_bus.inbox import Inbox
+from smcp_bus.nats_bus import BusConfig, open_bus
+
+MIB = 1024 * 1024
+
+
+class Told:
+    def __init__(self) -> None:
+        self.what: list[str] = []
+
+    def request_moved(self) -> None:
+        self.what.append("moved")
+
+    def request_delivered(self) -> None:
+        self.what.append("delivered")
+
+    def answer_begun(self) -> None:
+        self.what.append("answer")
+
+
+async def test_a_request_in_parts_is_told_of_until_it_is_delivered_and_a_small_one_is_not(nats_url: str) -> None:
+    at_delivery: list[str] = []
+
+    async def length(incoming: Incoming) -> Reply:
+        at_delivery[:] = told.what
+        return Reply(b"%d" % len(incoming.body))
+
+    async with open_bus(BusConfig(url=nats_url)) as bus, open_bus(BusConfig(url=nats_url)) as owner:
+        await owner.serve("progress", length)
+        told = Told()
+        assert (await bus.request("progress", b"small", timeout=5, progress=told)).body == b"5"
+        assert told.what == []
+        assert (await bus.request("progress", b"x" * 2 * MIB, timeout=5, progress=told)).body == b"%d" % (2 * MIB)
+        assert told.what == ["moved", "moved", "moved", "moved", "delivered"]
+        assert at_delivery[:4] == ["moved"] * 4
+
+
+async def test_an_answer_in_parts_is_told_of_when_it_begins(nats_url: str) -> None:
+    async def large(_: Incoming) -> Reply:
+        return Reply(b"x" * 2 * MIB)
+
+    async with open_bus(BusConfig(url=nats_url)) as bus, open_bus(BusConfig(url=nats_url)) as owner:
+        await owner.serve("progress", large)
+        told = Told()
+        assert len((await bus.request("progress", b"", timeout=5, progress=told)).body) == 2 * MIB
+        assert told.what == ["answer"]
+
+
+async def test_of_an_answer_that_a_bad_bus_loses_nothing_is_told(nats_url: str) -> None:
+    async def large(_: Incoming) -> Reply:
+        return Reply(b"x" * 2 * MIB)
+
+    async with open_bus(BusConfig(url=nats_url)) as bus, open_bus(BusConfig(url=nats_url)) as owner:
+        await owner.serve("progress", large)
+        async with BadBus(bus, 1, replies=Rates(lost=1.0)) as bad, BadBus(bus, 1) as sound:
+            lost, told = Told(), Told()
+            with pytest.raises(RequestTimedOut):
+                await bad.request("progress", b"x" * MIB, timeout=1, progress=lost)
+            assert lost.what == ["moved", "moved", "delivered"]
+            await sound.request("progress", b"x" * MIB, timeout=5, progress=told)
+            assert told.what == ["moved", "moved", "delivered", "answer"]
+
+
+class Nowhere:
+    """A place that takes what comes."""
+
+    def receive(self, reply: str, head: bytes, body: bytes) -> None: ...
+
+    def lost(self) -> None: ...
+
+
+def test_the_randomness_of_tokens_is_drawn_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws: list[int] = []
+    urandom = os.urandom
+
+    def counted(size: int) -> bytes:
+        draws.append(size)
+        return urandom(size)
+
+    monkeypatch.setattr(os, "urandom", counted)
+    inbox = Inbox("_INBOX", "p", lambda *_: None)
+    tokens = [inbox.enter(Nowhere())[0] for _ in range(1024)]
+    assert draws == [4096, 4096]
+    assert len({token.partition(b"-")[2] for token in tokens}) == 1024
+    assert {len(token.partition(b"-")[2]) for token in tokens} == {16}

@@ -1,0 +1,250 @@
+"""A call is taken for lost when it is, and only then: broken lines, slow lines and lost answers."""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import orjson
+
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.chunks import Send
+from smcp_bus.errors import NoResponder
+from smcp_bus.headers import ERROR, NOT_RUN
+from smcp_testing.gateway_world import MIB, Client, connected, gateway_world, reply
+from smcp_testing.waiting import eventually
+
+OFFICE = "office"
+NOT_READY = Reply(b'{"code":503,"message":"ask again"}', {ERROR: "503", NOT_RUN: "1"})
+
+
+def call(*, timeout: int = 30, req_id: str = "r", **params: Any) -> dict[str, Any]:
+    return {
+        "agent": "anna", "req_id": req_id, "computer": "box", "tool_name": "t", "params": params, "timeout": timeout,
+    }  # fmt: skip
+
+
+def late(seconds: float, send: Send) -> Send:
+    """A slow line for chunks."""
+    loop = asyncio.get_running_loop()
+
+    def later(subject: str, back: str, head: bytes, part: bytes | memoryview) -> None:
+        loop.call_later(seconds, send, subject, back, head, part)
+
+    return later
+
+
+async def ask(client: Client, payload: dict[str, Any]) -> Any:
+    return await client.call("client:tool_call", payload, timeout=60)
+
+
+class Losing:
+    """A Computer whose first answer is lost on the way: it has ended, and nothing comes."""
+
+    def __init__(self, again: Reply | None = None) -> None:
+        self.asked = 0
+        self.pending = 0
+        self.again = again
+
+    async def __call__(self, verb: str, incoming: Incoming) -> Reply:
+        if verb == "pending":
+            self.pending += 1
+            return reply({"unknown": [], "ended": orjson.loads(incoming.body)["calls"]})
+        self.asked += 1
+        if self.again is None or self.asked == 1:
+            await asyncio.Event().wait()
+        assert self.again is not None
+        return self.again
+
+
+async def test_an_answer_that_was_lost_on_the_way_is_fetched_from_its_computer_within_a_second(nats_url: str) -> None:
+    box = Losing(reply({"content": "kept"}))
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", box):
+        await anna.join("agent", "anna", OFFICE)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert await ask(anna, call()) == {"content": "kept"}
+        assert loop.time() - began < 1.3
+        assert box.asked == 2
+        assert box.pending == 2
+        assert len(world.gateways[0].calls) == 0
+
+
+async def test_an_answer_that_is_lost_twice_is_503_and_may_have_run(nats_url: str) -> None:
+    box = Losing()
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", box):
+        await anna.join("agent", "anna", OFFICE)
+        answer = await ask(anna, call())
+        assert answer["code"] == 503
+        assert answer["details"] == {"may_have_run": True}
+        assert box.asked == 2
+
+
+async def test_a_lost_answer_that_cannot_be_had_any_more_may_have_run(nats_url: str) -> None:
+    box = Losing(NOT_READY)
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", box):
+        await anna.join("agent", "anna", OFFICE)
+        answer = await ask(anna, call())
+        assert answer["code"] == 503
+        assert answer["details"] == {"may_have_run": True}
+
+
+async def test_an_answer_that_is_being_pulled_is_not_lost_although_its_call_has_ended(nats_url: str) -> None:
+    body = b'"' + b"x" * (4 * MIB - 2) + b'"'
+    calls = 0
+
+    async def large(verb: str, incoming: Incoming) -> Reply:
+        nonlocal calls
+        if verb == "pending":
+            return reply({"unknown": [], "ended": orjson.loads(incoming.body)["calls"]})
+        calls += 1
+        return Reply(body)
+
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url, auth={"max_message": 8 * MIB}, take=9 * MIB) as anna,
+        world.computer(OFFICE, "box", large) as box,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        loop = asyncio.get_running_loop()
+        box.bus.transfers.interpose(partial(late, 1.5))
+        began = loop.time()
+        assert len(await ask(anna, call())) == 4 * MIB - 2
+        assert loop.time() - began > 1.4
+        assert calls == 1
+
+
+async def test_a_computer_whose_line_breaks_for_a_moment_loses_no_call(nats_url: str) -> None:
+    running, release, asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def serve(verb: str, incoming: Incoming) -> Reply:
+        if verb == "pending":
+            asked.set()
+            return reply({"unknown": []})
+        running.set()
+        await release.wait()
+        return reply({"content": "done"})
+
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as anna,
+        world.computer(OFFICE, "box", serve) as box,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        gateways, missed = world.buses[0], asyncio.Event()
+        request = gateways.request
+
+        async def watched(*given: Any, **named: Any) -> Reply:
+            try:
+                return await request(*given, **named)
+            except NoResponder:
+                missed.set()
+                raise
+
+        gateways.request = watched  # type: ignore[method-assign]
+        waiting = asyncio.create_task(ask(anna, call()))
+        await asyncio.wait_for(running.wait(), 5)
+        for _ in range(3):
+            missed.clear()
+            await _deaf(box.bus)
+            await asyncio.wait_for(missed.wait(), 5)
+            asked.clear()
+            await _hearing(box.bus)
+            await asyncio.wait_for(asked.wait(), 5)
+            assert not waiting.done()
+        release.set()
+        assert await waiting == {"content": "done"}
+
+
+async def _deaf(bus: Any) -> None:
+    """As if the connection was gone: nats-server knows no subscription of it."""
+    for sid in list(bus._received):
+        bus._client.unsubscribe_at_server(sid)
+    await bus.flush()
+
+
+async def _hearing(bus: Any) -> None:
+    for sid, received in list(bus._received.items()):
+        bus._received.pop(sid)
+        bus._client.detach(sid)
+        await bus._subscribe(received, "owner")
+
+
+async def test_a_large_request_on_a_slow_line_is_not_lost_while_it_arrives(nats_url: str) -> None:
+    known = False
+
+    async def serve(verb: str, incoming: Incoming) -> Reply:
+        nonlocal known
+        if verb == "pending":
+            return reply({"unknown": [] if known else orjson.loads(incoming.body)["calls"]})
+        known = True
+        return reply({"length": len(orjson.loads(incoming.body)["params"]["x"])})
+
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as anna,
+        world.computer(OFFICE, "box", serve),
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        world.buses[0].transfers.interpose(partial(late, 2.0))
+        assert await ask(anna, call(x="x" * 2 * MIB)) == {"length": 2 * MIB}
+
+
+async def test_a_computer_that_dies_while_a_large_request_arrives_is_noticed_within_a_second(nats_url: str) -> None:
+    async def serve(verb: str, incoming: Incoming) -> Reply:
+        return reply({"unknown": orjson.loads(incoming.body)["calls"]})
+
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as anna,
+        world.computer(OFFICE, "box", serve) as box,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        world.buses[0].transfers.interpose(lambda _: lambda *__: None)  # no chunk comes through
+        waiting = asyncio.create_task(ask(anna, call(x="x" * 2 * MIB)))
+        await eventually(lambda: any(known.moved_at for known in world.gateways[0].calls))
+        await _deaf(box.bus)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        answer = await waiting
+        assert loop.time() - began < 1.2
+        assert answer["code"] == 503
+        assert answer["details"] == {"may_have_run": True}
+
+
+async def test_a_call_that_timed_out_may_have_run(nats_url: str) -> None:
+    async def hang(verb: str, _: Incoming) -> Reply:
+        if verb == "tool_call":
+            await asyncio.Event().wait()
+        return reply({"unknown": []})
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", hang):
+        await anna.join("agent", "anna", OFFICE)
+        answer = await ask(anna, call(timeout=1))
+        assert answer["code"] == 408
+        assert answer["details"]["may_have_run"] is True
+
+
+async def test_a_cancel_counts_from_its_arrival_and_not_from_the_registrys_word(nats_url: str) -> None:
+    async def hang(verb: str, _: Incoming) -> Reply:
+        if verb == "tool_call":
+            await asyncio.Event().wait()
+        return reply({"unknown": []})
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", hang):
+        await anna.join("agent", "anna", OFFICE)
+        waiting = asyncio.create_task(ask(anna, call(timeout=60)))
+        await eventually(lambda: len(world.gateways[0].calls) == 1)
+        bus = world.buses[0]
+        request = bus.request
+
+        async def slow(subject: str, *given: Any, **named: Any) -> Reply:
+            if "tool_call_cancel" in subject:
+                await released.wait()
+            return await request(subject, *given, **named)
+
+        released = asyncio.Event()
+        bus.request = slow  # type: ignore[method-assign]
+        await anna.sio.emit("server:tool_call_cancel", {"agent": "anna", "req_id": "r"}, namespace="/smcp")
+        answer = await asyncio.wait_for(waiting, 3)
+        assert answer["meta"] == {"a2c_cancelled": True}
+        released.set()
