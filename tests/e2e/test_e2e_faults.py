@@ -17,6 +17,7 @@ FAULTS: list[Callable[[World], Awaitable[None]]] = [
     faults.a_computer_stands_still_past_its_lease,
     faults.a_gateway_is_killed,
     faults.a_gateway_stands_still_past_its_lease,
+    faults.a_gateway_stands_still_with_a_call_in_flight,
     faults.a_registry_is_killed,
     faults.a_registry_stands_still_past_a_lease,
     faults.nats_is_killed_for_longer_than_a_lease,

@@ -14,6 +14,8 @@ from smcp_agent import (
     SmcpAgent,
     TooLarge,
     ToolsChanged,
+    Unavailable,
+    may_have_run,
 )
 from smcp_agent.errors import Malformed
 from smcp_testing.waiting import eventually
@@ -133,6 +135,42 @@ async def test_a_call_in_flight_survives_the_death_of_the_gateway_and_runs_once(
         assert any(isinstance(event, Disconnected) for event in told)
         assert result.text == "slept 3.0"
         assert system.ran() == ["sleep m"]
+
+
+async def test_a_call_whose_gateway_and_computer_were_both_lost_is_not_run_again(nats_url: str, tmp_path: Path) -> None:
+    async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
+        call = asyncio.create_task(agent.call_tool(COMPUTER, "sleep", {"seconds": 60, "mark": "m"}, timeout=100))
+        await eventually(lambda: "sleep m" in system.ran(), timeout=PATIENCE_S)
+        await system.kill_gateway()
+        await system.stop_computer()
+        await system.start_computer()
+        await system.start_gateway()
+        with pytest.raises(Unavailable) as caught:
+            async with asyncio.timeout(60):
+                await call
+        assert may_have_run(caught.value)
+        assert system.ran().count("sleep m") == 1
+        assert (await agent.call_tool(COMPUTER, "echo", {"text": "x"})).text == "x"
+
+
+async def test_a_call_in_flight_survives_a_line_that_breaks_for_a_moment_and_runs_once(
+    nats_url: str, tmp_path: Path
+) -> None:
+    async with open_system(nats_url, tmp_path) as system, system.line() as line:
+        async with SmcpAgent(line.url, office=OFFICE, name="bot") as agent:
+            stream = agent.events()
+            call = asyncio.create_task(agent.call_tool(COMPUTER, "sleep", {"seconds": 3, "mark": "m"}, timeout=60))
+            await eventually(lambda: "sleep m" in system.ran(), timeout=PATIENCE_S)
+            line.cut()
+            async with asyncio.timeout(60):
+                result = await call
+            assert (result.text, result.cancelled) == ("slept 3.0", False)
+            while not isinstance(await anext(stream), Reconnected):
+                pass
+            # longer than the gateway waits before it cancels the calls of who has not come back
+            result = await agent.call_tool(COMPUTER, "sleep", {"seconds": 6, "mark": "n"}, timeout=60)
+            assert (result.text, result.cancelled) == ("slept 6.0", False)
+            assert system.ran() == ["sleep m", "sleep n"]
 
 
 async def test_a_broken_socket_is_replaced_and_the_agent_gets_its_place_back(nats_url: str, tmp_path: Path) -> None:

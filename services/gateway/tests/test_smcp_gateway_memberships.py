@@ -154,7 +154,8 @@ async def connected_to_another(nats_url: str) -> AsyncIterator[tuple[World, Clie
 @asynccontextmanager
 async def answers_lost(monkeypatch: pytest.MonkeyPatch, part: str) -> AsyncIterator[list[str]]:
     """The first write of a member whose key has `part` is done, and said to be unknown. Yields what was lost."""
-    write, lost = Bucket.write, []
+    write = Bucket.write
+    lost: list[str] = []
 
     async def losing(self: Bucket, key: str, value: bytes, *, last: int) -> int:
         revision = await write(self, key, value, last=last)
@@ -210,11 +211,15 @@ async def test_a_member_that_the_registry_let_go_while_it_lived_is_asserted_agai
         store = await open_store(bus, bus.jetstream(), lease_s=LEASE_S, replicas=1)
         for _ in range(3):
             told = len(anna.told("notify:enter_office"))
+
+            def back(expected: int = told + 1) -> bool:
+                return len(anna.told("notify:enter_office")) == expected
+
             stored = await read_member(store.members, record_key(OFFICE, "computer", "car"))
             assert stored.record is not None
             key = record_key(OFFICE, "computer", "car")
             await write_member(store.members, key, tombstone(stored.record), last=stored.revision)
-            await eventually(lambda told=told: len(anna.told("notify:enter_office")) == told + 1, timeout=10)
+            await eventually(back, timeout=10)
             assert await room(anna) == {"anna", "car"}
         assert car.told("notify:leave_office") == []
         assert await car.call("server:update_tool_list", {"computer": "car"}) is None

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from smcp_agent import SmcpAgent
+from smcp_agent import Disconnected, SmcpAgent
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.agents import SdkAgent
 from tests.e2e.actors.bare import BareMember, FlatError, Refused, comings_and_goings, member
@@ -116,16 +116,40 @@ async def a_gateway_stands_still_past_its_lease(world: World) -> None:
     async with crowd(world, gateway=1) as there, member(world.url(0), "computer", LAB, "neighbour") as neighbour:
         await there.watcher.told(ENTER, computer="neighbour")
         gateway.part.pause()
+        # It hears nothing any more, and need not wait until the office has let it go.
+        await eventually(lambda: not neighbour.connected, timeout=world.lease_s + SLACK_S)
         await there.watcher.told(LEAVE, timeout=_swept(world), computer="neighbour")
         gateway.part.resume()
-        # Its socket has outlived it all: it lives, so it is a member again.
-        await eventually(lambda: there.noticed("neighbour") == ["enter", "leave", "enter"], timeout=BACK_S)
-        assert neighbour.connected
+    # A gateway that finds its lease gone asserts its members before it reads that they have left it.
+    assert there.noticed("neighbour")[:2] == ["enter", "leave"]
+    assert there.noticed("neighbour")[-1] == "leave"
     assert there.noticed("alpha") == []
     assert there.noticed("beta") == []
     assert there.noticed("caller") == ["enter"]
     assert not there.streams[0].errors
     assert not there.streams[1].errors
+
+
+async def a_gateway_stands_still_with_a_call_in_flight(world: World) -> None:
+    gateway = world.gateway(0)
+    alpha = world.computer(LAB, "alpha")
+    async with member(world.url(1), "computer", LAB, "watcher") as watcher:
+        async with SmcpAgent([world.url(0), world.url(1)], office=LAB, name="caller", connect_timeout=1) as sdk:
+            await watcher.told(ENTER, agent="caller")
+            stream = sdk.events()
+            async with in_flight(SdkAgent(sdk), alpha, seconds=world.lease_s) as answer:
+                gateway.part.pause()
+                async with asyncio.timeout(world.lease_s + SLACK_S):
+                    while not isinstance(await anext(stream), Disconnected):
+                        pass
+                # By the other gateway, as soon as the office has let the Agent's old connection go.
+                assert text(await asyncio.wait_for(answer, _swept(world) + BACK_S)) == f"slept {world.lease_s}"
+            gateway.part.resume()
+            # What the old gateway does about the connection that it lost does not concern the new one.
+            await past_the_lease(world)
+            await sdk.call_tool("alpha", "echo", {"text": "still there"}, timeout=5)
+            assert sdk.connected
+        await gateway.part.ready(BACK_S)
 
 
 async def a_registry_is_killed(world: World) -> None:
