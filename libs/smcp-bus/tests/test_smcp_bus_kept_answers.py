@@ -14,7 +14,7 @@ from smcp_bus import kept_answers, nats_transfers
 from smcp_bus.bad_bus import BadBus, Rates
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.chunks import CHUNK, CHUNKS, SIZE
-from smcp_bus.errors import TransferFailed
+from smcp_bus.errors import NoResponder, RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
 from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
 from smcp_testing.waiting import eventually
@@ -73,6 +73,17 @@ async def test_an_answer_to_a_process_that_has_gone_is_let_go_at_once(nats_url: 
             asked = asyncio.create_task(asker.request("large", b"", timeout=HOUR))
             await large.arrived.acquire()
         await asyncio.wait({asked})
+
+        async def nats_knows() -> bool:
+            try:
+                await bus.request(f"{asker.inbox_prefix}.{asker.process}.1", b"", timeout=0.1)
+            except NoResponder:
+                return True
+            except RequestTimedOut:
+                pass
+            return False
+
+        await eventually(nats_knows)
         large.may.set()
         await eventually(lambda: bus.stats().running == 0)
         await eventually(lambda: bus.stats().outgoing_bytes == bus.stats().pending == 0, timeout=3)
