@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from smcp_computer.in_flight import CallKey, InFlight, Keeping
-from smcp_proto.errors import Malformed, NotFound
+from smcp_proto.errors import Malformed, NotFound, Unavailable
+from smcp_testing.waiting import eventually
 
 KEY: CallKey = ("lab", "alice", "r1")
 RESULT = {"content": [], "isError": False}
@@ -193,6 +194,49 @@ async def test_numbers_that_the_fast_encoder_refuses_are_no_error() -> None:
         tool = Tool({"content": [], "structuredContent": {"n": 2**70}})
         tool.go_on.set()
         assert (await call(in_flight, tool))["structuredContent"]["n"] == 2**70
+
+
+async def repeated(in_flight: InFlight, tool: Tool, key: CallKey = KEY) -> Any:
+    return json.loads(await in_flight.call(key, "echo", {}, limit=5, run=tool.run, repeat=True))
+
+
+async def test_a_repeat_of_a_call_that_is_not_known_is_not_run() -> None:
+    async with InFlight() as in_flight:
+        tool = Tool()
+        with pytest.raises(Unavailable) as caught:
+            await repeated(in_flight, tool)
+        assert caught.value.details == {"may_have_run": True}
+        assert tool.runs == 0
+        assert in_flight.running == 0
+        assert not in_flight.knows(KEY)
+
+
+async def test_a_repeat_of_a_call_that_is_known_joins_it_or_gets_its_result() -> None:
+    async with InFlight(Keeping(results_s=0.0)) as forgetful, InFlight() as in_flight:
+        tool = Tool()
+        first = await begun(in_flight, tool)
+        second = asyncio.create_task(repeated(in_flight, tool))
+        tool.go_on.set()
+        assert await first == await second == await repeated(in_flight, tool) == RESULT
+        await call(forgetful, tool)
+        assert (await repeated(forgetful, tool))["meta"] == {"a2c_result_expired": True}
+        assert tool.runs == 2
+        in_flight.cancel(("lab", "alice", "r2"))
+        assert (await repeated(in_flight, tool, ("lab", "alice", "r2")))["meta"] == {"a2c_cancelled": True}
+
+
+async def test_a_call_counts_as_answered_a_little_after_it_ended_and_never_where_it_did_not_run() -> None:
+    async with InFlight() as in_flight:
+        in_flight.cancel(("lab", "alice", "r2"))
+        tool = Tool()
+        running = await begun(in_flight, tool)
+        assert not in_flight.answered(KEY)
+        tool.go_on.set()
+        await running
+        assert in_flight.knows(KEY)
+        assert not in_flight.answered(KEY)
+        await eventually(lambda: in_flight.answered(KEY))
+        assert not in_flight.answered(("lab", "alice", "r2"))
 
 
 async def test_waiting_for_idle() -> None:

@@ -248,6 +248,35 @@ async def test_a_server_that_ignores_its_end_is_killed() -> None:
     await eventually(lambda: not any(_lives(child.pid) for child in family))
 
 
+NEVER_READY = "import pathlib, sys, time\n{first}\npathlib.Path(sys.argv[1]).touch()\ntime.sleep(600)\n"
+
+
+@pytest.mark.parametrize("first", ["", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
+async def test_stopping_breaks_off_a_start_within_a_second(tmp_path: Path, first: str) -> None:
+    marks = [tmp_path / "a", tmp_path / "b"]
+    code = NEVER_READY.format(first=first)
+    servers = {
+        mark.name: {
+            "type": "stdio",
+            "server_parameters": {"command": sys.executable, "args": ["-c", code, str(mark)]},
+        }
+        for mark in marks
+    }
+    config = parse_config(json.dumps({"servers": servers}))
+    fleet = Fleet(config.servers.values(), InputResolver({}, {}), limits=Limits(), on_change=lambda: None)
+    running = asyncio.create_task(fleet.run())
+    await eventually(lambda: all(mark.exists() for mark in marks), timeout=20)
+    family = psutil.Process().children(recursive=True)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    fleet.stop()
+    await asyncio.wait_for(running, 10)
+    assert loop.time() - began < 1.5
+    assert {server.state for server in fleet.supervisors.values()} == {State.STOPPED}
+    starting = [child for child in family if child.is_running() and str(tmp_path) in " ".join(child.cmdline())]
+    assert not [child for child in starting if _lives(child.pid)]
+
+
 async def test_the_environment_of_a_server_is_the_default_one_and_what_is_configured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -149,6 +149,7 @@ async def open_computer(
                 name=settings.name,
                 credential=bus.credential,
                 process=bus.process,
+                on_told=membership.told,
             ),
             _calls_ended(in_flight, settings.drain_s),
             _member(tasks, membership, announcer, fleet),

@@ -4,6 +4,9 @@ A call is known by `(office, agent, req_id)`. The same call again (same tool and
 gets the result that is kept; another call under the same key is refused. Results are kept for some minutes within
 a budget of bytes; a dropped one leaves its key, so that the call never runs a second time. A cancel that arrives before
 its call leaves a tombstone. Whatever settles a call first (its result, its time, a cancel) is its answer.
+
+The table lives as long as the process. So a request that its sender marks as a repeat of one that may have arrived is
+never run where its key is not known: a Computer of the same name may have run it, and ended.
 """
 
 import asyncio
@@ -18,10 +21,13 @@ from typing import Any, Final, Self
 import orjson
 
 from smcp_computer.tools import result as results
-from smcp_proto.errors import Malformed
+from smcp_proto.errors import Malformed, Unavailable
 
 MAX_KEYS: Final = 100_000
 """Keys of ended calls, and tombstones, at most; the oldest are forgotten first."""
+
+ANSWERED_S: Final = 0.3
+"""How long the answer of a call that has ended may be on its way."""
 
 CallKey = tuple[str, str, str]
 """(office, agent, req_id)"""
@@ -58,6 +64,7 @@ class _Running:
 @dataclass(slots=True)
 class _Ended:
     digest: bytes
+    settled_at: float
     forget_at: float
     drop_at: float
     body: bytes | None = field(repr=False)
@@ -121,6 +128,11 @@ class InFlight:
         """Whether the call runs here, or ended here."""
         return key in self._running or key in self._ended
 
+    def answered(self, key: CallKey) -> bool:
+        """Whether the call ended here so long ago that its answer should have arrived."""
+        ended = self._ended.get(key)
+        return ended is not None and self._loop.time() - ended.settled_at > ANSWERED_S
+
     async def call(
         self,
         key: CallKey,
@@ -130,6 +142,7 @@ class InFlight:
         limit: float,
         run: Run,
         broken_off: BrokenOff = lambda why: None,
+        repeat: bool = False,
     ) -> bytes:
         """Run a call, or join it, or give its kept result.
 
@@ -137,12 +150,14 @@ class InFlight:
             limit: seconds after which it is answered as timed out, and cancelled.
             run: runs the tool; awaited in a task of its own.
             broken_off: told why before that task is cancelled.
+            repeat: the request may have arrived before; without its key it is not run.
 
         Returns:
             A `CallToolResult` as JSON.
 
         Raises:
             Malformed: the key was used for another call.
+            Unavailable: a repeat of a call that is not known here, with `details.may_have_run`.
             Whatever `run` raises.
         """
         self._tidy()
@@ -156,6 +171,11 @@ class InFlight:
             return known.body if known.body is not None else encode(results.expired())
         if key in self._tombstones:
             return encode(results.cancelled(tool))
+        if repeat:
+            raise Unavailable(
+                "this Computer does not know the call that is repeated; whether it ran is not known",
+                details={"may_have_run": True},
+            )
         return await asyncio.shield(self._start(key, digest_, tool, limit, run, broken_off).answer)
 
     def cancel(self, key: CallKey) -> bool:
@@ -225,7 +245,7 @@ class InFlight:
     def _keep(self, key: CallKey, digest_: bytes, body: bytes | None) -> None:
         now = self._loop.time()
         kept = body if body is not None and len(body) <= self._keeping.results_bytes else None
-        self._ended[key] = _Ended(digest_, now + self._keeping.keys_s, now + self._keeping.results_s, kept)
+        self._ended[key] = _Ended(digest_, now, now + self._keeping.keys_s, now + self._keeping.results_s, kept)
         if kept is None:
             return
         self._kept[key] = len(kept)

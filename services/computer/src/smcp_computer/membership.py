@@ -58,6 +58,10 @@ class Membership:
             identity=f"{encode_name(office)}.computer.{encode_name(name)}",
         )
         self._claimed = False
+        self._revision = 0
+        """Of the place's record, as far as this Computer was told."""
+        self._overtaken = 0
+        """The newest revision at which somebody else changed it, as far as the office was told."""
         self._up = asyncio.Event()
         self._problem = "not joined yet"
         self.joined = asyncio.Event()
@@ -112,14 +116,27 @@ class Membership:
             self._claimed = False
             _log.info("left the office %r", self._office)
 
+    def told(self, revision: int) -> None:
+        """The office was told of an enter or a leave under this Computer's name.
+
+        One that this Computer did not ask for (a registry took it for dead) closes the gate: the place is confirmed,
+        or claimed again.
+        """
+        self._overtaken = max(self._overtaken, revision)
+        if self._claimed and self._overtaken > self._revision:
+            self._gate.close("the place in the office was given up by somebody else")
+
     async def _have_place(self) -> bool:
         generation = self._gate.generation
         if self._claimed:
             confirmed = await self._registry.confirm(self._office, "computer", self._name, self._claim)
-            if confirmed.mine:
+            # a view that has not come so far yet cannot say; claiming asks the bucket itself
+            if confirmed.mine and confirmed.view >= self._overtaken:
+                self._revision = max(self._revision, confirmed.view)
                 return self._opened(generation, "confirmed in")
-            _log.warning("the place in the office %r was lost; claiming it again", self._office)
-            self._claimed = False
+            if not confirmed.mine:
+                _log.warning("the place in the office %r was lost; claiming it again", self._office)
+                self._claimed = False
         if not self.lease.held:
             await self.lease.acquire()
         await self._join()
@@ -128,18 +145,20 @@ class Membership:
     async def _join(self) -> None:
         # who hears of our entering asks for everything; what changes from here on is told
         untold = self._announcer.forget()
+        self._overtaken = 0
         body = orjson.dumps({"role": "computer", "name": self._name, "office_id": self._office})
         told = False
         try:
             joined = await self._registry.join(self._office, "computer", self._name, self._claim, body)
             self._claimed = True
+            self._revision = joined.revision
             told = not joined.unchanged
         finally:
             if not told:
                 self._announcer.changed(*untold)
 
     def _opened(self, generation: int, how: str) -> bool:
-        if not self._gate.open(generation):
+        if self._overtaken > self._revision or not self._gate.open(generation):
             return False
         self._problem = ""
         self.joined.set()

@@ -1,9 +1,8 @@
 """What a Computer is subscribed to while it runs."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Final
 
 import orjson
@@ -15,6 +14,7 @@ from smcp_bus.headers import ERROR
 from smcp_bus.owner import OwnerGate
 from smcp_bus.serving import computer_route, host_route, request_handler, serve_door
 from smcp_computer.handlers.cancelled import cancelled
+from smcp_computer.handlers.told import told
 from smcp_computer.in_flight import InFlight
 
 MAX_REQUESTS: Final = 8192
@@ -24,13 +24,30 @@ DRAIN_S: Final = 5.0
 
 @asynccontextmanager
 async def subscribed(
-    bus: Bus, door: Door, gate: OwnerGate, in_flight: InFlight, *, office: str, name: str, credential: str, process: str
+    bus: Bus,
+    door: Door,
+    gate: OwnerGate,
+    in_flight: InFlight,
+    *,
+    office: str,
+    name: str,
+    credential: str,
+    process: str,
+    on_told: Callable[[int], None],
 ) -> AsyncIterator[None]:
     """Serve this Computer's subjects while the body runs; on leaving, what runs is waited for (bounded).
+
+    Args:
+        on_told: given the revision of every enter and leave under this Computer's name that the office is told of.
 
     Raises:
         BusError: nats-server does not permit it, or is not there.
     """
+
+    async def notified(incoming: Incoming) -> None:
+        await cancelled(incoming, office=office, in_flight=in_flight)
+        await told(incoming, name=name, tell=on_told)
+
     async with _left(
         await serve_door(bus, door, subjects.hosts(credential, process, internal_rows.ALIVE.verb), host_route),
         await bus.serve(
@@ -39,7 +56,7 @@ async def subscribed(
             queue=subjects.OWNER_QUEUE,
             limit=MAX_REQUESTS,
         ),
-        await bus.listen(subjects.notify_all(office), partial(cancelled, office=office, in_flight=in_flight)),
+        await bus.listen(subjects.notify_all(office), notified),
     ):
         yield
 

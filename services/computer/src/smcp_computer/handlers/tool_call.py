@@ -16,6 +16,9 @@ from smcp_proto.schemas.tools import ToolCallReq
 
 _log = logging.getLogger("smcp_computer.tool_call")
 
+REPEAT: Final = "a2c_repeat"
+"""An extra field of a request, true where the same request may have arrived before; no part of what is asked for."""
+
 MCP_GRACE_S: Final = 5.0
 """The MCP request's own time-out lies so much later than the call's, which cancels it."""
 
@@ -56,6 +59,7 @@ class ToolCalls:
 
         Raises:
             Malformed: the `req_id` was used for another call.
+            Unavailable: a repeat (`a2c_repeat`) of a call that is not known here; `details.may_have_run` is true.
             TooLarge: the result is larger than the bus takes.
         """
         office = call.caller.office or ""
@@ -69,6 +73,7 @@ class ToolCalls:
             limit=limit,
             run=lambda: self._run(request, limit, span),
             broken_off=span.failed,
+            repeat=(request.model_extra or {}).get(REPEAT) is True,
         )
         if len(body) > self._max_body:
             raise TooLarge("the result is too large", details={"size": len(body), "limit": self._max_body})

@@ -20,6 +20,7 @@ EXIT_GRACE_S: Final = 2.0
 """After its standard input closed, before SIGTERM."""
 TERM_GRACE_S: Final = 2.0
 """After SIGTERM, before SIGKILL."""
+HURRY_S: Final = 0.5
 REAP_S: Final = 2.0
 POLL_S: Final = 0.02
 READ_LIMIT: Final = 256 * 1024
@@ -82,14 +83,18 @@ class ServerProcess:
         while self._process.returncode is None:  # noqa: ASYNC110 -- waiting on a Process waits for its pipes, too
             await asyncio.sleep(0.25)
 
-    async def stop(self) -> None:
-        """Close its input, give it time, then end its whole family. Bounded, idempotent, never raises."""
+    async def stop(self, *, hurry: bool = False) -> None:
+        """Close its input, give it time, then end its whole family. Bounded, idempotent, never raises.
+
+        Args:
+            hurry: it has nothing to finish: SIGTERM at once, and little time after it.
+        """
         family = await asyncio.to_thread(_descendants, self.pid)
         if not self.stdin.is_closing():
             self.stdin.close()
-        if not await self._gone_within(EXIT_GRACE_S):
+        if not await self._gone_within(0.0 if hurry else EXIT_GRACE_S):
             _signal_group(self.pid, signal.SIGTERM)
-            if not await self._gone_within(TERM_GRACE_S):
+            if not await self._gone_within(HURRY_S if hurry else TERM_GRACE_S):
                 _signal_group(self.pid, signal.SIGKILL)
                 await self._gone_within(REAP_S)
         _kill(family)

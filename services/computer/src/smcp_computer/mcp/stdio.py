@@ -35,7 +35,7 @@ FLUSH_S: Final = 0.5
 async def stdio_transport(
     server: str, parameters: MCPServerStdioParameters, *, max_message: int
 ) -> AsyncIterator[Streams]:
-    """Run the server's process for as long as the context lasts.
+    """Run the server's process for as long as the context lasts; where that is cancelled, it is ended in a hurry.
 
     Args:
         server: the server's name, for the log.
@@ -54,6 +54,7 @@ async def stdio_transport(
     write_stream, from_session = anyio.create_memory_object_stream[SessionMessage](0)
     pipes = _Pipes(server, process, parameters.encoding, parameters.encoding_error_handler, max_message)
     flushed = asyncio.Event()
+    broken_off = False
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pipes.read, to_session)
@@ -62,14 +63,17 @@ async def stdio_transport(
             tasks.start_soon(pipes.watch_exit, to_session)
             try:
                 yield read_stream, write_stream
+            except asyncio.CancelledError:
+                broken_off = True
+                raise
             finally:
                 with anyio.CancelScope(shield=True):
                     by_itself = pipes.ended
                     await read_stream.aclose()
                     await write_stream.aclose()
-                    with anyio.move_on_after(FLUSH_S):
+                    with anyio.move_on_after(0 if broken_off else FLUSH_S):
                         await flushed.wait()
-                    await process.stop()
+                    await process.stop(hurry=broken_off)
                 if by_itself:
                     pipes.log_end()
                 tasks.cancel_scope.cancel()

@@ -20,7 +20,7 @@ from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import ServerNotRunning, StartFailed
-from smcp_computer.mcp.session import Connection, Negotiation, connect
+from smcp_computer.mcp.session import LIST_TIMEOUT_S, Connection, Negotiation, connect
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
 
 _log = logging.getLogger("smcp_computer.mcp")
@@ -91,6 +91,8 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
         self._relist = False
+        self._waiting: asyncio.Timeout | None = None
+        """While the server is waited for: `stop` brings it forward."""
 
     @property
     def ready(self) -> bool:
@@ -113,9 +115,11 @@ class Supervisor:
                 self._wake.set()
 
     def stop(self) -> None:
-        """Make `run` end: the session is closed, the process is ended whole."""
+        """Make `run` end: the session is closed, the process is ended whole. A start is broken off."""
         self._stopping.set()
         self._wake.set()
+        if self._waiting is not None and not self._waiting.expired():
+            self._waiting.reschedule(asyncio.get_running_loop().time())
 
     async def run(self) -> None:
         """Keep the server running until `stop`."""
@@ -126,7 +130,7 @@ class Supervisor:
                 try:
                     await self._live()
                 except Exception as error:  # noqa: BLE001 -- whatever a server does is its own failure, and is shown
-                    if self._ended_at_the_question(error):
+                    if self._stopping.is_set() or self._ended_at_the_question(error):
                         continue
                     self._failed(error)
                 if loop.time() - began > STEADY_S:
@@ -139,14 +143,25 @@ class Supervisor:
 
     async def _live(self) -> None:
         """One life of the server: from its start to its end."""
-        async with asyncio.timeout(self._limits.start_s) as start, self._connected() as connection:
+        async with self._waited(self._limits.start_s) as start, self._connected() as connection:
             tools = tuple(await connection.list_tools())
             start.reschedule(None)
+            self._waiting = None
             self._became_ready(connection, tools)
             try:
                 await self._serve(connection)
             finally:
                 self._connection = None
+
+    @asynccontextmanager
+    async def _waited(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
+        """A limit for what the server is asked; sooner where it is to be stopped."""
+        async with asyncio.timeout(seconds) as limit:
+            self._waiting = limit
+            try:
+                yield limit
+            finally:
+                self._waiting = None
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Connection]:
@@ -182,7 +197,8 @@ class Supervisor:
             ended.cancel()
 
     async def _refresh(self, connection: Connection) -> None:
-        tools = tuple(await connection.list_tools())
+        async with self._waited(LIST_TIMEOUT_S):
+            tools = tuple(await connection.list_tools())
         if tools != self.tools:
             self.tools = tools
             self._on_change()
