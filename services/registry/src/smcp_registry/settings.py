@@ -1,5 +1,7 @@
 """What a registry can be told, read once at its start."""
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from smcp_service.settings import ServiceSettings
@@ -7,6 +9,15 @@ from smcp_service.settings import ServiceSettings
 
 class RegistrySettings(ServiceSettings):
     """`move_s`, which comes with all services, has no effect here."""
+
+    known_variables: ClassVar[tuple[str, ...]] = (
+        "SMCP_INPUT_*",
+        "SMCP_URL",
+        "SMCP_OFFICE",
+        "SMCP_NAME",
+        "SMCP_AGENT_NAME",
+    )
+    """Read by Computers and Agents, which often share an environment with the services (`smcp up`)."""
 
     kv_replicas: int = Field(
         default=1,

@@ -81,7 +81,7 @@ async def demo(console: Console, repository: Path) -> None:
                     await _call(console, agent, "convert_time", when)
             except SmcpError as error:
                 raise Failure(f"{error.message} ({int(error.code)})") from error
-    console.print("Everything has been stopped. Your own turn: [bold]smcp up[/bold]")
+    console.print("Everything has been stopped. Your own turn: [bold]make up[/bold]")
 
 
 def _config(directory: Path, repository: Path) -> Path:
