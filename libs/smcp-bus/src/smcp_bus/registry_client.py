@@ -117,7 +117,8 @@ class RegistryClient:
     async def assert_members(self, assertion: Assertion) -> AssertionResult:
         """What this gateway holds, after a reconnect or a lapsed lease; at most 500 a batch."""
         subject = subjects.hosts(self.credential, self.process, "assert")
-        return await self._ask(subject, assertion.model_dump_json(exclude_none=True).encode(), AssertionResult)
+        body = assertion.model_dump_json(exclude_none=True).encode()
+        return await self._ask(subject, body, AssertionResult, hedge=LONGEST_HEDGE_S)  # a batch takes its time
 
     async def _ask(
         self,
@@ -127,18 +128,21 @@ class RegistryClient:
         headers: Headers = NO_HEADERS,
         *,
         timeout: float = ROOM_S,
+        hedge: float = FIRST_HEDGE_S,
     ) -> Model:
-        return _read(model, (await self._send(subject, body, headers, timeout=timeout)).body)
+        return _read(model, (await self._send(subject, body, headers, timeout=timeout, hedge=hedge)).body)
 
-    async def _send(self, subject: str, body: bytes, headers: Headers, *, timeout: float = ROOM_S) -> Reply:
+    async def _send(
+        self, subject: str, body: bytes, headers: Headers, *, timeout: float = ROOM_S, hedge: float = FIRST_HEDGE_S
+    ) -> Reply:
         with sending(subject) as carried:
-            return await self._try(subject, body, {**headers, **carried}, timeout=timeout)
+            return await self._try(subject, body, {**headers, **carried}, timeout=timeout, hedge=hedge)
 
-    async def _try(self, subject: str, body: bytes, headers: Headers, *, timeout: float) -> Reply:
+    async def _try(self, subject: str, body: bytes, headers: Headers, *, timeout: float, hedge: float) -> Reply:
         """The first answer. A question that stays open is asked again beside it: its registry may be suspended."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        pause, hedge = FIRST_PAUSE_S, FIRST_HEDGE_S
+        pause = FIRST_PAUSE_S
         asked: set[asyncio.Task[Reply]] = set()
         tried = False
         try:

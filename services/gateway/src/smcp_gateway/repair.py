@@ -137,7 +137,9 @@ class Repair:
             case AssertOutcome.CLAIMED:
                 membership.revision = asserted.revision
             case AssertOutcome.UNCHANGED:
-                return asserted.revision < membership.ended_by // 2  # that registry has not seen the leave yet
+                if asserted.revision < membership.ended_by // 2:
+                    return True  # that registry has not seen the leave yet
+                membership.revision = max(membership.revision, asserted.revision)  # asked twice, the first one claimed
         return False
 
     async def _compare(self, office: Office, generation: int) -> None:
