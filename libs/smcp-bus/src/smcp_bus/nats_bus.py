@@ -44,6 +44,8 @@ class NatsBus:
             self._inbox,
             max_body=config.max_payload,
             budget=config.budget_bytes or 4 * config.max_payload,
+            # Larger: an answer exists already when it is counted, and refusing it would lose what a tool has done.
+            kept=config.budget_bytes or 16 * config.max_payload,
         )
         self._received: dict[int, Serving | Listening] = {}
 

@@ -47,7 +47,7 @@ _SIGN_S: Final = 2.0
 class Transfers:
     """The chunked bodies of one process."""
 
-    def __init__(self, link: Link, inbox: Inbox, *, max_body: int, budget: int) -> None:
+    def __init__(self, link: Link, inbox: Inbox, *, max_body: int, budget: int, kept: int) -> None:
         self._link = link
         self._inbox = inbox
         self._loop = asyncio.get_running_loop()
@@ -56,7 +56,7 @@ class Transfers:
         self.max_body = max_body
         self.budget = ByteBudget(budget)
         """Of bodies on their way in. As many bytes again may be kept of answers on their way out."""
-        self._kept = KeptAnswers(inbox, limit=budget)
+        self._kept = KeptAnswers(inbox, limit=kept)
 
     @property
     def chunk(self) -> int:
