@@ -1,6 +1,7 @@
 """Bodies larger than a message, against a real nats-server."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -222,6 +223,19 @@ async def test_a_lost_last_word_leaves_the_rest_of_a_reply_only_until_its_time_i
         assert len((await asker.request("large", b"", timeout=1)).body) == MIB
         assert server.stats().outgoing_bytes == MIB
         await eventually(lambda: server.stats().outgoing_bytes == 0)
+
+
+async def test_a_body_is_let_go_without_waiting_for_the_garbage_collector(nats_url: str) -> None:
+    async with two(nats_url), open_bus(BusConfig(url=nats_url, budget_bytes=8 * MIB)) as asker:
+        bodies = [body_of(5 * MIB) for _ in range(3)]  # two of them wait for their share of the budget
+        gc.collect()
+        gc.disable()
+        try:
+            replies = await asyncio.gather(*(asker.request("echo", body, timeout=30) for body in bodies))
+            assert [reply.body for reply in replies] == bodies
+            assert [held for held in gc.get_objects() if isinstance(held, chunks_pull.Pulling)] == []
+        finally:
+            gc.enable()
 
 
 async def test_a_cancelled_transfer_gives_everything_back(nats_url: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from smcp_bus import kept_answers, nats_transfers
+from smcp_bus import chunks_pull, kept_answers
 from smcp_bus.bad_bus import BadBus, Rates
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.chunks import CHUNK, CHUNKS, SIZE
@@ -122,7 +122,7 @@ async def test_who_waits_for_its_share_of_the_budget_has_the_answer_kept(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept_answers, "IDLE_S", 0.4)
-    monkeypatch.setattr(nats_transfers, "_SIGN_S", 0.1)
+    monkeypatch.setattr(chunks_pull, "_SIGN_S", 0.1)
     async with keeper(nats_url) as (bus, large), open_bus(BusConfig(url=nats_url)) as asker:
         large.may.set()
         all_of_it = asker.transfers.budget.ask(asker.transfers.budget.limit, lambda: None)
@@ -139,7 +139,7 @@ async def test_who_waits_for_its_share_of_the_budget_has_the_answer_kept(
 async def test_who_waits_for_its_share_of_the_budget_notices_that_the_answer_has_gone(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats_transfers, "_SIGN_S", 0.5)
+    monkeypatch.setattr(chunks_pull, "_SIGN_S", 0.5)
     async with open_bus(BusConfig(url=nats_url)) as asker:
         all_of_it = asker.transfers.budget.ask(asker.transfers.budget.limit, lambda: None)
         async with keeper(nats_url) as (_, large):

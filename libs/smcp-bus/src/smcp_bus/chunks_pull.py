@@ -18,6 +18,8 @@ _PROBE_S: Final = 0.3
 """After so long without a chunk we look whether the peer is there at all."""
 _ABSENT_S: Final = 0.4
 """How long it may be away: with the above less than the second in which a death has to be noticed."""
+_SIGN_S: Final = 2.0
+"""How often who waits for a share of its budget says so to whoever keeps the body (seconds)."""
 _STALL_S: Final = 15.0
 """How long nothing at all may come: a peer that stands still must not hold its share of the budget for an hour."""
 
@@ -48,10 +50,18 @@ class Pulling:
         self.subject = ""
         """Where the chunks shall arrive."""
 
+    def wait(self) -> None:
+        """Until `start`: say now and then that we are here, so that the body is kept for us."""
+        if not self.future.done():
+            self._send(self._address, self.subject, chunk_head(PROBE), b"")
+            self._timer = self._loop.call_later(_SIGN_S, self.wait)
+
     def start(self) -> None:
         """Ask for the first chunks."""
         if self.future.done():
             return
+        if self._timer is not None:
+            self._timer.cancel()
         self._progress = self._loop.time()
         for _ in range(WINDOW):
             self._want_next()

@@ -12,7 +12,6 @@ from smcp_bus.chunks import (
     DONE,
     GONE,
     MAX_CHUNK,
-    PROBE,
     SIZE,
     Outgoing,
     Send,
@@ -40,8 +39,6 @@ _FLIGHT: Final = 32 * MAX_CHUNK
 before it cuts it off (64 MiB)."""
 _PATIENCE_S: Final = 60.0
 """For a peer that did not say how long it waits."""
-_SIGN_S: Final = 2.0
-"""How often who waits for a share of its budget says so to whoever keeps the body (seconds)."""
 
 
 class Transfers:
@@ -91,23 +88,14 @@ class Transfers:
         token, pulling.subject = self._inbox.enter(pulling)
         timer = self._loop.call_at(deadline, pulling.expire)
         grant = self.budget.ask(plan.total, pulling.start)
-        sign: asyncio.TimerHandle | None = None
-
-        def say_here() -> None:
-            nonlocal sign
-            if not (grant.given or pulling.future.done()):
-                self._send(address, pulling.subject, chunk_head(PROBE), b"")
-                sign = self._loop.call_later(_SIGN_S, say_here)
-
-        say_here()
+        if not grant.given:
+            pulling.wait()
         try:
             result = await pulling.future
         finally:
             pulling.stop()
             grant.release()
             timer.cancel()
-            if sign is not None:
-                sign.cancel()
             self._inbox.leave(token)
         if isinstance(result, BusError):
             raise result
