@@ -24,7 +24,8 @@ SCENARIOS: list[Callable[[World], Awaitable[None]]] = [
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    opened = open_processes(tmp_path_factory.mktemp("large"), more=[large_results.NEIGHBOURS])
+    # The lease of production: pings go by it, and who reads 32 MiB on a busy machine does not answer one meanwhile.
+    opened = open_processes(tmp_path_factory.mktemp("large"), lease_s=10, more=[large_results.NEIGHBOURS])
     with asyncio.Runner() as runner:
         yield runner.run(opened.__aenter__())
         runner.run(opened.__aexit__(None, None, None))

@@ -66,7 +66,7 @@ async def a_name_that_is_none_is_refused_with_2(world: World, directory: Path) -
     path = directory / "fine.json"
     path.write_text(_servers(), encoding="utf-8")
     runs: list[tuple[list[str], tuple[str, ...]]] = []
-    for name in ("", "x" * 10_000, "a\nb"):
+    for name in ("", "x" * 10_000):
         runs += [
             (_run(path, office=name), ("--office",)),
             (_run(path, name=name), ("--name",)),

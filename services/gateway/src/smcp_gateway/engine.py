@@ -34,6 +34,7 @@ from smcp_gateway.progress import Progress
 from smcp_proto.errors import Internal
 
 SWEEP_S: Final = 1.0
+"""Between two looks at the clients, at most; a line is looked at several times before its ping is overdue."""
 
 POLLING_PACKETS: Final = 1024
 """Packets that one polling request may carry; engine.io's own 16 loses the calls of a client that is quick."""
@@ -90,7 +91,7 @@ class Engine(engineio.AsyncServer):
     async def sweep(self) -> None:
         """Close the clients that do not answer pings, until cancelled."""
         while True:
-            await asyncio.sleep(SWEEP_S)
+            await asyncio.sleep(self._sweep_s)
             for socket in list(self.sockets.values()):
                 if socket.closed:
                     self.sockets.pop(socket.sid, None)
@@ -99,10 +100,14 @@ class Engine(engineio.AsyncServer):
                         self._be_patient(socket)
                     await socket.check_ping_timeout()
 
+    @property
+    def _sweep_s(self) -> float:
+        return min(SWEEP_S, float(self.ping_timeout) / 4)
+
     def _on_its_way(self, socket: AsyncSocket) -> bool:
         """Whether the answer to a ping is late because the line is busy."""
         transport = self.tcp.get(socket.sid)
-        if transport is None or not socket.last_ping or time.time() - socket.last_ping < SWEEP_S / 2:
+        if transport is None or not socket.last_ping or time.time() - socket.last_ping < self._sweep_s / 2:
             self._progress.forget(socket.sid)
             return False
         return self._progress.moves(socket.sid, transport, time.monotonic())
