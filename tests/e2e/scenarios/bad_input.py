@@ -114,7 +114,7 @@ async def a_small_request_with_too_much_in_it_is_413(world: World) -> None:
 
 async def fields_that_nobody_knows_are_no_fault(world: World) -> None:
     mark = uuid4().hex
-    async with _caller(world) as caller:
+    async with undisturbed(world), member(world.url(0), "agent", LAB, "caller") as caller:
         req_ids = {event: uuid4().hex for event in REQUESTS}
 
         def request(event: str, **changes: Any) -> dict[str, Any]:
