@@ -105,6 +105,7 @@ async def test_the_largest_answer_that_an_unchanged_client_takes_arrives(nats_ur
         assert (await ask(anna, call()))["code"] == 413
 
 
+@pytest.mark.no_cover  # being traced, client and gateway in one process take longer than the calls may
 async def test_eight_answers_of_32_mib_arrive_while_small_calls_go_on(nats_url: str) -> None:
     body = b'"' + b"x" * (32 * MIB - 2) + b'"'
 

@@ -60,6 +60,7 @@ async def test_nats_is_restarted(nats_server: NatsServer) -> None:
 
         await eventually(complete, timeout=20)
         await eventually(lambda: len(anna.told("notify:update_tool_list")) >= 2, timeout=20)
+        await eventually(lambda: car.told("notify:update_config"), timeout=20)
         assert len(anna.told("notify:enter_office")) == 1
         assert anna.told("notify:leave_office") == []
         assert car.told("notify:enter_office") == []
