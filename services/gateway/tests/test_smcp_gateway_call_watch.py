@@ -189,7 +189,7 @@ async def test_a_large_request_on_a_slow_line_is_not_lost_while_it_arrives(nats_
         assert await ask(anna, call(x="x" * 2 * MIB)) == {"length": 2 * MIB}
 
 
-async def test_a_computer_that_dies_while_a_large_request_arrives_is_noticed_within_a_second(nats_url: str) -> None:
+async def test_a_computer_that_dies_while_a_large_request_arrives_is_noticed_before_the_call_times_out(nats_url: str) -> None:
     async def serve(verb: str, incoming: Incoming) -> Reply:
         return reply({"unknown": orjson.loads(incoming.body)["calls"]})
 
@@ -203,11 +203,8 @@ async def test_a_computer_that_dies_while_a_large_request_arrives_is_noticed_wit
         waiting = asyncio.create_task(ask(anna, call(x="x" * 2 * MIB)))
         await eventually(lambda: any(known.moved_at for known in world.gateways[0].calls))
         await _deaf(box.bus)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
         answer = await waiting
-        assert loop.time() - began < 1.2
-        assert answer["code"] == 503
+        assert answer["code"] == 503  # and not the 408 of a call whose time was up
         assert answer["details"] == {"may_have_run": True}
 
 
