@@ -189,7 +189,9 @@ async def test_a_large_request_on_a_slow_line_is_not_lost_while_it_arrives(nats_
         assert await ask(anna, call(x="x" * 2 * MIB)) == {"length": 2 * MIB}
 
 
-async def test_a_computer_that_dies_while_a_large_request_arrives_is_noticed_before_the_call_times_out(nats_url: str) -> None:
+async def test_a_computer_that_dies_while_a_large_request_arrives_is_noticed_before_its_time_is_up(
+    nats_url: str,
+) -> None:
     async def serve(verb: str, incoming: Incoming) -> Reply:
         return reply({"unknown": orjson.loads(incoming.body)["calls"]})
 
@@ -204,8 +206,10 @@ async def test_a_computer_that_dies_while_a_large_request_arrives_is_noticed_bef
         await eventually(lambda: any(known.moved_at for known in world.gateways[0].calls))
         await _deaf(box.bus)
         answer = await waiting
-        assert answer["code"] == 503  # and not the 408 of a call whose time was up
-        assert answer["details"] == {"may_have_run": True}
+        # Not the 408 of a call whose time was up. Whether it may have run depends on who gave up first: the Computer,
+        # which then says that the body did not arrive and nothing ran, or the gateway, which cannot know.
+        assert answer["code"] == 503
+        assert answer["details"].keys() == {"may_have_run"}
 
 
 async def test_a_call_that_timed_out_may_have_run(nats_url: str) -> None:
