@@ -134,7 +134,11 @@ async def test_more_unanswered_events_than_a_client_may_have_are_429(nats_url: s
         await release.wait()
         return reply({})
 
-    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", hang):
+    async with (
+        gateway_world(nats_url, lease_s=30.0) as world,
+        connected(world.url) as anna,
+        world.computer(OFFICE, "box", hang),
+    ):
         await anna.join("agent", "anna", OFFICE)
         answers: asyncio.Queue[Any] = asyncio.Queue()
         for _ in range(MAX_IN_FLIGHT + 3):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import aiohttp
@@ -183,3 +184,19 @@ async def test_a_client_that_does_not_answer_pings_is_found_within_ten_seconds(n
             began = loop.time()
             await eventually(lambda: len(world.gateways[0].sessions) == 0, timeout=11)
             assert loop.time() - began < 10.5
+
+
+async def test_a_gateway_that_stood_still_does_not_take_its_clients_for_silent(nats_url: str) -> None:
+    async with gateway_world(nats_url, registry=False) as world, aiohttp.ClientSession() as http:
+        async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:
+            greeting = json.loads((await socket.receive_str(timeout=5))[1:])
+            await socket.send_str("40/smcp,")
+            while await socket.receive_str(timeout=5) != "2":
+                pass
+            # The gateway's loop is this one: all of it stands still, for longer than a ping may take.
+            time.sleep((greeting["pingInterval"] + greeting["pingTimeout"]) / 1000)  # noqa: ASYNC251
+            assert (await http.get(f"{world.url}/livez")).status == 200  # its sweep comes before the answer to the ping
+            await socket.send_str("3")
+            assert await socket.receive_str(timeout=5) == "2"
+            await socket.send_str('42/smcp,1["server:list_room",{}]')
+            assert (await socket.receive_str(timeout=5)).startswith("43/smcp,1[")

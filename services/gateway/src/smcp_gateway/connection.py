@@ -14,6 +14,9 @@ from smcp_gateway.packet import Frame
 LINGER_S: Final = 5.0
 """How long a connection that was closed may take to say its last words."""
 
+BURST: Final = 64
+"""Messages of one client that are read before others get their turn."""
+
 _CLOSE, _PONG, _MESSAGE, _UPGRADE = b"1", b"3", b"4", b"5"
 
 _log: Final = logging.getLogger("smcp_gateway.connection")
@@ -111,10 +114,14 @@ class Connection:
 
     async def _read(self) -> None:
         engine = self._engine
+        read = 0
         while not engine.closed:
             text = await self._receive()
             if text is None:
                 return
+            read += 1
+            if read % BURST == 0:  # what has arrived already is read without waiting
+                await asyncio.sleep(0)
             match text[:1]:
                 case b"4":
                     await self._server.message(engine.sid, text, 1)

@@ -91,8 +91,13 @@ class Engine(engineio.AsyncServer):
     async def sweep(self) -> None:
         """Close the clients that do not answer pings, until cancelled."""
         while True:
+            began = time.monotonic()
             await asyncio.sleep(self._sweep_s)
+            # while this process stood still it heard no answer: that time is not the clients'
+            own_delay = max(time.monotonic() - began - self._sweep_s, 0.0)
             for socket in list(self.sockets.values()):
+                if socket.last_ping:
+                    socket.last_ping += own_delay
                 if socket.closed:
                     self.sockets.pop(socket.sid, None)
                 elif not socket.closing:

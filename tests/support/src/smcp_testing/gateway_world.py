@@ -127,9 +127,15 @@ class World:
 
 @asynccontextmanager
 async def gateway_world(
-    nats_url: str, *, gateways: int = 1, registry: bool = True, drain_s: float = 1.0, max_payload: int = 32 * MIB
+    nats_url: str,
+    *,
+    gateways: int = 1,
+    registry: bool = True,
+    drain_s: float = 1.0,
+    max_payload: int = 32 * MIB,
+    lease_s: float = LEASE_S,
 ) -> AsyncIterator[World]:
-    """A registry and gateways, each on a bus of its own."""
+    """A registry and gateways, each on a bus of its own. A test that keeps the process busy wants a longer lease."""
     async with AsyncExitStack() as stack:
 
         async def bus() -> NatsBus:
@@ -137,13 +143,13 @@ async def gateway_world(
             return await stack.enter_async_context(open_bus(config))
 
         if registry:
-            settings = RegistrySettings(nats_url=nats_url, lease_s=LEASE_S)
+            settings = RegistrySettings(nats_url=nats_url, lease_s=lease_s)
             await stack.enter_async_context(open_registry(settings, await bus()))
         running, buses = [], []
         for _ in range(gateways):
             buses.append(await bus())
             gateway_settings = GatewaySettings(
-                nats_url=nats_url, gateway_port=0, lease_s=LEASE_S, drain_s=drain_s, max_payload=max_payload
+                nats_url=nats_url, gateway_port=0, lease_s=lease_s, drain_s=drain_s, max_payload=max_payload
             )
             running.append(await stack.enter_async_context(open_gateway(gateway_settings, buses[-1])))
         yield World(nats_url, running, buses)
