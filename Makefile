@@ -106,7 +106,7 @@ docs: setup  ## Write docs/asyncapi.yaml and docs/schemas anew, after a change o
 .PHONY: lock
 lock: setup  ## Resolve all dependencies anew and write requirements.lock
 	$(BIN)/uv lock --upgrade
-	$(BIN)/uv export --quiet --no-emit-workspace --all-packages --no-emit-index-url --output-file requirements.lock
+	$(BIN)/uv export --quiet --no-emit-workspace --all-packages --output-file requirements.lock
 
 .PHONY: clean
 clean:  ## Remove all that was made, but .venv
