@@ -1,12 +1,13 @@
 """Which traces are recorded: the samplers that `OTEL_TRACES_SAMPLER` names, for trace ids that callers choose."""
 
 import random
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Decision, ParentBased, Sampler, SamplingResult
-from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
+from opentelemetry.trace import Link, SpanContext, SpanKind, TraceState, get_current_span
 from opentelemetry.util.types import Attributes
 
 from smcp_service.otel_variables import value_of, warn_of
@@ -41,40 +42,16 @@ class RatioSampler(Sampler):
         return f"RatioSampler{{{self._rate}}}"
 
 
-class OwnDecision(Sampler):
-    """Decides as `root` under a remote parent that the context says is not to be believed, as `inner` otherwise."""
-
-    def __init__(self, key: str, *, root: Sampler, inner: Sampler) -> None:
-        self._key = key
-        self._root = root
-        self._inner = inner
-
-    def should_sample(
-        self,
-        parent_context: Context | None,
-        trace_id: int,
-        name: str,
-        kind: SpanKind | None = None,
-        attributes: Attributes = None,
-        links: Sequence[Link] | None = None,
-        trace_state: TraceState | None = None,
-    ) -> SamplingResult:
-        parent = get_current_span(parent_context).get_span_context()
-        distrusted = parent.is_remote and otel_context.get_value(self._key, parent_context)
-        sampler = self._root if distrusted else self._inner
-        return sampler.should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
-
-    def get_description(self) -> str:
-        return f"OwnDecision{{{self._inner.get_description()}}}"
-
-
-class OnlyRequests(Sampler):
-    """Drops what begins a trace without an id for it under `key`; decides as `inner` about the rest."""
+class _Choice(Sampler):
+    """Decides as the sampler that `_chosen` picks."""
 
     def __init__(self, key: str, inner: Sampler) -> None:
         self._key = key
         self._inner = inner
 
+    @abstractmethod
+    def _chosen(self, parent_context: Context | None, parent: SpanContext) -> Sampler: ...
+
     def should_sample(
         self,
         parent_context: Context | None,
@@ -85,12 +62,31 @@ class OnlyRequests(Sampler):
         links: Sequence[Link] | None = None,
         trace_state: TraceState | None = None,
     ) -> SamplingResult:
-        begins = not get_current_span(parent_context).get_span_context().is_valid
-        sampler = ALWAYS_OFF if begins and otel_context.get_value(self._key, parent_context) is None else self._inner
+        sampler = self._chosen(parent_context, get_current_span(parent_context).get_span_context())
         return sampler.should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
 
     def get_description(self) -> str:
-        return f"OnlyRequests{{{self._inner.get_description()}}}"
+        return f"{type(self).__name__}{{{self._inner.get_description()}}}"
+
+
+class OwnDecision(_Choice):
+    """Decides as `root` under a remote parent that the context says is not to be believed, as `inner` otherwise."""
+
+    def __init__(self, key: str, *, root: Sampler, inner: Sampler) -> None:
+        super().__init__(key, inner)
+        self._root = root
+
+    def _chosen(self, parent_context: Context | None, parent: SpanContext) -> Sampler:
+        distrusted = parent.is_remote and otel_context.get_value(self._key, parent_context)
+        return self._root if distrusted else self._inner
+
+
+class OnlyRequests(_Choice):
+    """Drops what begins a trace without an id for it under `key`; decides as `inner` about the rest."""
+
+    def _chosen(self, parent_context: Context | None, parent: SpanContext) -> Sampler:
+        unasked = not parent.is_valid and otel_context.get_value(self._key, parent_context) is None
+        return ALWAYS_OFF if unasked else self._inner
 
 
 def sampler_from(environ: Mapping[str, str], *, own_decision_key: str | None = None) -> Sampler:
