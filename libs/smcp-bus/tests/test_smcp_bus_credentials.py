@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from smcp_bus.credentials import BadCredentials, Credentials, load_credentials
+from smcp_bus.credentials import BadCredentials, Credentials, configured_credentials, load_credentials
 
 GOOD = {"name": "host-1", "secret": "s3cret", "inbox_prefix": "_INBOX.host-1"}
 
@@ -27,6 +27,36 @@ def test_a_bad_field_is_named_and_no_secret_told(tmp_path: Path, field: str, val
         load_credentials(file)
     assert str(file) in str(told.value)
     assert "s3cret" not in str(told.value)
+
+
+@pytest.mark.parametrize(("field", "value"), [("kind", 1), ("office", []), ("names", "x"), ("names", [1])])
+def test_a_bad_purpose_is_named(tmp_path: Path, field: str, value: object) -> None:
+    file = tmp_path / "creds.json"
+    file.write_text(json.dumps({**GOOD, field: value}))
+    with pytest.raises(BadCredentials, match=f"field '{field}'"):
+        load_credentials(file)
+
+
+@pytest.mark.parametrize(
+    ("purpose", "said"),
+    [
+        ({}, ""),
+        ({"kind": "computer"}, ""),
+        ({"kind": "computer", "office": "lab", "names": ["a", "pc"]}, ""),
+        ({"kind": "gateway"}, "is the credential of a gateway, and this is a computer"),
+        ({"kind": "computer", "office": "attic", "names": ["pc"]}, "is for the office 'attic'.* to join 'lab'"),
+        ({"kind": "computer", "office": "lab", "names": ["a", "b"]}, "is for the computer 'a', 'b'.* called 'pc'"),
+    ],
+)
+def test_a_credential_for_something_else_is_refused(tmp_path: Path, purpose: dict[str, object], said: str) -> None:
+    file = tmp_path / "creds.json"
+    file.write_text(json.dumps({**GOOD, **purpose}))
+    if not said:
+        taken = configured_credentials(file, ValueError, kind="computer", office="lab", name="pc")
+        assert taken == load_credentials(file)
+        return
+    with pytest.raises(ValueError, match=f"SMCP_NATS_CREDS: .*creds.json: {said}"):
+        configured_credentials(file, ValueError, kind="computer", office="lab", name="pc")
 
 
 @pytest.mark.parametrize("prefix", ["a b", "a.*", ">", "a..b", ".a", "a."])

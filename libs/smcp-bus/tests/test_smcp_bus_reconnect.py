@@ -8,7 +8,7 @@ import pytest
 
 from smcp_bus.bus import Connection, Incoming, Reply
 from smcp_bus.credentials import Credentials
-from smcp_bus.errors import BusError, ConnectionLost, NoResponder, NotConnected, RequestTimedOut
+from smcp_bus.errors import BusError, ConnectionLost, CredentialRefused, NoResponder, NotConnected, RequestTimedOut
 from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
@@ -62,12 +62,54 @@ async def test_a_wrong_secret_is_told_clearly(tmp_path: Path) -> None:
     await server.start()
     try:
         wrong = Credentials("host", "wrong", "_INBOX.host")
-        with pytest.raises(NotConnected, match="Authorization Violation"):
-            async with open_bus(BusConfig(url=server.url, credentials=wrong, connect_timeout=0.5)):
+        with pytest.raises(CredentialRefused, match="refuses the credential 'host'"):
+            async with asyncio.timeout(5), open_bus(BusConfig(url=server.url, credentials=wrong, connect_timeout=60)):
+                raise AssertionError("it opened")
+        with pytest.raises(CredentialRefused, match="asks for a credential, and there is none"):
+            async with asyncio.timeout(5), open_bus(BusConfig(url=server.url, connect_timeout=60)):
                 raise AssertionError("it opened")
         right = Credentials("host", "right", "_INBOX.host")
         async with open_bus(BusConfig(url=server.url, credentials=right)) as bus:
             assert (bus.credential, bus.inbox_prefix) == ("host", "_INBOX.host")
+    finally:
+        await server.stop()
+
+
+async def test_a_credential_that_is_taken_away_is_said_once_and_asked_for_until_it_is_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="smcp_bus")
+    config = tmp_path / "auth.conf"
+
+    def allow(secret: str) -> None:
+        config.write_text(f'authorization {{ users: [ {{user: "host", password: "{secret}"}} ] }}\n')
+
+    def said(words: str) -> int:
+        return sum(words in record.getMessage() for record in caplog.records)
+
+    allow("right")
+    server = NatsServer(tmp_path / "nats", config=config)
+    await server.start()
+    try:
+        right = Credentials("host", "right", "_INBOX.host", file=Path("host.json"))
+        async with open_bus(BusConfig(url=server.url, credentials=right)) as bus:
+            link = bus._link
+            allow("other")
+            server.reload()
+            await eventually(lambda: said("refuses the credential 'host' of host.json"), timeout=10)
+            attempts = link.refusals
+            await eventually(lambda: link.refusals > attempts + 5, timeout=20)
+            await server.stop()
+            await eventually(lambda: said("cannot be reached now"), timeout=10)
+            allow("right")
+            await server.start()
+            await eventually(lambda: bus.connected, timeout=10)
+            assert [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"] == [
+                "the connection to nats-server broke; connecting again",
+                f"{link.refusal()}; connecting again until it is taken",
+                next(r.getMessage() for r in caplog.records if "cannot be reached now" in r.getMessage()),
+                "connected to nats-server again",
+            ]
     finally:
         await server.stop()
 

@@ -126,11 +126,31 @@ def test_secrets_are_private_and_only_hashed_in_the_configuration(tmp_path: Path
     for name, path in written.credentials.items():
         assert mode(path) == 0o600
         content = json.loads(path.read_text())
-        assert set(content) == {"name", "secret", "inbox_prefix"}
+        assert {"name", "secret", "inbox_prefix", "kind"} <= set(content)
         assert content["name"] == name
         assert f'"{content["inbox_prefix"]}.>"' in conf
         assert content["secret"] not in conf
         assert nats_config.hash_secret(content["secret"]) in conf
+
+
+def test_a_credential_says_what_it_is_for(tmp_path: Path) -> None:
+    written = nats_files.write(parse_model(SMALL), tmp_path)
+
+    def purpose(name: str) -> dict[str, object]:
+        content = json.loads(written.credentials[name].read_text())
+        return {field: value for field, value in content.items() if field not in {"name", "secret", "inbox_prefix"}}
+
+    assert purpose("registry-1") == {"kind": "registry"}
+    assert purpose("ga") == {"kind": "gateway"}
+    assert purpose("rack-1") == {"kind": "computer", "office": "lab", "names": ["rack 1", "rack 2"]}
+
+
+def test_a_credential_of_before_keeps_its_secret_and_is_told_what_it_is_for(tmp_path: Path) -> None:
+    path = nats_files.write(parse_model(SMALL), tmp_path).credentials["rack-1"]
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({field: content[field] for field in ("name", "secret", "inbox_prefix")}))
+    nats_files.write(parse_model(SMALL), tmp_path)
+    assert json.loads(path.read_text()) == content
 
 
 def test_writing_again_changes_nothing(tmp_path: Path) -> None:

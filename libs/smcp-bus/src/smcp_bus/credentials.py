@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 _PREFIX = re.compile(r"_INBOX(\.[A-Za-z0-9_=-]+)+")
 
@@ -18,6 +19,17 @@ class Credentials:
     secret: str = field(repr=False)
     inbox_prefix: str
     """Where answers to this credential arrive; nobody else may listen there."""
+    kind: str | None = None
+    """Which service it is for: `registry`, `gateway`, `computer`; None in a file that does not say so."""
+    office: str | None = None
+    """The one office of a Computer's credential."""
+    names: tuple[str, ...] | None = None
+    """The Computers that its holder may be in that office."""
+    file: Path | None = field(default=None, compare=False)
+    """Where it was read."""
+
+    def __str__(self) -> str:
+        return f"the credential {self.name!r}" + (f" of {self.file}" if self.file is not None else "")
 
 
 class BadCredentials(ValueError):
@@ -26,6 +38,8 @@ class BadCredentials(ValueError):
 
 def load_credentials(path: Path) -> Credentials:
     """Read the JSON object `{"name", "secret", "inbox_prefix"}`; further fields are ignored.
+
+    What it is for (`kind`, and `office` and `names` of a Computer's) may be missing: older files do not say it.
 
     Raises:
         BadCredentials: the file cannot be read, is not such an object, or a field is missing or mistyped.
@@ -46,18 +60,69 @@ def load_credentials(path: Path) -> Credentials:
         values[name] = value
     if not _PREFIX.fullmatch(values["inbox_prefix"]):
         raise BadCredentials(f"{path}: field 'inbox_prefix' has to be a NATS subject under _INBOX, without wildcards")
-    return Credentials(values["name"], values["secret"], values["inbox_prefix"])
+    names = data.get("names")
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise BadCredentials(f"{path}: field 'names' has to be a list of strings")
+    return Credentials(
+        values["name"],
+        values["secret"],
+        values["inbox_prefix"],
+        kind=_text(path, data, "kind"),
+        office=_text(path, data, "office"),
+        names=None if names is None else tuple(names),
+        file=path,
+    )
 
 
-def configured_credentials(path: Path | None, wrong: Callable[[str], Exception]) -> Credentials | None:
-    """The credential in the file that the setting `SMCP_NATS_CREDS` names; None where it names none.
+def _text(path: Path, data: dict[str, Any], name: str) -> str | None:
+    value = data.get(name)
+    if value is not None and not isinstance(value, str):
+        raise BadCredentials(f"{path}: field {name!r} has to be a string")
+    return value
+
+
+def check_purpose(credentials: Credentials, kind: str, *, office: str | None = None, name: str | None = None) -> None:
+    """Refuse a credential that says it is for something else; nats-server would refuse its subjects one by one.
+
+    Args:
+        kind: the service that wants to use it.
+        office, name: the Computer that it wants to be.
 
     Raises:
-        `wrong`, made of a sentence that names the setting: the file cannot be used.
+        BadCredentials: it is for another service, office or Computer; the message names both sides.
+    """
+    if credentials.kind is not None and credentials.kind != kind:
+        raise BadCredentials(f"{credentials.file}: is the credential of a {credentials.kind}, and this is a {kind}")
+    if office is not None and credentials.office not in (None, office):
+        raise BadCredentials(
+            f"{credentials.file}: is for the office {credentials.office!r}, and this {kind} is to join {office!r}"
+        )
+    if name is not None and credentials.names is not None and name not in credentials.names:
+        allowed = ", ".join(map(repr, credentials.names)) or "nobody"
+        raise BadCredentials(f"{credentials.file}: is for the {kind} {allowed}, and this one is called {name!r}")
+
+
+def configured_credentials(
+    path: Path | None,
+    wrong: Callable[[str], Exception],
+    *,
+    kind: str,
+    office: str | None = None,
+    name: str | None = None,
+) -> Credentials | None:
+    """The credential in the file that the setting `SMCP_NATS_CREDS` names; None where it names none.
+
+    Args:
+        kind, office, name: what it has to be for, see `check_purpose`.
+
+    Raises:
+        `wrong`, made of a sentence that names the setting: the file cannot be used, or is for something else.
     """
     if path is None:
         return None
     try:
-        return load_credentials(path)
+        credentials = load_credentials(path)
+        check_purpose(credentials, kind, office=office, name=name)
     except BadCredentials as error:
         raise wrong(f"SMCP_NATS_CREDS: {error}") from None
+    return credentials

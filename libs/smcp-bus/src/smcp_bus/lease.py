@@ -39,6 +39,7 @@ class LeaseKeeper:
         self._on_lapsed = on_lapsed
         self._held = False
         self._had_one = False
+        self._failing = False
         self._wake = asyncio.Event()
 
     @property
@@ -68,9 +69,13 @@ class LeaseKeeper:
                 state = await self._registry.renew_lease(self._describe(), timeout=self._lease_s / 3)
             except (BusError, SmcpError) as error:
                 self._held = False
-                _log.warning("the lease could not be renewed: %s", type(error).__name__)
+                if not self._failing:  # once for each outage
+                    _log.warning("the lease could not be renewed: %s; trying on", str(error) or type(error).__name__)
+                self._failing = True
                 continue
-            self._held = True
+            if self._failing:
+                _log.info("the lease is renewed again")
+            self._held, self._failing = True, False
             if not state.renewed:
                 if self._had_one:
                     _log.warning("the lease had run out; asserting the members again")

@@ -15,6 +15,7 @@ Why not the public methods alone (nats-py 2.16):
 import asyncio
 import logging
 import random
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -33,6 +34,9 @@ Receiver = Callable[[bytes, bytes, bytes, bytes], None]
 """Takes subject, reply subject, header block and body of a message. Runs inside the read loop: it must neither
 block nor raise."""
 
+_REFUSED: Final = re.compile(
+    r"authorization violation|authorization failed|authentication (?:expired|revoked)", re.IGNORECASE
+)
 _CONGESTED: Final = 4 * 1024 * 1024
 """Bytes waiting to be written from which on senders have to wait."""
 _READ: Final = 1024 * 1024
@@ -52,6 +56,7 @@ class _AbortingTransport(TcpTransport):
         return True  # else nats-py puts its own in place of one that has not been connected yet
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        self.close()  # of an attempt that nats-server refused: nats-py forgets it as it is
         await super().connect(uri, max(buffer_size, _READ), connect_timeout)
 
     async def read(self, buffer_size: int) -> bytes:
@@ -209,8 +214,10 @@ class NatsClient(Client):
             self._denials.append(err_msg)
             self._on_denial(err_msg)
             return
-        _log.error("nats-server said: %s", err_msg)
-        await self._process_op_err(nats_errors.Error(f"nats: {err_msg}"))
+        error = nats_errors.Error(f"nats: {err_msg}")
+        if not is_refusal(err_msg):  # that is said once it has answered the next attempt, too
+            _log.error("nats-server said: %s", err_msg)
+        await self._process_op_err(error)
 
     async def _send_ping(self, future: "asyncio.Future[Any] | None" = None) -> None:
         # Through the buffer, where nats-py writes straight to the transport: a ping must not overtake what was
@@ -266,6 +273,11 @@ class NatsClient(Client):
         self._pending.clear()
         self._pending_data_size = 0
         await self.close()
+
+
+def is_refusal(text: str) -> bool:
+    """Whether nats-server says with `text` that it does not take the credential (any more)."""
+    return _REFUSED.search(text) is not None
 
 
 def _refusal(subject: str) -> str:

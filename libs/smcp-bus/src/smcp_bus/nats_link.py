@@ -9,8 +9,8 @@ from typing import Any, Final
 from nats import errors as nats_errors
 
 from smcp_bus.bus import Connection, Watcher
-from smcp_bus.errors import BodyTooLarge, BusError, NotConnected, RequestTimedOut
-from smcp_bus.nats_client import NatsClient
+from smcp_bus.errors import BodyTooLarge, BusError, CredentialRefused, NotConnected, RequestTimedOut
+from smcp_bus.nats_client import NatsClient, is_refusal
 from smcp_bus.nats_config import BusConfig
 
 _log = logging.getLogger(__name__)
@@ -34,6 +34,11 @@ class Link:
         self._slow_timer: asyncio.TimerHandle | None = None
         self._slow_again = False
         self._last_error: Exception | None = None
+        self._opening = False
+        self.refusals = 0
+        """How many attempts ended with nats-server not taking the credential."""
+        self._trouble = ""
+        """What was logged last of why there is no connection; empty while there is one."""
         self._closing = False
         self.client = NatsClient(self._came_up, self._went_down, denied)
 
@@ -52,6 +57,7 @@ class Link:
         """Connect.
 
         Raises:
+            CredentialRefused: nats-server does not take the credential; said at once.
             NotConnected: not within the time that the configuration gives; says where and why.
         """
         config, client = self._config, self.client
@@ -74,14 +80,21 @@ class Link:
             options.update(user=config.credentials.name, password=config.credentials.secret)
         try:
             async with asyncio.timeout(config.connect_timeout):
-                await client.connect(**options)
+                self._opening = True
+                try:
+                    await client.connect(**options)
+                finally:
+                    self._opening = False
                 await client.reconnected()
                 await client.round_trip()
+        except CredentialRefused:
+            await client.shut(0)
+            raise
         except (TimeoutError, BusError, nats_errors.Error) as error:
             await client.shut(0)
-            why = self._last_error or error
+            why = _worded(self._last_error or error)
             raise NotConnected(
-                f"nats-server at {config.hosts} could not be reached within {config.connect_timeout:g} s: {why!r}"
+                f"nats-server at {config.hosts} could not be reached within {config.connect_timeout:g} s: {why}"
             ) from error
         except BaseException:
             await client.shut(0)
@@ -172,14 +185,15 @@ class Link:
                 _log.exception("a watcher of the connection failed")
 
     def _came_up(self) -> None:
-        if self._last_error is not None:
+        if self._trouble:
             _log.info("connected to nats-server again")
-            self._last_error = None
+        self._last_error, self._trouble = None, ""
         self._tell(Connection.UP)
 
     def _went_down(self) -> None:
         if not self._closing:
             _log.warning("the connection to nats-server broke; connecting again")
+            self._trouble = "broke"
         self._tell(Connection.DOWN)
         self._lost()
 
@@ -190,3 +204,27 @@ class Link:
             return
         self._last_error = error
         _log.debug("nats-py: %r", error)
+        refused = is_refusal(str(error))
+        self.refusals += refused
+        if self._opening:
+            if self.refusals >= len(self._config.url.split(",")):  # each of them may have said so
+                raise CredentialRefused(self.refusal())
+        elif self._trouble and refused != (self._trouble == "refused"):
+            # one line for each turn of an outage: connecting goes on several times a second
+            if refused:
+                _log.warning("%s; connecting again until it is taken", self.refusal())
+                self._trouble = "refused"
+            elif self._trouble != "unreachable":
+                _log.warning("nats-server at %s cannot be reached now: %s", self._config.hosts, _worded(error))
+                self._trouble = "unreachable"
+
+    def refusal(self) -> str:
+        """That nats-server does not take this process's credential, in a sentence."""
+        credentials = self._config.credentials
+        if credentials is None:
+            return f"nats-server at {self._config.hosts} asks for a credential, and there is none (SMCP_NATS_CREDS)"
+        return f"nats-server at {self._config.hosts} refuses {credentials}"
+
+
+def _worded(error: BaseException) -> str:
+    return str(error).removeprefix("nats: ") or type(error).__name__

@@ -50,7 +50,9 @@ def serve(
     """Run until stopped. Further settings are environment variables, see --check-config."""
     settings = load_settings(ComputerSettings, config=config, office=office, name=name)
     configuration = _configuration(settings.config)
-    credentials = configured_credentials(settings.nats_creds, SettingsError)
+    credentials = configured_credentials(
+        settings.nats_creds, SettingsError, kind="computer", office=settings.office, name=settings.name
+    )
     serve_command(
         "smcp-computer",
         settings,

@@ -200,11 +200,14 @@ class _Lease:
         self.acquired = False
 
     async def run(self) -> None:
+        said = False
         while not self.acquired:
             try:
                 await self._keeper.acquire()
             except (BusError, SmcpError) as error:
-                _log.warning("no registry gives a lease yet", error=type(error).__name__)
+                if not said:
+                    _log.warning("no registry gives a lease yet; asking on", error=type(error).__name__)
+                said = True
                 await asyncio.sleep(LEASE_PAUSE_S)
             else:
                 self.acquired = True

@@ -32,7 +32,7 @@ def serve(
     settings = load_settings(GatewaySettings)
     config = BusConfig(
         url=settings.nats_url,
-        credentials=configured_credentials(settings.nats_creds, SettingsError),
+        credentials=configured_credentials(settings.nats_creds, SettingsError, kind="gateway"),
         max_payload=settings.max_payload,
         name="smcp-gateway",
     )

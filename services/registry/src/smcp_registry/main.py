@@ -30,7 +30,7 @@ def serve(
 ) -> None:
     """Serve rooms until stopped. All settings are environment variables, see --check-config."""
     settings = load_settings(RegistrySettings)
-    credentials = configured_credentials(settings.nats_creds, SettingsError)
+    credentials = configured_credentials(settings.nats_creds, SettingsError, kind="registry")
     serve_command(
         "smcp-registry",
         settings,

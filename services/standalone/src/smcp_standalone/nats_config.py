@@ -10,6 +10,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping
+from typing import Any
 
 import bcrypt
 
@@ -70,10 +71,26 @@ def render(model: NatsModel, credential_secrets: Mapping[str, str], cluster_secr
     return "\n".join(lines)
 
 
-def credential_file(name: str, secret: str) -> str:
+def purposes(model: NatsModel) -> dict[str, dict[str, Any]]:
+    """What each credential is for, by its name: its service, and a Computer host's office and names.
+
+    It stands in the credential's file so that a process that was given another's says so before it connects; what
+    the holder may do is up to the permissions alone.
+    """
+    return {
+        **{name: {"kind": "registry"} for name in model.registry_credentials},
+        **{name: {"kind": "gateway"} for name in model.gateway_credentials},
+        **{
+            host.credential: {"kind": "computer", "office": host.office, "names": host.computers}
+            for host in model.computers
+        },
+    }
+
+
+def credential_file(name: str, secret: str, purpose: Mapping[str, Any]) -> str:
     """The JSON that a process reads from `SMCP_NATS_CREDS`."""
     prefix = nats_permissions.inbox_prefix(name)
-    content = {"name": name, "secret": secret, "inbox_prefix": prefix}
+    content = {"name": name, "secret": secret, "inbox_prefix": prefix, **purpose}
     return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
 

@@ -57,8 +57,8 @@ def write(model: NatsModel, out: Path) -> Written:
         creds.mkdir(mode=_PRIVATE_DIR, exist_ok=True)
         files = {name: credential_path(out, name) for name in nats_config.grants(model)}
         known = {name: _kept_secret(name, path) or nats_config.new_secret() for name, path in files.items()}
-        for name, path in files.items():
-            _write_private(path, nats_config.credential_file(name, known[name]))
+        for name, purpose in nats_config.purposes(model).items():
+            _write_private(files[name], nats_config.credential_file(name, known[name], purpose))
         conf = out / "nats-server.conf"
         store = str((out / model.jetstream.store_dir).absolute())
         placed = model.model_copy(update={"jetstream": model.jetstream.model_copy(update={"store_dir": store})})

@@ -1,0 +1,96 @@
+"""What the services say to a credential that is not theirs, or that nats-server does not take."""
+
+import json
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from smcp_standalone.nats_model import parse_model
+from smcp_standalone.nats_server import NatsServer, open_nats_server
+from smcp_testing.service_process import ServiceProcess, service_process
+
+BIN = Path(sys.executable).parent
+MODEL = parse_model(
+    "{offices: [lab, attic], listen: '127.0.0.1:-1',"
+    " computers: [{credential: rack, office: lab, names: [pc]}, {credential: other, office: attic}]}"
+)
+COMMANDS = {
+    "registry-1": ["smcp-registry"],
+    "gateway-1": ["smcp-gateway"],
+    "rack": ["smcp-computer", "run", "--office", "lab", "--name", "pc", "--config"],
+}
+
+
+@asynccontextmanager
+async def started(tmp_path: Path, command: str, credential: Path, url: str) -> AsyncIterator[ServiceProcess]:
+    config = tmp_path / "computer.json"
+    config.write_text('{"servers": {}}')
+    program, *arguments = COMMANDS[command]
+    given = [*arguments, str(config)] if arguments else []
+    env = {"SMCP_NATS_CREDS": str(credential), "SMCP_NATS_URL": url}
+    if command == "gateway-1":
+        env["SMCP_GATEWAY_PORT"] = "0"
+    async with service_process(BIN / program, *given, env=env) as process:
+        yield process
+
+
+def said(process: ServiceProcess) -> str:
+    return "\n".join(f"{line['event']} {line.get('error', '')}" for line in process.log)
+
+
+def changed(nats: NatsServer, tmp_path: Path, credential: str, **fields: object) -> Path:
+    """A copy of a credential's file with other fields; None leaves a field out."""
+    content = {**json.loads(nats.credentials[credential].read_text()), **fields}
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("command", "credential", "words"),
+    [
+        ("registry-1", "gateway-1", "is the credential of a gateway, and this is a registry"),
+        ("gateway-1", "rack", "is the credential of a computer, and this is a gateway"),
+        ("rack", "registry-1", "is the credential of a registry, and this is a computer"),
+        ("rack", "other", "is for the office 'attic', and this computer is to join 'lab'"),
+    ],
+)
+async def test_the_credential_of_something_else_is_wrong_configuration(
+    tmp_path: Path, command: str, credential: str, words: str
+) -> None:
+    async with open_nats_server(MODEL, tmp_path / "nats") as nats:
+        path = nats.credentials[credential]
+        async with started(tmp_path, command, path, nats.url) as process:
+            assert await process.exit_code() == 2
+            assert f"SMCP_NATS_CREDS: {path}: {words}" in said(process)
+
+
+async def test_the_credential_of_another_computer_is_wrong_configuration(tmp_path: Path) -> None:
+    async with open_nats_server(MODEL, tmp_path / "nats") as nats:
+        path = changed(nats, tmp_path, "rack", names=["rack 1", "rack 2"])
+        async with started(tmp_path, "rack", path, nats.url) as process:
+            assert await process.exit_code() == 2
+            assert "is for the computer 'rack 1', 'rack 2', and this one is called 'pc'" in said(process)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+async def test_a_wrong_secret_is_said_at_once_and_once(tmp_path: Path, command: str) -> None:
+    async with open_nats_server(MODEL, tmp_path / "nats") as nats:
+        path = changed(nats, tmp_path, command, secret="no such secret")
+        async with started(tmp_path, command, path, nats.url) as process:
+            assert await process.exit_code(timeout=30) == 1
+            assert "could not be reached" not in said(process)  # that is what is said after the time for connecting
+            words = f"refuses the credential '{command}' of {path}"
+            assert len(re.findall(re.escape(words), said(process))) == 1
+            assert not [line for line in process.log if line.get("level") in {None, "warning", "error"}]
+
+
+async def test_a_credential_file_of_before_is_taken(tmp_path: Path) -> None:
+    async with open_nats_server(MODEL, tmp_path / "nats") as nats:
+        path = changed(nats, tmp_path, "registry-1", kind=None)
+        async with started(tmp_path, "registry-1", path, nats.url) as process:
+            await process.logged("ready")
