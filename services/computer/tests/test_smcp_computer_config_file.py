@@ -1,6 +1,7 @@
 """The configuration file: three shapes are read, and what is wrong is named."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +60,22 @@ def test_defaults_are_those_of_the_settled_answers() -> None:
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        ({"servers": {"git": {**STDIO, "type": "pipe"}}}, ["'git'", "unknown or missing type", "stdio"]),
-        ({"servers": {"git": {"server_parameters": {"command": "x"}}}}, ["'git'", "type"]),
-        ({"servers": {"git": {"type": "stdio"}}}, ["'git'", "server_parameters", "missing"]),
-        ({"servers": {"git": {"type": "stdio", "server_parameters": {}}}}, ["'git'", "command", "missing"]),
-        ({"servers": {"git": {**STDIO, "disabled": "no"}}}, ["'git'", "disabled"]),
-        ({"servers": {"git": {**STDIO, "name": "other"}}}, ["'git'", "name", "'other'"]),
-        ({"servers": {"git": {**STDIO, "default_tool_meta": {"alias": "x"}}}}, ["'git'", "default_tool_meta.alias"]),
-        ({"servers": {"git": {**STDIO, "tool_meta": {"a": {"tags": "x"}}}}}, ["'git'", "tool_meta.a.tags"]),
-        ({"servers": {"web": {"type": "streamable", "server_parameters": {"url": "u", "timeout": "30"}}}}, ["'web'"]),
-        ({"servers": {"git": []}}, ["'git'", "object"]),
+        ({"servers": {"git": {**STDIO, "type": "pipe"}}}, ["servers.git.type", "unknown or missing type", "stdio"]),
+        ({"servers": {"git": {"server_parameters": {"command": "x"}}}}, ["servers.git.type"]),
+        ({"servers": {"git": {"type": "stdio"}}}, ["servers.git.server_parameters: is missing"]),
+        (
+            {"servers": {"git": {"type": "stdio", "server_parameters": {}}}},
+            ["servers.git.server_parameters.command: is missing"],
+        ),
+        ({"servers": {"git": {**STDIO, "disabled": "no"}}}, ["servers.git.disabled"]),
+        ({"servers": {"git": {**STDIO, "name": "other"}}}, ["servers.git.name", "'other'"]),
+        ({"servers": {"git": {**STDIO, "default_tool_meta": {"alias": "x"}}}}, ["servers.git.default_tool_meta.alias"]),
+        ({"servers": {"git": {**STDIO, "tool_meta": {"a": {"tags": "x"}}}}}, ["servers.git.tool_meta.a.tags"]),
+        (
+            {"servers": {"web": {"type": "streamable", "server_parameters": {"url": "u", "timeout": "30"}}}},
+            ["servers.web.server_parameters.timeout"],
+        ),
+        ({"servers": {"git": []}}, ["servers.git: is no object"]),
         ({"servers": []}, ["servers"]),
         ({"servers": {}, "inputs": {}}, ["inputs"]),
         ({"servers": {}, "inputs": [{"id": "k", "type": "secret", "description": ""}]}, ["'k'", "type"]),
@@ -107,3 +114,80 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_server_that_stands_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="'git' stands twice"):
         parse_config('{"servers": {"git": {}, "git": {}}}')
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"servers": {"git": {**STDIO, "forbiden_tools": []}}}, "servers.git.forbiden_tools: .*'forbidden_tools'?"),
+        ({"servers": {"a b": {**STDIO, "forbiddenTools": []}}}, "servers.\"a b\".forbiddenTools: .*'forbidden_tools'?"),
+        ({"servers": {"git": {**STDIO, "command": "x"}}}, "servers.git.command: .* belongs into 'server_parameters'"),
+        ({"git": {**STDIO, "tool_meta": {"x": {"auto_aply": True}}}}, "git.tool_meta.x.auto_aply: .*'auto_apply'?"),
+        ({"git": {**STDIO, "default_tool_meta": {"tag": []}}}, "git.default_tool_meta.tag: .*'tags'?"),
+        ({"git": {**STDIO, "xyzzy": 1}}, "git.xyzzy: is not a known field and is ignored$"),
+        (
+            {"git": {"type": "stdio", "server_parameters": {"command": "x", "arg": []}}},
+            "git.server_parameters.arg: .*'args'?",
+        ),
+        ({"mcpServers": {"git": {"command": "x", "ags": []}}}, "mcpServers.git.ags: .*'args'?"),
+        ({"servers": {"git": STDIO}, "input": []}, "input: is not read; did you mean 'inputs'?"),
+        ({"servers": {"git": STDIO}, "mcpServers": {}}, "mcpServers: is not read"),
+        (
+            {"git": STDIO, "inputs": [{"id": "k", "type": "promptString", "description": "", "defualt": ""}]},
+            r"inputs\[0\].defualt: .*'default'\? \(input 'k'\)",
+        ),
+        (
+            {
+                "git": {"command": "x", "args": ["a", "-${input:toke}"]},
+                "inputs": [{"id": "token", "type": "promptString", "description": ""}],
+            },
+            r"git.args.1: \${input:toke}: no input has this id; did you mean 'token'?",
+        ),
+        ({}, "names no MCP servers"),
+        ({"servers": {}}, "names no MCP servers"),
+    ],
+)
+def test_what_nothing_reads_is_a_doubt_that_names_its_place_and_what_was_meant(document: object, said: str) -> None:
+    doubts = parse(document).doubts
+    assert len(doubts) == 1
+    assert re.search(said, doubts[0])
+
+
+def test_a_good_file_leaves_no_doubt() -> None:
+    inputs = [{"id": "k", "type": "command", "description": "", "command": "x", "args": {}}]
+    web = {"type": "streamable", "server_parameters": {"url": "u", "headers": {"H": "${input:k}"}}, "vrl": "."}
+    off = {"command": "x", "args": ["${input:unknown}"], "disabled": True}
+    assert parse({"$schema": "s", "servers": {"git": STDIO, "web": web}, "inputs": inputs}).doubts == ()
+    assert parse({"$schema": "s", "mcpServers": {"git": STDIO, "off": off}}).doubts == ()
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse(
+            {
+                "servers": {
+                    "one": {"type": "stdio", "server_parameters": {"comand": "x"}, "disabled": 1},
+                    "two": {**STDIO, "name": "other", "vlr": "."},
+                    "three": {"type": "pipe"},
+                },
+                "inputs": [{"id": "k"}, 7],
+            }
+        )
+    assert len(raised.value.problems) == 8
+    for said in (
+        "servers.one.disabled: ",
+        "servers.one.server_parameters.command: is missing",
+        "servers.one.server_parameters.comand: is not a known field and is ignored; did you mean 'command'?",
+        "servers.two.name: ",
+        "servers.two.vlr: is not a known field and is ignored; did you mean 'vrl'?",
+        "servers.three.type: unknown or missing type",
+        "inputs[0].type: unknown or missing type",
+        "inputs[1]",
+    ):
+        assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("key", ["server", "Servers", "input"])
+def test_a_key_that_stands_for_all_servers_is_guessed(key: str) -> None:
+    with pytest.raises(ConfigError, match=r"did you mean '(servers|inputs)'"):
+        parse({key: {"git": STDIO} if key != "input" else []})

@@ -67,7 +67,7 @@ async def test_a_good_configuration_is_shown_and_nothing_is_started(tmp_path: Pa
     ("content", "words"),
     [
         ("{oops", ["not JSON", "line 1, column 2"]),
-        ('{"servers": {"git": {"type": "pipe"}}}', ["'git'", "type"]),
+        ('{"servers": {"git": {"type": "pipe"}}}', ["servers.git.type"]),
     ],
 )
 async def test_a_bad_file_is_wrong_usage(tmp_path: Path, content: str, words: list[str]) -> None:
@@ -89,12 +89,70 @@ async def test_a_missing_or_illegal_name_is_wrong_usage(tmp_path: Path) -> None:
 
 
 async def test_validate_warns_of_literal_secrets(tmp_path: Path) -> None:
-    server = {"type": "stdio", "server_parameters": {"command": "x", "args": ["--token=abcdef"]}}
+    server = {"type": "stdio", "server_parameters": {"command": sys.executable, "args": ["--token=abcdef"]}}
     code, out, err = await run("validate", "--config", write(tmp_path / "c.json", git=server))
     assert code == 0
     assert "1 servers" in out
-    assert "'git': server_parameters.args.0" in err
+    assert "servers.git.server_parameters.args.0" in err
     assert "abcdef" not in err + out
+
+
+DOUBTFUL = {
+    "servers": {
+        "git": {**configs.stdio(), "forbiden_tools": ["push"]},
+        "web": {"type": "sse", "server_parameters": {"url": "http://x/${input:hots}"}},
+        "gone": {"type": "stdio", "server_parameters": {"command": "no-such-program"}},
+        "lost": {"type": "stdio", "server_parameters": {"command": "cat", "cwd": "/no/such/place"}},
+        "off": {"type": "stdio", "server_parameters": {"command": "no-such-program"}, "disabled": True},
+    },
+    "inputs": [
+        {"id": "host", "type": "promptString", "description": ""},
+        {"id": "asked", "type": "command", "description": "", "command": "no-such-asker"},
+    ],
+}
+DOUBTS = (
+    "servers.git.forbiden_tools: is not a known field and is ignored; did you mean 'forbidden_tools'?",
+    "servers.web.server_parameters.url: ${input:hots}: no input has this id; did you mean 'host'?",
+    "servers.gone.server_parameters.command: 'no-such-program' is no program on PATH",
+    "servers.lost.server_parameters.cwd: '/no/such/place' is no directory",
+    "inputs[1].command: 'no-such-asker' is no program on PATH",
+)
+
+
+async def test_validate_refuses_all_that_cannot_work_and_warns_of_it_where_it_is_to_be_lenient(tmp_path: Path) -> None:
+    file = tmp_path / "c.json"
+    file.write_text(json.dumps(DOUBTFUL))
+    code, _, err = await run("validate", "--config", str(file))
+    assert code == 2
+    assert sorted(err.removeprefix("error: ").splitlines()) == sorted(f"{file}: {doubt}" for doubt in DOUBTS)
+    code, out, err = await run("validate", "--config", str(file), "--lenient")
+    assert code == 0
+    assert sorted(err.splitlines()) == sorted(f"warning: {file}: {doubt}" for doubt in DOUBTS)
+    assert "5 servers" in out
+
+
+async def test_run_warns_of_what_it_runs_without(tmp_path: Path) -> None:
+    file = tmp_path / "c.json"
+    file.write_text(json.dumps(DOUBTFUL))
+    code, _, err = await run("run", "--config", str(file), "--office", "o", "--name", "n", "--check-config")
+    assert code == 0
+    assert all(f"warning: {file}: {doubt}" in err for doubt in DOUBTS)
+
+
+async def test_a_file_without_servers_is_refused_by_validate(tmp_path: Path) -> None:
+    file = tmp_path / "c.json"
+    file.write_text("{}")
+    code, _, err = await run("validate", "--config", str(file))
+    assert (code, err) == (2, f"error: {file}: names no MCP servers\n")
+
+
+async def test_validate_says_errors_and_doubts_together(tmp_path: Path) -> None:
+    broken = {"type": "stdio", "server_parameters": {}}
+    gone = {"type": "stdio", "server_parameters": {"command": "no-such-program"}}
+    code, _, err = await run("validate", "--config", write(tmp_path / "c.json", broken=broken, gone=gone))
+    assert code == 2
+    assert "servers.broken.server_parameters.command: is missing" in err
+    assert "servers.gone.server_parameters.command: 'no-such-program' is no program on PATH" in err
 
 
 async def test_without_nats_it_fails_with_a_sentence(tmp_path: Path) -> None:

@@ -97,6 +97,8 @@ async def open_computer(
     """
     config = load_config(settings.config) if config is None else config
     readiness = Readiness() if readiness is None else readiness
+    for doubt in config.doubts:
+        _log.warning("configuration: %s", doubt)
     warn_of_what_is_not_applied(config)
     registry = RegistryClient(bus, credential=bus.credential, process=bus.process)
     gate = OwnerGate(bus, lease_s=settings.lease_s)

@@ -1,5 +1,6 @@
 """The command `smcp-computer`."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,8 @@ from smcp_bus.nats_bus import BusConfig, open_bus
 from smcp_bus.tracing import OWN_DECISION_KEY
 from smcp_computer.app import Computer, open_computer
 from smcp_computer.config.errors import ConfigError
-from smcp_computer.config.file import ComputerConfig, load_config
+from smcp_computer.config.file import ComputerConfig, load_config, read_config
+from smcp_computer.config.host import missing_on_host
 from smcp_computer.config.redact import literal_secrets
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.terminal import terminal
@@ -50,6 +52,9 @@ def serve(
     """Run until stopped. Further settings are environment variables, see --check-config."""
     settings = load_settings(ComputerSettings, config=config, office=office, name=name)
     configuration = _configuration(settings.config)
+    if check_config:
+        for doubt in [*configuration.doubts, *missing_on_host(configuration, os.environ)]:
+            typer.echo(f"warning: {settings.config}: {doubt}", err=True)
     credentials = configured_credentials(
         settings.nats_creds, SettingsError, kind="computer", office=settings.office, name=settings.name
     )
@@ -64,15 +69,33 @@ def serve(
 
 
 @app.command()
-def validate(config: Annotated[Path, typer.Option("--config", help="The JSON file to check")]) -> None:
-    """Check a configuration file: say what is wrong, and warn of secrets that Agents could read."""
-    configuration = _configuration(config)
+def validate(
+    config: Annotated[Path, typer.Option("--config", help="The JSON file to check")],
+    lenient: Annotated[
+        bool, typer.Option("--lenient", help="Only warn of what `run` would run with: unknown fields, missing programs")
+    ] = False,
+) -> None:
+    """Check a configuration file: say all that is wrong, and warn of secrets that Agents could read."""
+    try:
+        reading = read_config(config)
+    except ConfigError as error:
+        raise SettingsError(f"{config}: {error}") from None
+    configuration = reading.config
     for secret in literal_secrets(configuration):
         typer.echo(
-            f"warning: server {secret.server!r}: {secret.field}: looks like a literal secret, and every Agent of the "
-            "office can read it; use ${input:ID}, ${env:X}, or env and headers",
+            f"warning: {config}: {configuration.places[secret.server].field(secret.field)}: looks like a literal "
+            "secret, and every Agent of the office can read it; use ${input:ID}, ${env:X}, or env and headers",
             err=True,
         )
+    doubts = [*configuration.doubts, *missing_on_host(configuration, os.environ)]
+    problems = list(reading.problems)
+    if lenient:
+        for doubt in doubts:
+            typer.echo(f"warning: {config}: {doubt}", err=True)
+    else:
+        problems += doubts
+    if problems:
+        raise SettingsError(*(f"{config}: {problem}" for problem in problems))
     typer.echo(f"{config}: {len(configuration.servers)} servers, {len(configuration.inputs)} inputs, valid")
 
 
@@ -110,7 +133,7 @@ def _configuration(path: Path) -> ComputerConfig:
     try:
         return load_config(path)
     except ConfigError as error:
-        raise SettingsError(str(error)) from None
+        raise SettingsError(*error.problems) from None
 
 
 def main() -> None:

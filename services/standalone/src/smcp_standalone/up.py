@@ -123,7 +123,7 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
     try:
         configuration = load_config(config)
     except ConfigError as error:
-        raise SettingsError(f"--config: {error}") from None
+        raise SettingsError(*(f"--config: {problem}" for problem in error.problems)) from None
     return UpSettings(
         registry=load_settings(RegistrySettings),
         gateway=load_settings(GatewaySettings, gateway_port=options.port),

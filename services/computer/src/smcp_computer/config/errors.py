@@ -2,7 +2,15 @@
 
 
 class ConfigError(Exception):
-    """The file cannot be used as it is. The message names the server and the field."""
+    """The file cannot be used as it is.
+
+    Attributes:
+        problems: all that is wrong, each with its place in the file; the message has a line for each.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
 
 
 class MissingValue(ConfigError):

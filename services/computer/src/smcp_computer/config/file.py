@@ -13,13 +13,16 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from smcp_computer.config import doubts
 from smcp_computer.config.errors import ConfigError
+from smcp_computer.config.places import Place, meant
 from smcp_proto.schemas.config import SERVER_CONFIG, SERVER_INPUT, MCPServerConfig, MCPServerInput
-from smcp_proto.validation import malformed
+from smcp_proto.validation import field_of, reason_of
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 _FLAT_STDIO: Final = ("command", "args", "env", "cwd", "encoding", "encoding_error_handler")
 _FLAT_HTTP: Final = ("url", "headers", "timeout", "sse_read_timeout", "terminate_on_close")
+_KEYS: Final = ("servers", "mcpServers", "inputs")
 _FLAT_TYPES: Final = {"http": "streamable", "streamable-http": "streamable", "streamableHttp": "streamable"}
 
 
@@ -31,29 +34,65 @@ class ComputerConfig:
     """By name, in the file's order."""
     inputs: Mapping[str, MCPServerInput] = field(default_factory=dict)
     """By id, in the file's order."""
+    doubts: tuple[str, ...] = ()
+    """What nothing reads or what cannot work, each with its place in the file; see `config.doubts`."""
+    places: Mapping[str, Place] = field(default_factory=dict)
+    """Where each server stands in the file."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A file as far as it could be read.
+
+    Attributes:
+        config: what is valid of it.
+        problems: what is not, each with its place in the file.
+    """
+
+    config: ComputerConfig
+    problems: tuple[str, ...]
 
 
 def load_config(path: Path) -> ComputerConfig:
     """Read the file.
 
     Raises:
-        ConfigError: it cannot be read, is not JSON, or says something that is not known; the message names the file,
-            and the server and the field where there is one.
+        ConfigError: it cannot be read, is not JSON, or holds what is not valid; the message names the file, and all
+            that is wrong with its place there.
+    """
+    try:
+        return _valid(read_config(path))
+    except ConfigError as error:
+        raise ConfigError(*(f"{path}: {problem}" for problem in error.problems)) from None
+
+
+def read_config(path: Path) -> Reading:
+    """Read the file, all problems at once.
+
+    Raises:
+        ConfigError: it cannot be read, or is no JSON object; the message does not name the file.
     """
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or type(error).__name__}") from None
+        raise ConfigError(f"cannot be read: {error.strerror or type(error).__name__}") from None
     if len(raw) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES} bytes")
-    try:
-        return parse_config(raw)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"larger than {MAX_FILE_BYTES} bytes")
+    return _read(raw)
 
 
 def parse_config(raw: bytes | str) -> ComputerConfig:
     """Validate the text of a configuration file; raises ConfigError as `load_config`."""
+    return _valid(_read(raw))
+
+
+def _valid(reading: Reading) -> ComputerConfig:
+    if reading.problems:
+        raise ConfigError(*reading.problems, *reading.config.doubts)  # a field that is missing may be one of these
+    return reading.config
+
+
+def _read(raw: bytes | str) -> Reading:
     try:
         document = json.loads(raw, object_pairs_hook=_without_duplicates)
     except json.JSONDecodeError as error:
@@ -62,25 +101,38 @@ def parse_config(raw: bytes | str) -> ComputerConfig:
         raise ConfigError("not JSON: not UTF-8 text, or nested too deeply") from None
     if not isinstance(document, dict):
         raise ConfigError("the file holds no JSON object")
-    servers, inputs = _shape(document)
-    return ComputerConfig(
-        servers={name: _server(name, body) for name, body in servers.items()},
-        inputs=_inputs(inputs),
-    )
+    above, bodies = _servers_of(document)
+    problems: list[str] = []
+    found: list[str] = list(doubts.of_top_level(document, (above, "inputs"))) if above else []
+    inputs = _inputs(document.get("inputs"), problems, found)
+    servers: dict[str, MCPServerConfig] = {}
+    places: dict[str, Place] = {}
+    for name, written in bodies.items():
+        body = written if above == "servers" else _unflattened(written)
+        place = places[name] = Place(above, name, flat=body is not written)
+        if not isinstance(body, dict):
+            problems.append(f"{place.field()}: is no object{'' if above else meant(name, _KEYS)}")
+            continue
+        found += doubts.of_server(place, body)
+        found += doubts.undeclared(place, body, _ids(document.get("inputs")))
+        try:
+            servers[name] = _server(place, body)
+        except ConfigError as error:
+            hint = "" if above else meant(name, _KEYS)
+            problems += (f"{problem}{hint}" for problem in error.problems)
+    if not bodies:
+        found.append("names no MCP servers")
+    return Reading(ComputerConfig(servers, inputs, tuple(found), places), tuple(problems))
 
 
-def _shape(document: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    flat_allowed = "servers" not in document
-    key = next((key for key in ("servers", "mcpServers") if isinstance(document.get(key), dict)), None)
-    if key is None and "servers" in document:
-        raise ConfigError('"servers" is not an object of servers by name')
-    inputs = document.get("inputs")
-    if inputs is not None and not isinstance(inputs, list):
-        raise ConfigError('"inputs" is not a list')
-    servers = document[key] if key else {name: body for name, body in document.items() if name != "inputs"}
-    if flat_allowed:
-        servers = {name: _unflattened(body) for name, body in servers.items()}
-    return servers, inputs or []
+def _servers_of(document: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The key that holds the servers (empty: they stand at the top level), and the servers."""
+    for key in ("servers", "mcpServers"):
+        if isinstance(document.get(key), dict):
+            return key, document[key]
+        if key in document:
+            raise ConfigError(f"{key}: is no object of servers by name")
+    return "", {name: body for name, body in document.items() if name not in ("inputs", "$schema")}
 
 
 def _unflattened(body: Any) -> Any:
@@ -96,33 +148,55 @@ def _unflattened(body: Any) -> Any:
     }
 
 
-def _server(name: str, body: Any) -> MCPServerConfig:
-    if not isinstance(body, dict):
-        raise ConfigError(f"server {name!r}: not an object")
-    if body.get("name", name) != name:
-        raise ConfigError(f"server {name!r}: name: is {body['name']!r} inside; the key and the name must agree")
+def _server(place: Place, body: dict[str, Any]) -> MCPServerConfig:
+    """Raises ConfigError: all that is wrong."""
+    problems: list[str] = []
+    if body.get("name", place.name) != place.name:
+        problems.append(f"{place.field('name')}: is {body['name']!r} inside; the key and the name must agree")
     try:
-        server: MCPServerConfig = SERVER_CONFIG.validate_python({**body, "name": name})
+        server: MCPServerConfig = SERVER_CONFIG.validate_python({**body, "name": place.name})
     except ValidationError as error:
-        raise ConfigError(f"server {name!r}: {malformed(error).message}") from None
+        problems += (f"{place.field(path)}: {why}" for path, why in _wrong(error))
+        raise ConfigError(*problems) from None
     if server.default_tool_meta is not None and server.default_tool_meta.alias is not None:
-        raise ConfigError(f"server {name!r}: default_tool_meta.alias: an alias belongs to one tool, in tool_meta")
+        problems.append(f"{place.field('default_tool_meta.alias')}: an alias belongs to one tool, in tool_meta")
+    if problems:
+        raise ConfigError(*problems)
     return server
 
 
-def _inputs(bodies: list[Any]) -> dict[str, MCPServerInput]:
+def _inputs(bodies: Any, problems: list[str], found: list[str]) -> dict[str, MCPServerInput]:
     inputs: dict[str, MCPServerInput] = {}
-    for index, body in enumerate(bodies):
+    if bodies is not None and not isinstance(bodies, list):
+        problems.append("inputs: is no list")
+        return inputs
+    for index, body in enumerate(bodies or []):
+        place = f"inputs[{index}]"
         said = body.get("id") if isinstance(body, dict) else None
-        label = f"input {said!r}" if isinstance(said, str) else f"inputs[{index}]"
+        label = f" (input {said!r})" if isinstance(said, str) else ""
+        if isinstance(body, dict):
+            found += (f"{doubt}{label}" for doubt in doubts.of_input(place, body))
         try:
             definition: MCPServerInput = SERVER_INPUT.validate_python(body)
         except ValidationError as error:
-            raise ConfigError(f"{label}: {malformed(error).message}") from None
+            problems += (f"{place}{'.' if path else ''}{path}: {why}{label}" for path, why in _wrong(error))
+            continue
         if definition.id in inputs:
-            raise ConfigError(f"{label}: id: is used twice")
+            problems.append(f"{place}.id: is used twice{label}")
         inputs[definition.id] = definition
     return inputs
+
+
+def _ids(bodies: Any) -> list[str]:
+    """The ids of all inputs, also of those that are not valid."""
+    ids = [body.get("id") for body in bodies if isinstance(body, dict)] if isinstance(bodies, list) else []
+    return [said for said in ids if isinstance(said, str)]
+
+
+def _wrong(error: ValidationError) -> list[tuple[str, str]]:
+    """The path of each field that is wrong, and why."""
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    return [(field_of(one), reason_of(one)) for one in errors]
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
