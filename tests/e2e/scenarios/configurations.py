@@ -24,14 +24,14 @@ def _servers(**servers: Any) -> str:
 BAD_FILES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "not JSON": ('{"servers": {"a": ', ("not JSON", "line 1")),
     "no object": ("[]", ("no JSON object",)),
-    "an unknown type": (_servers(crm={"type": "carrier-pigeon", "server_parameters": {}}), ("'crm'", "type")),
-    "no type": (_servers(crm={"server_parameters": {"command": "true"}}), ("'crm'", "type")),
-    "no command": (_servers(crm={"type": "stdio", "server_parameters": {}}), ("'crm'", "command")),
-    "no URL": (_servers(crm={"type": "sse", "server_parameters": {}}), ("'crm'", "url")),
-    "another name inside": (_servers(crm={**GOOD, "name": "erp"}), ("'crm'", "name", "'erp'")),
+    "an unknown type": (_servers(crm={"type": "carrier-pigeon", "server_parameters": {}}), ("servers.crm", "type")),
+    "no type": (_servers(crm={"server_parameters": {"command": "true"}}), ("servers.crm", "type")),
+    "no command": (_servers(crm={"type": "stdio", "server_parameters": {}}), ("servers.crm", "command")),
+    "no URL": (_servers(crm={"type": "sse", "server_parameters": {}}), ("servers.crm", "url")),
+    "another name inside": (_servers(crm={**GOOD, "name": "erp"}), ("servers.crm", "name", "'erp'")),
     "a duration that is none": (
         _servers(crm={"type": "streamable", "server_parameters": {"url": "http://127.0.0.1:1/", "timeout": "soon"}}),
-        ("'crm'", "timeout"),
+        ("servers.crm", "timeout"),
     ),
 }
 """Content, and what the message has to name beside the file."""
