@@ -1,11 +1,10 @@
 """The services on a real nats-server, so that each can be ended and begun again: the gateway as a process."""
 
-import asyncio
 import json
 import re
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from smcp_computer.confirmation import Confirm
 from smcp_computer.settings import ComputerSettings
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
+from smcp_testing.line import Line, open_line
 from smcp_testing.mcp_servers.configs import stdio
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
@@ -23,37 +23,6 @@ LEASE_S = 2.0
 START_S = 30.0
 OFFICE = "厨房"
 COMPUTER = "red.1"
-
-
-class Line:
-    """What stands between a client and a gateway."""
-
-    def __init__(self, port: int) -> None:
-        self.url = ""
-        self._port = port
-        self._ends: set[asyncio.StreamWriter] = set()
-
-    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._port)
-        ends = {writer, up_writer}
-        self._ends |= ends
-        try:
-            await asyncio.gather(_pump(reader, up_writer), _pump(up_reader, writer))
-        finally:
-            self._ends -= ends
-
-    def cut(self) -> None:
-        """Break every connection that stands; new ones are carried."""
-        for end in self._ends:
-            end.transport.abort()
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.transport.abort()
 
 
 @dataclass(slots=True)
@@ -97,18 +66,9 @@ class System:
         if stack is not None:
             await stack.aclose()
 
-    @asynccontextmanager
-    async def line(self) -> AsyncIterator["Line"]:
+    def line(self) -> AbstractAsyncContextManager[Line]:
         """A line to the gateway that can be cut."""
-        line = Line(self._port)
-        server = await asyncio.start_server(line.carry, "127.0.0.1", 0)
-        line.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        try:
-            yield line
-        finally:
-            server.close()
-            line.cut()
-            await server.wait_closed()
+        return open_line(self._port)
 
     async def start_computer(self) -> None:
         config = self.directory / "computer.json"

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_bus.registry_contract import Claim
+from smcp_proto.ids import Role
 from smcp_registry.admission import Action, Decision, Owner, claimed, decide
 from smcp_registry.records import Announce, MemberRecord, State, tombstone
 
@@ -105,6 +106,24 @@ def test_the_table_says_who_gets_the_place(
     assert bool(decision.why) == (decision.action is Action.REFUSE)
 
 
+@pytest.mark.parametrize(
+    ("present", "role", "name", "expected"),
+    [
+        (record(identity="alice"), "agent", "pc", CLAIM_OVER),
+        (record(identity="alice", announced=False), "agent", "pc", CLAIM_ENTER),
+        (record(identity="alice"), "agent", "other", REFUSE),
+        (record(identity="bob"), "agent", "pc", REFUSE),
+        (record(identity="alice"), "computer", "pc", REFUSE),
+        (record(identity="alice", moving_until=NOW + 1), "agent", "pc", CLAIM_SILENT),
+    ],
+)
+def test_from_an_owner_that_stands_still_an_agent_alone_comes_back_by_its_identity(
+    present: MemberRecord, role: Role, name: str, expected: tuple[Action, Announce]
+) -> None:
+    decision = decide(present, claim(), Owner.SILENT, role=role, name=name, now=NOW)
+    assert (decision.action, decision.announce) == expected
+
+
 def test_a_members_own_name_cannot_change() -> None:
     assert decided(record("mine", process="p1", name="old"), claim(), Owner.NOT_ASKED).action is Action.REFUSE
 
@@ -170,7 +189,7 @@ def test_for_an_observer_enter_and_leave_alternate_whatever_happens(
 
 
 @given(CLAIMS, CLAIMS, st.booleans(), st.sampled_from([None, NOW - 1, NOW, NOW + 1]), OWNERS)
-def test_only_the_owner_itself_or_a_gone_owner_or_a_move_gives_a_place_away(
+def test_only_the_owner_itself_or_a_gone_or_silent_owner_or_a_move_gives_a_place_away(
     before: Claim, wanted: Claim, announced: bool, moving_until: float | None, owner: Owner
 ) -> None:
     present = claimed(
@@ -188,6 +207,7 @@ def test_only_the_owner_itself_or_a_gone_owner_or_a_move_gives_a_place_away(
     else:
         assert decision.action is {
             Owner.NOT_ASKED: Action.ASK_OWNER, Owner.ALIVE: Action.REFUSE, Owner.GONE: Action.CLAIM,
+            Owner.SILENT: Action.CLAIM if before.identity == wanted.identity else Action.REFUSE,
         }[owner]  # fmt: skip
 
 

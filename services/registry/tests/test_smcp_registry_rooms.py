@@ -187,6 +187,36 @@ async def test_a_paused_owner_keeps_its_place_for_as_long_as_its_lease_lives(nat
             await heir.join("lab", "computer", "pc")
 
 
+async def test_an_agent_comes_back_from_a_paused_owner_while_its_lease_lives(nats_url: str) -> None:
+    async with (
+        registries(nats_url, lease_s=30) as [first, _],
+        member_process(nats_url) as paused,
+        member_process(nats_url) as other,
+    ):
+        await paused.renew()
+        await paused.join("lab", "agent", "anna", paused.claim(identity="anna"))
+        observer = await observe(other.bus, "lab")
+        paused.answering.clear()
+        with pytest.raises(NotAllowed):
+            await other.join("lab", "agent", "anna", other.claim(identity="another"))
+        back = other.claim(identity="anna")
+        await other.join("lab", "agent", "anna", back)
+        assert first.leases.revision("open", paused.process) is not None
+        await eventually(lambda: observer.of("anna") == ["leave_office", "enter_office"])
+        assert (await other.registry.confirm("lab", "agent", "anna", back)).mine
+        assert not (await paused.registry.confirm("lab", "agent", "anna", paused.claim(identity="anna"))).mine
+
+
+async def test_an_owner_that_stood_still_does_not_take_a_place_back_from_one_that_stands_still(nats_url: str) -> None:
+    async with registries(nats_url, lease_s=30), member_process(nats_url) as old, member_process(nats_url) as new:
+        await new.renew()
+        await new.join("lab", "agent", "anna", new.claim(identity="anna"))
+        new.answering.clear()
+        member = Member(office="lab", role="agent", name="anna", claim=old.claim(identity="anna"))
+        result = await old.registry.assert_members(Assertion(members=[member]))
+        assert [each.outcome for each in result.members] == [AssertOutcome.REFUSED]
+
+
 async def test_a_name_is_claimed_ten_milliseconds_after_its_lease_expired(nats_url: str) -> None:
     async with (
         registries(nats_url, lease_s=1) as [first, _],

@@ -7,8 +7,9 @@ from typing import Any, Final, Self
 from uuid import uuid4
 
 from smcp_agent import llm_calls
+from smcp_agent.addresses import Addresses
 from smcp_agent.background import Background, not_open
-from smcp_agent.connection import DEFAULT_TRANSPORTS, MAX_MESSAGE, ConnectionOptions, Transport, checked_url
+from smcp_agent.connection import DEFAULT_TRANSPORTS, MAX_MESSAGE, ConnectionOptions, Transport
 from smcp_agent.errors import Closed, NoAnswer
 from smcp_agent.events import Event, EventHub, EventStream, ToolsChanged
 from smcp_agent.link import Link
@@ -95,8 +96,8 @@ class SmcpAgent:
         self._book = ToolBook()
         self._tools = ToolCache(self._fetch_tools, self._background.spawn, self._tools_changed)
         self._room = Office(place, self._tools, self._events.publish)
-        urls = [checked_url(each) for each in ([url] if isinstance(url, str) else url)]
-        self._link = Link(urls, place, options, self._room, self._room.on_notice)
+        addresses = Addresses([url] if isinstance(url, str) else url)
+        self._link = Link(addresses, place, options, self._room, self._room.on_notice)
         self._link.fail(not_open)
         self._requests = Requests(self._link, self._background.spawn)
 

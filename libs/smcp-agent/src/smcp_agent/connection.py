@@ -14,11 +14,12 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import socketio
+from aiohttp.client_proto import ResponseHandler
 from socketio.exceptions import BadNamespaceError
 from socketio.exceptions import ConnectionError as SocketIOConnectionError
 
 from smcp_agent.diagnosis import reason, was_refused
-from smcp_agent.errors import CannotConnect, Malformed, SmcpError, received_error
+from smcp_agent.errors import CannotConnect, SmcpError, received_error
 from smcp_agent.pending import Acked, Broken, PendingAcks
 from smcp_agent.wire_json import packet_class
 
@@ -82,6 +83,11 @@ class Connection:
         self.url = url
         self.lost = asyncio.Event()
         self.reason = ""
+        self.silent = False
+        """Whether it was lost because nothing was heard any more: a host that stands still, or a dead line."""
+        self.heartbeat_s = 0.0
+        """The server promised to be heard at least so often (seconds)."""
+        self._protocol: ResponseHandler | None = None
         self._options = options
         self._on_notice = on_notice
         self._pending = PendingAcks()
@@ -176,6 +182,7 @@ class Connection:
                 raise self._refused() or self._cannot(error) from error
             except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
                 raise self._cannot(error) from error
+            self.heartbeat_s = self._sio.eio.ping_interval + self._sio.eio.ping_timeout
             if transport == "websocket":
                 self._count_bytes()
             # python-socketio calls itself connected also when the socket broke after the namespace's ack
@@ -192,8 +199,9 @@ class Connection:
         connection = getattr(engine.ws, "_response").connection  # noqa: B009 -- nothing public gives it
         if connection is None or connection.protocol is None:
             return  # it has ended
-        connection.protocol.read_timeout = engine.ping_interval + engine.ping_timeout
-        connection.protocol.start_timeout()
+        self._protocol = connection.protocol
+        self._protocol.read_timeout = self.heartbeat_s
+        self._protocol.start_timeout()
         engine.ping_timeout = NEVER_S
 
     async def _emit(self, event: str, data: Mapping[str, Any], callback: Callable[..., None] | None) -> None:
@@ -230,6 +238,9 @@ class Connection:
         self._refusal = args[0] if args else None
 
     def _on_disconnect(self, reason: str = "") -> None:
+        if self._protocol is not None and isinstance(self._protocol.exception(), aiohttp.SocketTimeoutError):
+            self.silent = True
+            reason = f"nothing was heard for {self.heartbeat_s:g} s"
         self._break_off(reason or "connection lost")
 
     def _on_event(self, event: str, *args: Any) -> None:
@@ -257,44 +268,6 @@ async def connect(url: str, options: ConnectionOptions, on_notice: Notice) -> Co
         await connection.close()
         raise
     return connection
-
-
-async def connect_to_any(urls: Sequence[str], options: ConnectionOptions, on_notice: Notice) -> Connection:
-    """Try the URLs in turn.
-
-    Raises:
-        CannotConnect: none of them works.
-        SmcpError: the last refusal, where a server refused.
-    """
-    reasons: dict[str, str] = {}
-    refusal: SmcpError | None = None
-    for url in urls:
-        try:
-            return await connect(url, options, on_notice)
-        except CannotConnect as error:
-            reasons.update(error.details["urls"])
-        except SmcpError as error:
-            refusal = error
-    if refusal is not None:
-        raise refusal
-    said = "; ".join(f"{url}: {why}" for url, why in reasons.items())
-    raise CannotConnect(f"cannot connect to {said}", details={"urls": reasons})
-
-
-def checked_url(url: str) -> str:
-    """The URL of a gateway. A path is kept: it is where a proxy has put the gateway.
-
-    Raises:
-        Malformed: it is not an http(s) or ws(s) URL with a host.
-    """
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https", "ws", "wss"} and parts.hostname and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise Malformed(f"url: {url!r} is not like http://host:port", details={"field": "url"})
-    return url
 
 
 def _client(options: ConnectionOptions, session: aiohttp.ClientSession) -> Any:

@@ -3,18 +3,12 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
-from smcp_agent.connection import (
-    AckTimedOut,
-    Connection,
-    ConnectionBroken,
-    ConnectionOptions,
-    Notice,
-    connect_to_any,
-)
+from smcp_agent.addresses import Addresses
+from smcp_agent.connection import AckTimedOut, Connection, ConnectionBroken, ConnectionOptions, Notice
 from smcp_agent.errors import BadReply, ConnectionLost, JoinRefused, SmcpError, received_error
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq
 
@@ -50,13 +44,13 @@ class Link:
 
     def __init__(
         self,
-        urls: Sequence[str],
+        addresses: Addresses,
         place: EnterOfficeReq,
         options: ConnectionOptions,
         listener: Listener,
         on_notice: Notice,
     ) -> None:
-        self._urls = list(urls)
+        self._addresses = addresses
         self._place = place
         self._options = options
         self._listener = listener
@@ -82,8 +76,8 @@ class Link:
             CannotConnect, ConnectionLost, JoinRefused
             SmcpError: the server refused the connection.
         """
-        connection = await connect_to_any(self._urls, self._options, self._on_notice)
-        self._prefer(connection.url)
+        connection = await self._addresses.connect(self._options, self._on_notice)
+        self._addresses.prefer(connection.url)
         self._listener.joining()
         try:
             why = await self._join(connection)
@@ -110,13 +104,15 @@ class Link:
             since = asyncio.get_running_loop().time()
             await connection.lost.wait()
             self._set(None)
-            try:
-                self._listener.on_lost(connection.reason)
-            finally:
-                await connection.close()
             if asyncio.get_running_loop().time() - since > STABLE_S:
                 attempt = 0
-            attempt = await self._come_back(attempt)
+            closing = asyncio.create_task(connection.close())  # where a host stands still it takes its time
+            try:
+                self._listener.on_lost(connection.reason)
+                elsewhere = connection.silent and self._addresses.avoid(connection.url)
+                attempt = await self._come_back(attempt, at_once=elsewhere)
+            finally:
+                await closing
 
     async def ready(self) -> Connection:
         """The joined connection, once there is one.
@@ -155,19 +151,21 @@ class Link:
         finally:
             await connection.close()
 
-    async def _come_back(self, attempt: int) -> int:
+    async def _come_back(self, attempt: int, *, at_once: bool) -> int:
         loop = asyncio.get_running_loop()
         patience = loop.time() + REFUSED_PATIENCE_S
         while True:
-            await asyncio.sleep(pause(attempt))
+            if not at_once:
+                await asyncio.sleep(pause(attempt))
+            at_once = False
             attempt += 1
             try:
-                connection = await connect_to_any(self._urls, self._options, self._on_notice)
+                connection = await self._addresses.connect(self._options, self._on_notice)
             except SmcpError as error:
                 logger.info("not connected yet: %s", error.message)
                 continue
             try:
-                self._prefer(connection.url)
+                self._addresses.prefer(connection.url)
                 self._listener.joining()
                 await self._rejoin(connection, patience)
                 self._set(connection)
@@ -208,11 +206,6 @@ class Link:
         """Ask for the place; returns why it was refused, None if it was not."""
         place = self._place.model_dump(exclude_unset=True)
         return refusal_in(await connection.request("server:join_office", place, timeout=JOIN_S))
-
-    def _prefer(self, url: str) -> None:
-        """Begin with this URL next time: it worked."""
-        at = self._urls.index(url)
-        self._urls = self._urls[at:] + self._urls[:at]
 
     def _set(self, connection: Connection | None) -> None:
         self._connection = connection

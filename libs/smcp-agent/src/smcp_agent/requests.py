@@ -12,6 +12,11 @@ from smcp_agent.link import Link
 
 GRACE_S: Final = 2.0
 """The server side answers 408 at the time-out; the SDK gives up this much later."""
+SILENCE_SHARE: Final = 0.45
+SILENCE_S: Final = 1.5
+"""Where a gateway fell silent, what was in flight there has to be asked again elsewhere within this share of the time
+in which the silence was noticed (a gateway's pings are 0.7 of its lease, so that is the rest of the lease), and no less
+than these seconds."""
 MAX_REPEATS: Final = 8
 """A request that breaks so many connections is likely the reason why they break."""
 CANCEL_S: Final = 30.0
@@ -32,6 +37,9 @@ class Requests:
     was started again meanwhile has no such table: so a call that may have been sent before carries `a2c_repeat`, and
     a Computer that does not know it answers 503 with `details.may_have_run` and does not run it. What was answered,
     an error included, is never repeated; only a 4103 is, which was refused before it ran.
+
+    A connection that broke off is waited for as long as the request may take. One that fell silent had its gateway's
+    whole patience already: where no gateway takes the agent in soon, what was sent there ends with ConnectionLost.
     """
 
     def __init__(self, link: Link, spawn: Spawn) -> None:
@@ -53,14 +61,18 @@ class Requests:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout + GRACE_S
         sent, rejoined, breaks = False, False, 0
+        back_by = deadline
         while True:
-            connection = await self._ready(deadline, sent=sent)
+            connection = await self._ready(back_by, sent=sent)
+            back_by = deadline
             left = deadline - loop.time()
             _for_this_try(event, data, left, sent=sent)
             try:
                 reply = await connection.request(event, data, timeout=left)
             except ConnectionBroken as broken:
                 sent = sent or broken.sent
+                if broken.sent and connection.silent:
+                    back_by = min(deadline, loop.time() + max(SILENCE_S, SILENCE_SHARE * connection.heartbeat_s))
                 breaks += 1
                 if breaks > MAX_REPEATS:
                     raise ConnectionLost(

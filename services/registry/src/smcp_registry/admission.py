@@ -8,6 +8,12 @@
 | another's, moving, other identity | - | refuse |
 | another's | alive | refuse |
 | another's | no responder, or no such session | claim; announce leave, then enter |
+| an Agent's | no answer, lease lives; same identity and name | claim; announce leave, then enter |
+| another's | no answer, lease lives; anybody else | refuse |
+
+The last two are of an owner that stands still. An Agent that comes back from there is known by its identity, and its
+calls cannot wait for the lease; a gateway that lives after all hears of the leave and asks. A Computer's owner does
+not, so its place waits.
 
 Where the table says announce, a claim that asks not to be announced (the first step of an office switch) leaves its
 enter out, and so does a leave of somebody whom the office was never told of. The second claim of such a session, which
@@ -29,6 +35,8 @@ class Owner(Enum):
     ALIVE = "alive"
     GONE = "gone"
     """No responder, or no such session."""
+    SILENT = "silent"
+    """It does not answer, though its lease lives."""
 
 
 class Action(Enum):
@@ -71,7 +79,9 @@ def decide(record: MemberRecord | None, claim: Claim, owner: Owner, *, role: Rol
     match owner:
         case Owner.NOT_ASKED:
             return Decision(Action.ASK_OWNER)
-        case Owner.ALIVE:
+        case Owner.SILENT if role == "agent" and (record.identity, record.name) == (claim.identity, name):
+            return Decision(Action.CLAIM, _announce(leave=record.announced, enter=claim.announce))
+        case Owner.ALIVE | Owner.SILENT:
             return Decision(Action.REFUSE, why=_taken(role, name))
         case Owner.GONE:
             return Decision(Action.CLAIM, _announce(leave=record.announced, enter=claim.announce))

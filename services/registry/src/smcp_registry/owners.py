@@ -38,7 +38,7 @@ class Owners:
         self._settle_s = settle_s
 
     async def ask(self, credential: str, process: str, session: str | None) -> Owner:
-        """ALIVE or GONE. An owner that does not answer in time is alive for as long as its lease lives.
+        """ALIVE or GONE; SILENT where an owner does not answer in time and its lease lives.
 
         Args:
             session: the session in question; None asks after the process alone.
@@ -61,7 +61,7 @@ class Owners:
                 continue
             except (RequestTimedOut, TransferFailed):
                 lives = await self._leases.lives(credential, process)
-                return Owner.ALIVE if lives else Owner.GONE
+                return Owner.SILENT if lives else Owner.GONE
             except (NotConnected, ConnectionLost) as error:
                 raise Unavailable("the present owner cannot be asked now") from error
             if ERROR in reply.headers:

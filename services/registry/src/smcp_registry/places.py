@@ -39,8 +39,11 @@ class Places:
         self._owners = owners
         self._now = now
 
-    async def claim(self, office: str, role: Role, name: str, claim: Claim) -> Claimed:
+    async def claim(self, office: str, role: Role, name: str, claim: Claim, *, from_silent: bool = False) -> Claimed:
         """Give the place to the claimant, or say why not. Idempotent by the claim.
+
+        Args:
+            from_silent: the member itself asks, so that it may come back from an owner that stands still.
 
         Raises:
             Unavailable: no quorum, or the question to the present owner is open, or too many want the place at once.
@@ -48,7 +51,7 @@ class Places:
         key = record_key(office, role, name)
         for attempt in range(ATTEMPTS):
             stored = await read_member(self._members, key)
-            decision = await self._decide(stored, claim, role=role, name=name)
+            decision = await self._decide(stored, claim, role=role, name=name, from_silent=from_silent)
             if decision.action is Action.REFUSE:
                 return Claimed(decision)
             record = claimed(stored.record, claim, decision.announce, office=office, role=role, name=name)
@@ -104,12 +107,16 @@ class Places:
                 return
         raise Unavailable("this place is being written by others; ask again")
 
-    async def _decide(self, stored: StoredMember, claim: Claim, *, role: Role, name: str) -> Decision:
+    async def _decide(
+        self, stored: StoredMember, claim: Claim, *, role: Role, name: str, from_silent: bool
+    ) -> Decision:
         record = stored.record
         decision = decide(record, claim, Owner.NOT_ASKED, role=role, name=name, now=self._now())
         if decision.action is not Action.ASK_OWNER or record is None:
             return decision
         owner = await self._owners.ask(record.credential, record.process, record.session)
+        if owner is Owner.SILENT and not from_silent:
+            owner = Owner.ALIVE
         return decide(record, claim, owner, role=role, name=name, now=self._now())
 
 

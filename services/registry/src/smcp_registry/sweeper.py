@@ -131,7 +131,7 @@ class Sweeper:
     async def _sweep(self, process: Process, keys: list[str]) -> None:
         try:
             async with self._asking:
-                if await self._leases.lives(*process) or await self._owners.ask(*process, None) is Owner.ALIVE:
+                if await self._leases.lives(*process) or await self._owners.ask(*process, None) is not Owner.GONE:
                     return
             _log.warning("process %s of %s is gone, its %d members leave", process[1], process[0], len(keys))
             async with asyncio.TaskGroup() as group:

@@ -28,7 +28,7 @@ async def join_office(request: EnterOfficeReq, call: Call, *, places: Places) ->
     claim = claim_of(call)
     if claim.capabilities is None and request.capabilities is not None:
         claim = claim.model_copy(update={"capabilities": request.capabilities.model_dump(exclude_unset=True)})
-    claimed = await places.claim(office, role, name, claim)
+    claimed = await places.claim(office, role, name, claim, from_silent=True)
     if claimed.decision.action is Action.REFUSE:
         raise NotAllowed(claimed.decision.why)
     return Joined(revision=claimed.revision, unchanged=claimed.decision.action is Action.UNCHANGED)

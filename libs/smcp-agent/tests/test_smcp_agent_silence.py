@@ -1,0 +1,61 @@
+"""Hosts that stand still: their connections stay open, and nothing is heard."""
+
+import asyncio
+
+import pytest
+
+from smcp_agent import ConnectionLost, Disconnected, Reconnected, SmcpAgent
+from smcp_testing.fake_gateway import fake_gateway
+from smcp_testing.line import open_line
+from smcp_testing.waiting import eventually
+
+PING_TIMEOUT_S = 1.0
+SOON_S = 8.0
+"""Less than the 10 s that one connection may take to open."""
+
+
+async def test_after_a_silence_another_url_is_tried_first_and_the_call_is_repeated_there() -> None:
+    async with (
+        fake_gateway(ping_timeout=PING_TIMEOUT_S) as first,
+        fake_gateway() as second,
+        open_line(first.port) as line,
+        SmcpAgent([line.url, second.url], office="office", name="bot") as agent,
+    ):
+        first.answers["client:tool_call"] = first.never
+        stream = agent.events()
+        call = asyncio.create_task(agent.call_tool("red", "echo", req_id="r1"))
+        await eventually(lambda: first.seen("client:tool_call"))
+        line.stall()
+        async with asyncio.timeout(SOON_S):
+            assert (await call).text == "echo"
+        (repeat,) = second.seen("client:tool_call")
+        assert (repeat["req_id"], repeat["a2c_repeat"]) == ("r1", True)
+        lost = await anext(stream)
+        assert isinstance(lost, Disconnected)
+        assert "nothing was heard" in lost.reason
+        assert await anext(stream) == Reconnected(second.url)
+
+
+async def test_what_was_in_flight_in_a_silence_ends_where_no_gateway_takes_the_agent_in() -> None:
+    async with (
+        fake_gateway(ping_timeout=PING_TIMEOUT_S) as gateway,
+        open_line(gateway.port) as line,
+        SmcpAgent(line.url, office="office", name="bot") as agent,
+    ):
+        gateway.answers["client:tool_call"] = gateway.never
+        sent = asyncio.create_task(agent.call_tool("red", "echo", timeout=60))
+        await eventually(lambda: gateway.seen("client:tool_call"))
+        line.stall()
+        async with asyncio.timeout(SOON_S):
+            with pytest.raises(ConnectionLost) as caught:
+                await sent
+        assert caught.value.may_have_run
+
+
+async def test_a_url_that_says_nothing_does_not_hold_up_the_next_one() -> None:
+    async with fake_gateway() as gateway, open_line(gateway.port) as silent:
+        silent.stall()
+        async with asyncio.timeout(SOON_S):
+            async with SmcpAgent([silent.url, gateway.url], office="office", name="bot") as agent:
+                assert (await agent.call_tool("red", "echo")).text == "echo"
+        await eventually(lambda: gateway.sessions == [])
