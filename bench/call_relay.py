@@ -89,7 +89,7 @@ def published(stack: contextlib.ExitStack) -> System:
     return System("published", psutil.Process(server.pid), load(stack, url))
 
 
-def ours(stack: contextlib.ExitStack) -> System:
+def ours(stack: contextlib.ExitStack, on: str = "nats") -> System:
     ports = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     nats = start(
         stack,
@@ -112,9 +112,11 @@ def ours(stack: contextlib.ExitStack) -> System:
     gateway = start(stack, BIN / "smcp-gateway", env=env)
     gateway_url = line_of(gateway, "http://").split()[-1]
     wait_until_ready(gateway_url)
-    computers = start(stack, sys.executable, "-m", "bench.computers", "--url", url, "--on", "nats")
+    where = url if on == "nats" else gateway_url
+    computers = start(stack, sys.executable, "-m", "bench.computers", "--url", where, "--on", on)
     line_of(computers, "ready")
-    return System("gateway", psutil.Process(gateway.pid), load(stack, gateway_url), {"nats": psutil.Process(nats.pid)})
+    name = "gateway" if on == "nats" else "gateway, Socket.IO Computers"
+    return System(name, psutil.Process(gateway.pid), load(stack, gateway_url), {"nats": psutil.Process(nats.pid)})
 
 
 def wait_for_nats(ports: Path, nats: subprocess.Popen[str]) -> str:
@@ -163,7 +165,7 @@ def run(runs: int, calls: int) -> None:
     console = Console(width=110)
     figures: dict[tuple[int, int, str], list[dict[str, float]]] = {}
     with contextlib.ExitStack() as stack:
-        systems = [echo(stack), published(stack), ours(stack)]
+        systems = [echo(stack), published(stack), ours(stack), ours(stack, "socketio")]
         for turn in range(runs + 1):
             for size, concurrency in KINDS:
                 for system in systems:

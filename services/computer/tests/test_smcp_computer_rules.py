@@ -11,9 +11,9 @@ from typing import Any, Literal
 import pytest
 from aiohttp import web
 
+from smcp_bus.time_limit import time_limit
 from smcp_computer.config.file import load_config, parse_config
 from smcp_computer.config.inputs import InputResolver
-from smcp_computer.handlers.tool_call import time_limit
 from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import ServerDied
 from smcp_computer.mcp.fleet import Fleet

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from smcp_gateway.packet import (
     UNREADABLE,
+    ClientAck,
     ClientConnect,
     ClientDisconnect,
     ClientEvent,
@@ -17,6 +18,7 @@ from smcp_gateway.packet import (
     ack_frame,
     event_frame,
     read_packet,
+    request_frame,
 )
 
 JSON = st.recursive(
@@ -89,9 +91,21 @@ def test_what_cannot_be_read_keeps_the_id_of_its_acknowledgement(text: str, faul
     assert packet.inbound.fault is None if fault is None else fault in str(packet.inbound.fault)
 
 
-@pytest.mark.parametrize("anything", [b"\x00\x01", b"", b"9[]", b"x", b"451-[1]", b"3/smcp,1[]", b"6/smcp,1[]"])
+@pytest.mark.parametrize("anything", [b"\x00\x01", b"", b"9[]", b"x", b"451-[1]", b"3/smcp,[]", b"6/smcp,[]"])
 def test_stray_packets_are_nothing(anything: bytes) -> None:
     assert read_packet(anything) is None
+
+
+def test_acknowledgements_are_cut_and_keep_their_id_when_they_cannot_be_read() -> None:
+    assert read_packet(b'3/smcp,7[{"a":1}]') == ClientAck("/smcp", 7, b'{"a":1}')
+    assert read_packet(b'3/smcp,7[{"a":1},[]] \n') == ClientAck("/smcp", 7, b'{"a":1},[]')
+    assert read_packet(b"3/smcp,7[]") == ClientAck("/smcp", 7, b"")
+    for broken in (b"3/smcp,7", b"3/smcp,7[", b"3/smcp,7]", b'3/smcp,7{"a":1}', b'61-/smcp,7[{"_placeholder":true}]'):
+        assert read_packet(broken) == ClientAck("/smcp", 7, None)
+
+
+def test_a_request_is_written_as_socket_io_says() -> None:
+    assert request_frame(12, "client:get_tools", b'{"a":1}').wire == b'42/smcp,12["client:get_tools",{"a":1}]'
 
 
 def test_connecting_and_disconnecting_are_read() -> None:

@@ -8,6 +8,7 @@ While it is closed, every request is answered 503 with the header `Smcp-Not-Run`
 
 import asyncio
 import logging
+from typing import Final
 
 import orjson
 
@@ -17,10 +18,11 @@ from smcp_proto.errors import ErrorCode, Unavailable
 
 _log = logging.getLogger("smcp_bus.owner")
 
-_CLOSED_REPLY = Reply(
+CLOSED_REPLY: Final = Reply(
     orjson.dumps(Unavailable("this Computer is being confirmed; ask again").body().model_dump()),
     {ERROR: str(int(ErrorCode.UNAVAILABLE)), NOT_RUN: "1"},
 )
+"""What a gated owner answers: nothing was run, asking again is safe."""
 
 
 class OwnerGate:
@@ -78,7 +80,7 @@ class OwnerGate:
 
         async def guarded(incoming: Incoming) -> Reply:
             if not self.is_open:
-                return _CLOSED_REPLY
+                return CLOSED_REPLY
             return await handler(incoming)
 
         return guarded

@@ -29,11 +29,13 @@ from smcp_gateway.handlers.cancel import cancel
 from smcp_gateway.handlers.join_office import join_office
 from smcp_gateway.handlers.leave_office import leave_office
 from smcp_gateway.handlers.list_room import list_room
-from smcp_gateway.handlers.relay import Relay
+from smcp_gateway.handlers.relay import Relay, TimedOutCall
 from smcp_gateway.handlers.update import update
 from smcp_gateway.memberships import Memberships
 from smcp_gateway.offices import Offices
+from smcp_gateway.packet import Frame
 from smcp_gateway.passing_on import PassingOn
+from smcp_gateway.relay_computers import RelayComputers
 from smcp_gateway.repair import Generations, Repair
 from smcp_gateway.session import Session, Sessions
 from smcp_gateway.settings import GatewaySettings
@@ -69,6 +71,7 @@ class Gateway:
     process: str
     sessions: Sessions
     offices: Offices
+    computers: RelayComputers
     calls: CallTable
     readiness: Readiness
 
@@ -109,35 +112,37 @@ async def open_gateway(
     async with AsyncExitStack() as stack, background() as tasks:
         errands = Errands(lambda work: tasks.start(work, name="errand"))
 
-        def timed_out(call: PendingCall) -> None:
-            if call.tracked:
-                body = orjson.dumps({"agent": call.agent, "req_id": call.req_id})
-                errands.once(
-                    "cancelling a call that timed out",
-                    lambda: registry.tell(call.office, "agent", call.agent, "tool_call_cancel", body),
-                )
-
         async def tell(told: Iterable[Session], event: str, body: bytes) -> None:
             await transport.tell(told, event, body)
 
-        offices = Offices(bus, tell, generations.want)
-        memberships = Memberships(
-            registry, offices, errands, calls, generation=lambda: generations.current, doubt=generations.want
-        )
-        door = Door(
-            {
-                "server:join_office": partial(join_office, sessions=sessions, memberships=memberships),
-                "server:leave_office": partial(leave_office, sessions=sessions, memberships=memberships),
-                "server:list_room": partial(list_room, sessions=sessions, registry=registry),
-                "server:tool_call_cancel": partial(cancel, registry=registry, calls=calls),
-            },
-            otherwise=PassingOn(
-                relay=Relay(bus, registry, calls, timed_out, move_s=settings.move_s),
-                update=partial(update, registry=registry),
-            ),
-            tracing=client_spans(),
+        def send(session: Session, frame: Frame) -> bool:
+            return transport.send(session, frame)
+
+        async def room(session: Session) -> None:
+            await transport.room(session)
+
+        computers = RelayComputers(
+            bus,
+            registry,
+            errands,
+            send=send,
+            room=room,
+            unconfirmed=generations.want,
+            lease_s=settings.lease_s,
             observe=_log_fields,
         )
+        offices = Offices(bus, tell, generations.want, computers.cancelled)
+        memberships = Memberships(
+            registry,
+            offices,
+            computers,
+            errands,
+            calls,
+            generation=lambda: generations.current,
+            doubt=generations.want,
+        )
+        relay = Relay(bus, registry, calls, _cancelling(errands, registry), move_s=settings.move_s)
+        door = _door(sessions, memberships, registry, calls, relay)
         transport = SocketIoServer(
             sessions,
             door,
@@ -146,9 +151,21 @@ async def open_gateway(
             ping_s=min(LONGEST_PING_S, PING_SHARE * settings.lease_s),
         )
         repair = Repair(
-            registry, sessions, offices, memberships, generations, describe=describe, hang_up=transport.hang_up
+            registry,
+            sessions,
+            offices,
+            memberships,
+            computers,
+            generations,
+            describe=describe,
+            hang_up=transport.hang_up,
         )
-        lease = _Lease(registry, describe, generations, lease_s=settings.lease_s)
+
+        def lapsed() -> None:
+            computers.close_gate("the lease had run out")
+            generations.want()
+
+        lease = _Lease(registry, describe, lapsed, lease_s=settings.lease_s)
 
         if front is None:
             front = await stack.enter_async_context(open_front(settings))
@@ -162,24 +179,60 @@ async def open_gateway(
             bus, Door({"hosts:alive": partial(alive, sessions=sessions)}), alive_subject, host_route
         )
         try:
-            tasks.start(CallWatch(bus, calls, lease_s=settings.lease_s).run(), name="call watch")
-            tasks.start(repair.run(), name="repair")
-            tasks.start(lease.run(), name="lease")
-            tasks.start(transport.sweep(), name="ping sweep")
+            for name, work in {
+                "call watch": CallWatch(bus, calls, lease_s=settings.lease_s).run(),
+                "repair": repair.run(),
+                "computers": computers.run(),
+                "lease": lease.run(),
+                "ping sweep": transport.sweep(),
+            }.items():
+                tasks.start(work, name=name)
             with front.answering(transport.answer):
                 try:
-                    yield Gateway(front, process, sessions, offices, calls, readiness)
+                    yield Gateway(front, process, sessions, offices, computers, calls, readiness)
                 except BaseException:
                     errands.close()  # an error, not a stop: the lease says the rest
                     raise
                 readiness.drain()
                 memberships.stop()
                 await front.stop_listening()
+                computers.stop()
                 await transport.drain(within=settings.drain_s)
                 await errands.settle(within=LAST_ERRANDS_S)
         finally:
             unwatch()
             await serving.drain()
+
+
+def _cancelling(errands: Errands, registry: RegistryClient) -> TimedOutCall:
+    """Has a call that timed out here cancelled at its Computer."""
+
+    def timed_out(call: PendingCall) -> None:
+        if call.tracked:
+            body = orjson.dumps({"agent": call.agent, "req_id": call.req_id})
+            errands.once(
+                "cancelling a call that timed out",
+                lambda: registry.tell(call.office, "agent", call.agent, "tool_call_cancel", body),
+            )
+
+    return timed_out
+
+
+def _door(
+    sessions: Sessions, memberships: Memberships, registry: RegistryClient, calls: CallTable, relay: Relay
+) -> Door:
+    """What clients may ask."""
+    return Door(
+        {
+            "server:join_office": partial(join_office, sessions=sessions, memberships=memberships),
+            "server:leave_office": partial(leave_office, sessions=sessions, memberships=memberships),
+            "server:list_room": partial(list_room, sessions=sessions, registry=registry),
+            "server:tool_call_cancel": partial(cancel, registry=registry, calls=calls),
+        },
+        otherwise=PassingOn(relay=relay, update=partial(update, registry=registry)),
+        tracing=client_spans(),
+        observe=_log_fields,
+    )
 
 
 class _Lease:
@@ -189,14 +242,14 @@ class _Lease:
         self,
         registry: RegistryClient,
         describe: Callable[[], LeaseRenewal],
-        generations: Generations,
+        lapsed: Callable[[], None],
         *,
         lease_s: float,
     ) -> None:
-        async def lapsed() -> None:
-            generations.want()
+        async def on_lapsed() -> None:
+            lapsed()
 
-        self._keeper = LeaseKeeper(registry, lease_s=lease_s, describe=describe, on_lapsed=lapsed)
+        self._keeper = LeaseKeeper(registry, lease_s=lease_s, describe=describe, on_lapsed=on_lapsed)
         self.acquired = False
 
     async def run(self) -> None:

@@ -22,6 +22,7 @@ from smcp_gateway.connection import LINGER_S, Connection
 from smcp_gateway.outbox import Outbox
 from smcp_gateway.packet import (
     NAMESPACE,
+    ClientAck,
     ClientConnect,
     ClientDisconnect,
     ClientEvent,
@@ -47,6 +48,8 @@ OnConnect = Callable[[str, dict[str, Any], object], Awaitable[None]]
 OnDisconnect = Callable[[str, str], Awaitable[None]]
 OnEvent = Callable[[str, Inbound], Awaitable[bytes | None]]
 """Session and event in, the JSON of the acknowledgement's argument out; None where the session is gone."""
+OnAck = Callable[[str, int, bytes | None], None]
+"""Session, id of the packet, and what was acknowledged; None: it cannot be read."""
 
 
 class Engine(engineio.AsyncServer):
@@ -159,7 +162,8 @@ class Engine(engineio.AsyncServer):
 
 
 class Server(socketio.AsyncServer):
-    """python-socketio's server on `Engine`, for one namespace: connecting is its, events go straight to `on_event`.
+    """python-socketio's server on `Engine`, for one namespace: connecting is its, events go straight to `on_event`, and
+    acknowledgements to `on_ack`: python-socketio's own table of callbacks is not used.
 
     Args:
         max_message: bytes that one message of a client may have.
@@ -172,6 +176,7 @@ class Server(socketio.AsyncServer):
         on_connect: OnConnect,
         on_disconnect: OnDisconnect,
         on_event: OnEvent,
+        on_ack: OnAck,
         *,
         max_message: int,
         outbox_limit: int,
@@ -193,6 +198,7 @@ class Server(socketio.AsyncServer):
         self.on("connect", on_connect, namespace=NAMESPACE)  # type: ignore[no-untyped-call]
         self.on("disconnect", on_disconnect, namespace=NAMESPACE)  # type: ignore[no-untyped-call]
         self._on_event = on_event
+        self._on_ack = on_ack
         self._events: set[asyncio.Task[None]] = set()
         self.eio.on_message = self._on_packet
 
@@ -222,6 +228,10 @@ class Server(socketio.AsyncServer):
                     task = asyncio.get_running_loop().create_task(self._answer(eio_sid, sid, packet_id, inbound))
                     self._events.add(task)
                     task.add_done_callback(self._events.discard)
+            case ClientAck(namespace, number, argument):
+                sid = self.manager.sid_from_eio_sid(eio_sid, namespace)
+                if sid is not None:
+                    self._on_ack(sid, number, argument)
             case ClientConnect(namespace, auth):
                 await self._handle_connect(eio_sid, namespace, auth)  # type: ignore[no-untyped-call]
             case ClientDisconnect(namespace):

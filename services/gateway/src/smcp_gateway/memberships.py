@@ -15,6 +15,7 @@ from smcp_bus.registry_contract import Claim
 from smcp_gateway.calls import CallTable
 from smcp_gateway.errands import Errands
 from smcp_gateway.offices import Doubt, Office, Offices
+from smcp_gateway.relay_computers import RelayComputers
 from smcp_gateway.session import Membership, Session
 from smcp_proto.errors import NotAllowed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.schemas import EnterOfficeReq
@@ -38,6 +39,7 @@ class Memberships:
         self,
         registry: RegistryClient,
         offices: Offices,
+        computers: RelayComputers,
         errands: Errands,
         calls: CallTable,
         *,
@@ -46,6 +48,7 @@ class Memberships:
     ) -> None:
         self._registry = registry
         self._offices = offices
+        self._computers = computers
         self._errands = errands
         self._calls = calls
         self._generation = generation
@@ -68,9 +71,12 @@ class Memberships:
         office.expect(session)
         session.joining = True
         generation = self._generation()
+        gate = self._computers.generation
         claim = self._claim(session, request, announce=present is None)
         claimed = False
         try:
+            if request.role == "computer":  # whoever learns of the member finds its subject served
+                await self._computers.serve(session, office.name, request.name)
             joined = await self._registry.join(office.name, request.role, request.name, claim, body, req_id=req_id)
             claimed = True
             if present is not None:
@@ -78,12 +84,14 @@ class Memberships:
         except BaseException as error:
             office.give_up(session)
             session.joining = False
+            self._computers.close(session, office.name)
             if claimed or _may_have_run(error):
                 self._undo(office, request, claim)
             else:
                 await self._offices.release(office)
             raise
         membership = Membership(office.name, joined.revision, claim, generation)
+        self._computers.joined(session, office.name, claim, gate)
         await self._admit(session, request, office, membership, req_id)
 
     async def leave(self, session: Session, office_id: str, req_id: str) -> None:
@@ -120,6 +128,7 @@ class Memberships:
         if membership is None:
             return
         session.membership = None
+        self._computers.close(session, membership.office)
         office = self._offices.get(membership.office)
         if office is not None:
             office.remove(session)
@@ -216,6 +225,7 @@ class Memberships:
         if session.membership is not membership:
             return  # it disconnected meanwhile: `gone` has seen to it
         session.membership = None
+        self._computers.close(session, membership.office)
         office = self._offices.get(membership.office)
         if office is not None:
             office.remove(session)

@@ -15,7 +15,7 @@ from smcp_proto.names import check_name
 
 ENTER = "enter_office"
 LEAVE = "leave_office"
-CANCEL = "tool_call_cancel"
+CANCEL_EVENT = "notify:tool_call_cancel"
 
 
 @dataclass(frozen=True, slots=True)

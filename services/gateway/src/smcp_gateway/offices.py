@@ -10,7 +10,7 @@ from typing import Final
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus, Incoming, Subscription
-from smcp_gateway.notices import Notice, presence, read_notice, updates
+from smcp_gateway.notices import CANCEL_EVENT, Notice, presence, read_notice, updates
 from smcp_gateway.picture import MemberKey, Picture
 from smcp_gateway.session import Membership, Session
 
@@ -19,6 +19,9 @@ _log: Final = logging.getLogger("smcp_gateway.offices")
 Tell = Callable[[Iterable[Session], str, bytes], Awaitable[None]]
 """Emit an event with that JSON to those sessions."""
 
+Cancelled = Callable[[str, bytes], None]
+"""Told the office and the JSON of a cancel that was heard; must not block."""
+
 Doubt = Callable[[], None]
 """Told that the registry may not count a member of ours any more; must not block."""
 
@@ -26,7 +29,13 @@ Doubt = Callable[[], None]
 class Office:
     """One office: its members here, those on their way in, and the picture that they have of it."""
 
-    def __init__(self, name: str, tell: Tell, doubt: Doubt = lambda: None) -> None:
+    def __init__(
+        self,
+        name: str,
+        tell: Tell,
+        doubt: Doubt = lambda: None,
+        cancelled: Cancelled = lambda office, body: None,
+    ) -> None:
         self.name = name
         self.picture = Picture()
         self.members: dict[Session, Membership] = {}
@@ -38,6 +47,7 @@ class Office:
         self._arriving: dict[Session, list[Notice]] = {}
         self._tell = tell
         self._doubt = doubt
+        self._cancelled = cancelled
 
     def expect(self, session: Session) -> None:
         """`session` asks to join: keep for it what is heard from now on."""
@@ -66,6 +76,8 @@ class Office:
         except ValueError as error:
             _log.warning("a notification that cannot be read: %s", type(error).__name__)
             return
+        if notice.event == CANCEL_EVENT:
+            self._cancelled(self.name, notice.body)
         for missed in self._arriving.values():
             missed.append(notice)
         if notice.epoch is None or notice.about is None:
@@ -125,10 +137,11 @@ class Office:
 class Offices:
     """All offices that are held here."""
 
-    def __init__(self, bus: Bus, tell: Tell, doubt: Doubt) -> None:
+    def __init__(self, bus: Bus, tell: Tell, doubt: Doubt, cancelled: Cancelled) -> None:
         self._bus = bus
         self._tell = tell
         self._doubt = doubt
+        self._cancelled = cancelled
         self._offices: dict[str, Office] = {}
 
     def __len__(self) -> int:
@@ -148,7 +161,7 @@ class Offices:
         """
         office = self._offices.get(name)
         if office is None:
-            office = self._offices[name] = Office(name, self._tell, self._doubt)
+            office = self._offices[name] = Office(name, self._tell, self._doubt, self._cancelled)
         office.holders += 1
         try:
             async with office.lock:

@@ -4,7 +4,8 @@ What a client sends is cut, not parsed: the door parses the one argument of an e
 Computer unchanged (numbers of any size included). Nothing that a client can send makes reading raise:
 
 - an event that cannot be read still has the id under which its refusal is acknowledged;
-- binary events are refused at once, and their attachments ignored, so nothing is collected for them.
+- binary events are refused at once, and their attachments ignored, so nothing is collected for them;
+- an acknowledgement that cannot be read still has its id, so that who waits for it is answered.
 
 An acknowledgement is written round JSON bytes that are there already.
 """
@@ -59,7 +60,15 @@ class ClientDisconnect:
     namespace: str
 
 
-ClientPacket = ClientEvent | ClientConnect | ClientDisconnect
+@dataclass(frozen=True, slots=True)
+class ClientAck:
+    namespace: str
+    id: int
+    argument: bytes | None
+    """What stands between the brackets, not parsed; None: it cannot be read."""
+
+
+ClientPacket = ClientEvent | ClientAck | ClientConnect | ClientDisconnect
 
 
 class Frame:
@@ -84,6 +93,11 @@ def ack_frame(packet_id: int, argument: bytes) -> Frame:
     return Frame(b"".join((b"43/smcp,%d[" % packet_id, argument, b"]")))
 
 
+def request_frame(packet_id: int, event: str, body: bytes) -> Frame:
+    """An event that the client acknowledges; `body` is JSON."""
+    return Frame(b"".join((b'42/smcp,%d["' % packet_id, event.encode(), b'",', body, b"]")))
+
+
 def event_frame(event: str, body: bytes) -> Frame:
     """A notification; `body` is JSON."""
     return Frame(b"".join((b'42/smcp,["', event.encode(), b'",', body, b"]")))
@@ -103,6 +117,10 @@ def read_packet(text: bytes, start: int = 0) -> ClientPacket | None:
         case sio.BINARY_EVENT:
             fault = Inbound(_event_name(text, head.end()), None, "binary data is not part of the protocol")
             return ClientEvent(namespace, int(head[3]) if head[3] else None, fault)
+        case sio.ACK if head[3]:
+            return ClientAck(namespace, int(head[3]), _argument(text, head.end()))
+        case sio.BINARY_ACK if head[3]:
+            return ClientAck(namespace, int(head[3]), None)  # binary data is not part of the protocol
         case sio.CONNECT:
             return ClientConnect(namespace, _parsed(text[head.end() :]))
         case sio.DISCONNECT:
@@ -127,6 +145,15 @@ def _inbound(text: bytes, start: int) -> Inbound:
     if len(body) < SHORT and not body.strip():
         return Inbound(name, None, "the event is not a JSON array")
     return Inbound(name, body)
+
+
+def _argument(text: bytes, start: int) -> bytes | None:
+    end = len(text)
+    if text[-1:] != b"]":
+        end = len(text.rstrip())
+    if text[start : start + 1] != b"[" or text[end - 1 : end] != b"]" or end - 1 <= start:
+        return None
+    return text[start + 1 : end - 1]
 
 
 SHORT: Final = 16

@@ -17,6 +17,7 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AssertedMember, Assertion, AssertOutcome, LeaseRenewal, Member
 from smcp_gateway.memberships import Memberships
 from smcp_gateway.offices import Office, Offices
+from smcp_gateway.relay_computers import RelayComputers
 from smcp_gateway.session import Membership, Session, Sessions
 from smcp_proto.errors import NotInOffice, SmcpError, Unavailable
 
@@ -71,6 +72,7 @@ class Repair:
         sessions: Sessions,
         offices: Offices,
         memberships: Memberships,
+        computers: RelayComputers,
         generations: Generations,
         *,
         describe: Callable[[], LeaseRenewal],
@@ -80,6 +82,7 @@ class Repair:
         self._sessions = sessions
         self._offices = offices
         self._memberships = memberships
+        self._computers = computers
         self._generations = generations
         self._describe = describe
         self._hang_up = hang_up
@@ -117,17 +120,18 @@ class Repair:
         _log.info("repaired", extra={"members": len(members), "offices": len(outcomes)})
 
     async def _assert(self, members: list[tuple[Session, Membership]]) -> None:
+        gate = self._computers.generation
         assertion = Assertion(members=[_member(session, membership) for session, membership in members])
         result = await self._registry.assert_members(assertion)
         open_questions = 0
         for (session, membership), asserted in zip(members, result.members, strict=True):
             if session.membership is membership:
-                open_questions += await self._settle(session, membership, asserted)
+                open_questions += await self._settle(session, membership, asserted, gate)
         if open_questions:
             raise Unavailable(f"{open_questions} members could not be asserted yet")
 
-    async def _settle(self, session: Session, membership: Membership, asserted: AssertedMember) -> bool:
-        """True: it is to be asked again."""
+    async def _settle(self, session: Session, membership: Membership, asserted: AssertedMember, gate: int) -> bool:
+        """True: it is to be asked again. `gate` is the generation of the Computers' gate when it was asked."""
         match asserted.outcome:
             case AssertOutcome.UNAVAILABLE:
                 return True
@@ -136,10 +140,12 @@ class Repair:
                 await self._hang_up(session, asserted.why or "its place is another's now")
             case AssertOutcome.CLAIMED:
                 membership.revision = asserted.revision
+                self._computers.asserted(session, membership.office, gate)
             case AssertOutcome.UNCHANGED:
                 if asserted.revision < membership.ended_by // 2:
                     return True  # that registry has not seen the leave yet
                 membership.revision = max(membership.revision, asserted.revision)  # asked twice, the first one claimed
+                self._computers.asserted(session, membership.office, gate)
         return False
 
     async def _compare(self, office: Office, generation: int) -> None:

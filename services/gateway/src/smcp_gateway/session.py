@@ -7,6 +7,7 @@ from typing import Final
 
 from smcp_bus.dispatch_types import Caller
 from smcp_bus.registry_contract import Claim
+from smcp_gateway.asks import Asks
 from smcp_proto.ids import Role
 
 DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
@@ -48,10 +49,12 @@ class Session:
     closed: bool = False
     in_flight: int = 0
     """Events that have not been answered yet."""
+    asks: Asks = field(default_factory=Asks)
+    """What it was asked and has not acknowledged yet."""
     order: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a `server:*` event is handled: they happen in the order in which they came."""
     idle: asyncio.Event | None = None
-    """Set when the last event is answered; only there while the gateway drains."""
+    """Set when nothing is unanswered any more; only there while the gateway drains."""
     _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)
 
     def caller(self) -> Caller:
@@ -62,6 +65,16 @@ class Session:
             office = membership.office if membership else None
             self._caller = known = membership, Caller(self.role, office, self.name, self.id)
         return known[1]
+
+    @property
+    def busy(self) -> bool:
+        """Whether it waits for an answer, or somebody for its."""
+        return self.in_flight > 0 or len(self.asks) > 0
+
+    def answered(self) -> None:
+        """Something was answered: who waits for quiet is told."""
+        if self.idle is not None and not self.busy:
+            self.idle.set()
 
     def is_(self, role: str, name: str) -> bool:
         return self.role == role and self.name == name

@@ -16,7 +16,7 @@ from smcp_bus.dispatch_types import Answer
 from smcp_gateway.acks import ack_argument
 from smcp_gateway.engine import Server
 from smcp_gateway.handshake import read_greeting
-from smcp_gateway.packet import NAMESPACE, Inbound, event_frame
+from smcp_gateway.packet import NAMESPACE, Frame, Inbound, event_frame
 from smcp_gateway.session import Session, Sessions
 from smcp_proto import catalog
 from smcp_proto.catalog_row import Row, SizeClass
@@ -57,6 +57,7 @@ class SocketIoServer:
             self._on_connect,
             self._on_disconnect,
             self._on_event,
+            self._on_ack,
             max_message=max_payload + HEADROOM,
             outbox_limit=max_payload + WAITING_BYTES,
             ping_s=ping_s,
@@ -74,13 +75,27 @@ class SocketIoServer:
         """Emit a notification to each of `sessions`; `body` is its JSON. Nobody is waited for."""
         self._server.send_frame([session.engine_id for session in sessions], event_frame(event, body))
 
+    def send(self, session: Session, frame: Frame) -> bool:
+        """Write to one client; nobody is waited for. False: it is gone."""
+        outbox = None if session.closed else self._server.eio.outbox(session.engine_id)
+        if outbox is None:
+            return False
+        outbox.put_nowait(frame)
+        return True
+
+    async def room(self, session: Session) -> None:
+        """Return when a large message may be sent to a client, or when it is gone."""
+        if (outbox := self._server.eio.outbox(session.engine_id)) is not None:
+            await outbox.room()
+
     async def hang_up(self, session: Session, why: str) -> None:
         """Close a client's connection; it comes back by itself if it wants."""
         _log.info("a client is told to go: %s", why, extra={"session": session.id})
         await self._server.eio.hang_up(session.engine_id)
 
     async def drain(self, *, within: float) -> None:
-        """Refuse what is new; tell every client to go when its events are answered, at the latest after `within` s."""
+        """Refuse what is new; tell every client to go when nothing of it or for it is unanswered, at the latest after
+        `within` s."""
         self._draining = True
         sessions = list(self._sessions)
         try:
@@ -92,7 +107,7 @@ class SocketIoServer:
                 await self.hang_up(session, "the drain time is over")
 
     async def _leave_when_idle(self, session: Session) -> None:
-        if session.in_flight:
+        if session.busy:
             session.idle = asyncio.Event()
             await session.idle.wait()
         await self.hang_up(session, "the gateway is stopping")
@@ -122,8 +137,11 @@ class SocketIoServer:
             return argument
         finally:
             session.in_flight -= 1
-            if session.idle is not None and not session.in_flight:
-                session.idle.set()
+            session.answered()
+
+    def _on_ack(self, sid: str, number: int, argument: bytes | None) -> None:
+        if (session := self._sessions.get(sid)) is not None:
+            session.asks.acknowledged(number, argument)
 
     async def _answer(self, session: Session, row: Row | None, inbound: Inbound) -> Answer:
         refusal = self._refusal(session, row, inbound)

@@ -5,6 +5,7 @@ import logging
 from typing import Any, Final
 
 from smcp_bus.dispatch_types import Call, RawJson
+from smcp_bus.time_limit import time_limit
 from smcp_computer.confirmation import Confirmation
 from smcp_computer.in_flight import InFlight
 from smcp_computer.mcp.call_span import CallSpan
@@ -21,16 +22,6 @@ REPEAT: Final = "a2c_repeat"
 
 MCP_GRACE_S: Final = 5.0
 """The MCP request's own time-out lies so much later than the call's, which cancels it."""
-
-
-def time_limit(timeout: float, left: float) -> float:
-    """Seconds after which the Computer answers for a tool that still runs: sooner than who waits for it gives up.
-
-    Args:
-        timeout: what the Agent gave the whole call.
-        left: what is left of it here.
-    """
-    return max(min(timeout, left) - min(0.5, timeout / 10), 0.0)
 
 
 class ToolCalls:

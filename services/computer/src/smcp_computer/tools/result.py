@@ -7,10 +7,15 @@ it that begin with `a2c_` are the Computer's word: a server's own are dropped.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from smcp_proto.tool_results import CANCELLED as CANCELLED
+from smcp_proto.tool_results import EXPIRED as EXPIRED
+from smcp_proto.tool_results import TIMED_OUT as TIMED_OUT
+from smcp_proto.tool_results import cancelled as cancelled
+from smcp_proto.tool_results import expired as expired
+from smcp_proto.tool_results import failed as failed
+from smcp_proto.tool_results import timed_out as timed_out
+
 OUR_PREFIX: Final = "a2c_"
-TIMED_OUT: Final = "a2c_timeout"
-CANCELLED: Final = "a2c_cancelled"
-EXPIRED: Final = "a2c_result_expired"
 
 
 def to_wire(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,32 +27,7 @@ def to_wire(result: Mapping[str, Any]) -> dict[str, Any]:
     return wire
 
 
-def failed(text: str, **meta: bool) -> dict[str, Any]:
-    """A tool that failed: not an error of the protocol.
-
-    Args:
-        text: for the Agent's model; it names the server, and holds no text of an exception.
-        meta: why, for programs (`a2c_timeout`, `a2c_cancelled`, `a2c_result_expired`).
-    """
-    result: dict[str, Any] = {"content": [{"type": "text", "text": text}], "isError": True}
-    if meta:
-        result["meta"] = meta
-    return result
-
-
 def why_broken_off(result: Mapping[str, Any]) -> str:
     """In one word, for traces: why a call has this result while its tool still runs."""
     meta = result.get("meta") or {}
     return "timeout" if TIMED_OUT in meta else "cancelled" if CANCELLED in meta else "aborted"
-
-
-def timed_out(tool: str, seconds: float) -> dict[str, Any]:
-    return failed(f"the tool {tool!r} did not end within {seconds:g} s", **{TIMED_OUT: True})
-
-
-def cancelled(tool: str | None = None) -> dict[str, Any]:
-    return failed(f"the call of {tool!r} was cancelled" if tool else "the call was cancelled", **{CANCELLED: True})
-
-
-def expired() -> dict[str, Any]:
-    return failed("this call ran already, and its result is not kept any more; it was not run again", **{EXPIRED: True})

@@ -1,0 +1,97 @@
+"""Calls of Socket.IO Computers that have ended, and calls that were cancelled before they came: none runs twice.
+
+One table for all Computers of this gateway, since the bound on its memory is the process's, and since a Computer that
+leaves and joins again must not run again what it ran before. The rules are those of a native Computer (README):
+results are kept for some minutes within a budget of bytes; a dropped one leaves its key.
+"""
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+MAX_KEYS: Final = 100_000
+"""Ended calls, and tombstones, at most; the oldest are forgotten first."""
+RESULTS_S: Final = 300.0
+KEYS_S: Final = 3900.0
+"""Longer than the longest call may take (seconds)."""
+TOMBSTONES_S: Final = 120.0
+RESULTS_BYTES: Final = 64 * 1024 * 1024
+
+CallKey = tuple[str, str, str, str]
+"""(office, computer, agent, req_id)"""
+CancelKey = tuple[str, str, str]
+"""(office, agent, req_id): a cancel names no Computer."""
+
+
+@dataclass(slots=True)
+class Ended:
+    """A call that has ended."""
+
+    digest: int
+    """Of tool and parameters."""
+    at: float
+    body: bytes | None = field(repr=False)
+    """None: its result is not kept, or it ended with an error."""
+
+
+class CallRecords:
+    """Args:
+    results_bytes: what all kept results may have together.
+    """
+
+    def __init__(self, *, results_bytes: int = RESULTS_BYTES) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._limit = results_bytes
+        self._ended: OrderedDict[CallKey, Ended] = OrderedDict()
+        self._kept: OrderedDict[CallKey, Ended] = OrderedDict()
+        self._bytes = 0
+        self._tombstones: OrderedDict[CancelKey, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._ended)
+
+    def find(self, key: CallKey) -> Ended | None:
+        """The call, where it has ended here."""
+        self._tidy()
+        return self._ended.get(key)
+
+    def end(self, key: CallKey, digest: int, body: bytes | None) -> None:
+        """The call has ended with this result; None: with an error."""
+        kept = body if body is not None and len(body) <= self._limit else None
+        ended = self._ended[key] = Ended(digest, self._loop.time(), kept)
+        if kept is None:
+            return
+        self._kept[key] = ended
+        self._bytes += len(kept)
+        while self._bytes > self._limit:
+            self._drop()
+
+    def bury(self, key: CancelKey) -> None:
+        """A cancel: calls of that name that come later are not run."""
+        self._tidy()
+        self._tombstones[key] = self._loop.time()
+        self._tombstones.move_to_end(key)
+
+    def is_buried(self, key: CancelKey) -> bool:
+        return key in self._tombstones
+
+    def _drop(self) -> None:
+        """Drop the oldest result; its key stays."""
+        _, ended = self._kept.popitem(last=False)
+        self._bytes -= len(ended.body or b"")
+        ended.body = None
+
+    def _tidy(self) -> None:
+        """Drop what is too old; all tables are in the order of their ends."""
+        now = self._loop.time()
+        while self._kept and next(iter(self._kept.values())).at + RESULTS_S <= now:
+            self._drop()
+        while self._ended and (len(self._ended) > MAX_KEYS or next(iter(self._ended.values())).at + KEYS_S <= now):
+            key, ended = self._ended.popitem(last=False)
+            if self._kept.pop(key, None) is not None:
+                self._bytes -= len(ended.body or b"")
+        while self._tombstones and (
+            len(self._tombstones) > MAX_KEYS or next(iter(self._tombstones.values())) + TOMBSTONES_S <= now
+        ):
+            self._tombstones.popitem(last=False)

@@ -1,0 +1,285 @@
+"""One Socket.IO Computer in its office: the gateway answers its NATS subject for it.
+
+What arrives is emitted to its socket unchanged, and what it acknowledges goes back unchanged. Beside that it is owned
+as a native Computer owns itself: nothing runs behind a closed gate, a call runs once, a cancel or the end of its time
+settles it, and `pending` is answered from the table of what runs.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from smcp_bus import internal_rows, subjects
+from smcp_bus.bus import Incoming, Reply, Subscription
+from smcp_bus.dispatch import Door, Observe, failed
+from smcp_bus.dispatch_types import Call, Caller, RawJson
+from smcp_bus.headers import ERROR
+from smcp_bus.internal_rows import PendingAnswer, PendingQuestion
+from smcp_bus.owner import CLOSED_REPLY
+from smcp_bus.registry_contract import Claim
+from smcp_bus.serving import to_reply
+from smcp_bus.time_limit import time_limit
+from smcp_bus.tracing import Tracing
+from smcp_gateway.asks import Fate, Outcome, settle
+from smcp_gateway.call_records import CallRecords
+from smcp_gateway.notices import CANCEL_EVENT
+from smcp_gateway.packet import Frame, event_frame, request_frame
+from smcp_gateway.session import Session
+from smcp_proto import catalog, tool_results
+from smcp_proto.errors import Internal, Malformed, TimedOut, TooLarge, Unavailable
+from smcp_proto.schemas import ToolCallReq
+
+LARGE_BYTES: Final = 64 * 1024
+"""From this size on a request waits until the client has read what was sent before."""
+
+REPEAT: Final = "a2c_repeat"
+"""An extra field of a request, true where the same request may have arrived before; no part of what is asked for."""
+
+RunKey = tuple[str, str]
+"""(agent, req_id)"""
+
+
+Send = Callable[[Session, Frame], bool]
+"""Write to a client without waiting; False: it is gone."""
+Room = Callable[[Session], Coroutine[Any, Any, None]]
+"""Returns when a large message may be sent to a client, or when it is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all Computers of a gateway share."""
+
+    send: Send
+    room: Room
+    records: CallRecords
+    max_body: int
+    """Bytes that an answer may have on the bus."""
+    tracing: Tracing
+    observe: Observe | None
+    is_open: "Callable[[OwnedComputer], bool]"
+    """Whether the gate is open for a Computer."""
+
+
+@dataclass(slots=True)
+class _Running:
+    digest: int
+    tool: str
+    limit: float
+    answer: "asyncio.Future[Outcome]"
+
+
+class OwnedComputer:
+    """Args:
+    session: the Computer's connection.
+    """
+
+    def __init__(self, session: Session, office: str, name: str, around: Surroundings) -> None:
+        self.session = session
+        self.office = office
+        self.name = name
+        self.claim: Claim | None = None
+        """Once the registry has granted it."""
+        self.confirmed = -1
+        """Generation of the gate in which the registry has confirmed the claim."""
+        self.closed = False
+        self.subscription: Subscription | None = None
+        self._around = around
+        self._loop = asyncio.get_running_loop()
+        self._caller = Caller("agent", office)
+        self._running: dict[RunKey, _Running] = {}
+        self._door = Door(
+            {"client:tool_call": self._tool_call, internal_rows.PENDING.event: self._pending},
+            otherwise=lambda row: self._query,
+            tracing=around.tracing,
+            observe=around.observe,
+        )
+
+    @property
+    def running(self) -> int:
+        """How many calls run now."""
+        return len(self._running)
+
+    async def handle(self, incoming: Incoming) -> Reply:
+        """Answer a request on the Computer's subject."""
+        verb = subjects.verb_of(incoming.subject)
+        if not self._around.is_open(self):
+            return await self._while_closed(verb, incoming)
+        return await self._dispatch(verb, incoming)
+
+    def close(self) -> None:
+        """It is no member any more: nothing new runs, and what runs is answered 503. Idempotent."""
+        self.closed = True
+        self.session.asks.end()
+
+    def cancel(self, agent: str, req_id: str) -> None:
+        """An Agent does not want a call any more."""
+        running = self._running.get((agent, req_id))
+        if running is not None:
+            settle(running.answer, Fate.CANCELLED)
+
+    async def _dispatch(self, verb: str, incoming: Incoming) -> Reply:
+        row = internal_rows.CLIENT_ROWS.get(verb) or catalog.by_verb("client", verb)
+        if row is None:
+            return to_reply(failed(Malformed("no such event").body()))
+        answer = await self._door.dispatch(
+            row,
+            self._caller,
+            incoming.body,
+            deadline=incoming.deadline,
+            headers=incoming.headers,
+            subject=incoming.subject,
+        )
+        return to_reply(answer)
+
+    async def _while_closed(self, verb: str, incoming: Incoming) -> Reply:
+        """Nothing is run; but calls that run here go on, and who waits for them may know that."""
+        if verb == internal_rows.PENDING.verb and self._running:
+            reply = await self._dispatch(verb, incoming)
+            # a call that is not known here may be another owner's: that is not for us to say
+            if ERROR not in reply.headers and not orjson.loads(reply.body)["unknown"]:
+                return reply
+        return CLOSED_REPLY
+
+    async def _pending(self, question: PendingQuestion, call: Call) -> PendingAnswer:
+        find = self._around.records.find
+        return PendingAnswer(
+            unknown=[
+                (agent, req_id)
+                for agent, req_id in question.calls
+                if (agent, req_id) not in self._running and find((self.office, self.name, agent, req_id)) is None
+            ]
+        )
+
+    async def _query(self, request: Any, call: Call) -> RawJson:
+        """Any `client:*` but a call of a tool.
+
+        Raises:
+            TimedOut, TooLarge, Unavailable, Internal: see `_ask` and `_body`.
+        """
+        left = call.deadline - self._loop.time()
+        outcome = await self._ask(call, time_limit(left, left), self._loop.create_future())
+        if outcome is Fate.EXPIRED:
+            raise TimedOut("the Computer did not answer in time")
+        return RawJson(self._body(outcome))
+
+    async def _tool_call(self, request: ToolCallReq, call: Call) -> RawJson:
+        """Run the tool, join the call that runs it, or give the result that is kept.
+
+        Raises:
+            Malformed: the `req_id` was used for another call.
+            TooLarge: the request is larger than the client takes, or the result than the bus.
+            Unavailable: the Computer went while the tool ran, or a repeat of a call that is not known here.
+            Internal: its answer is no result.
+        """
+        run, key = (request.agent, request.req_id), (self.office, self.name, request.agent, request.req_id)
+        digest = hash((request.tool_name, orjson.dumps(request.params, option=orjson.OPT_SORT_KEYS)))
+        running = self._running.get(run)
+        if running is not None:
+            _same(running.digest, digest)
+            return RawJson(self._result(running, await asyncio.shield(running.answer)))
+        records = self._around.records
+        ended = records.find(key)
+        if ended is not None:
+            _same(ended.digest, digest)
+            return RawJson(orjson.dumps(tool_results.expired()) if ended.body is None else ended.body)
+        if records.is_buried((self.office, *run)):
+            return RawJson(orjson.dumps(tool_results.cancelled(request.tool_name)))
+        if (request.model_extra or {}).get(REPEAT) is True:
+            raise Unavailable(
+                "this Computer does not know the call that is repeated; whether it ran is not known",
+                details={"may_have_run": True},
+            )
+        limit = time_limit(request.timeout, call.deadline - self._loop.time())
+        running = self._running[run] = _Running(digest, request.tool_name, limit, self._loop.create_future())
+        body: bytes | None = None
+        sent = False
+        try:
+            outcome = await self._ask(call, limit, running.answer)
+            sent = True
+            if outcome is Fate.EXPIRED:
+                told = event_frame(CANCEL_EVENT, orjson.dumps({"agent": request.agent, "req_id": request.req_id}))
+                self._around.send(self.session, told)
+            body = self._result(running, outcome)
+            return RawJson(body)
+        finally:
+            del self._running[run]
+            settle(running.answer, Fate.GONE)
+            if sent:
+                records.end(key, digest, body)
+
+    async def _ask(self, call: Call, limit: float, answer: "asyncio.Future[Outcome]") -> Outcome:
+        """Emit the event and wait for its acknowledgement, at most `limit` seconds.
+
+        Raises:
+            TooLarge: the request is larger than the client takes; nothing was sent.
+        """
+        session = self.session
+        body = call.raw if call.raw is not None else orjson.dumps(call.payload)
+        ends = self._loop.time() + limit
+        number = session.asks.enter(answer)
+        timer = self._loop.call_at(ends, settle, answer, Fate.EXPIRED)
+        try:
+            frame = request_frame(number, call.row.event, body)
+            if len(frame.wire) >= session.max_message:
+                raise TooLarge(
+                    "the request is larger than this Computer takes in one message",
+                    details={"limit": session.max_message, "size": len(body)},
+                )
+            if len(frame.wire) >= LARGE_BYTES:
+                await self._room(answer)
+            if not answer.done() and (self.closed or not self._around.send(session, frame)):
+                settle(answer, Fate.GONE)
+            return await answer
+        finally:
+            timer.cancel()
+            session.asks.leave(number)
+            session.answered()
+
+    async def _room(self, answer: "asyncio.Future[Outcome]") -> None:
+        """Wait for room in the client's outbox, or until the question is settled."""
+        room = self._loop.create_task(self._around.room(self.session))
+        try:
+            await asyncio.wait((room, answer), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            room.cancel()
+
+    def _result(self, running: _Running, outcome: Outcome) -> bytes:
+        """The `CallToolResult` as JSON; raises what `_body` raises."""
+        if outcome is Fate.EXPIRED:
+            return orjson.dumps(tool_results.timed_out(running.tool, running.limit))
+        if outcome is Fate.CANCELLED:
+            return orjson.dumps(tool_results.cancelled(running.tool))
+        return self._body(outcome)
+
+    def _body(self, outcome: Outcome) -> bytes:
+        """What the client acknowledged, if it can be an object: the gateway of the Agent reads all of it anyway, and
+        refuses there what is not JSON. An error of the Computer is an object like any other and goes on unchanged.
+
+        Raises:
+            Unavailable, Internal, TooLarge.
+        """
+        match outcome:
+            case Fate.GONE:
+                raise Unavailable("the Computer is gone", details={"may_have_run": True})
+            case bytes() if _is_braced(outcome):
+                if len(outcome) > self._around.max_body:
+                    limit = self._around.max_body
+                    raise TooLarge("the result is too large", details={"size": len(outcome), "limit": limit})
+                return outcome
+            case _:
+                raise Internal("the Computer's answer is not a JSON object")
+
+
+def _is_braced(text: bytes) -> bool:
+    if text[:1] == b"{" and text[-1:] == b"}":
+        return True
+    text = text.strip()
+    return text[:1] == b"{" and text[-1:] == b"}"
+
+
+def _same(known: int, digest: int) -> None:
+    if known != digest:
+        raise Malformed("this req_id was used for another call", details={"field": "req_id"})

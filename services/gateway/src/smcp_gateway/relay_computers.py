@@ -1,0 +1,203 @@
+"""The Socket.IO Computers of this gateway: their subjects, and the gate in front of them.
+
+One gate for the process: closed from the moment the connection to NATS breaks, or this process stands still, until the
+registry has confirmed a Computer again, each for itself. Confirming is a read of the registry's view, so it works
+without quorum; `Repair` asserts the members beside it, and what it learns opens the gate, too.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import orjson
+from pydantic import ValidationError
+
+from smcp_bus import subjects
+from smcp_bus.bus import Bus, Connection
+from smcp_bus.dispatch import Observe
+from smcp_bus.owner import OwnerGate
+from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_contract import Claim
+from smcp_bus.tracing import bus_spans
+from smcp_gateway.call_records import CallRecords
+from smcp_gateway.errands import Errands
+from smcp_gateway.owned_computer import OwnedComputer, Room, Send, Surroundings
+from smcp_gateway.session import Session
+from smcp_proto.errors import Unavailable
+from smcp_proto.schemas.base import AgentCallData
+
+MAX_REQUESTS: Final = 8192
+"""Requests to one Computer at a time; more wait. High, since `pending` comes on the same subject as long calls."""
+CONFIRMED_AT_ONCE: Final = 32
+PAUSE_S: Final = 0.05
+
+_log: Final = logging.getLogger("smcp_gateway.relay_computers")
+
+Key = tuple[str, str]
+"""(session, office)"""
+
+
+class RelayComputers:
+    """`run` must be running while it is used.
+
+    Args:
+        unconfirmed: called when the registry does not hold a claim any more: the members are to be asserted.
+        lease_s: a process that stood still for half of it has its Computers confirmed again.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        registry: RegistryClient,
+        errands: Errands,
+        *,
+        send: Send,
+        room: Room,
+        unconfirmed: Callable[[], None],
+        lease_s: float,
+        observe: Observe | None = None,
+    ) -> None:
+        self._bus = bus
+        self._registry = registry
+        self._errands = errands
+        self._unconfirmed = unconfirmed
+        self._gate = OwnerGate(bus, lease_s=lease_s)
+        self._limit = asyncio.Semaphore(CONFIRMED_AT_ONCE)
+        self._up = asyncio.Event()
+        self._stopping = False
+        self._owned: dict[Key, OwnedComputer] = {}
+        self._offices: dict[str, set[OwnedComputer]] = {}
+        self.records = CallRecords()
+        self._around = Surroundings(send, room, self.records, bus.max_body, bus_spans(), observe, self._is_open)
+
+    def __len__(self) -> int:
+        return len(self._owned)
+
+    @property
+    def running(self) -> int:
+        """How many calls run now."""
+        return sum(owned.running for owned in self._owned.values())
+
+    @property
+    def generation(self) -> int:
+        """Of the gate: taken before the registry is asked, and given to `joined` or `asserted` with its answer."""
+        return self._gate.generation
+
+    async def run(self) -> None:
+        """Have every Computer confirmed again after each closing of the gate, until cancelled."""
+        unwatch = self._bus.watch(self._on_connection)
+        if self._bus.connected:
+            self._up.set()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._gate.run(), name="gate")
+                while True:
+                    await self._up.wait()
+                    if self._gate.open(self._gate.generation):
+                        for owned in self._owned.values():
+                            self._confirm_soon(owned)
+                        await self._gate.wait_closed()
+                    await asyncio.sleep(PAUSE_S)
+        finally:
+            unwatch()
+
+    def close_gate(self, why: str) -> None:
+        """Run nothing until all are confirmed again."""
+        self._gate.close(why)
+
+    def stop(self) -> None:
+        """Run nothing any more; what runs goes on."""
+        self._stopping = True
+
+    async def serve(self, session: Session, office: str, name: str) -> None:
+        """Serve the Computer's subject, behind its closed gate: the server knows the subscription on return.
+
+        Raises:
+            BusError: it cannot be served now.
+        """
+        owned = OwnedComputer(session, office, name, self._around)
+        self._owned[session.id, office] = owned
+        self._offices.setdefault(office, set()).add(owned)
+        try:
+            owned.subscription = await self._bus.serve(
+                subjects.client_all(office, name), owned.handle, queue=subjects.OWNER_QUEUE, limit=MAX_REQUESTS
+            )
+        except BaseException:
+            self.close(session, office)
+            raise
+
+    def joined(self, session: Session, office: str, claim: Claim, generation: int) -> None:
+        """The registry has granted the claim, asked in that generation of the gate: from here on calls run."""
+        owned = self._owned.get((session.id, office))
+        if owned is not None:
+            owned.claim = claim
+            if not self._open(owned, generation):
+                self._confirm_soon(owned)
+
+    def asserted(self, session: Session, office: str, generation: int) -> None:
+        """The registry holds the member, asked in that generation of the gate."""
+        owned = self._owned.get((session.id, office))
+        if owned is not None and owned.claim is not None:
+            self._open(owned, generation)
+
+    def close(self, session: Session, office: str) -> None:
+        """The Computer is no member (any more). Idempotent; does not wait."""
+        owned = self._owned.pop((session.id, office), None)
+        if owned is None:
+            return
+        here = self._offices[office]
+        here.discard(owned)
+        if not here:
+            del self._offices[office]
+        owned.close()
+        if owned.subscription is not None:
+            self._errands.once("giving up a Computer's subject", owned.subscription.drain)
+
+    def cancelled(self, office: str, body: bytes) -> None:
+        """`notify:tool_call_cancel` was heard in an office."""
+        here = self._offices.get(office)
+        if not here:
+            return
+        try:
+            notice = AgentCallData.model_validate(orjson.loads(body))
+        except (ValidationError, orjson.JSONDecodeError):
+            _log.warning("a cancel that cannot be read was ignored")
+            return
+        self.records.bury((office, notice.agent, notice.req_id))
+        for owned in here:
+            owned.cancel(notice.agent, notice.req_id)
+
+    def _is_open(self, owned: OwnedComputer) -> bool:
+        gate = self._gate
+        return gate.is_open and owned.confirmed == gate.generation and not owned.closed and not self._stopping
+
+    def _open(self, owned: OwnedComputer, generation: int) -> bool:
+        """Open the gate for one Computer, unless it was closed since `generation`."""
+        if self._gate.is_open and self._gate.generation == generation:
+            owned.confirmed = generation
+            return True
+        return False
+
+    def _confirm_soon(self, owned: OwnedComputer) -> None:
+        if owned.claim is not None:
+            generation = self._gate.generation
+            self._errands.until_done("confirming a Computer", lambda: self._confirm(owned, generation))
+
+    async def _confirm(self, owned: OwnedComputer, generation: int) -> None:
+        """Raises Unavailable, BusError: not yet."""
+        async with self._limit:
+            if owned.closed or owned.confirmed >= generation or generation != self._gate.generation:
+                return  # it is over, it was asserted meanwhile, or a later round sees to it
+            assert owned.claim is not None
+            confirmed = await self._registry.confirm(owned.office, "computer", owned.name, owned.claim)
+        if not confirmed.mine:
+            self._unconfirmed()
+            raise Unavailable("the registry does not hold this claim")
+        self._open(owned, generation)
+
+    def _on_connection(self, connection: Connection) -> None:
+        if connection is Connection.UP:
+            self._up.set()
+        elif connection is Connection.DOWN:
+            self._up.clear()
