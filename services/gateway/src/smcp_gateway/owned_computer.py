@@ -35,6 +35,9 @@ from smcp_proto.schemas import ToolCallReq
 LARGE_BYTES: Final = 64 * 1024
 """From this size on a request waits until the client has read what was sent before."""
 
+ANSWERED_S: Final = 0.3
+"""How long the answer of a call that has ended may be on its way (seconds)."""
+
 REPEAT: Final = "a2c_repeat"
 """An extra field of a request, true where the same request may have arrived before; no part of what is asked for."""
 
@@ -144,14 +147,20 @@ class OwnedComputer:
         return CLOSED_REPLY
 
     async def _pending(self, question: PendingQuestion, call: Call) -> PendingAnswer:
-        find = self._around.records.find
-        return PendingAnswer(
-            unknown=[
-                (agent, req_id)
-                for agent, req_id in question.calls
-                if (agent, req_id) not in self._running and find((self.office, self.name, agent, req_id)) is None
-            ]
-        )
+        """Which of these calls are not known here, and which have ended.
+
+        In neither list: calls that run, and calls that ended just now, whose answer is on its way.
+        """
+        answer = PendingAnswer(unknown=[], ended=[])
+        for run in question.calls:
+            if run in self._running:
+                continue
+            ended = self._around.records.find((self.office, self.name, *run))
+            if ended is None:
+                answer.unknown.append(run)
+            elif self._loop.time() - ended.at > ANSWERED_S:
+                answer.ended.append(run)
+        return answer
 
     async def _query(self, request: Any, call: Call) -> RawJson:
         """Any `client:*` but a call of a tool.
