@@ -426,7 +426,7 @@ async def test_a_closed_gate_runs_nothing_but_knows_what_runs(nats_url: str) -> 
         await eventually(lambda: asked)
         world.gateways[1].computers.stop()  # closed, and not opened again
         known = await ask_pending(world, [["anna", "r0"]])
-        assert orjson.loads(known.body) == {"unknown": []}
+        assert orjson.loads(known.body) == {"unknown": [], "ended": []}
         strange = await ask_pending(world, [["anna", "r0"], ["anna", "r1"]])
         assert "Smcp-Not-Run" in strange.headers
         refused = await anna.call("client:tool_call", call(1, timeout=1))

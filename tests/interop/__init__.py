@@ -1,0 +1,1 @@
+"""The published clients (`a2c-smcp`) against our gateways, in an environment of their own."""
