@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.scenarios import faults
+from tests.e2e.scenarios import faults, socketio_computers
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.world import World
 
@@ -21,6 +21,7 @@ FAULTS: list[Callable[[World], Awaitable[None]]] = [
     faults.a_registry_stands_still_past_a_lease,
     faults.nats_is_killed_for_longer_than_a_lease,
     faults.nats_stands_still_for_longer_than_a_lease,
+    socketio_computers.native_and_socketio_computers_see_each_other_come_and_go_exactly_once,
 ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from tests.e2e.actors.agents import AGENTS, OpenAgent
-from tests.e2e.scenarios import calls, credentials, rooms
+from tests.e2e.scenarios import calls, credentials, rooms, socketio_computers
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.standalone import open_standalone
 from tests.e2e.worlds.world import World
@@ -19,6 +19,7 @@ WITH_AN_AGENT: list[Callable[[World, OpenAgent], Awaitable[None]]] = [
     calls.a_tool_that_fails_is_a_result_and_not_an_error,
     calls.an_unknown_computer_and_one_of_another_office_get_the_same_404,
     calls.two_offices_use_the_same_computer_name_without_noticing_each_other,
+    socketio_computers.an_agent_calls_a_socketio_computer_of_another_gateway,
 ]
 BY_ITSELF: list[Callable[[World], Awaitable[None]]] = [
     rooms.members_on_different_gateways_see_each_other_come_and_go_exactly_once,
