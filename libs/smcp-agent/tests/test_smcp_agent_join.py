@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from smcp_agent import ConnectionLost, JoinRefused, SmcpAgent, Unavailable
-from smcp_agent.errors import BadReply, NotAllowed, SmcpError
+from smcp_agent.errors import BadReply, Malformed, NotAllowed, SmcpError
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway
 from smcp_testing.waiting import eventually
 
@@ -21,6 +21,10 @@ async def enter(gateway: FakeGateway) -> None:
     [
         ([False, "full"], JoinRefused),
         ([False, None], JoinRefused),
+        ([False, "403 the office has an Agent already"], JoinRefused),
+        ([False, "503 no registry answered"], Unavailable),
+        ([False, "400 name: too long"], Malformed),
+        ([False, "99 bottles"], JoinRefused),
         ({"code": 403, "message": "no", "details": {}}, NotAllowed),
         ("yes", BadReply),
         (None, BadReply),
@@ -33,9 +37,18 @@ async def test_what_is_no_yes_ends_the_first_join_and_its_socket(ack: object, er
             return ack
 
         gateway.answers["server:join_office"] = answer
-        with pytest.raises(error):
+        with pytest.raises(error) as caught:
             await enter(gateway)
+        assert type(caught.value) is error
         await eventually(lambda: gateway.sessions == [])
+
+
+async def test_why_a_join_was_refused_is_said_without_its_code() -> None:
+    async with fake_gateway() as gateway:
+        gateway.refusal = "503 no registry answered"
+        with pytest.raises(Unavailable, match="now: no registry answered") as caught:
+            await enter(gateway)
+        assert caught.value.details == {"why": "no registry answered"}
 
 
 async def test_an_ack_of_two_arguments_is_understood_too() -> None:

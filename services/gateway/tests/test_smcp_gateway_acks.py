@@ -6,7 +6,7 @@ from smcp_bus.dispatch import failed
 from smcp_bus.dispatch_types import Answer
 from smcp_gateway.acks import ack_argument
 from smcp_proto.catalog import CATALOG
-from smcp_proto.errors import NotAllowed
+from smcp_proto.errors import NotAllowed, Unavailable
 
 JOIN, CALL, UPDATE = CATALOG["server:join_office"], CATALOG["client:tool_call"], CATALOG["server:update_config"]
 REFUSED = failed(NotAllowed("taken").body())
@@ -15,7 +15,12 @@ LARGE = 1 << 22
 
 def test_joining_and_leaving_answer_with_one_array() -> None:
     assert ack_argument(JOIN, Answer(b""), LARGE) == b"[true,null]"
-    assert ack_argument(JOIN, REFUSED, LARGE) == b'[false,"taken"]'
+    assert ack_argument(JOIN, REFUSED, LARGE) == b'[false,"403 taken"]'
+
+
+def test_a_refusal_says_its_code_so_that_not_now_is_not_taken_for_never() -> None:
+    unavailable = failed(Unavailable("no registry answered", details={"may_have_run": False}).body())
+    assert ack_argument(JOIN, unavailable, LARGE) == b'[false,"503 no registry answered"]'
 
 
 def test_an_update_answers_with_null_or_the_flat_error() -> None:

@@ -67,6 +67,7 @@ class SmcpAgent:
         Malformed: a URL or a name that cannot be right; at once, everything else on entering.
         CannotConnect: no gateway at any of the URLs.
         JoinRefused: the office did not take the Agent in.
+        Unavailable: the gateway could not find out (no registry, no NATS behind it): try again.
     """
 
     def __init__(

@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol
 
 from smcp_agent.addresses import Addresses
 from smcp_agent.connection import AckTimedOut, Connection, ConnectionBroken, ConnectionOptions, Notice
-from smcp_agent.errors import BadReply, ConnectionLost, JoinRefused, SmcpError, received_error
+from smcp_agent.errors import BadReply, ConnectionLost, ErrorCode, JoinRefused, NotAllowed, SmcpError, received_error
+from smcp_proto.errors import ERRORS, read_refusal
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq
 
 JOIN_S: Final = 12.0
@@ -74,23 +75,23 @@ class Link:
 
         Raises:
             CannotConnect, ConnectionLost, JoinRefused
+            Unavailable: the gateway could not find out whether the place is free; try again.
             SmcpError: the server refused the connection.
         """
         connection = await self._addresses.connect(self._options, self._on_notice)
         self._addresses.prefer(connection.url)
         self._listener.joining()
         try:
-            why = await self._join(connection)
+            refused = await self._join(connection)
         except (ConnectionBroken, AckTimedOut) as error:
             await connection.close()
             raise ConnectionLost("the connection broke while joining", may_have_run=False) from error
         except BaseException:
             await connection.close()
             raise
-        if why is not None:
+        if refused is not None:
             await connection.close()
-            office, name = self._place.office_id, self._place.name
-            raise JoinRefused(f"the office {office!r} refused the Agent {name!r}: {why}", details={"why": why})
+            raise refused
         self._failure = None
         self._set(connection)
         return connection
@@ -182,10 +183,10 @@ class Link:
 
     async def _rejoin(self, connection: Connection, patience: float) -> None:
         refusals = 0
-        while (why := await self._refusal(connection)) is not None:
+        while (refused := await self._refusal(connection)) is not None:
             if asyncio.get_running_loop().time() > patience and self._failure is None:
-                self._listener.on_refused(why)
-                self.fail(partial(JoinRefused, f"the office does not take the Agent back: {why}"))
+                self._listener.on_refused(refused.details.get("why", refused.message))
+                self.fail(partial(type(refused), refused.message, details=refused.details))
             refusals += 1
             try:
                 async with asyncio.timeout(max(FIRST_DELAY_S, pause(refusals))):
@@ -195,17 +196,18 @@ class Link:
                 continue
         self._failure = None
 
-    async def _refusal(self, connection: Connection) -> str | None:
+    async def _refusal(self, connection: Connection) -> SmcpError | None:
         """As `_join`, with errors as refusals: whatever is said to a re-join, asking again is all there is to do."""
         try:
             return await self._join(connection)
         except SmcpError as error:
-            return error.message
+            return error
 
-    async def _join(self, connection: Connection) -> str | None:
+    async def _join(self, connection: Connection) -> SmcpError | None:
         """Ask for the place; returns why it was refused, None if it was not."""
         place = self._place.model_dump(exclude_unset=True)
-        return refusal_in(await connection.request("server:join_office", place, timeout=JOIN_S))
+        ack = await connection.request("server:join_office", place, timeout=JOIN_S)
+        return refusal_in(ack, f"the office {self._place.office_id!r}", f"the Agent {self._place.name!r}")
 
     def _set(self, connection: Connection | None) -> None:
         self._connection = connection
@@ -216,8 +218,11 @@ class Link:
         self._changed = asyncio.Event()
 
 
-def refusal_in(ack: Any) -> str | None:
-    """What the ack of join_office says: None for `[true, null]`, the "why" of `[false, why]`.
+def refusal_in(ack: Any, office: str, agent: str) -> SmcpError | None:
+    """What the ack of join_office says: None for `[true, null]`, the error for `[false, why]`.
+
+    That is JoinRefused where the place is another's, and where the "why" has no code; else the code's own class:
+    Unavailable where the gateway could not find out.
 
     Raises:
         BadReply: it is neither.
@@ -226,7 +231,11 @@ def refusal_in(ack: Any) -> str | None:
         case [True, *_]:
             return None
         case [False, *rest]:
-            return str(rest[0]) if rest and rest[0] else "no reason given"
+            code, why = read_refusal(str(rest[0]) if rest and rest[0] else "no reason given")
+            kind = ERRORS.get(code or ErrorCode.NOT_ALLOWED, NotAllowed)
+            if kind is NotAllowed:
+                return JoinRefused(f"{office} refused {agent}: {why}", details={"why": why})
+            return kind(f"{office} cannot be joined by {agent} now: {why}", details={"why": why})
     error = received_error(ack)
     if error is not None:
         raise error

@@ -109,3 +109,16 @@ ERRORS: Mapping[int, type[SmcpError]] = {
     )
 }  # fmt: skip
 """The class for each code: what a client raises for an error it received."""
+
+
+def refusal(error: ErrorBody) -> str:
+    """The "why" of `[false, why]`: the code, a space, the message."""
+    return f"{error.code} {error.message}"
+
+
+def read_refusal(why: str) -> tuple[int | None, str]:
+    """Code and message of a "why"; one that another server wrote has no code."""
+    code, space, message = why.partition(" ")
+    if space and code.isascii() and code.isdigit() and int(code) in ERRORS:
+        return int(code), message
+    return None, why

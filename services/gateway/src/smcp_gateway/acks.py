@@ -8,7 +8,7 @@ from smcp_bus.dispatch import failed
 from smcp_bus.dispatch_types import Answer
 from smcp_gateway.packet import ENVELOPE_BYTES
 from smcp_proto.catalog_row import Ack, Row
-from smcp_proto.errors import TooLarge
+from smcp_proto.errors import ErrorBody, TooLarge, refusal
 
 NULL: Final = b"null"
 DONE: Final = b"[true,null]"
@@ -23,7 +23,7 @@ def ack_argument(row: Row | None, answer: Answer, max_message: int) -> bytes:
     """
     shape = Ack.REPLY if row is None else row.ack
     if shape is Ack.DONE:
-        return DONE if answer.error is None else orjson.dumps([False, _message(answer.body)])
+        return DONE if answer.error is None else orjson.dumps([False, refusal(_error(answer.body))])
     if answer.error is None and shape is not Ack.REPLY:
         return NULL
     body = answer.body or NULL
@@ -36,5 +36,5 @@ def ack_argument(row: Row | None, answer: Answer, max_message: int) -> bytes:
     return failed(error.body()).body
 
 
-def _message(body: bytes) -> str:
-    return str(orjson.loads(body)["message"])
+def _error(body: bytes) -> ErrorBody:
+    return ErrorBody.model_validate(orjson.loads(body))
