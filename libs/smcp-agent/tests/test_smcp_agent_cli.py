@@ -2,7 +2,9 @@ import asyncio
 import json
 import os
 import pty
+import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,21 +23,29 @@ JsonObject = dict[str, Any]
 
 
 async def start(
-    gateway: FakeGateway, *arguments: str, stderr: int = asyncio.subprocess.PIPE
+    gateway: FakeGateway, *arguments: str, stderr: int = asyncio.subprocess.PIPE, columns: int = 120
 ) -> asyncio.subprocess.Process:
-    environment = {**os.environ, "SMCP_URL": gateway.url, "SMCP_OFFICE": "office", "COLUMNS": "120"}
+    environment = {**os.environ, "SMCP_URL": gateway.url, "SMCP_OFFICE": "office", "COLUMNS": str(columns)}
     return await asyncio.create_subprocess_exec(
         COMMAND, *arguments, env=environment, stdout=asyncio.subprocess.PIPE, stderr=stderr
     )
 
 
-async def run(gateway: FakeGateway, *arguments: str) -> tuple[int | None, str, str]:
+async def run(gateway: FakeGateway, *arguments: str, columns: int = 120) -> tuple[int | None, str, str]:
     """Exit code, standard output, standard error."""
-    process = await start(gateway, *arguments)
+    process = await start(gateway, *arguments, columns=columns)
     async with asyncio.timeout(PATIENCE_S):
         out, err = await process.communicate()
     assert b"Traceback" not in err
     return process.returncode, out.decode(), err.decode()
+
+
+async def unavailable(data: JsonObject) -> Any:
+    return {"code": 503, "message": "not now", "details": {}}
+
+
+async def not_found(data: JsonObject) -> Any:
+    return {"code": 404, "message": "no such Computer", "details": {}}
 
 
 async def test_list_shows_who_is_in_the_office() -> None:
@@ -76,7 +86,10 @@ async def test_call_prints_the_tools_text_or_the_result_as_json() -> None:
         assert (request["params"], request["timeout"]) == ({"x": [1]}, 9)
         code, out, _ = await run(gateway, "--json", *arguments)
         assert code == 0
-        assert json.loads(out) == {"content": [{"type": "text", "text": "echo"}], "isError": False}
+        req_id = gateway.seen("client:tool_call")[-1]["req_id"]
+        assert json.loads(out) == {
+            "content": [{"type": "text", "text": "echo"}], "isError": False, "req_id": req_id, "trace_id": req_id,
+        }  # fmt: skip
 
 
 async def test_a_failing_tool_ends_with_1_and_its_output() -> None:
@@ -93,12 +106,67 @@ async def test_a_failing_tool_ends_with_1_and_its_output() -> None:
 
 async def test_an_error_ends_with_1_and_is_json_for_programs() -> None:
     async with fake_gateway() as gateway:
-        code, out, err = await run(gateway, "tools", "nobody")
+        gateway.answers["client:tool_call"] = unavailable
+        code, out, err = await run(gateway, "call", "red", "echo")
         assert (code, out) == (1, "")
-        assert "error 404: no such Computer" in err
-        code, out, _ = await run(gateway, "--json", "tools", "nobody")
+        assert "error 503: not now" in err
+        assert "try again" in err
+        code, out, _ = await run(gateway, "--json", "call", "red", "echo")
         assert code == 1
-        assert json.loads(out) == {"code": 404, "message": "no such Computer", "details": {}}
+        req_id = gateway.seen("client:tool_call")[-1]["req_id"]
+        assert json.loads(out) == {
+            "code": 503, "message": "not now", "details": {}, "req_id": req_id, "trace_id": req_id,
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [["tools", "kitchn"], ["call", "kitchn", "echo"]])
+async def test_of_a_computer_that_is_not_there_it_is_said_which_ones_are(command: list[str]) -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers = {"kitchen": [], "bath": []}
+        gateway.answers["client:tool_call"] = not_found
+        code, out, err = await run(gateway, *command)
+        assert (code, out) == (1, "")
+        assert "error 404: there is no Computer 'kitchn' in the office 'office'" in err
+        assert "Did you mean 'kitchen'?" in err
+        assert "There are: bath, kitchen." in err
+
+
+async def test_of_a_tool_that_is_not_there_it_is_said_that_the_computer_is_and_what_is_near() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red box"] = [tool("echo"), tool("add")]
+
+        async def answer(data: JsonObject) -> Any:
+            return {"content": [{"type": "text", "text": "this Computer has no tool 'ehco'"}], "isError": True}
+
+        gateway.answers["client:tool_call"] = answer
+        code, out, err = await run(gateway, "call", "red box", "ehco")
+        assert (code, out) == (1, "this Computer has no tool 'ehco'\n")
+        assert "The Computer 'red box' is there, and lists no tool 'ehco'. Did you mean 'echo'?" in err
+        assert "smcp-agent tools 'red box'" in err
+        code, _, err = await run(gateway, "call", "red box", "echo")
+        assert code == 1
+        assert "lists no tool" not in err
+
+
+async def test_names_are_shown_whole_however_narrow_the_terminal_is() -> None:
+    async with fake_gateway() as gateway:
+        name = "a_server_with_a_long_name__a_tool_with_a_long_name_too_and_more"
+        gateway.computers["厨房" * 40] = [
+            tool(name, "Does " + "very " * 20 + "much.", properties={"x": {"type": "string"}})
+        ]
+        code, out, _ = await run(gateway, "tools", "厨房" * 40, columns=60)
+        assert code == 0
+        assert name in out
+        assert "x: string" in out
+        assert "…" not in out
+        code, out, _ = await run(gateway, "list", columns=60)
+        assert code == 0
+        assert "厨房" * 40 in out
+
+
+def test_the_version_is_said_as_all_commands_say_it() -> None:
+    said = subprocess.run([COMMAND, "--version"], capture_output=True, check=True, timeout=PATIENCE_S).stdout
+    assert re.fullmatch(rb"smcp-agent \d+\.\d+\.\d+\n", said)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +209,49 @@ async def test_a_refused_join_ends_with_1_and_explains_that_there_is_one_agent_p
         assert "one Agent per office" in err
 
 
-async def test_ctrl_c_cancels_the_call_and_ends_with_1() -> None:
+async def test_a_join_that_cannot_be_decided_now_is_not_taken_for_another_agent() -> None:
+    async with fake_gateway() as gateway:
+        gateway.refusal = "503 no registry answered"
+        code, _, err = await run(gateway, "list")
+        assert code == 1
+        assert "error 503" in err
+        assert "no registry answered" in err
+        assert "try again" in err
+        assert "one Agent per office" not in err
+
+
+@pytest.mark.parametrize("after", ["import typer", "import socketio", "import smcp_agent.cli.main"])
+def test_ctrl_c_during_the_imports_ends_with_130_and_no_traceback(after: str) -> None:
+    """The signal comes when that module has just been imported."""
+    code = f"""
+import os, signal, sys
+from importlib.abc import MetaPathFinder
+
+class Interrupt(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == {after.removeprefix("import ")!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+from smcp_agent_command import main
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", code, "list"], capture_output=True, check=False, timeout=PATIENCE_S)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
+
+
+async def test_ctrl_c_while_it_connects_ends_with_130() -> None:
+    async with fake_gateway() as gateway:
+        gateway.answers["server:join_office"] = gateway.never
+        process = await start(gateway, "list")
+        await eventually(lambda: gateway.seen("server:join_office"), timeout=PATIENCE_S)
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(PATIENCE_S):
+            out, err = await process.communicate()
+        assert (process.returncode, out, err) == (130, b"", b"cancelled\n")
+
+
+async def test_ctrl_c_cancels_the_call_and_ends_with_130() -> None:
     async with fake_gateway() as gateway:
         gateway.answers["client:tool_call"] = gateway.never
         process = await start(gateway, "call", "red", "slow")
@@ -149,7 +259,7 @@ async def test_ctrl_c_cancels_the_call_and_ends_with_1() -> None:
         process.send_signal(signal.SIGINT)
         async with asyncio.timeout(PATIENCE_S):
             out, err = await process.communicate()
-        assert process.returncode == 1
+        assert process.returncode == 130
         assert (out, err.strip()) == (b"", b"cancelled")
         (call,) = gateway.seen("client:tool_call")
         cancel = {"agent": call["agent"], "req_id": call["req_id"]}

@@ -1,11 +1,15 @@
 """What the commands of `smcp-agent` do, apart from how they are typed in."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from shlex import quote
 from typing import Any
 
 from smcp_agent.cli.options import Options
-from smcp_agent.cli.output import print_json, print_result, print_sessions, print_tools, working
+from smcp_agent.cli.output import print_hint, print_json, print_result, print_sessions, print_tools, working
 from smcp_agent.client import SmcpAgent
+from smcp_agent.errors import NotFound, SmcpError
 
 
 async def list_room(options: Options) -> bool:
@@ -25,7 +29,8 @@ async def list_tools(options: Options, computer: str) -> bool:
     """Print a Computer's tools."""
     with working(f"asking {computer} for its tools"):
         async with _agent(options) as agent:
-            tools = await agent.get_tools(computer)
+            with _knowing(agent, computer):
+                tools = await agent.get_tools(computer)
     if options.json:
         found = [tool.model_dump(exclude_unset=True) for tool in tools]
         print_json({"computer": computer, "tools": found})
@@ -34,17 +39,56 @@ async def list_tools(options: Options, computer: str) -> bool:
     return True
 
 
-async def call(options: Options, computer: str, tool: str, params: Mapping[str, Any], timeout: int) -> bool:
+async def call(
+    options: Options, computer: str, tool: str, params: Mapping[str, Any], timeout: int, req_id: str
+) -> bool:
     """Call a tool and print its result; whether the tool succeeded."""
+    unknown = ""
     with working(f"{tool} on {computer}"):
         async with _agent(options) as agent:
-            result = await agent.call_tool(computer, tool, params, timeout=timeout)
+            with _knowing(agent, computer):
+                result = await agent.call_tool(computer, tool, params, timeout=timeout, req_id=req_id)
+                if result.is_error:
+                    unknown = await _unknown_tool(agent, computer, tool)
     if options.json:
-        print_json(result.raw)
+        print_json({**result.raw, "req_id": result.req_id, "trace_id": result.trace_id})
     else:
         print_result(result)
+    if unknown:
+        print_hint(unknown)
     return not result.is_error
 
 
 def _agent(options: Options) -> SmcpAgent:
     return SmcpAgent(options.url, office=options.office, name=options.name)
+
+
+@contextmanager
+def _knowing(agent: SmcpAgent, computer: str) -> Iterator[None]:
+    """Say of a Computer that is not there which ones are."""
+    try:
+        yield
+    except NotFound as error:
+        others = agent.computers()
+        if computer in others:
+            raise
+        there = f"There are: {', '.join(others)}." if others else "There is none at all."
+        message = f"there is no Computer {computer!r} in the office {agent.office!r}."
+        raise NotFound(f"{message}{_nearest(computer, others)} {there}", details=error.details) from error
+
+
+async def _unknown_tool(agent: SmcpAgent, computer: str, tool: str) -> str:
+    """What to say where a call failed because the Computer lists no such tool; else nothing."""
+    try:
+        names = [each.name for each in await agent.tools(computer)]
+    except SmcpError:
+        return ""
+    if tool in names:
+        return ""
+    said = f"The Computer {computer!r} is there, and lists no tool {tool!r}."
+    return f"{said}{_nearest(tool, names)} `smcp-agent tools {quote(computer)}` lists them."
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    near = [repr(each) for each in get_close_matches(name, names, n=3)]
+    return f" Did you mean {' or '.join(near)}?" if near else ""

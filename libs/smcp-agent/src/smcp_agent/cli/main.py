@@ -1,23 +1,27 @@
 """`smcp-agent`: be an Agent from the shell.
 
-Exit codes: 0 done, 1 the tool or the call failed (or ctrl-C), 2 wrong usage.
+Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C.
 """
 
 import asyncio
 import json
-from collections.abc import Coroutine
+import signal
+from collections.abc import Coroutine, Mapping
 from importlib.metadata import version as version_of
 from typing import Annotated, Any
+from uuid import uuid4
 
 import typer
 
 from smcp_agent.cli import commands
 from smcp_agent.cli.options import Json, Options, default_name
 from smcp_agent.cli.output import print_error
-from smcp_agent.errors import CannotConnect, JoinRefused, Malformed, SmcpError
+from smcp_agent.errors import CannotConnect, JoinRefused, Malformed, SmcpError, Unavailable, may_have_run
+from smcp_proto.trace_ids import trace_id
 
 FAILED = 1
 WRONG_USAGE = 2
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="smcp-agent",
@@ -30,14 +34,15 @@ app = typer.Typer(
 Computer = Annotated[str, typer.Argument(metavar="COMPUTER", help="The Computer's name in the office.")]
 
 
-def main() -> None:
-    """The console script."""
-    app()
+def main() -> int:
+    """Run the command line; its exit code."""
+    code: int | None = app(standalone_mode=True)
+    return code or 0
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(version_of("smcp-agent"))
+        typer.echo(f"smcp-agent {version_of('smcp-agent')}")
         raise typer.Exit
 
 
@@ -85,7 +90,9 @@ def call(
 ) -> None:
     """Call a tool and print its result. ctrl-C cancels the call."""
     chosen: Options = context.obj.with_json(as_json)
-    _run(chosen, commands.call(chosen, computer, tool, _parse_params(params), timeout))
+    req_id = uuid4().hex
+    ids = {"req_id": req_id, "trace_id": f"{trace_id(chosen.office, chosen.name, req_id):032x}"}
+    _run(chosen, commands.call(chosen, computer, tool, _parse_params(params), timeout, req_id), ids)
 
 
 def _parse_params(text: str) -> dict[str, Any]:
@@ -98,26 +105,38 @@ def _parse_params(text: str) -> dict[str, Any]:
     return params
 
 
-def _run(chosen: Options, work: Coroutine[Any, Any, bool]) -> None:
-    """Run a command to its exit code; errors that belong to the trade are printed, never traced back."""
+def _run(chosen: Options, work: Coroutine[Any, Any, bool], ids: Mapping[str, str] | None = None) -> None:
+    """Run a command to its exit code; errors that belong to the trade are printed, never traced back.
+
+    Args:
+        ids: of the call, for the error.
+    """
+    # while it runs, ctrl-C is asyncio's: the call is cancelled, and the office left
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         done = asyncio.run(work)
     except SmcpError as error:
-        print_error(error, as_json=chosen.json, hint=_hint(error, chosen))
+        print_error(error, as_json=chosen.json, hint=_hint(error, chosen), ids=ids)
         raise typer.Exit(WRONG_USAGE if isinstance(error, Malformed) else FAILED) from error
     except KeyboardInterrupt as interrupt:
         typer.echo("cancelled", err=True)
-        raise typer.Exit(FAILED) from interrupt
+        raise typer.Exit(INTERRUPTED) from interrupt
+    finally:
+        signal.signal(signal.SIGINT, before)
     if not done:
         raise typer.Exit(FAILED)
 
 
 def _hint(error: SmcpError, chosen: Options) -> str:
-    if isinstance(error, JoinRefused):
-        return (
-            f"There is one Agent per office. If another one is in {chosen.office!r}, end it or choose another "
-            "office with --office (SMCP_OFFICE)."
-        )
-    if isinstance(error, CannotConnect):
-        return "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens."
-    return ""
+    match error:
+        case JoinRefused():
+            return (
+                f"There is one Agent per office. If another one is in {chosen.office!r}, end it or choose another "
+                "office with --office (SMCP_OFFICE)."
+            )
+        case CannotConnect():
+            return "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens."
+        case Unavailable() if not may_have_run(error):
+            return "That is for now: try again in a moment."
+        case _:
+            return ""

@@ -1,11 +1,12 @@
 """What the commands print: tables and texts for people, JSON for programs; diagnostics go to standard error."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -16,23 +17,40 @@ from smcp_agent.llm_calls import as_text
 from smcp_agent.results import CallResult
 from smcp_proto.schemas import SessionInfo, SMCPTool
 
+BORDER: Final = 3
+"""Characters that a column of a table needs for its border and padding."""
+
 
 def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
 
 
 def print_sessions(sessions: Sequence[SessionInfo]) -> None:
-    table = Table("Name", "Role")
-    for session in sorted(sessions, key=lambda each: (each.role != "computer", each.name or "")):
-        table.add_row(escape(session.name or ""), session.role or "")
-    Console().print(table)
+    ordered = sorted(sessions, key=lambda each: (each.role != "computer", each.name or ""))
+    _print_table("Name", {"Role": 10}, [(session.name or "", session.role or "") for session in ordered])
 
 
 def print_tools(tools: Sequence[SMCPTool]) -> None:
-    table = Table("Tool", "Parameters", "Description")
-    for tool in tools:
-        table.add_row(escape(tool.name), escape(parameters(tool.params_schema)), escape(tool.description))
-    Console().print(table)
+    rows = [(tool.name, parameters(tool.params_schema), tool.description) for tool in tools]
+    _print_table("Tool", {"Parameters": 20, "Description": 20}, rows)
+
+
+def _print_table(first: str, others: Mapping[str, int], rows: Sequence[Sequence[str]]) -> None:
+    """A table whose first column is never cut, since people copy it; `others` are columns and their least widths.
+
+    Where that is wider than the terminal, the terminal breaks the lines.
+    """
+    longest = max((cell_len(row[0]) for row in rows), default=0)
+    table = Table()
+    table.add_column(first, no_wrap=True, min_width=longest)
+    for name in others:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console = Console()
+    least = longest + sum(others.values()) + BORDER * (len(others) + 1) + 1
+    console.width = max(console.width, least)
+    console.print(table)
 
 
 def parameters(schema: dict[str, Any]) -> str:
@@ -60,17 +78,22 @@ def print_result(result: CallResult) -> None:
         errors.print(f"[dim]{result.duration_s:.3f} s, trace {result.trace_id}[/dim]")
 
 
-def print_error(error: SmcpError, *, as_json: bool, hint: str = "") -> None:
-    """The flat error on standard output for programs, a line on standard error for everybody."""
+def print_error(error: SmcpError, *, as_json: bool, hint: str = "", ids: Mapping[str, str] | None = None) -> None:
+    """The flat error with `ids` on standard output for programs, a line on standard error for everybody."""
     if as_json:
-        print_json(error.body().model_dump())
+        print_json({**error.body().model_dump(), **(ids or {})})
     line = f"error {int(error.code)}: {error.message}"
     if may_have_run(error):
         line += " (the tool may have run nevertheless)"
     errors = Console(stderr=True, soft_wrap=True)
     errors.print(f"[red]{escape(line)}[/red]", highlight=False)
     if hint:
-        errors.print(escape(hint), highlight=False)
+        print_hint(hint)
+
+
+def print_hint(text: str) -> None:
+    """What to do about it, on standard error."""
+    Console(stderr=True, soft_wrap=True).print(escape(text), highlight=False)
 
 
 @contextmanager
