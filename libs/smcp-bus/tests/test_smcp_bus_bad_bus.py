@@ -32,6 +32,8 @@ async def test_one_seed_is_one_fate(nats_url: str) -> None:
         for seed in (7, 7, 8):
             async with BadBus(inner, seed, requests=Rates(lost=0.3), replies=Rates(lost=0.2)) as bad:
                 fates.append([await _ask(bad, number) for number in range(20)])
+                assert bad.met["request lost"] + bad.met["reply lost"] >= fates[-1].count(False)
+                assert not {what for what in bad.met if what.split()[1] != "lost"}
         assert fates[0] == fates[1] != fates[2]
         assert 3 < fates[0].count(False) < 17
 
@@ -94,6 +96,9 @@ async def test_notices_are_lost_doubled_and_re_ordered_but_never_run_beside_each
         counts = Counter(seen)
         assert 60 < len(counts) < 95
         assert 5 < sum(count == 2 for count in counts.values()) < 40
+        assert bad.met["notice lost"] == 100 - len(counts)
+        assert bad.met["notice doubled"] == sum(count == 2 for count in counts.values())
+        assert bad.met["notice overtaken"] == sum(late < max(seen[: i + 1]) for i, late in enumerate(seen))
         assert seen != sorted(seen)
 
 

@@ -10,6 +10,7 @@ from smcp_bus.bus import Incoming, Reply
 from smcp_bus.chunks import Send
 from smcp_bus.errors import NoResponder
 from smcp_bus.headers import ERROR, NOT_RUN
+from smcp_bus.nats_bus import NatsBus
 from smcp_testing.gateway_world import MIB, Client, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
 
@@ -106,6 +107,7 @@ async def test_an_answer_that_is_being_pulled_is_not_lost_although_its_call_has_
     ):
         await anna.join("agent", "anna", OFFICE)
         loop = asyncio.get_running_loop()
+        assert isinstance(box.bus, NatsBus)
         box.bus.transfers.interpose(partial(late, 1.5))
         began = loop.time()
         assert len(await ask(anna, call())) == 4 * MIB - 2

@@ -5,15 +5,16 @@ message follows from the seed, its kind, its subject and its number on that subj
 """
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from nats.js import JetStreamContext
 
+from smcp_bus.bad_fates import SOUND, Fates
+from smcp_bus.bad_fates import Rates as Rates
 from smcp_bus.bus import (
     NO_HEADERS,
     Connection,
@@ -31,25 +32,6 @@ from smcp_bus.errors import ConnectionLost, RequestTimedOut
 from smcp_bus.nats_bus import BusStats, NatsBus
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """How often, from 0 to 1."""
-
-    lost: float = 0.0
-    doubled: float = 0.0
-    late: float = 0.0
-
-
-SOUND = Rates()
-
-
-@dataclass(frozen=True, slots=True)
-class _Fate:
-    lost: bool
-    doubled: bool
-    delay: float
 
 
 class BadBus:
@@ -73,12 +55,13 @@ class BadBus:
     ) -> None:
         """`max_delay` is in seconds: the most that something late is late."""
         self.inner = bus
-        self._seed = seed
-        self._requests = requests
-        self._replies = replies
+        # lost and late on the asking side, doubled where they are served
+        self._requests = replace(requests, doubled=0.0)
+        self._served = Rates(doubled=requests.doubled)
+        self._replies = replace(replies, doubled=0.0)
         self._notices = notices
         self._max_delay = max_delay
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._fates = Fates(seed, max_delay)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.get_running_loop()
         if chunks != SOUND:
@@ -96,6 +79,11 @@ class BadBus:
             await asyncio.wait(self._tasks)
 
     # -- what it is
+
+    @property
+    def met(self) -> Counter[str]:
+        """How many messages met with what; see `Fates.met`. `"notice overtaken"`: one that came earlier came later."""
+        return self._fates.met
 
     @property
     def connected(self) -> bool:
@@ -141,8 +129,8 @@ class BadBus:
         progress: Progress | None = None,
     ) -> Reply:
         deadline = self._loop.time() + timeout
-        there = self._fate("request", subject, self._requests)
-        back = self._fate("reply", subject, self._replies)
+        there = self._fates.draw("request", subject, self._requests)
+        back = self._fates.draw("reply", subject, self._replies)
         if there.lost:
             await self._silence(deadline)
         await self._pause(there.delay, deadline)
@@ -161,7 +149,7 @@ class BadBus:
 
     async def serve(self, subject: str, handler: RequestHandler, *, queue: str = "", limit: int = 1024) -> Subscription:
         async def twice_at_times(incoming: Incoming) -> Reply:
-            if not self._fate("served", incoming.subject, self._requests).doubled:
+            if not self._fates.draw("served", incoming.subject, self._served).doubled:
                 return await handler(incoming)
             runs = [self._spawn(_run(handler, incoming)) for _ in range(2)]
             try:
@@ -175,10 +163,10 @@ class BadBus:
         return _Drained(self, await self.inner.serve(subject, twice_at_times, queue=queue, limit=limit))
 
     async def listen(self, subject: str, handler: NoticeHandler) -> Subscription:
-        notices = _Notices(handler)
+        notices = _Notices(handler, self.met)
 
         async def deliver(incoming: Incoming) -> None:
-            fate = self._fate("notice", incoming.subject, self._notices)
+            fate = self._fates.draw("notice", incoming.subject, self._notices)
             if fate.lost:
                 return
             for delay in (fate.delay, self._max_delay) if fate.doubled else (fate.delay,):
@@ -205,17 +193,9 @@ class BadBus:
         if not task.cancelled():
             task.exception()  # of a doubled run: the other one's answer was taken
 
-    def _fate(self, kind: str, subject: str, rates: Rates) -> _Fate:
-        key = (kind, subject)
-        self._counts[key] += 1
-        dice = random.Random(f"{self._seed}:{kind}:{subject}:{self._counts[key]}")  # noqa: S311 -- a fate, no secret
-        lost, doubled, late = dice.random(), dice.random(), dice.random()
-        delay = dice.uniform(0, self._max_delay) if late < rates.late else 0.0
-        return _Fate(lost < rates.lost, doubled < rates.doubled, delay)
-
     def _bad_send(self, send: Send, rates: Rates) -> Send:
         def bad(subject: str, reply: str, head: bytes, body: bytes | memoryview) -> None:
-            fate = self._fate("chunk", subject, rates)
+            fate = self._fates.draw("chunk", subject, rates)
             if fate.lost:
                 return
             for _ in range(2 if fate.doubled else 1):
@@ -268,14 +248,22 @@ class _NoAnswer:
 class _Notices:
     """One listener's notices, still one after another whatever their delays."""
 
-    def __init__(self, handler: NoticeHandler) -> None:
+    def __init__(self, handler: NoticeHandler, met: Counter[str]) -> None:
         self._handler = handler
+        self._met = met
         self._turn = asyncio.Lock()
+        self._came = 0
+        self._newest = 0
 
     async def deliver(self, incoming: Incoming, delay: float) -> None:
+        self._came += 1
+        number = self._came
         if delay:
             await asyncio.sleep(delay)
         async with self._turn:
+            if number < self._newest:
+                self._met["notice overtaken"] += 1
+            self._newest = max(self._newest, number)
             await self._handler(incoming)
 
 

@@ -11,6 +11,7 @@ import orjson
 import socketio
 
 from smcp_bus import subjects
+from smcp_bus.bad_bus import BadBus
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats_bus import NatsBus, open_bus
 from smcp_bus.nats_config import BusConfig
@@ -18,12 +19,14 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, Claim
 from smcp_gateway.app import Gateway, open_gateway
 from smcp_gateway.settings import GatewaySettings
-from smcp_registry.app import open_registry
+from smcp_registry.app import Registry, open_registry
 from smcp_registry.settings import RegistrySettings
+from smcp_testing.bad_buses import BadBuses
 
 NAMESPACE: Final = "/smcp"
 LEASE_S: Final = 2.0
 MIB: Final = 1024 * 1024
+WorldBus = NatsBus | BadBus
 
 
 @dataclass
@@ -76,7 +79,7 @@ Serve = Callable[[str, Incoming], Awaitable[Reply]]
 class TinyComputer:
     """A member of an office that answers its subject with a function."""
 
-    bus: NatsBus
+    bus: WorldBus
     registry: RegistryClient
     claim: Claim
     subscription: Any
@@ -84,22 +87,34 @@ class TinyComputer:
 
 @dataclass
 class World:
-    """What runs."""
+    """What runs. `buses` are the gateways'."""
 
     nats_url: str
     gateways: list[Gateway]
     buses: list[NatsBus]
+    registries: list[Registry] = field(default_factory=list)
+    bad: BadBuses | None = None
 
     @property
     def url(self) -> str:
         return self.gateways[0].url
 
     @asynccontextmanager
+    async def bus(self, name: str, *, drain_s: float = 0.2) -> AsyncIterator[WorldBus]:
+        """One more bus, as bad as the others."""
+        async with open_bus(BusConfig(url=self.nats_url, name=name, drain_timeout=drain_s)) as sound:
+            if self.bad is None:
+                yield sound
+            else:
+                async with self.bad.over(sound) as bad:
+                    yield bad
+
+    @asynccontextmanager
     async def computer(
         self, office: str, name: str, serve: Serve, *, member: bool = True, served: bool = True
     ) -> AsyncIterator[TinyComputer]:
         """A native Computer with a bus of its own."""
-        async with open_bus(BusConfig(url=self.nats_url, name="tiny", drain_timeout=0.2)) as bus:
+        async with self.bus("tiny") as bus:
             registry = RegistryClient(bus, credential=bus.credential, process=bus.process)
             claim = Claim(
                 session=bus.process,
@@ -130,29 +145,39 @@ async def gateway_world(
     nats_url: str,
     *,
     gateways: int = 1,
+    registries: int = 1,
     registry: bool = True,
     drain_s: float = 1.0,
     max_payload: int = 32 * MIB,
     lease_s: float = LEASE_S,
+    bad: BadBuses | None = None,
 ) -> AsyncIterator[World]:
-    """A registry and gateways, each on a bus of its own. A test that keeps the process busy wants a longer lease."""
+    """Registries and gateways, each on a bus of its own. A test that keeps the process busy wants a longer lease.
+
+    Args:
+        registry: False: there are registries already.
+        bad: makes the buses bad.
+    """
     async with AsyncExitStack() as stack:
+        world = World(nats_url, [], [], bad=bad)
 
-        async def bus() -> NatsBus:
+        async def bus() -> tuple[NatsBus, WorldBus]:
             config = BusConfig(url=nats_url, max_payload=max_payload, drain_timeout=0.5)
-            return await stack.enter_async_context(open_bus(config))
+            sound = await stack.enter_async_context(open_bus(config))
+            return sound, sound if bad is None else await stack.enter_async_context(bad.over(sound))
 
-        if registry:
+        for _ in range(registries if registry else 0):
             settings = RegistrySettings(nats_url=nats_url, lease_s=lease_s)
-            await stack.enter_async_context(open_registry(settings, await bus()))
-        running, buses = [], []
+            _, used = await bus()
+            world.registries.append(await stack.enter_async_context(open_registry(settings, used)))
         for _ in range(gateways):
-            buses.append(await bus())
+            sound, used = await bus()
+            world.buses.append(sound)
             gateway_settings = GatewaySettings(
                 nats_url=nats_url, gateway_port=0, lease_s=lease_s, drain_s=drain_s, max_payload=max_payload
             )
-            running.append(await stack.enter_async_context(open_gateway(gateway_settings, buses[-1])))
-        yield World(nats_url, running, buses)
+            world.gateways.append(await stack.enter_async_context(open_gateway(gateway_settings, used)))
+        yield world
 
 
 def reply(value: Any) -> Reply:

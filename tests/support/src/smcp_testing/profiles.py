@@ -26,3 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "soak", max_examples=5000, stateful_step_count=100, deadline=None, suppress_health_check=calm
     )
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", DEFAULT))
+
+
+def scaled(*, ci: int, soak: int) -> int:
+    """A count of a test's own: small in `make test`, full in `make soak`."""
+    return soak if os.environ.get("HYPOTHESIS_PROFILE", DEFAULT) == "soak" else ci

@@ -1,0 +1,35 @@
+"""A native Computer beside a `gateway_world`: ours, with real MCP servers, on a bus that may be bad."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from smcp_computer.app import Computer, open_computer
+from smcp_computer.config.file import parse_config
+from smcp_computer.settings import ComputerSettings
+from smcp_testing.gateway_world import World
+
+START_S = 60.0
+
+
+@asynccontextmanager
+async def native_computer(
+    world: World, office: str, name: str, servers: dict[str, Any], *, lease_s: float = 10.0, **settings: Any
+) -> AsyncIterator[Computer]:
+    """It is in its office, and its MCP servers are there."""
+    given = ComputerSettings(
+        nats_url=world.nats_url,
+        config=Path("unused"),
+        office=office,
+        name=name,
+        drain_s=1.0,
+        lease_s=lease_s,
+        **settings,
+    )
+    config = parse_config(json.dumps({"servers": servers}))
+    async with world.bus(name) as bus, open_computer(given, bus, config=config, environ={}) as computer:
+        await asyncio.wait_for(computer.wait_ready(), START_S)
+        yield computer
