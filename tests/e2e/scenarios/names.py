@@ -133,7 +133,7 @@ async def _refused_to_join(world: World, office: str, name: str, *, naming: Lite
     stranger = BareMember("computer", office, name)
     await stranger.connect(world.url(1))
     try:
-        with pytest.raises(Refused, match=f"^{naming}: "):
+        with pytest.raises(Refused, match=f"^400 {naming}: "):
             await stranger.join()
         again: Any = await stranger.ack("server:leave_office", {"office_id": LAB})
         assert again[0] is False
