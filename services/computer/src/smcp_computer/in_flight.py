@@ -39,6 +39,9 @@ Run = Callable[[], Awaitable[Mapping[str, Any]]]
 BrokenOff = Callable[[str], None]
 """Told why, just before a tool that still runs is cancelled."""
 
+TimedOut = Callable[[str, float], Mapping[str, Any]]
+"""The result of a call whose time is over, from its tool and its seconds."""
+
 
 @dataclass(frozen=True)
 class Keeping:
@@ -58,6 +61,7 @@ class _Running:
     limit: float
     answer: "asyncio.Future[bytes]"
     broken_off: BrokenOff
+    timed_out: TimedOut
     task: "asyncio.Task[None] | None" = None
 
 
@@ -142,6 +146,7 @@ class InFlight:
         limit: float,
         run: Run,
         broken_off: BrokenOff = lambda why: None,
+        timed_out: TimedOut = results.timed_out,
         repeat: bool = False,
     ) -> bytes:
         """Run a call, or join it, or give its kept result.
@@ -150,6 +155,7 @@ class InFlight:
             limit: seconds after which it is answered as timed out, and cancelled.
             run: runs the tool; awaited in a task of its own.
             broken_off: told why before that task is cancelled.
+            timed_out: what is answered when `limit` is over.
             repeat: the request may have arrived before; without its key it is not run.
 
         Returns:
@@ -176,7 +182,9 @@ class InFlight:
                 "this Computer does not know the call that is repeated; whether it ran is not known",
                 details={"may_have_run": True},
             )
-        return await asyncio.shield(self._start(key, digest_, tool, limit, run, broken_off).answer)
+        running = _Running(digest_, tool, limit, self._loop.create_future(), broken_off, timed_out)
+        self._start(key, running, run)
+        return await asyncio.shield(running.answer)
 
     def cancel(self, key: CallKey) -> bool:
         """Answer the call as cancelled and stop it; one that is not known yet will not run. Idempotent.
@@ -194,10 +202,7 @@ class InFlight:
             self._tombstones.move_to_end(key)
         return False
 
-    def _start(
-        self, key: CallKey, digest_: bytes, tool: str, limit: float, run: Run, broken_off: BrokenOff
-    ) -> _Running:
-        running = _Running(digest_, tool, limit, self._loop.create_future(), broken_off)
+    def _start(self, key: CallKey, running: _Running, run: Run) -> None:
         self._running[key] = running
         self._idle.clear()
         # created here, so that the task has the caller's context: its span is the parent of the tool's
@@ -205,9 +210,8 @@ class InFlight:
         running.task = task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        timer = self._loop.call_later(max(limit, 0.0), self._expire, key, running)
+        timer = self._loop.call_later(max(running.limit, 0.0), self._expire, key, running)
         running.answer.add_done_callback(lambda _: timer.cancel())
-        return running
 
     async def _run(self, key: CallKey, run: Run) -> None:
         try:
@@ -219,7 +223,7 @@ class InFlight:
 
     def _expire(self, key: CallKey, running: _Running) -> None:
         if self._running.get(key) is running:
-            self._settle(key, results.timed_out(running.tool, running.limit))
+            self._settle(key, running.timed_out(running.tool, running.limit))
 
     def _settle(self, key: CallKey, outcome: Mapping[str, Any] | Exception) -> None:
         """The first to come here decides."""

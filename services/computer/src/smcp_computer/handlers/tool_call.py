@@ -1,21 +1,19 @@
 """`client:tool_call`: one tool, run once, with one answer."""
 
 import asyncio
-import logging
 from typing import Any, Final
 
 from smcp_bus.dispatch_types import Call, RawJson
 from smcp_bus.time_limit import time_limit
 from smcp_computer.confirmation import Confirmation
+from smcp_computer.handlers.call_log import CallRecord
 from smcp_computer.in_flight import InFlight
 from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import ServerError
 from smcp_computer.tools import result as results
 from smcp_computer.tools.catalogue import Catalogue
-from smcp_proto.errors import TooLarge
+from smcp_proto.errors import SmcpError, TooLarge
 from smcp_proto.schemas.tools import ToolCallReq
-
-_log = logging.getLogger("smcp_computer.tool_call")
 
 REPEAT: Final = "a2c_repeat"
 """An extra field of a request, true where the same request may have arrived before; no part of what is asked for."""
@@ -57,41 +55,66 @@ class ToolCalls:
         limit = time_limit(request.timeout, call.deadline - asyncio.get_running_loop().time())
         labels = {"smcp.req_id": request.req_id, "smcp.office": office}
         span = CallSpan(labels, content=self._trace_content)
-        body = await self._in_flight.call(
-            (office, request.agent, request.req_id),
-            request.tool_name,
-            request.params,
-            limit=limit,
-            run=lambda: self._run(request, limit, span),
-            broken_off=span.failed,
-            repeat=(request.model_extra or {}).get(REPEAT) is True,
-        )
-        if len(body) > self._max_body:
-            raise TooLarge("the result is too large", details={"size": len(body), "limit": self._max_body})
+        record = CallRecord(request.tool_name, request.agent)
+
+        def broken_off(why: str) -> None:
+            span.failed(why)
+            record.broken_off(why)
+
+        def timed_out(tool: str, seconds: float) -> dict[str, Any]:
+            return results.not_confirmed(tool, seconds) if record.asking else results.timed_out(tool, seconds)
+
+        try:
+            body = await self._in_flight.call(
+                (office, request.agent, request.req_id),
+                request.tool_name,
+                request.params,
+                limit=limit,
+                run=lambda: self._run(request, limit, span, record),
+                broken_off=broken_off,
+                timed_out=timed_out,
+                repeat=(request.model_extra or {}).get(REPEAT) is True,
+            )
+            if len(body) > self._max_body:
+                raise TooLarge("the result is too large", details={"size": len(body), "limit": self._max_body})
+        except SmcpError as error:
+            record.ended(str(error.code), str(error))
+            raise
+        finally:
+            record.log()
         return RawJson(body)
 
-    async def _run(self, request: ToolCallReq, limit: float, span: CallSpan) -> dict[str, Any]:
+    async def _run(self, request: ToolCallReq, limit: float, span: CallSpan, record: CallRecord) -> dict[str, Any]:
         name = request.tool_name
+        record.ended("aborted")
         target = self._catalogue.find(name)
         if target is None:
-            return results.failed(self._why_not(name))
+            why = self._why_not(name)
+            record.ended("refused", why)
+            return results.failed(why)
+        record.server = target.ref.server
+        record.asking = True
         refusal = await self._confirmation.refusal(
             target.ref,
             agent=request.agent,
             auto_apply=target.configured.auto_apply if target.configured else None,
             params=request.params,
         )
+        record.asking = False
         if refusal is not None:
+            record.ended("refused", refusal)
             return results.failed(f"the tool {name!r} {refusal}")
         try:
             result = await target.supervisor.call(
                 target.ref.tool, request.params, timeout=limit + MCP_GRACE_S, span=span
             )
         except ServerError as error:
-            _log.info("a call failed: %s", error)
+            record.ended("failed", str(error))
             return results.failed(str(error))
         except TimeoutError:
+            record.ended("timeout")
             return results.timed_out(name, limit)
+        record.ended("tool_error" if result.get("isError") is True else "ok")
         return results.to_wire(result)
 
     def _why_not(self, name: str) -> str:

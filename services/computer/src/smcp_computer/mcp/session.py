@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from smcp_computer import __version__
 from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import BadAnswer, CallRefused, ServerDied
+from smcp_computer.mcp.stderr_log import StderrLog
 from smcp_computer.mcp.streams import CALL_SPAN_KEY, Watch
 from smcp_computer.mcp.transports import open_transport
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
@@ -146,6 +147,7 @@ async def connect(
     negotiation: Negotiation,
     max_message: int,
     on_tools_changed: Callable[[], None],
+    errors: StderrLog | None = None,
 ) -> AsyncIterator[Connection]:
     """Connect to a server and shake hands.
 
@@ -154,6 +156,7 @@ async def connect(
         negotiation: `auto` asks for the newest protocol first; `legacy` is for servers that end at such a question.
         max_message: bytes that one message of the server may have.
         on_tools_changed: called when the server says that its list of tools changed.
+        errors: told what a program writes to its standard error; None: a log of its own.
 
     Raises:
         Whatever the transport and the handshake raise.
@@ -166,7 +169,7 @@ async def connect(
 
     async with (
         Client(
-            open_transport(server, watch, max_message=max_message),
+            open_transport(server, watch, errors or StderrLog(server.name), max_message=max_message),
             mode=negotiation,
             read_timeout_seconds=LIST_TIMEOUT_S,
             message_handler=handle,

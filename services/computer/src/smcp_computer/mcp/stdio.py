@@ -8,7 +8,6 @@ gives a pair of streams.
 import asyncio
 import codecs
 import logging
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
@@ -20,25 +19,24 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from smcp_computer.mcp.process import READ_LIMIT, ServerProcess
+from smcp_computer.mcp.stderr_log import MAX_LINE, StderrLog
 from smcp_computer.mcp.streams import Streams
 from smcp_proto.schemas.config import MCPServerStdioParameters
 
 _log = logging.getLogger("smcp_computer.mcp.stdio")
-_stderr_log = logging.getLogger("smcp_computer.mcp.stderr")
 
-MAX_LOG_LINE: Final = 2000
-LAST_WORDS: Final = 5
 FLUSH_S: Final = 0.5
 
 
 @asynccontextmanager
 async def stdio_transport(
-    server: str, parameters: MCPServerStdioParameters, *, max_message: int
+    server: str, parameters: MCPServerStdioParameters, errors: StderrLog, *, max_message: int
 ) -> AsyncIterator[Streams]:
     """Run the server's process for as long as the context lasts; where that is cancelled, it is ended in a hurry.
 
     Args:
         server: the server's name, for the log.
+        errors: told what it writes to its standard error, and how it ends by itself.
         max_message: bytes that one message of the server may have; a longer one ends the connection.
 
     Raises:
@@ -52,7 +50,7 @@ async def stdio_transport(
     )
     to_session, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)
     write_stream, from_session = anyio.create_memory_object_stream[SessionMessage](0)
-    pipes = _Pipes(server, process, parameters.encoding, parameters.encoding_error_handler, max_message)
+    pipes = _Pipes(server, process, parameters, errors, max_message)
     flushed = asyncio.Event()
     broken_off = False
     try:
@@ -75,7 +73,7 @@ async def stdio_transport(
                         await flushed.wait()
                     await process.stop(hurry=broken_off)
                 if by_itself:
-                    pipes.log_end()
+                    errors.died(process.status)
                 tasks.cancel_scope.cancel()
     finally:
         process.kill()
@@ -86,13 +84,20 @@ async def stdio_transport(
 class _Pipes:
     """The tasks between a process's pipes and the session's streams."""
 
-    def __init__(self, server: str, process: ServerProcess, encoding: str, errors: str, max_message: int) -> None:
+    def __init__(
+        self,
+        server: str,
+        process: ServerProcess,
+        parameters: MCPServerStdioParameters,
+        log: StderrLog,
+        max_message: int,
+    ) -> None:
         self._server = server
         self._process = process
-        self._encoding = encoding
-        self._errors = errors
+        self._encoding = parameters.encoding
+        self._errors = parameters.encoding_error_handler
+        self._log = log
         self._max_message = max_message
-        self._last_words: deque[str] = deque(maxlen=LAST_WORDS)
         self.ended = False
         """The server closed its output, or ended."""
 
@@ -122,7 +127,7 @@ class _Pipes:
         try:
             return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
-            _log.warning("MCP server %r wrote a line that is no message: %.200r", self._server, line)
+            self._log.no_message(line)
             return None
 
     async def write(self, from_session: MemoryObjectReceiveStream[SessionMessage], flushed: asyncio.Event) -> None:
@@ -145,8 +150,7 @@ class _Pipes:
         with suppress(OSError):
             while chunk := await self._process.stderr.read(65536):
                 for line in lines.feed(chunk):
-                    self._last_words.append(line[:MAX_LOG_LINE])
-                    _stderr_log.info("%s", line[:MAX_LOG_LINE], extra={"mcp_server": self._server})
+                    self._log.wrote(line)
 
     async def watch_exit(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         """End the session when the process has ended, also where a child of it keeps its pipes open."""
@@ -155,15 +159,6 @@ class _Pipes:
         self._process.kill()
         await asyncio.sleep(0.25)  # for `read` to hand over what is in the pipe
         to_session.close()
-
-    def log_end(self) -> None:
-        """How it ended, for the user of this host."""
-        _log.warning(
-            "MCP server %r: its process ended with status %s; it said last: %s",
-            self._server,
-            self._process.status,
-            " | ".join(self._last_words) or "nothing",
-        )
 
 
 class _Lines:
@@ -188,8 +183,8 @@ class _Lines:
         if self._longest is not None and self._size > self._longest:
             raise OverflowError(f"a message of more than {self._longest} characters")
         if not rest:
-            if self._longest is None and self._size > MAX_LOG_LINE:
-                self._parts = ["".join(self._parts)[:MAX_LOG_LINE]]
+            if self._longest is None and self._size > MAX_LINE:
+                self._parts = ["".join(self._parts)[:MAX_LINE]]
             return []
         lines = ["".join(self._parts), *rest[:-1]]
         self._parts = [rest[-1]]

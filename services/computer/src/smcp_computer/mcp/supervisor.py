@@ -21,6 +21,7 @@ from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import ServerNotRunning, StartFailed
 from smcp_computer.mcp.session import LIST_TIMEOUT_S, Connection, Negotiation, connect
+from smcp_computer.mcp.stderr_log import StderrLog
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
 
 _log = logging.getLogger("smcp_computer.mcp")
@@ -86,6 +87,9 @@ class Supervisor:
         self._limits = limits
         self._on_change = on_change
         self._backoff = backoff or Backoff()
+        self._stderr = StderrLog(config.name)
+        self._said: tuple[str, int | None] | None = None
+        """Why it did not start, as it was logged last, with the exit status."""
         self._negotiation: Negotiation = "auto"
         self._connection: Connection | None = None
         self._stopping = asyncio.Event()
@@ -125,17 +129,22 @@ class Supervisor:
         """Keep the server running until `stop`."""
         loop = asyncio.get_running_loop()
         try:
+            lived = STEADY_S
             while not self._stopping.is_set():
                 began = loop.time()
+                # what a server says that dies again and again stands in the lines that tell of its ends
+                self._stderr.born(quiet_s=0.0 if lived >= STEADY_S else STEADY_S)
                 try:
                     await self._live()
                 except Exception as error:  # noqa: BLE001 -- whatever a server does is its own failure, and is shown
                     if self._stopping.is_set() or self._ended_at_the_question(error):
                         continue
-                    self._failed(error)
-                if loop.time() - began > STEADY_S:
-                    self._backoff.reset()
-                await self._pause(self._backoff.next())
+                    lived = loop.time() - began
+                    if lived >= STEADY_S:
+                        self._backoff.reset()
+                    pause = self._backoff.next()
+                    self._failed(error, pause)
+                    await self._pause(pause)
         finally:
             self._connection = None
             self.state = State.STOPPED
@@ -171,6 +180,7 @@ class Supervisor:
             negotiation=self._negotiation,
             max_message=self._limits.max_message,
             on_tools_changed=self._tools_changed,
+            errors=self._stderr,
         ) as connection:
             yield connection
 
@@ -213,6 +223,7 @@ class Supervisor:
         self.state, self.reason = State.READY, ""
         self.starts += 1
         self.settled.set()
+        self._said = None
         _log.info("MCP server %r is ready with %d tools", self.name, len(tools))
         self._on_change()
 
@@ -225,11 +236,21 @@ class Supervisor:
             case _:
                 return False
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: Exception, pause: float) -> None:
         was_ready = self.ready
         reason = describe(error)
-        if was_ready or reason != self.reason:
-            _log.warning("MCP server %r: %s", self.name, reason)
+        told = f"{reason} ({self._stderr.end})" if self._stderr.end else reason
+        if was_ready:
+            _log.warning("MCP server %r: %s; it is started again in %.1f s", self.name, told, pause)
+        elif (reason, self._stderr.status) != self._said:
+            _log.warning(
+                "MCP server %r: %s; the next try is in %.1f s, the others ever later, up to every %g s",
+                *(self.name, told, pause, self._backoff.longest_s),
+            )
+        else:
+            _log.debug("MCP server %r: %s; the next try is in %.1f s", self.name, told, pause)
+        if not was_ready:
+            self._said = (reason, self._stderr.status)
         self.state = State.RESTARTING if self.starts else State.FAILED
         self.reason = reason
         self.settled.set()

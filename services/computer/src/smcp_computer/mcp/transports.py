@@ -8,6 +8,7 @@ import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
+from smcp_computer.mcp.stderr_log import StderrLog
 from smcp_computer.mcp.stdio import stdio_transport
 from smcp_computer.mcp.streams import Streams, Watch
 from smcp_proto.durations import parse_duration
@@ -20,12 +21,15 @@ from smcp_proto.schemas.config import (
 
 
 @asynccontextmanager
-async def open_transport(server: MCPServerConfig, watch: Watch, *, max_message: int) -> AsyncIterator[Streams]:
+async def open_transport(
+    server: MCPServerConfig, watch: Watch, errors: StderrLog, *, max_message: int
+) -> AsyncIterator[Streams]:
     """Connect to a server, or start it.
 
     Args:
         server: its configuration, without placeholders.
         watch: told of what passes, and of the end.
+        errors: told what a program writes to its standard error.
         max_message: bytes that one message of the server may have.
 
     Raises:
@@ -33,7 +37,7 @@ async def open_transport(server: MCPServerConfig, watch: Watch, *, max_message: 
         httpx2.HTTPError, ExceptionGroup: an address that cannot be reached.
     """
     if isinstance(server, MCPServerStdioConfig):
-        async with stdio_transport(server.name, server.server_parameters, max_message=max_message) as streams:
+        async with stdio_transport(server.name, server.server_parameters, errors, max_message=max_message) as streams:
             yield watch.wrap(streams)
     elif isinstance(server, MCPServerStreamableHttpConfig):
         async with _streamable(server.server_parameters, max_message) as streams:

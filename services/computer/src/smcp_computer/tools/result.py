@@ -16,6 +16,7 @@ from smcp_proto.tool_results import failed as failed
 from smcp_proto.tool_results import timed_out as timed_out
 
 OUR_PREFIX: Final = "a2c_"
+NOT_CONFIRMED: Final = "a2c_not_confirmed"
 
 
 def to_wire(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,3 +32,9 @@ def why_broken_off(result: Mapping[str, Any]) -> str:
     """In one word, for traces: why a call has this result while its tool still runs."""
     meta = result.get("meta") or {}
     return "timeout" if TIMED_OUT in meta else "cancelled" if CANCELLED in meta else "aborted"
+
+
+def not_confirmed(tool: str, seconds: float) -> dict[str, Any]:
+    """Its time ran out while the user was asked."""
+    text = f"the tool {tool!r} was not run: the user of this Computer did not confirm it within {seconds:g} s"
+    return failed(text, **{TIMED_OUT: True, NOT_CONFIRMED: True})

@@ -1,0 +1,107 @@
+"""What MCP servers that talk too much, or die again and again, leave in the log."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from smcp_computer.config.file import parse_config
+from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.backoff import Backoff
+from smcp_computer.mcp.call_span import CallSpan
+from smcp_computer.mcp.stderr_log import BURST, StderrLog
+from smcp_computer.mcp.supervisor import Limits, Supervisor
+from smcp_service.lifecycle import background
+from smcp_testing.mcp_servers import configs
+from smcp_testing.waiting import eventually
+
+
+@asynccontextmanager
+async def supervised(server: dict[str, Any]) -> AsyncIterator[Supervisor]:
+    config = parse_config(json.dumps({"servers": {"box": server}})).servers["box"]
+    backoff = Backoff(first_s=0.05, longest_s=0.1, uniform=Random(1))
+    supervisor = Supervisor(config, InputResolver({}, {}), limits=Limits(), on_change=lambda: None, backoff=backoff)
+    async with background() as tasks:
+        task = tasks.start(supervisor.run(), name="owner")
+        try:
+            yield supervisor
+        finally:
+            supervisor.stop()
+            await asyncio.wait_for(task, 15)
+
+
+def shown(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[str]:
+    """Lines of the log that a user sees, but for those of the SDK."""
+    return [r.getMessage() for r in caplog.records if r.levelno >= level and r.name.startswith("smcp_computer")]
+
+
+async def test_a_server_that_never_starts_is_told_of_once_with_what_it_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    starts = tmp_path / "starts"
+    program = (
+        f"import os, sys; open({str(starts)!r}, 'a').write('x');"
+        " print('no licence,', os.getpid(), file=sys.stderr); sys.exit(3)"
+    )
+    broken = {"type": "stdio", "server_parameters": {"command": sys.executable, "args": ["-c", program]}}
+    async with supervised(broken):
+        # two of the starts are one try: a server that ends at the first question is asked the older way
+        await eventually(lambda: starts.exists() and len(starts.read_text()) >= 6, timeout=60)
+    warnings = [line for line in shown(caplog, logging.WARNING) if "no licence" in line]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("MCP server 'box': went away (its process ended with status 3; it said last: no lic")
+    assert "; the next try is in 0." in warnings[0]
+    own = [line for line in shown(caplog) if line.startswith("no licence")]
+    assert len(own) <= 3  # of its first lives; later ones are told at debug
+
+
+async def test_each_end_of_a_server_that_had_started_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with supervised(configs.stdio()) as box:
+        for _ in range(2):
+            await eventually(lambda: box.ready, timeout=30)
+            os.kill(await _pid(box), signal.SIGKILL)
+            await eventually(lambda: not box.ready, timeout=10)
+        await eventually(lambda: box.ready and box.starts == 3, timeout=30)
+    ends = [line for line in shown(caplog) if "ended with status -9" in line]
+    assert len(ends) == 2
+    assert all("it is started again in 0." in line for line in ends)
+    assert len([line for line in shown(caplog) if "went away" in line]) == 2
+
+
+async def test_a_server_that_talks_without_end_does_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    program = "import sys, time\nfor n in range(1000): print('chatter', n, file=sys.stderr)\ntime.sleep(600)"
+    server = {"type": "stdio", "server_parameters": {"command": sys.executable, "args": ["-c", program]}}
+    async with supervised(server):
+        await eventually(lambda: "chatter 999" in [r.getMessage() for r in caplog.records], timeout=30)
+    lines = shown(caplog)
+    assert BURST <= len([line for line in lines if line.startswith("chatter")]) < 2 * BURST
+    assert len([line for line in lines if "more lines than are shown" in line]) == 1
+
+
+def test_what_was_not_shown_is_counted_once_it_is_quiet_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    now = [0.0]
+    log = StderrLog("box", clock=lambda: now[0])
+    for number in range(BURST + 7):
+        log.wrote(f"line {number}")
+    now[0] += 600.0
+    log.wrote("calm")
+    assert shown(caplog)[BURST] == "MCP server 'box' writes more lines than are shown; the others are logged at debug"
+    assert shown(caplog)[BURST + 1 :] == ["MCP server 'box' wrote 7 lines that were not shown", "calm"]
+
+
+async def _pid(box: Supervisor) -> int:
+    result = await box.call("pid", {}, timeout=20.0, span=CallSpan({}))
+    return int(result["content"][0]["text"])
