@@ -40,5 +40,5 @@ async def test_a_taken_port_ends_it_with_a_sentence(nats_url: str) -> None:
         env = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": str(port), "SMCP_LOG_FORMAT": "json"}
         async with service_process(COMMAND, env=env) as process:
             assert await process.exit_code(timeout=30) == 1
-            assert f"cannot listen on 127.0.0.1:{port}" in str(process.log)
+            assert f"port {port} of 127.0.0.1 is taken" in str(process.log)
             assert "Traceback" not in str(process.log)

@@ -111,9 +111,11 @@ async def test_data_is_kept_and_used_by_one_at_a_time(config: Path, tmp_path: Pa
 
 async def test_a_port_that_is_taken_is_said_in_a_sentence(config: Path) -> None:
     async with running("--config", str(config)) as (process, url):
-        refused = smcp("up", "--port", url.rpartition(":")[2], "--config", str(config), "--name", "other")
+        port = url.rpartition(":")[2]
+        refused = smcp("up", "--port", port, "--config", str(config), "--name", "other")
         assert refused.returncode == 1
-        assert "cannot listen on 127.0.0.1:" in refused.stderr
+        said = f"port {port} of 127.0.0.1 is taken; choose another with --port / SMCP_GATEWAY_PORT"
+        assert said in refused.stderr
         assert "Traceback" not in refused.stderr
         assert await ended(process, signal.SIGTERM) == 0
 

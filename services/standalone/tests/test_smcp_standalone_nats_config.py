@@ -73,7 +73,16 @@ def test_a_computers_permissions_are_its_own_names_in_its_own_office() -> None:
         ("offices: []", "offices: List should have at least 1 item"),
         ("offices: [7]", "offices.0: Input should be a valid string"),
         ('offices: [""]', "offices.0: a name has 1 to 128 characters"),
-        ("{offices: [a], gateway: 2}", "gateway: Extra inputs are not permitted"),
+        ("{offices: [a], gateway: 2}", "gateway: is no field of this file; did you mean 'gateways'?"),
+        (
+            "{offices: [a], computers: [{credential: c, office: a, name: [x]}]}",
+            "computers.0.name: is no field of this file; did you mean 'names'?",
+        ),
+        (
+            "{offices: [a], jetstream: {storedir: x}}",
+            "jetstream.storedir: is no field of this file; did you mean 'store_dir'?",
+        ),
+        ("{offices: [a], xyzzy: 1}", "xyzzy: is no field of this file"),
         ("{offices: [a], gateways: 0}", "gateways: Input should be greater than or equal to 1"),
         ("{offices: [a], gateways: two}", "gateways: Input should be a valid integer"),
         ("{offices: [a], gateways: [g, '']}", "gateways.1: a name has 1 to 128 characters"),

@@ -12,7 +12,7 @@ from typing import Final
 import orjson
 from aiohttp import web
 
-from smcp_service.failure import Failure
+from smcp_service.addresses import cannot_listen
 
 Check = Callable[[], str | None]
 """Asked at every request, so cheap and without waiting: None when all is well, else what is not."""
@@ -95,7 +95,7 @@ async def serve_health(readiness: Readiness, host: str, port: int) -> AsyncItera
         try:
             await web.TCPSite(runner, host, port).start()
         except OSError as error:
-            raise Failure(f"cannot answer health checks on {host}:{port}: {error.strerror or error}") from error
+            raise cannot_listen(error, host, port, choose="SMCP_HEALTH_PORT") from error
         address = runner.addresses[0]
         yield HealthServer(host=str(address[0]), port=int(address[1]))
     finally:

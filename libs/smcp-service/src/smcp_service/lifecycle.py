@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import structlog
 
+from smcp_service.entry import INTERRUPTED
 from smcp_service.failure import Failure
 
 DONE: Final = 0
@@ -41,7 +42,7 @@ def run(main: Main) -> int:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             code = runner.run(_with_signals(main))
     except KeyboardInterrupt:
-        return FAILED  # before our handler stood, or in the moment after it was gone
+        return INTERRUPTED  # before our handler stood, or in the moment after it was gone
     except BaseException as error:  # the outermost edge of the process: nothing is hidden, all of it is logged
         if isinstance(error, SystemExit | GeneratorExit):
             raise

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from smcp_gateway.handshake import bounded_upload, version_rule
 from smcp_gateway.settings import GatewaySettings
-from smcp_service.failure import Failure
+from smcp_service.addresses import cannot_listen
 from smcp_service.health import Readiness, health_routes
 
 SHUTDOWN_S: Final = 1.0
@@ -58,7 +58,7 @@ class Front:
         try:
             await site.start()
         except OSError as error:
-            raise Failure(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+            raise cannot_listen(error, host, port, choose="--port / SMCP_GATEWAY_PORT") from error
         self._site = site
         address = runner.addresses[0]
         self.host, self.port = str(address[0]), int(address[1])

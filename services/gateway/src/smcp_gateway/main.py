@@ -25,11 +25,15 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def serve(
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Where clients connect; 0 is any free port [SMCP_GATEWAY_PORT]"),
+    ] = None,
     version: Annotated[bool, version_option("smcp-gateway")] = False,
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
     """Serve Agents and Computers over Socket.IO, on `SMCP_GATEWAY_HOST`:`SMCP_GATEWAY_PORT`."""
-    settings = load_settings(GatewaySettings)
+    settings = load_settings(GatewaySettings, gateway_port=port)
     config = BusConfig(
         url=settings.nats_url,
         credentials=configured_credentials(settings.nats_creds, SettingsError, kind="gateway"),

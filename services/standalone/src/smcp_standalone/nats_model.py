@@ -12,6 +12,7 @@ http: 127.0.0.1:8222              # nats-server's monitoring; off if absent
 jetstream: {store_dir: ./jetstream}
 """
 
+import difflib
 import re
 from typing import Annotated
 
@@ -147,8 +148,19 @@ def _said(error: ValidationError) -> list[str]:
         path = ".".join(str(part) for part in item["loc"] if isinstance(part, int) or re.fullmatch("[a-z_]+", part))
         path = path.removesuffix(".int")
         message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            message = f"is no field of this file{_meant(item['loc'])}"
         lines[path] = f"{lines[path]}; or: {message}" if path in lines else message
     return [f"{path}: {message}" if path else message for path, message in lines.items()]
+
+
+def _meant(path: tuple[int | str, ...]) -> str:
+    """What was meant with the unknown field at `path`, as the end of a sentence."""
+    *above, key = path
+    inner: dict[str, type[_Model]] = {"computers": ComputerHost, "jetstream": JetStream, "cluster": Cluster}
+    model = inner.get(str(above[0]), NatsModel) if above else NatsModel
+    near = difflib.get_close_matches(str(key).lower(), model.model_fields, n=1, cutoff=0.65)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _names(kind: str, given: int | list[str]) -> list[str]:

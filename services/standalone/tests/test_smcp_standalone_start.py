@@ -1,0 +1,96 @@
+"""How the commands begin: a port that is taken, and ctrl-C before they serve."""
+
+import signal
+import socket
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from smcp_testing.service_process import ServiceProcess, service_process
+from smcp_testing.waiting import eventually
+
+BIN = Path(sys.executable).parent
+AWAY = {"SMCP_NATS_URL": "nats://127.0.0.1:1", "SMCP_LOG_FORMAT": "json"}
+COMMANDS = {
+    "smcp-registry": ["smcp-registry"],
+    "smcp-gateway": ["smcp-gateway", "--port", "0"],
+    "smcp-computer": ["smcp-computer", "run", "--office", "lab", "--name", "pc", "--config", "computer.json"],
+    "smcp": ["smcp", "up", "--port", "0", "--config", "computer.json"],
+}
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "computer.json").write_text('{"servers": {}}')
+    monkeypatch.chdir(tmp_path)
+
+
+def said(process: ServiceProcess) -> str:
+    return "\n".join(f"{line['event']} {line.get('error', '')}" for line in process.log)
+
+
+@pytest.mark.parametrize(
+    ("command", "choose"),
+    [
+        ("smcp-registry", "SMCP_HEALTH_PORT"),
+        ("smcp-computer", "SMCP_HEALTH_PORT"),
+        ("smcp-gateway", "--port / SMCP_GATEWAY_PORT"),
+        ("smcp", "--port / SMCP_GATEWAY_PORT"),
+    ],
+)
+async def test_a_port_that_is_taken_is_named_with_what_chooses_another(command: str, choose: str) -> None:
+    program, *arguments = COMMANDS[command]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        arguments = [str(port) if argument == "0" else argument for argument in arguments]
+        env = {**AWAY, "SMCP_HEALTH_PORT": str(port)}
+        async with service_process(BIN / program, *arguments, env=env) as process:
+            assert await process.exit_code(timeout=60) == 1
+            assert f"port {port} of 127.0.0.1 is taken; choose another with {choose}" in said(process)
+            assert "Traceback" not in said(process)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("command", COMMANDS)
+async def test_ctrl_c_while_it_is_loaded_ends_it_without_a_traceback(command: str) -> None:
+    program, *arguments = COMMANDS[command]
+    async with service_process(BIN / program, *arguments, env=AWAY) as process:
+        maps = Path(f"/proc/{process.pid}/maps")
+        await eventually(lambda: "pydantic_core" in maps.read_text(), timeout=30)  # in the middle of its imports
+        process.signal(signal.SIGINT)
+        assert await process.exit_code(timeout=30) == 130
+        assert not process.log
+
+
+@pytest.mark.parametrize("command", ["smcp-registry", "smcp-gateway", "smcp-computer"])
+async def test_ctrl_c_while_nats_is_awaited_ends_it_as_asked(command: str) -> None:
+    program, *arguments = COMMANDS[command]
+    with socket.create_server(("127.0.0.1", 0)) as mute, ExitStack() as connections:
+        mute.setblocking(False)  # it takes connections, and says nothing
+        url = f"nats://127.0.0.1:{mute.getsockname()[1]}"
+        async with service_process(BIN / program, *arguments, env={**AWAY, "SMCP_NATS_URL": url}) as process:
+            await eventually(lambda: _has_come(mute, connections), timeout=30)
+            process.signal(signal.SIGINT)
+            assert await process.exit_code(timeout=30) == 0
+            assert "Traceback" not in said(process)
+
+
+async def test_ctrl_c_while_everything_starts_ends_it_as_asked() -> None:
+    program, *arguments = COMMANDS["smcp"]
+    async with service_process(BIN / program, *arguments, env={"SMCP_LOG_FORMAT": "json"}) as process:
+        await eventually(lambda: process.output, timeout=30)
+        assert "Starting" in process.output[0]
+        process.signal(signal.SIGINT)
+        assert await process.exit_code(timeout=30) == 0
+        assert "Traceback" not in said(process)
+
+
+def _has_come(server: socket.socket, connections: ExitStack) -> bool:
+    try:
+        connection, _ = server.accept()
+    except BlockingIOError:
+        return False
+    connections.enter_context(connection)
+    return True
