@@ -90,7 +90,7 @@ async def what_is_no_name_is_refused(world: World) -> None:
                 assert len(str(error)) < 1000
             done, why = await caller.ack("server:leave_office", {"office_id": name})
             assert done is False
-            assert why.startswith("office_id: ")
+            assert why.startswith("400 office_id: ")
             for office, own in ((name, "bot"), ("office", name)):
                 with pytest.raises(Malformed):
                     async with SmcpAgent(world.url(0), office=office, name=own):
