@@ -120,7 +120,7 @@ async def test_a_confirmation_that_nobody_gives_is_no_slow_tool(
         assert result["isError"] is True
         assert result["meta"] == {"a2c_timeout": True, "a2c_not_confirmed": True}
         text = result["content"][0]["text"]
-        assert text == "the tool 'append' was not run: the user of this Computer did not confirm it within 0.9 s"
+        assert text == "the tool 'append' was not run: the user of this Computer did not confirm it within 1 s"
         await asyncio.wait_for(user.withdrawn.wait(), 5)
         assert not log.exists()
     records = [record for record in caplog.records if record.getMessage() == "tool call"]

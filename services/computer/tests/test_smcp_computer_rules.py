@@ -19,6 +19,7 @@ from smcp_computer.mcp.errors import ServerDied
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_computer.tools.catalogue import Catalogue
+from smcp_proto.tool_results import timed_out
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs
 
@@ -183,3 +184,9 @@ async def test_the_headers_of_the_configuration_go_with_every_request(kind: Lite
 )
 def test_a_computer_answers_a_little_before_its_caller_gives_up(timeout: int, left: float, limit: float) -> None:
     assert time_limit(timeout, left) == pytest.approx(limit)
+
+
+@pytest.mark.parametrize("timeout", [1, 3, 5, 6, 60, 3600])
+def test_a_tool_that_was_stopped_is_said_to_have_had_the_time_that_the_agent_gave(timeout: int) -> None:
+    result = timed_out("sleep", time_limit(timeout, timeout - 0.007))
+    assert result["content"][0]["text"] == f"the tool 'sleep' did not end within {timeout} s"

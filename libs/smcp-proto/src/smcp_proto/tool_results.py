@@ -3,6 +3,7 @@
 A native Computer and a gateway that speaks for one on Socket.IO say them in the same words.
 """
 
+import math
 from typing import Any, Final
 
 TIMED_OUT: Final = "a2c_timeout"
@@ -24,7 +25,12 @@ def failed(text: str, **meta: bool) -> dict[str, Any]:
 
 
 def timed_out(tool: str, seconds: float) -> dict[str, Any]:
-    return failed(f"the tool {tool!r} did not end within {seconds:g} s", **{TIMED_OUT: True})
+    return failed(f"the tool {tool!r} did not end within {asked_for(seconds)}", **{TIMED_OUT: True})
+
+
+def asked_for(seconds: float) -> str:
+    """The time-out that the Agent gave, in its words: whole seconds, of which the Computer's side has a little less."""
+    return f"{max(1, math.ceil(seconds))} s"
 
 
 def cancelled(tool: str | None = None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from smcp_proto.tool_results import CANCELLED as CANCELLED
 from smcp_proto.tool_results import EXPIRED as EXPIRED
 from smcp_proto.tool_results import TIMED_OUT as TIMED_OUT
+from smcp_proto.tool_results import asked_for
 from smcp_proto.tool_results import cancelled as cancelled
 from smcp_proto.tool_results import expired as expired
 from smcp_proto.tool_results import failed as failed
@@ -36,5 +37,5 @@ def why_broken_off(result: Mapping[str, Any]) -> str:
 
 def not_confirmed(tool: str, seconds: float) -> dict[str, Any]:
     """Its time ran out while the user was asked."""
-    text = f"the tool {tool!r} was not run: the user of this Computer did not confirm it within {seconds:g} s"
+    text = f"the tool {tool!r} was not run: the user of this Computer did not confirm it within {asked_for(seconds)}"
     return failed(text, **{TIMED_OUT: True, NOT_CONFIRMED: True})
