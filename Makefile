@@ -12,7 +12,7 @@ WORKSPACE := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml t
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$python"; break; }; done)
 
-# Unit tests share the processors; the e2e tests have time limits and get the machine to themselves.
+# Most tests share the processors; those that have time limits get the machine to themselves.
 JOBS ?= 2
 PYTEST_ARGS ?=
 # uv does not read pip's settings; a mirror that pip was told of counts for it, too.
@@ -72,8 +72,8 @@ types: setup  ## Check all types, strictly: sources, tests and benchmarks
 
 .PHONY: test
 test: setup setup-e2e  ## Run all tests, reduced counts, and show the coverage
-	$(BIN)/pytest -n $(JOBS) --dist loadfile --cov --cov-report= libs services $(PYTEST_ARGS)
-	$(BIN)/pytest --cov --cov-append --cov-report=term:skip-covered tests $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not alone" --cov --cov-report= $(PYTEST_ARGS)
+	$(BIN)/pytest -m alone --cov --cov-append --cov-report=term:skip-covered $(PYTEST_ARGS)
 	@echo "container world: there is none yet (it comes with the images), so nothing ran in containers"
 
 .PHONY: e2e

@@ -68,6 +68,7 @@ async def test_in_one_world(world: World, scenario: Callable[[World, Path], Awai
         await scenario(world, tmp_path)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("open_agent", AGENTS.values(), ids=AGENTS.keys())
 @pytest.mark.parametrize("scenario", WITH_AN_AGENT, ids=lambda scenario: scenario.__name__)
 async def test_with_an_agent(

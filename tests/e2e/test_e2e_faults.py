@@ -10,6 +10,8 @@ from tests.e2e.scenarios import faults, socketio_computers
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.world import World
 
+pytestmark = pytest.mark.alone
+
 LEASE_S = float(os.environ.get("WORLD_LEASE_S", "2"))
 
 FAULTS: list[Callable[[World], Awaitable[None]]] = [

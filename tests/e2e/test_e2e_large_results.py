@@ -9,6 +9,8 @@ from tests.e2e.scenarios import large_results
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.world import World
 
+pytestmark = pytest.mark.alone
+
 SCENARIOS: list[Callable[[World], Awaitable[None]]] = [
     large_results.eight_of_32_mib_at_once_while_small_calls_go_on,
     large_results.twenty_megabytes_arrive_at_our_sdk,
