@@ -17,6 +17,7 @@ from smcp_bus.bad_fates import SOUND, Fates
 from smcp_bus.bad_fates import Rates as Rates
 from smcp_bus.bus import (
     NO_HEADERS,
+    Admit,
     Connection,
     Headers,
     Incoming,
@@ -127,6 +128,7 @@ class BadBus:
         timeout: float,
         headers: Headers = NO_HEADERS,
         progress: Progress | None = None,
+        admit: Admit | None = None,
     ) -> Reply:
         deadline = self._loop.time() + timeout
         there = self._fates.draw("request", subject, self._requests)
@@ -137,7 +139,7 @@ class BadBus:
         if back.lost and progress is not None:
             progress = _NoAnswer(progress)
         reply = await self.inner.request(
-            subject, body, timeout=deadline - self._loop.time(), headers=headers, progress=progress
+            subject, body, timeout=deadline - self._loop.time(), headers=headers, progress=progress, admit=admit
         )
         if back.lost:
             await self._silence(deadline)

@@ -78,6 +78,11 @@ class Progress(Protocol):
         """The answer comes in parts, and the first one is here. Whoever has the rest is now watched by the bus."""
 
 
+Admit = Callable[[int, Callable[[], None]], None]
+"""Decides when the rest of an answer in parts is asked for: takes its bytes, and what to call, once, when it may come
+(at once or later). Until then it stays with its owner. Neither may block or raise."""
+
+
 class Subscription(Protocol):
     async def drain(self) -> None:
         """Take no new messages, wait until the handlers that run have ended, let go. Idempotent."""
@@ -102,11 +107,13 @@ class Bus(Protocol):
         timeout: float,
         headers: Headers = NO_HEADERS,
         progress: Progress | None = None,
+        admit: Admit | None = None,
     ) -> Reply:
         """Ask whoever serves `subject`; `timeout` is in seconds and travels along as the time budget.
 
         Args:
             progress: told of what goes in parts.
+            admit: asked before the rest of an answer in parts is fetched; the time-out counts meanwhile, too.
 
         Raises:
             NoResponder, NotConnected: it was not run.

@@ -11,13 +11,15 @@ class Grant:
 
     def __init__(self, budget: "ByteBudget", size: int, start: Callable[[], None]) -> None:
         self._budget = budget
-        self._start = start
+        self._start: Callable[[], None] | None = start
         self.size = size
         self.given = False
 
     def give(self) -> None:
         self.given = True
-        self._start()
+        start, self._start = self._start, None  # a share that is held long must not hold what it was asked for
+        if start is not None:
+            start()
 
     def release(self) -> None:
         """Give it back, or stop waiting for it. Idempotent."""

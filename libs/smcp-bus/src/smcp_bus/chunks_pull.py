@@ -13,7 +13,10 @@ WINDOW: Final = 4
 """Chunks of one body that are asked for and not there yet."""
 _TICK_S: Final = 0.1
 _RETRY_S: Final = 1.0
-"""How long none may come before a chunk is asked for again; doubles with each time, up to eight-fold."""
+"""How long none may come before they are asked for again, at first; doubles with each time."""
+_LONGEST_RETRY_S: Final = 8.0
+_SLOWNESS: Final = 2.0
+"""The same as a multiple of what a chunk took that was asked for once: who is slow must not get twice as much to do."""
 _PROBE_S: Final = 0.3
 """After so long without a chunk we look whether the peer is there at all."""
 _ABSENT_S: Final = 0.4
@@ -42,11 +45,14 @@ class Pulling:
         self._grants: dict[int, Grant] = {}
         self._asked: dict[int, float] = {}
         self._tries: dict[int, int] = {}
+        self._patience = _RETRY_S
         self._progress = 0.0
+        self._ticked = 0.0
         self._probed = 0.0
         self._absent_since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.future: asyncio.Future[bytes | BusError] = self._loop.create_future()
+        self.started = False
         self.subject = ""
         """Where the chunks shall arrive."""
 
@@ -62,7 +68,8 @@ class Pulling:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._progress = self._loop.time()
+        self.started = True
+        self._progress = self._ticked = self._loop.time()
         for _ in range(WINDOW):
             self._want_next()
         self._timer = self._loop.call_later(_TICK_S, self._tick)
@@ -98,16 +105,19 @@ class Pulling:
             self.future.set_result(error)
 
     def _receive_chunk(self, index: int | None, body: bytes) -> None:
+        now = self._loop.time()
         if index in self._chunks:
-            return  # it was sent twice
+            self._progress = now  # it was sent twice; the others may stand behind it
+            return
         if index is None or index not in self._tries or len(body) != self._plan.length(index):
             self.fail(TransferFailed("a chunk that was not asked for, or of a wrong size"))
             return
         self._absent_since = None
-        self._progress = self._loop.time()
+        self._progress = now
         self._chunks[index] = body
-        del self._tries[index]
-        self._asked.pop(index, None)
+        asked = self._asked.pop(index, now)
+        if not self._tries.pop(index):  # else nobody knows which of the questions was answered
+            self._patience = min(max(_RETRY_S, _SLOWNESS * (now - asked)), _LONGEST_RETRY_S)
         self._grants.pop(index).release()
         if len(self._chunks) == self._plan.count:
             self._send(self._address, "", chunk_head(DONE), b"")
@@ -137,6 +147,8 @@ class Pulling:
 
     def _tick(self) -> None:
         now = self._loop.time()
+        self._forgive(now - self._ticked - _TICK_S, now)
+        self._ticked = now
         if now - self._progress > _STALL_S:
             self.fail(TransferFailed("the peer that has the rest of the body stands still"))
         if self.future.done():
@@ -144,13 +156,25 @@ class Pulling:
         if self._asked and now - max(self._progress, self._probed) > _PROBE_S:
             self._probed = now
             self._send(self._address, self.subject, chunk_head(PROBE), b"")
-        for index, asked in list(self._asked.items()):
-            tries = self._tries[index]
-            # On a slow line a chunk stands behind others: while any comes, none is asked for twice.
-            pause = _TICK_S if self._absent_since is not None else _RETRY_S * 2 ** min(tries, 3)
-            if now - max(asked, self._progress) >= pause:
-                # Behind the others again: what a silent peer keeps waiting must not keep them waiting too.
-                del self._asked[index]
-                self._grants.pop(index).release()
-                self._want(index, tries + 1)
+        # On a slow line a chunk stands behind others: while any comes, none is asked for twice.
+        pause = self._patience if self._absent_since is None else _TICK_S
+        late = [index for index, asked in self._asked.items() if now - max(asked, self._progress) >= pause]
+        for index in late:
+            # Behind the others again: what a silent peer keeps waiting must not keep them waiting too.
+            del self._asked[index]
+            self._grants.pop(index).release()
+            self._want(index, self._tries[index] + 1)
+        if late and self._absent_since is None:
+            self._patience = min(2 * self._patience, _LONGEST_RETRY_S)
         self._timer = self._loop.call_later(_TICK_S, self._tick)
+
+    def _forgive(self, stood_still: float, now: float) -> None:
+        """This process stood still for so long (seconds): what came meanwhile is in its socket, and not read yet.
+
+        Were that counted, a process that has too much to do would ask for everything twice, and have more to do.
+        """
+        if stood_still > _TICK_S:
+            self._progress = min(self._progress + stood_still, now)
+            self._asked = {index: min(asked + stood_still, now) for index, asked in self._asked.items()}
+            if self._absent_since is not None:
+                self._absent_since = min(self._absent_since + stood_still, now)

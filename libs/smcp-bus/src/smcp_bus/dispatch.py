@@ -14,7 +14,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from smcp_bus.authorize import authorize
-from smcp_bus.bus import NO_HEADERS, Headers
+from smcp_bus.bus import NO_HEADERS, Admit, Headers
 from smcp_bus.dispatch_types import Answer, Call, Caller, Handler, RawJson
 from smcp_bus.exception_table import error_body
 from smcp_bus.headers import REQ_ID
@@ -68,6 +68,7 @@ class Door:
         deadline: float | None = None,
         headers: Headers = NO_HEADERS,
         subject: str = "",
+        admit: Admit | None = None,
     ) -> Answer:
         """Answer one request.
 
@@ -75,6 +76,7 @@ class Door:
             body: the event's JSON: bytes as they came, or the object that a transport has parsed already.
             deadline: when the caller stops waiting, in loop time (seconds); None: what the row's class says.
             subject: where it came in on the bus.
+            admit: decides when a large answer of a peer may come here.
 
         Never raises but `asyncio.CancelledError`: every failure is an answer.
         """
@@ -89,7 +91,7 @@ class Door:
             request = error  # refused behind the span and the log fields, like everything else
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + _seconds(row, request)
-        call = Call(row, caller, _req_id(payload, headers), deadline, payload, raw, headers, subject)
+        call = Call(row, caller, _req_id(payload, headers), deadline, payload, raw, headers, subject, admit)
         if self._observe is None:
             return await self._traced(call, request)
         with self._observe(call):

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from smcp_bus.bus import Headers
+from smcp_bus.bus import Admit, Headers
 from smcp_proto.catalog_row import Row
 from smcp_proto.ids import Role
 
@@ -45,6 +45,8 @@ class Call:
     headers: Headers = field(default_factory=dict)
     subject: str = ""
     """Where it came in on the bus; empty where it came from a client."""
+    admit: Admit | None = None
+    """Decides when a large answer to it may come here; None: at once."""
 
 
 Handler = Callable[[Any, Call], Awaitable[BaseModel | RawJson | None]]

@@ -9,7 +9,7 @@ from smcp_bus.nats_headers import is_no_responders
 
 IDLE_S: Final = 30.0
 """How long an answer is kept of which nobody asks for anything (seconds): who would ask has most likely gone. A living
-one asks again every second, and says `here` as long as it waits for its share of its budget."""
+one asks, or says `here` while nothing comes or it waits for its share of its budget."""
 STALE_S: Final = 6.0
 """The same where others need the room: several times the pause between two signs of life (seconds)."""
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from nats.js import JetStreamContext
 
-from smcp_bus.bus import NO_HEADERS, Headers, NoticeHandler, Progress, Reply, RequestHandler, Watcher
+from smcp_bus.bus import NO_HEADERS, Admit, Headers, NoticeHandler, Progress, Reply, RequestHandler, Watcher
 from smcp_bus.chunks import SIZE, Outgoing
 from smcp_bus.errors import BodyTooLarge, BusError, NoResponder
 from smcp_bus.inbox import ROOT, Inbox
@@ -102,6 +102,7 @@ class NatsBus:
         timeout: float,
         headers: Headers = NO_HEADERS,
         progress: Progress | None = None,
+        admit: Admit | None = None,
     ) -> Reply:
         """See `Bus.request`."""
         deadline = self._loop.time() + timeout
@@ -140,7 +141,7 @@ class NatsBus:
         if SIZE in answer_headers:
             if progress is not None:
                 progress.answer_begun()
-            return await self.transfers.read_reply(address, answer_headers, answer, deadline)
+            return await self.transfers.read_reply(address, answer_headers, answer, deadline, admit)
         return Reply(answer, answer_headers)
 
     async def publish(self, subject: str, body: bytes, *, headers: Headers = NO_HEADERS) -> None:

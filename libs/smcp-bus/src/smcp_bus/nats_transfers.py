@@ -5,8 +5,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from smcp_bus.bus import Headers, Reply
-from smcp_bus.byte_budget import ByteBudget
+from smcp_bus.bus import Admit, Headers, Reply
+from smcp_bus.byte_budget import ByteBudget, Grant
 from smcp_bus.chunks import (
     CHUNKS,
     DONE,
@@ -74,8 +74,10 @@ class Transfers:
     def outgoing(self, body: bytes) -> Outgoing:
         return Outgoing(self._send, body, self.chunk)
 
-    async def pull(self, address: str, headers: Headers, first: bytes, deadline: float) -> bytes:
-        """The whole body of which `first` came.
+    async def pull(
+        self, address: str, headers: Headers, first: bytes, deadline: float, admit: Admit | None = None
+    ) -> bytes:
+        """The whole body of which `first` came; the rest is not asked for before `admit` lets it come.
 
         Raises:
             BodyTooLarge: it says it is above the limit; nothing was asked for.
@@ -87,24 +89,36 @@ class Transfers:
         pulling = Pulling(self._send, self._flights, address, plan, first)
         token, pulling.subject = self._inbox.enter(pulling)
         timer = self._loop.call_at(deadline, pulling.expire)
-        grant = self.budget.ask(plan.total, pulling.start)
-        if not grant.given:
-            pulling.wait()
+        grants: list[Grant] = []
+
+        def admitted() -> None:
+            if not pulling.future.done():
+                grants.append(self.budget.ask(plan.total, pulling.start))
+
         try:
+            if admit is None:
+                admitted()
+            else:
+                admit(plan.total, admitted)
+            if not pulling.started:
+                pulling.wait()
             result = await pulling.future
         finally:
             pulling.stop()
-            grant.release()
+            while grants:
+                grants.pop().release()
             timer.cancel()
             self._inbox.leave(token)
         if isinstance(result, BusError):
             raise result
         return result
 
-    async def read_reply(self, address: str, headers: Headers, first: bytes, deadline: float) -> Reply:
+    async def read_reply(
+        self, address: str, headers: Headers, first: bytes, deadline: float, admit: Admit | None = None
+    ) -> Reply:
         """The whole of a reply whose headers announce chunks. Raises what `Bus.request` may."""
         try:
-            body = await self.pull(address, headers, first, deadline)
+            body = await self.pull(address, headers, first, deadline, admit)
         except BodyTooLarge as error:
             self._release(address)
             raise TransferFailed(f"the answer says it has {error.size} bytes, above {error.limit}") from error

@@ -1,0 +1,111 @@
+"""How often chunks are asked for: who is slow, or stands still, gets no more to do by it."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.chunks import Send, chunk_index, is_chunk
+from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_testing.waiting import eventually
+
+MIB = 1024 * 1024
+CHUNK = 512 * 1024
+BODY = bytes(16 * MIB)
+CHUNKS = len(BODY) // CHUNK - 1
+"""That have to be asked for: the first one comes unasked."""
+
+
+async def give(_: Incoming) -> Reply:
+    return Reply(BODY)
+
+
+class Asked:
+    """Counts what `bus` asks for, by index; the signs of life are not counted."""
+
+    def __init__(self, bus: NatsBus) -> None:
+        self.times: Counter[bytes] = Counter()
+        bus.transfers.interpose(self._wrap)
+
+    def _wrap(self, send: Send) -> Send:
+        def counting(subject: str, reply: str, head: bytes, body: bytes | memoryview) -> None:
+            if is_chunk(head) and chunk_index(head).isdigit():
+                self.times[chunk_index(head)] += 1
+            send(subject, reply, head, body)
+
+        return counting
+
+
+async def test_a_slow_peer_is_asked_hardly_more_often_than_a_quick_one(nats_url: str) -> None:
+    config = BusConfig(url=nats_url)
+    async with open_bus(config) as asker, open_bus(config) as server:
+        loop = asyncio.get_running_loop()
+        sent = 0
+
+        def slow(send: Send) -> Send:
+            def later(subject: str, reply: str, head: bytes, body: bytes | memoryview) -> None:
+                nonlocal sent
+                sent += len(body)
+                loop.call_later(1.4, send, subject, reply, head, body)
+
+            return later
+
+        server.transfers.interpose(slow)
+        asked = Asked(asker)
+        await server.serve("large", give)
+        assert (await asker.request("large", b"", timeout=60)).body == BODY
+        # The first ones were asked for again before anybody knew how slow it is.
+        assert asked.times.total() <= CHUNKS + 4
+        assert sent <= 1.15 * len(BODY)
+
+
+async def test_a_process_that_stands_still_asks_for_nothing_again_that_waits_in_its_socket(nats_url: str) -> None:
+    config = BusConfig(url=nats_url)
+    async with open_bus(config) as asker, open_bus(config) as server:
+        loop = asyncio.get_running_loop()
+        body = bytes(4 * MIB)
+
+        async def give_less(_: Incoming) -> Reply:
+            return Reply(body)
+
+        await server.serve("large", give_less)
+        asked = Asked(asker)
+        on_its_way = asyncio.create_task(asker.request("large", b"", timeout=60))
+        pauses = 0
+
+        def much_to_do() -> None:
+            nonlocal pauses
+            if not on_its_way.done():
+                pauses += 1
+                time.sleep(1.2)
+                loop.call_later(0.001, much_to_do)
+
+        await eventually(lambda: asked.times)
+        much_to_do()
+        assert (await on_its_way).body == body
+        assert pauses > 2
+        assert asked.times.total() == len(body) // CHUNK - 1
+
+
+async def test_the_rest_of_an_answer_stays_with_its_owner_until_it_may_come(nats_url: str) -> None:
+    config = BusConfig(url=nats_url)
+    async with open_bus(config) as asker, open_bus(config) as server:
+        await server.serve("large", give)
+        asked = Asked(asker)
+        admitted: list[tuple[int, Callable[[], None]]] = []
+        asking = asyncio.create_task(
+            asker.request("large", b"", timeout=60, admit=lambda size, start: admitted.append((size, start)))
+        )
+        await eventually(lambda: admitted)
+        await server.flush()
+        await asker.flush()
+        assert (asker.stats().budget_used, server.stats().outgoing_bytes) == (0, len(BODY))
+        assert not asked.times
+        size, start = admitted[0]
+        assert size == len(BODY)
+        start()
+        assert (await asking).body == BODY
+        await eventually(lambda: server.stats().outgoing_bytes == asker.stats().budget_used == 0)
+        start()  # too late: nothing is given out any more
+        assert asker.stats().budget_used == 0
