@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from engineio.packet import MESSAGE, Packet
+from engineio.packet import MESSAGE, PING, Packet
 
 from smcp_gateway.outbox import PORTION, ROOMY, Outbox
 
@@ -66,3 +66,23 @@ async def test_who_waits_for_room_is_let_go_when_the_client_is_gone() -> None:
     assert not done
     outbox.release()
     await asyncio.wait_for(waiting, 1)
+
+
+async def test_a_ping_overtakes_what_waits() -> None:
+    outbox = Outbox(4 * ROOMY, lambda _: None)
+    messages = [packet(ROOMY), packet(1)]
+    for message in messages:
+        await outbox.put(message)
+    ping = Packet(PING)  # type: ignore[no-untyped-call]
+    await outbox.put(ping)
+    assert [await outbox.get() for _ in range(3)] == [ping, *messages]
+
+
+async def test_what_the_writer_has_counts_until_it_comes_for_more() -> None:
+    outbox = Outbox(4 * ROOMY, lambda _: None)
+    await outbox.put(packet(100))
+    await outbox.put(packet(10))
+    await outbox.get()
+    assert (outbox.bytes, outbox.held) == (10, 110)
+    await outbox.get()
+    assert (outbox.bytes, outbox.held) == (0, 10)

@@ -73,6 +73,7 @@ class Gateway:
     offices: Offices
     computers: RelayComputers
     calls: CallTable
+    transport: SocketIoServer
     readiness: Readiness
 
     @property
@@ -189,7 +190,7 @@ async def open_gateway(
                 tasks.start(work, name=name)
             with front.answering(transport.answer):
                 try:
-                    yield Gateway(front, process, sessions, offices, computers, calls, readiness)
+                    yield Gateway(front, process, sessions, offices, computers, calls, transport, readiness)
                 except BaseException:
                     errands.close()  # an error, not a stop: the lease says the rest
                     raise

@@ -17,6 +17,11 @@ LINGER_S: Final = 5.0
 BURST: Final = 64
 """Messages of one client that are read before others get their turn."""
 
+HERALDED: Final = 1024 * 1024
+"""Bytes from which a message is announced. A client that knows engine.io alone hears nothing while it arrives, and
+takes the gateway for gone when that lasts: so the time that it allows begins with it, not with the last ping."""
+
+_NOOP: Final = b"6"
 _CLOSE, _PONG, _MESSAGE, _UPGRADE = b"1", b"3", b"4", b"5"
 
 _log: Final = logging.getLogger("smcp_gateway.connection")
@@ -137,6 +142,8 @@ class Connection:
         try:
             while (packet := await outbox.get()) is not None:
                 wire = packet.wire if isinstance(packet, Frame) else packet.encode().encode()
+                if len(wire) >= HERALDED:
+                    await self._socket.send_frame(_NOOP, WSMsgType.TEXT)
                 await self._socket.send_frame(wire, WSMsgType.TEXT)
         except (ClientConnectionResetError, ConnectionError):
             _log.debug("a connection ended while it was written to")

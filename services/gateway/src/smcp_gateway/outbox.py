@@ -5,11 +5,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from engineio.packet import NOOP, PING
+
 PORTION: Final = 16
 """Packets that the writer gets at once: clients refuse a polling response of more than 16 packets."""
 
 ROOMY: Final = 1024 * 1024
 """Bytes in the outbox up to which a large message may join them."""
+
+_SIGNS: Final = (PING, NOOP)
+"""Packets that say no more than that the gateway is there: they overtake what waits. Behind large messages they would
+come too late for a client on a slow line."""
 
 
 class Outbox(asyncio.Queue[Any]):
@@ -29,6 +35,7 @@ class Outbox(asyncio.Queue[Any]):
         self._cut_off: Callable[[Outbox], None] | None = cut_off
         self._bytes = 0
         self._handed_out = 0
+        self._handed_bytes = 0
         self._roomy = asyncio.Event()
         self._roomy.set()
 
@@ -36,6 +43,11 @@ class Outbox(asyncio.Queue[Any]):
     def bytes(self) -> int:
         """Bytes that wait."""
         return self._bytes
+
+    @property
+    def held(self) -> int:
+        """Bytes that wait, and of the portion that the writer has and may not have written yet."""
+        return self._bytes + self._handed_bytes
 
     async def room(self) -> None:
         """Return when a large message may be put: the client has read most of what was sent before, or is gone."""
@@ -48,7 +60,7 @@ class Outbox(asyncio.Queue[Any]):
         self._roomy.set()
 
     async def get(self) -> Any:
-        self._handed_out = 0
+        self._handed_out = self._handed_bytes = 0
         return await super().get()
 
     def get_nowait(self) -> Any:
@@ -63,7 +75,10 @@ class Outbox(asyncio.Queue[Any]):
         self._queue: deque[Any] = deque()
 
     def _put(self, item: Any) -> None:
-        self._queue.append(item)
+        if getattr(item, "packet_type", None) in _SIGNS:
+            self._queue.appendleft(item)
+        else:
+            self._queue.append(item)
         self._bytes += _size(item)
         if self._bytes > ROOMY and self._cut_off is not None:
             self._roomy.clear()
@@ -73,7 +88,9 @@ class Outbox(asyncio.Queue[Any]):
 
     def _get(self) -> Any:
         item = self._queue.popleft()
-        self._bytes -= _size(item)
+        size = _size(item)
+        self._bytes -= size
+        self._handed_bytes += size
         if self._bytes <= ROOMY:
             self._roomy.set()
         return item

@@ -8,10 +8,14 @@ from typing import Final
 from smcp_bus.dispatch_types import Caller
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.asks import Asks
+from smcp_gateway.reply_room import ReplyRoom
 from smcp_proto.ids import Role
 
 DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
 """Bytes that a client takes that says nothing: aiohttp's default. A larger message would close its socket."""
+
+HELD_REPLIES: Final = 64 * 1024 * 1024
+"""Bytes of large replies that are held for a client, where nothing else is said."""
 
 
 @dataclass(slots=True)
@@ -53,6 +57,8 @@ class Session:
     """What it was asked and has not acknowledged yet."""
     order: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a `server:*` event is handled: they happen in the order in which they came."""
+    replies: ReplyRoom = field(default_factory=lambda: ReplyRoom(fetched=HELD_REPLIES, unasked=HELD_REPLIES))
+    """Large ones on their way to its outbox."""
     idle: asyncio.Event | None = None
     """Set when nothing is unanswered any more; only there while the gateway drains."""
     _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)

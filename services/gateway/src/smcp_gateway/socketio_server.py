@@ -17,6 +17,7 @@ from smcp_gateway.acks import ack_argument
 from smcp_gateway.engine import Server
 from smcp_gateway.handshake import read_greeting
 from smcp_gateway.packet import NAMESPACE, Frame, Inbound, event_frame
+from smcp_gateway.reply_room import ReplyRoom, ReplyShare
 from smcp_gateway.session import Session, Sessions
 from smcp_proto import catalog
 from smcp_proto.catalog_row import Row, SizeClass
@@ -30,6 +31,11 @@ HEADROOM: Final = 64 * 1024
 """What a message may have above the limit of a payload, so that 413 can be said."""
 WAITING_BYTES: Final = 8 * 1024 * 1024
 """What may wait for a client beside one largest message; a client that leaves more unread is cut off."""
+FETCHED: Final = 2
+"""Large replies in parts, each as large as may be, that are on their way to one client's outbox at a time: one comes
+while the other waits. More stay with their Computers."""
+UNASKED: Final = 4
+"""Large replies in one message that wait for one client's outbox, in the same measure; above it 503."""
 MAX_IN_FLIGHT: Final = 4096
 """Events of one client that may be unanswered at a time; above it 429."""
 
@@ -93,6 +99,11 @@ class SocketIoServer:
         _log.info("a client is told to go: %s", why, extra={"session": session.id})
         await self._server.eio.hang_up(session.engine_id)
 
+    def held_bytes(self, session: Session) -> int:
+        """Of replies and notifications that are here, or may come, and that a client has not been sent yet."""
+        outbox = self._server.eio.outbox(session.engine_id)
+        return session.replies.bytes + (0 if outbox is None else outbox.held)
+
     async def drain(self, *, within: float) -> None:
         """Refuse what is new; tell every client to go when nothing of it or for it is unanswered, at the latest after
         `within` s."""
@@ -115,7 +126,8 @@ class SocketIoServer:
     async def _on_connect(self, sid: str, environ: dict[str, Any], auth: object) -> None:
         greeting = read_greeting(environ, auth)
         engine_id: str = self._server.manager.eio_sid_from_sid(sid, NAMESPACE)
-        self._sessions.add(Session(sid, engine_id, greeting.max_message, greeting.a2c_version))
+        replies = ReplyRoom(fetched=FETCHED * self._max_payload, unasked=UNASKED * self._max_payload)
+        self._sessions.add(Session(sid, engine_id, greeting.max_message, greeting.a2c_version, replies=replies))
 
     async def _on_disconnect(self, sid: str, reason: str) -> None:
         session = self._sessions.remove(sid)
@@ -128,14 +140,19 @@ class SocketIoServer:
         if session is None:
             return None
         session.in_flight += 1
+        share = ReplyShare(session.replies)
         try:
             row = catalog.lookup(inbound.event)
-            answer = await self._answer(session, row, inbound)
+            answer = await self._answer(session, row, inbound, share)
             argument = ack_argument(row, answer, session.max_message)
             if len(argument) >= LARGE_REPLY and (outbox := self._server.eio.outbox(session.engine_id)) is not None:
+                if not share.hold(len(argument)):
+                    unread = Unavailable("too many large replies were not read", details={"may_have_run": True})
+                    return ack_argument(row, failed(unread.body()), session.max_message)
                 await outbox.room()
             return argument
         finally:
+            share.release()
             session.in_flight -= 1
             session.answered()
 
@@ -143,7 +160,7 @@ class SocketIoServer:
         if (session := self._sessions.get(sid)) is not None:
             session.asks.acknowledged(number, argument)
 
-    async def _answer(self, session: Session, row: Row | None, inbound: Inbound) -> Answer:
+    async def _answer(self, session: Session, row: Row | None, inbound: Inbound, share: ReplyShare) -> Answer:
         refusal = self._refusal(session, row, inbound)
         if refusal is not None:
             return failed(refusal.body())
@@ -153,7 +170,7 @@ class SocketIoServer:
             if session.membership is None and session.order.locked():
                 async with session.order:  # published Agents call without waiting for the answer to their join
                     pass
-            return await self._door.dispatch(row, session.caller(), inbound.body)
+            return await self._door.dispatch(row, session.caller(), inbound.body, admit=share.admit)
         async with session.order:
             return await self._door.dispatch(row, session.caller(), inbound.body)
 

@@ -27,6 +27,7 @@ NAMESPACE: Final = "/smcp"
 LEASE_S: Final = 2.0
 MIB: Final = 1024 * 1024
 WorldBus = NatsBus | BadBus
+PATIENCE_S: Final = 60.0
 
 
 @dataclass
@@ -49,7 +50,12 @@ class Client:
 
 @asynccontextmanager
 async def connected(url: str, *, auth: Any = None, take: int | None = None, **options: Any) -> AsyncIterator[Client]:
-    """A connected client, over WebSocket unless `transports` says otherwise; `take`: bytes of its largest message."""
+    """A connected client, over WebSocket unless `transports` says otherwise.
+
+    Args:
+        take: bytes of its largest message. Such a client has patience, as the Agent SDK has: engine.io's own waits no
+            longer for a whole message than for a ping, and 32 MiB take longer on a machine that has much to do.
+    """
     extra = {} if take is None else {"max_msg_size": take}
     untyped: Any = socketio.AsyncClient
     sio = untyped(reconnection=False, websocket_extra_options=extra)
@@ -65,6 +71,8 @@ async def connected(url: str, *, auth: Any = None, take: int | None = None, **op
     sio.on("disconnect", gone, namespace=NAMESPACE)
     options.setdefault("transports", ["websocket"])
     await sio.connect(url, namespaces=[NAMESPACE], auth=auth, **options)
+    if take is not None:
+        sio.eio.ping_timeout = PATIENCE_S
     try:
         yield client
     finally:

@@ -78,35 +78,35 @@ class Relay:
     async def _ask(self, subject: str, headers: Headers, pending: PendingCall, call: Call) -> RawJson:
         body = call.raw if call.raw is not None else orjson.dumps(call.payload)
         try:
-            reply = await self._send(subject, body, headers, pending, call.deadline)
+            reply = await self._send(subject, body, headers, pending, call)
             if reply is None:
-                reply = await self._try_again(subject, body, headers, pending, call.deadline)
+                reply = await self._try_again(subject, body, headers, pending, call)
         except RequestTimedOut:
             self._timed_out(pending)
             raise TimedOut("the Computer did not answer in time", details={"may_have_run": True}) from None
         return _checked(reply)
 
     async def _send(
-        self, subject: str, body: bytes, headers: Headers, pending: PendingCall, deadline: float
+        self, subject: str, body: bytes, headers: Headers, pending: PendingCall, call: Call
     ) -> Reply | None:
         """None: nobody ran it."""
         now = self._loop.time()
-        if now >= deadline:
+        if now >= call.deadline:
             details = {"may_have_run": pending.asked_again}
             raise TimedOut("the time was over before the Computer could be asked", details=details)
         pending.sent(now)
         try:
-            reply = await self._bus.request(subject, body, timeout=deadline - now, headers=headers, progress=pending)
+            reply = await self._bus.request(
+                subject, body, timeout=call.deadline - now, headers=headers, progress=pending, admit=call.admit
+            )
         except NoResponder:
             pending.ask_from = NOT_SENT
             return None
         pending.ask_from = NOT_SENT
         return None if NOT_RUN in reply.headers else reply
 
-    async def _try_again(
-        self, subject: str, body: bytes, headers: Headers, pending: PendingCall, deadline: float
-    ) -> Reply:
-        began = self._loop.time()
+    async def _try_again(self, subject: str, body: bytes, headers: Headers, pending: PendingCall, call: Call) -> Reply:
+        began, deadline = self._loop.time(), call.deadline
         patience = min(began + RETRY_S, deadline)
         try:
             found = await self._registry.find(
@@ -129,7 +129,7 @@ class Relay:
         while (left := patience - self._loop.time()) > 0:
             await asyncio.sleep(min(left, pause * random.uniform(0.5, 1.5)))  # noqa: S311 -- not a secret
             pause = min(2 * pause, LONGEST_PAUSE_S)
-            reply = await self._send(subject, body, headers, pending, deadline)
+            reply = await self._send(subject, body, headers, pending, call)
             if reply is not None:
                 return reply
         raise _not_available(pending)

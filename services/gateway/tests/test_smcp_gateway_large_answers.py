@@ -1,0 +1,207 @@
+"""Answers larger than a message: who gets them, in which order, and where they are until their reader has room."""
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import orjson
+
+from smcp_bus.bus import Incoming, Reply
+from smcp_gateway.app import Gateway
+from smcp_testing.gateway_world import MIB, Client, connected, gateway_world, reply
+from smcp_testing.waiting import eventually
+
+OFFICE = "office"
+
+
+def call(number: int = 0, *, timeout: int = 5) -> dict[str, Any]:
+    return {
+        "agent": "anna", "req_id": f"r{number}", "computer": "box", "tool_name": "t", "params": {}, "timeout": timeout,
+    }  # fmt: skip
+
+
+async def ask(client: Client, payload: dict[str, Any], **options: Any) -> Any:
+    return await client.call("client:tool_call", payload, **options)
+
+
+async def test_a_large_answer_is_413_for_a_client_that_says_nothing_and_its_socket_stays(nats_url: str) -> None:
+    async def large(verb: str, _: Incoming) -> Reply:
+        return reply({"content": "x" * (5 * MIB if verb == "tool_call" else 3 * MIB)})
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", large):
+        await anna.join("agent", "anna", OFFICE)
+        answer = await ask(anna, call())
+        assert answer["code"] == 413
+        assert answer["details"]["limit"] == 4 * MIB
+        tools = await anna.call("client:get_tools", {"agent": "anna", "req_id": "1", "computer": "box"})
+        assert len(tools["content"]) == 3 * MIB
+        await anna.call("server:leave_office", {"office_id": OFFICE})
+        async with connected(world.url, auth={"max_message": 32 * MIB}, take=33 * MIB) as bert:
+            await bert.join("agent", "anna", OFFICE)
+            assert len((await ask(bert, call()))["content"]) == 5 * MIB
+
+
+async def test_the_largest_answer_that_an_unchanged_client_takes_arrives(nats_url: str) -> None:
+    sizes = iter((4 * MIB - 66, 4 * MIB - 64))
+
+    async def exact(_: str, __: Incoming) -> Reply:
+        return Reply(b'"' + b"x" * (next(sizes) - 2) + b'"')
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", exact):
+        await anna.join("agent", "anna", OFFICE)
+        assert len(await ask(anna, call())) == 4 * MIB - 68
+        assert (await ask(anna, call()))["code"] == 413
+
+
+async def test_eight_answers_of_32_mib_arrive_while_small_calls_go_on(nats_url: str) -> None:
+    body = b'"' + b"x" * (32 * MIB - 2) + b'"'
+
+    async def serve(verb: str, incoming: Incoming) -> Reply:
+        return Reply(body) if verb == "tool_call" else reply({"verb": verb})
+
+    async with (
+        gateway_world(nats_url, lease_s=10) as world,
+        connected(world.url, auth={"max_message": 33 * MIB}, take=34 * MIB) as anna,
+        connected(world.url) as bert,
+        world.computer(OFFICE, "box", serve),
+        world.computer("other", "box", serve),
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        await bert.join("agent", "bert", "other")
+        large = [asyncio.create_task(ask(anna, call(n, timeout=60), timeout=60)) for n in range(8)]
+        small = 0
+        while not all(task.done() for task in large):
+            answer = await bert.call("client:get_tools", {"agent": "bert", "req_id": "1", "computer": "box"})
+            assert answer["verb"] == "get_tools"
+            small += 1
+        assert [len(task.result()) for task in large] == [32 * MIB - 2] * 8
+        assert small > 8
+
+
+class DeafAgent:
+    """An Agent on a WebSocket of its own that reads only when it is told to."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.socket = socket
+
+    async def join(self) -> None:
+        await self.socket.send_str('40/smcp,{"max_message":67108864}')
+        join = {"role": "agent", "name": "anna", "office_id": OFFICE}
+        await self.socket.send_str(f'42/smcp,0["server:join_office",{orjson.dumps(join).decode()}]')
+        while not (await self.read()).startswith("43/smcp,0"):
+            pass
+
+    async def call(self, number: int, *, timeout: int = 60) -> None:
+        event = orjson.dumps(["client:tool_call", call(number, timeout=timeout)]).decode()
+        await self.socket.send_str(f"42/smcp,{number}{event}")
+
+    async def read(self) -> str:
+        text: str = (await self.socket.receive(timeout=20)).data
+        if text == "2":
+            await self.socket.send_str("3")
+        return text
+
+
+def deaf_agent(http: aiohttp.ClientSession, url: str) -> Any:
+    return http.ws_connect(f"{url}/socket.io/?EIO=4&transport=websocket", max_msg_size=64 * MIB)
+
+
+def held(gateway: Gateway) -> int:
+    """Bytes of answers that the gateway has, or has made room for."""
+    return sum(gateway.transport.held_bytes(session) for session in gateway.sessions)
+
+
+async def test_answers_that_their_agent_does_not_read_stay_with_their_computer(nats_url: str) -> None:
+    body = b'"' + b"x" * (4 * MIB - 2) + b'"'
+    answered = 0
+
+    async def serve(verb: str, _: Incoming) -> Reply:
+        nonlocal answered
+        answered += verb == "tool_call"
+        return Reply(body) if verb == "tool_call" else reply({"unknown": []})
+
+    async with (
+        gateway_world(nats_url, max_payload=4 * MIB, lease_s=30) as world,
+        world.computer(OFFICE, "box", serve) as box,
+        aiohttp.ClientSession() as http,
+        deaf_agent(http, world.url) as socket,
+    ):
+        anna, gateway, bus = DeafAgent(socket), world.gateways[0], world.buses[0]
+        await anna.join()
+        for number in range(1, 25):
+            await anna.call(number)
+        session = next(iter(gateway.sessions))
+        most, coming = 0, 0
+
+        def settled() -> bool:
+            nonlocal most, coming
+            most, coming = max(most, held(gateway)), max(coming, bus.stats().budget_used)
+            # some have gone into the buffers of the two systems and of the client
+            return answered == 24 and session.replies.waiting >= 12 and bus.stats().budget_used == 0
+
+        await eventually(settled, timeout=20)
+        # One is being written, one waits, and two come or have come.
+        assert most <= 4 * 4 * MIB + 4096
+        assert coming <= 2 * 4 * MIB
+        assert box.bus.stats().outgoing_bytes >= 12 * 4 * MIB
+        arrived: set[str] = set()
+        while len(arrived) < 24:
+            text = await anna.read()
+            if text.startswith("43/smcp,"):
+                assert len(text) > 4 * MIB
+                arrived.add(text[8:12].partition("[")[0])
+        await eventually(lambda: held(gateway) == 0)
+        assert session.replies.waiting == box.bus.stats().outgoing_bytes == 0
+
+
+async def test_answers_in_one_message_that_their_agent_does_not_read_are_503_above_a_limit(nats_url: str) -> None:
+    body = b'"' + b"x" * (400 * 1024) + b'"'
+
+    async def serve(verb: str, _: Incoming) -> Reply:
+        return Reply(body) if verb == "tool_call" else reply({"unknown": []})
+
+    async with (
+        gateway_world(nats_url, max_payload=MIB, lease_s=30) as world,
+        world.computer(OFFICE, "box", serve),
+        aiohttp.ClientSession() as http,
+        deaf_agent(http, world.url) as socket,
+    ):
+        anna, gateway = DeafAgent(socket), world.gateways[0]
+        await anna.join()
+        for number in range(1, 41):
+            await anna.call(number)
+        session = next(iter(gateway.sessions))
+        await eventually(lambda: len(gateway.calls) == 0 and session.in_flight in range(1, 12), timeout=20)
+        assert session.replies.bytes <= 4 * MIB
+        whole, refused = 0, list[dict[str, Any]]()
+        while whole + len(refused) < 40:
+            text = await anna.read()
+            if text.startswith("43/smcp,"):
+                answer = orjson.loads(text[text.index("[") :])[0]
+                if isinstance(answer, dict):
+                    refused.append(answer)
+                else:
+                    whole += 1
+        assert whole > 10
+        assert refused
+        assert all(error["code"] == 503 and error["details"] == {"may_have_run": True} for error in refused)
+        assert session.replies.bytes == 0
+
+
+async def test_a_client_hears_of_the_gateway_right_before_a_large_answer(nats_url: str) -> None:
+    async def serve(verb: str, _: Incoming) -> Reply:
+        return Reply(b'"' + b"x" * (2 * MIB) + b'"') if verb == "tool_call" else reply({"unknown": []})
+
+    async with (
+        gateway_world(nats_url, lease_s=30) as world,
+        world.computer(OFFICE, "box", serve),
+        aiohttp.ClientSession() as http,
+        deaf_agent(http, world.url) as socket,
+    ):
+        anna = DeafAgent(socket)
+        await anna.join()
+        await anna.call(1)
+        heard = [await anna.read()]
+        while not heard[-1].startswith("43/smcp,1"):
+            heard.append(await anna.read())
+        assert heard[-2] == "6"  # engine.io's NOOP: a client's patience is counted from here
