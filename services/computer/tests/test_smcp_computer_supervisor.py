@@ -16,6 +16,7 @@ import pytest
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.call_span import CallSpan
+from smcp_computer.mcp.environment import network_variables
 from smcp_computer.mcp.errors import BadAnswer, CallRefused, ServerDied, ServerNotRunning
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.supervisor import Limits, State, Supervisor
@@ -286,6 +287,39 @@ async def test_the_environment_of_a_server_is_the_default_one_and_what_is_config
         assert (await call(servers["box"], "given", variable="A_SECRET_OF_THE_COMPUTER"))["structuredContent"] == {
             "result": None
         }
+
+
+NETWORK = {
+    "HTTPS_PROXY": "http://proxy:3128",
+    "no_proxy": "localhost",
+    "SSL_CERT_FILE": "/ca.pem",
+    "UV_DEFAULT_INDEX": "https://index.example/simple",
+    "npm_config_registry": "https://npm.example",
+}
+SECRETS = {
+    "HTTP_PROXY": "http://me:pass@proxy:3128",
+    "PIP_INDEX_URL": "https://token@index.example/simple",
+    "npm_config__authToken": "t",
+    "UV_PUBLISH_TOKEN": "t",
+    "MY_KEY": "k",
+}
+
+
+async def test_how_the_network_is_reached_is_passed_on_where_it_is_asked_for_and_secrets_never_are() -> None:
+    passed = network_variables({**NETWORK, **SECRETS})
+    assert passed == NETWORK
+    mine = configs.stdio(env={"SSL_CERT_FILE": "/mine.pem"})
+    async with running(limits=Limits(environment=passed), box=configs.stdio(), mine=mine) as servers:
+        for name, value in NETWORK.items():
+            assert text(await call(servers["box"], "given", variable=name)) == value
+        assert text(await call(servers["mine"], "given", variable="SSL_CERT_FILE")) == "/mine.pem"
+
+
+async def test_a_program_that_ends_without_what_it_may_have_needed_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    ends = {"type": "stdio", "server_parameters": {"command": "false", "env": {"SSL_CERT_FILE": "x"}}}
+    async with running(limits=Limits(withheld=("HTTPS_PROXY", "SSL_CERT_FILE")), ends=ends):
+        pass
+    assert "it was not given HTTPS_PROXY, see SMCP_PASS_NETWORK_ENV" in caplog.text
 
 
 async def test_lines_that_are_no_messages_are_skipped() -> None:

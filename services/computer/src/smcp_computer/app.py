@@ -27,6 +27,7 @@ from smcp_computer.handlers.get_tools import get_tools
 from smcp_computer.handlers.pending import pending
 from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.in_flight import InFlight, Keeping
+from smcp_computer.mcp.environment import network_variables
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.membership import Membership
@@ -96,6 +97,8 @@ async def open_computer(
         BusError: nats-server refuses the subjects, or is not there.
     """
     config = load_config(settings.config) if config is None else config
+    environ = os.environ if environ is None else environ
+    network = network_variables(environ)
     readiness = Readiness() if readiness is None else readiness
     for doubt in config.doubts:
         _log.warning("configuration: %s", doubt)
@@ -105,8 +108,13 @@ async def open_computer(
     announcer = Announcer(registry, settings.office, settings.name, may_tell=lambda: gate.is_open)
     fleet = Fleet(
         config.servers.values(),
-        InputResolver(config.inputs, os.environ if environ is None else environ),
-        limits=Limits(max_message=4 * settings.max_payload, start_s=settings.start_s),
+        InputResolver(config.inputs, environ),
+        limits=Limits(
+            max_message=4 * settings.max_payload,
+            start_s=settings.start_s,
+            environment=network if settings.pass_network_env else {},
+            withheld=() if settings.pass_network_env else tuple(sorted(network)),
+        ),
         on_change=lambda: announcer.changed(TOOL_LIST) if catalogue.refresh() else None,
     )
     catalogue = Catalogue(fleet.supervisors)

@@ -33,6 +33,10 @@ class ComputerSettings(ServiceSettings):
     trace_content: bool = Field(
         default=False, description="record arguments and results of tools in traces; they may hold secrets"
     )
+    pass_network_env: bool = Field(
+        default=False,
+        description="give MCP servers this host's variables for proxies, certificates and package indexes, too",
+    )
     start_s: Annotated[Seconds, Field(gt=0, le=600)] = Field(
         default=30.0, description="how long the start of an MCP server may take"
     )

@@ -25,7 +25,7 @@ from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import BadAnswer, CallRefused, ServerDied
 from smcp_computer.mcp.stderr_log import StderrLog
 from smcp_computer.mcp.streams import CALL_SPAN_KEY, Watch
-from smcp_computer.mcp.transports import open_transport
+from smcp_computer.mcp.transports import open_transport, request_s
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
 
 _log = logging.getLogger("smcp_computer.mcp.session")
@@ -53,9 +53,13 @@ class Connection:
 
     Attributes:
         ended: set when the server's side of the connection is gone.
+        list_s: how long listing the tools may take, all pages together, in seconds.
     """
 
-    def __init__(self, server: str, client: Client, ended: asyncio.Event, *, transport: str) -> None:
+    def __init__(
+        self, server: str, client: Client, ended: asyncio.Event, *, transport: str, list_s: float = LIST_TIMEOUT_S
+    ) -> None:
+        self.list_s = list_s
         self._server = server
         self._client = client
         self._described = {
@@ -75,7 +79,7 @@ class Connection:
             return []
         tools: list[types.Tool] = []
         cursor: str | None = None
-        async with asyncio.timeout(LIST_TIMEOUT_S):
+        async with asyncio.timeout(self.list_s):
             for _ in range(MAX_PAGES):
                 page = await self._client.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
                 tools += page.tools
@@ -162,6 +166,7 @@ async def connect(
         Whatever the transport and the handshake raise.
     """
     watch = Watch()
+    answer_s = request_s(server) or LIST_TIMEOUT_S
 
     async def handle(message: types.ServerNotification | Exception) -> None:
         if isinstance(message, types.ToolListChangedNotification):
@@ -171,7 +176,7 @@ async def connect(
         Client(
             open_transport(server, watch, errors or StderrLog(server.name), max_message=max_message),
             mode=negotiation,
-            read_timeout_seconds=LIST_TIMEOUT_S,
+            read_timeout_seconds=answer_s,
             message_handler=handle,
             client_info=types.Implementation(name="smcp-computer", version=__version__),
             cache=None,
@@ -179,7 +184,7 @@ async def connect(
         _listening(server.name, client, on_tools_changed),
     ):
         transport = "pipe" if isinstance(server, MCPServerStdioConfig) else "tcp"
-        yield Connection(server.name, client, watch.ended, transport=transport)
+        yield Connection(server.name, client, watch.ended, transport=transport, list_s=max(answer_s, LIST_TIMEOUT_S))
 
 
 @asynccontextmanager

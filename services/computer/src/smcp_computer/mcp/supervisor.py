@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -19,8 +19,9 @@ from smcp_computer.config.errors import ConfigError
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.mcp.call_span import CallSpan
+from smcp_computer.mcp.environment import SETTING, with_variables
 from smcp_computer.mcp.errors import ServerNotRunning, StartFailed
-from smcp_computer.mcp.session import LIST_TIMEOUT_S, Connection, Negotiation, connect
+from smcp_computer.mcp.session import Connection, Negotiation, connect
 from smcp_computer.mcp.stderr_log import StderrLog
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
 
@@ -50,6 +51,10 @@ class Limits:
     max_message: int = 128 * 1024 * 1024
     """Bytes of one message of a server."""
     start_s: float = START_S
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that programs get beside the default ones; those of a server's own `env` win."""
+    withheld: tuple[str, ...] = ()
+    """Names of variables that a program may have needed, and that it did not get."""
 
 
 class _Lost(Exception):
@@ -174,7 +179,7 @@ class Supervisor:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Connection]:
-        server = await self._inputs.resolve(self.config)
+        server = with_variables(await self._inputs.resolve(self.config), self._limits.environment)
         async with connect(
             server,
             negotiation=self._negotiation,
@@ -207,7 +212,7 @@ class Supervisor:
             ended.cancel()
 
     async def _refresh(self, connection: Connection) -> None:
-        async with self._waited(LIST_TIMEOUT_S):
+        async with self._waited(connection.list_s):
             tools = tuple(await connection.list_tools())
         if tools != self.tools:
             self.tools = tools
@@ -243,6 +248,8 @@ class Supervisor:
         if was_ready:
             _log.warning("MCP server %r: %s; it is started again in %.1f s", self.name, told, pause)
         elif (reason, self._stderr.status) != self._said:
+            if missing := self._not_given():
+                told += f"; it was not given {', '.join(missing)}, see {SETTING}"
             _log.warning(
                 "MCP server %r: %s; the next try is in %.1f s, the others ever later, up to every %g s",
                 *(self.name, told, pause, self._backoff.longest_s),
@@ -256,6 +263,12 @@ class Supervisor:
         self.settled.set()
         if was_ready:
             self._on_change()
+
+    def _not_given(self) -> list[str]:
+        """Variables that the program of a server may have needed, as it ended by itself."""
+        if not isinstance(self.config, MCPServerStdioConfig) or not self._stderr.end:
+            return []
+        return [name for name in self._limits.withheld if name not in (self.config.server_parameters.env or {})]
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -275,6 +288,8 @@ def describe(error: BaseException) -> str:
             return "did not get ready in time"
         case MCPError(code=types.CONNECTION_CLOSED):
             return "went away"
+        case MCPError(code=types.REQUEST_TIMEOUT):
+            return "did not answer in time"
         case _:
             return f"{type(error).__name__}: {error}"[:500] if str(error) else type(error).__name__
 

@@ -2,9 +2,10 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import httpx2
+import orjson
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -18,6 +19,9 @@ from smcp_proto.schemas.config import (
     MCPServerStreamableHttpConfig,
     MCPServerStreamableHttpParameters,
 )
+
+LONGEST_NOTIFICATION: Final = 4096
+"""Bytes."""
 
 
 @asynccontextmanager
@@ -53,14 +57,29 @@ async def open_transport(
             yield watch.wrap(streams)
 
 
+def request_s(server: MCPServerConfig) -> float | None:
+    """Seconds in which the server has to answer a request that is no call of a tool; None: it is not configured."""
+    if not isinstance(server, MCPServerStreamableHttpConfig):
+        return None
+    return parse_duration(server.server_parameters.timeout).total_seconds()
+
+
 @asynccontextmanager
 async def _streamable(parameters: MCPServerStreamableHttpParameters, max_message: int) -> AsyncIterator[Streams]:
-    timeout = httpx2.Timeout(
-        parse_duration(parameters.timeout).total_seconds(),
-        read=parse_duration(parameters.sse_read_timeout).total_seconds(),
-    )
+    """The SDK reads every answer under `sse_read_timeout`, as an answer may be a stream. What never is gets `timeout`:
+    notifications, behind which everything else waits, and the end of the session. Requests have it above (`session`).
+    """
+    regular_s = parse_duration(parameters.timeout).total_seconds()
+    timeout = httpx2.Timeout(regular_s, read=parse_duration(parameters.sse_read_timeout).total_seconds())
+
+    async def bound(request: httpx2.Request) -> None:
+        if request.method == "DELETE" or (request.method == "POST" and _is_notification(request.content)):
+            request.extensions = {**request.extensions, "timeout": httpx2.Timeout(regular_s).as_dict()}
+
     async with (
-        httpx2.AsyncClient(headers=_headers(parameters.headers), timeout=timeout) as client,
+        httpx2.AsyncClient(
+            headers=_headers(parameters.headers), timeout=timeout, event_hooks={"request": [bound]}
+        ) as client,
         streamable_http_client(
             parameters.url,
             http_client=client,
@@ -69,6 +88,17 @@ async def _streamable(parameters: MCPServerStreamableHttpParameters, max_message
         ) as streams,
     ):
         yield streams
+
+
+def _is_notification(body: bytes) -> bool:
+    """Whether a message asks for no answer; notifications of ours are short, so that calls are not parsed for this."""
+    if len(body) > LONGEST_NOTIFICATION:
+        return False
+    try:
+        message = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(message, dict) and "id" not in message
 
 
 def _headers(headers: Mapping[str, Any] | None) -> dict[str, str]:

@@ -5,6 +5,7 @@ asked, once.
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable
 from typing import Any, Final
@@ -22,6 +23,8 @@ from smcp_bus.tracing import sending
 from smcp_gateway.calls import NOT_SENT, CallTable, PendingCall
 from smcp_proto.catalog_row import TimeClass
 from smcp_proto.errors import Internal, Malformed, NotFound, SmcpError, TimedOut, Unavailable
+
+_log = logging.getLogger("smcp_gateway.relay")
 
 RETRY_S: Final = 5.0
 """How long a member that nobody answers for is tried again, at most (seconds)."""
@@ -65,7 +68,23 @@ class Relay:
             req_id=call.req_id,
             tracked=call.row.time_class is TimeClass.CALL,
         )
+        if _log.isEnabledFor(logging.DEBUG):  # asked first: this is the path of every call
+            return await self._logged(pending, call)
         return await self._calls.run(pending, lambda: self._relay(pending, call))
+
+    async def _logged(self, pending: PendingCall, call: Call) -> RawJson:
+        began, outcome = self._loop.time(), "aborted"
+        try:
+            answer = await self._calls.run(pending, lambda: self._relay(pending, call))
+        except SmcpError as error:
+            outcome = str(error.code)
+            raise
+        else:
+            outcome = "answered"
+            return answer
+        finally:
+            fields = {"verb": call.row.verb, "computer": pending.computer, "agent": pending.agent, "outcome": outcome}
+            _log.debug("relayed", extra={**fields, "ms": round(1000 * (self._loop.time() - began), 1)})
 
     async def _relay(self, pending: PendingCall, call: Call) -> RawJson:
         subject = subjects.client(pending.office, pending.computer, call.row.verb)
