@@ -12,7 +12,7 @@ import uvloop
 from bench.load import Json
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats_bus import BusConfig, open_bus
-from smcp_bus.subjects import OWNER_QUEUE, client_all
+from smcp_bus.subjects import OWNER_QUEUE, client_all, verb_of
 
 
 def result_of(params: dict[str, Any]) -> dict[str, Any]:
@@ -20,6 +20,8 @@ def result_of(params: dict[str, Any]) -> dict[str, Any]:
 
 
 async def answer(incoming: Incoming) -> Reply:
+    if verb_of(incoming.subject) == "pending":  # a call that took long is asked after
+        return Reply(b'{"unknown":[]}')
     return Reply(orjson.dumps(result_of(orjson.loads(incoming.body)["params"])))
 
 

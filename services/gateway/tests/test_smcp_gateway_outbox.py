@@ -4,8 +4,11 @@ import asyncio
 
 import pytest
 from engineio.packet import MESSAGE, PING, Packet
+from hypothesis import given
+from hypothesis import strategies as st
 
 from smcp_gateway.outbox import PORTION, ROOMY, Outbox
+from smcp_gateway.packet import Frame
 
 
 def packet(size: int) -> Packet:
@@ -86,3 +89,35 @@ async def test_what_the_writer_has_counts_until_it_comes_for_more() -> None:
     assert (outbox.bytes, outbox.held) == (10, 110)
     await outbox.get()
     assert (outbox.bytes, outbox.held) == (0, 10)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=60))
+def test_frames_keep_their_order_also_where_some_are_written_at_once(steps: list[tuple[bool, bool]]) -> None:
+    """Each step: whether the socket takes a frame at once, and whether the writer gets a turn then."""
+
+    async def run() -> None:
+        outbox = Outbox(ROOMY, lambda _: None)
+        written: list[bytes] = []
+        takes = True
+
+        def at_once(frame: Frame) -> bool:
+            if takes:
+                written.append(frame.wire)
+            return takes
+
+        async def write() -> None:
+            while (frame := await outbox.get()) is not None:
+                await asyncio.sleep(0)  # the socket is full for a moment
+                written.append(frame.wire)
+
+        outbox.at_once = at_once
+        writer = asyncio.create_task(write())
+        for number, (takes, turn) in enumerate(steps):
+            outbox.put_nowait(Frame(b"%d" % number))
+            if turn:
+                await asyncio.sleep(0)
+        outbox.put_nowait(None)
+        await asyncio.wait_for(writer, 5)
+        assert written == [b"%d" % number for number in range(len(steps))]
+
+    asyncio.run(run())

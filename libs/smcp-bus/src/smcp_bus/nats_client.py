@@ -63,6 +63,11 @@ class _AbortingTransport(TcpTransport):
         data: bytes = await super().read(max(buffer_size, _READ))
         return data
 
+    @property
+    def unwritten(self) -> int:
+        """Bytes that the socket has not taken yet."""
+        return 0 if self._io_writer is None else self._io_writer.transport.get_write_buffer_size()
+
     def close(self) -> None:
         if self._io_writer is not None:
             self._io_writer.transport.abort()
@@ -85,7 +90,8 @@ class NatsClient(Client):
     ) -> None:
         super().__init__()
         self._loop = asyncio.get_running_loop()
-        self._transport = _AbortingTransport()  # type: ignore[no-untyped-call]
+        self._tcp = _AbortingTransport()  # type: ignore[no-untyped-call]
+        self._transport = self._tcp
         self._receivers: dict[int, Receiver] = {}
         self._waiting: set[asyncio.Future[bool | None]] = set()
         self._on_up = on_up
@@ -104,10 +110,10 @@ class NatsClient(Client):
     @property
     def congested(self) -> bool:
         """Whether so much waits to be written that a sender should `await room()` first."""
-        return self._pending_data_size > _CONGESTED
+        return self._pending_data_size + self._tcp.unwritten > _CONGESTED
 
     def send(self, subject: str, reply: str, head: bytes, body: bytes | memoryview) -> None:
-        """Write one message; it leaves with the next round of the loop.
+        """Write one message; it leaves with this round of the loop, together with the others.
 
         The caller has checked `up`, the size, and that the subjects hold no white space.
         """
@@ -122,6 +128,10 @@ class NatsClient(Client):
         self._write(command)
 
     def _write(self, command: bytes) -> None:
+        if self.up and not self._pending:
+            # Not through nats-py's flusher: that is a turn of a task for each message.
+            self._tcp.write(command)  # type: ignore[no-untyped-call]
+            return
         self._pending.append(command)
         self._pending_data_size += len(command)
         queue = self._flush_queue
@@ -143,6 +153,9 @@ class NatsClient(Client):
             await queue.put(written)
             if await written is False:
                 raise NotConnected("not connected to nats-server")
+            await self._tcp.drain()  # type: ignore[no-untyped-call]
+        except OSError:
+            raise NotConnected("not connected to nats-server") from None
         finally:
             self._waiting.discard(written)
 

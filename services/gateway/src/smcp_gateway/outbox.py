@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from engineio.packet import NOOP, PING
 
+from smcp_gateway.packet import Frame
+
 PORTION: Final = 16
 """Packets that the writer gets at once: clients refuse a polling response of more than 16 packets."""
 
@@ -38,6 +40,9 @@ class Outbox(asyncio.Queue[Any]):
         self._handed_bytes = 0
         self._roomy = asyncio.Event()
         self._roomy.set()
+        self._reader_waits = False
+        self.at_once: Callable[[Frame], bool] | None = None
+        """Writes a frame that nothing waits before; False: it cannot, the frame has to wait here."""
 
     @property
     def bytes(self) -> int:
@@ -59,9 +64,19 @@ class Outbox(asyncio.Queue[Any]):
         self._cut_off = None
         self._roomy.set()
 
+    def put_nowait(self, item: Any) -> None:
+        idle = self._reader_waits and not self._queue
+        if idle and self.at_once is not None and isinstance(item, Frame) and self.at_once(item):
+            return
+        super().put_nowait(item)
+
     async def get(self) -> Any:
         self._handed_out = self._handed_bytes = 0
-        return await super().get()
+        self._reader_waits = True
+        try:
+            return await super().get()
+        finally:
+            self._reader_waits = False
 
     def get_nowait(self) -> Any:
         # The writer empties the queue with `get_nowait` after each `get`: this is where its portion ends.
