@@ -112,7 +112,8 @@ def test_frames_keep_their_order_also_where_some_are_written_at_once(steps: list
 
         outbox.at_once = at_once
         writer = asyncio.create_task(write())
-        for number, (takes, turn) in enumerate(steps):
+        for number, (room, turn) in enumerate(steps):
+            takes = room
             outbox.put_nowait(Frame(b"%d" % number))
             if turn:
                 await asyncio.sleep(0)
