@@ -98,15 +98,22 @@ class Engine(engineio.AsyncServer):
             await asyncio.sleep(self._sweep_s)
             # while this process stood still it heard no answer: that time is not the clients'
             own_delay = max(time.monotonic() - began - self._sweep_s, 0.0)
-            for socket in list(self.sockets.values()):
-                if socket.last_ping:
-                    socket.last_ping += own_delay
-                if socket.closed:
-                    self.sockets.pop(socket.sid, None)
-                elif not socket.closing:
-                    if self._on_its_way(socket):
-                        self._be_patient(socket)
-                    await socket.check_ping_timeout()
+            for sid in list(self.sockets):
+                await self._look_at(sid, own_delay)
+
+    async def _look_at(self, sid: str, own_delay: float) -> None:
+        """A call of its own: between two sweeps nothing refers to a client that has gone, and to its outbox."""
+        socket = self.sockets.get(sid)
+        if socket is None:
+            return
+        if socket.last_ping:
+            socket.last_ping += own_delay
+        if socket.closed:
+            self.sockets.pop(sid, None)
+        elif not socket.closing:
+            if self._on_its_way(socket):
+                self._be_patient(socket)
+            await socket.check_ping_timeout()
 
     @property
     def _sweep_s(self) -> float:

@@ -1,0 +1,70 @@
+"""What a world of services holds, counted by asking it: for tests that nothing is left behind."""
+
+import asyncio
+import gc
+import json
+from collections import Counter
+from dataclasses import asdict
+from typing import Final
+
+from engineio.async_socket import AsyncSocket
+from nats.js.errors import NotFoundError
+
+from smcp_gateway.connection import Connection
+from smcp_gateway.offices import Office
+from smcp_gateway.outbox import Outbox
+from smcp_gateway.owned_computer import OwnedComputer
+from smcp_gateway.session import Session
+from smcp_testing.gateway_world import World, WorldBus
+
+PER_CONNECTION: Final = (AsyncSocket, Connection, Outbox, Session, Office, OwnedComputer)
+"""Kinds of objects of a gateway that belong to one connection or to the offices that it was in."""
+
+
+def held(world: World) -> dict[str, int]:
+    """Counts of all that a client can cause in this process's gateways, registries and buses, and of its tasks."""
+    counts = Counter[str]()
+    for gateway in world.gateways:
+        counts["sessions"] += len(gateway.sessions)
+        counts["events in flight"] += sum(session.in_flight for session in gateway.sessions)
+        counts["questions to clients"] += sum(len(session.asks) for session in gateway.sessions)
+        counts["offices"] += len(gateway.offices)
+        counts["calls"] += len(gateway.calls)
+        counts["Socket.IO Computers"] += len(gateway.computers)
+        counts["calls that they run"] += gateway.computers.running
+    for bus in world.buses:
+        counts.update({f"bus: {name}": value for name, value in asdict(bus.stats()).items()})
+        counts["subscriptions"] += len(bus._received)
+    for registry in world.registries:
+        counts["owner processes in the view"] += len(registry.view.owners())
+    for task in asyncio.all_tasks():
+        counts[f"task {getattr(task.get_coro(), '__qualname__', '')}"] += 1
+    return dict(+counts)
+
+
+def alive() -> Counter[str]:
+    """How many objects there are of each kind that belongs to a connection."""
+    gc.collect()
+    return Counter(type(each).__name__ for each in gc.get_objects() if type(each) in PER_CONNECTION)
+
+
+async def places(bus: WorldBus) -> dict[str, list[str]]:
+    """What stands in the buckets: the keys of members that are members, of tombstones, and of leases."""
+    js = bus.jetstream()
+    found: dict[str, list[str]] = {"members": [], "tombstones": [], "leases": []}
+    for bucket in ("members", "leases"):
+        info = await js.stream_info(f"KV_{bucket}", subjects_filter=f"$KV.{bucket}.>")
+        for subject in info.state.subjects or {}:
+            try:
+                last = await js.get_last_msg(f"KV_{bucket}", subject)
+            except NotFoundError:
+                continue
+            key = subject.removeprefix(f"$KV.{bucket}.")
+            if not last.data:
+                continue  # a marker of what has expired
+            if bucket == "leases":
+                found["leases"].append(key)
+            else:
+                state = json.loads(last.data)["state"]
+                found["members" if state == "member" else "tombstones"].append(key)
+    return found
