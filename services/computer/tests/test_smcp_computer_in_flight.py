@@ -248,3 +248,13 @@ async def test_waiting_for_idle() -> None:
         tool.go_on.set()
         await running
         await asyncio.wait_for(idle, 5)
+
+
+async def test_a_result_goes_when_its_time_is_over_also_where_no_call_comes_any_more() -> None:
+    async with InFlight(Keeping(results_s=0.05)) as in_flight:
+        tool = Tool()
+        tool.go_on.set()
+        await asyncio.gather(*(call(in_flight, tool, key=("lab", "alice", f"r{number}")) for number in range(3)))
+        assert in_flight.kept == 3
+        await eventually(lambda: in_flight.kept == 0)
+        assert in_flight.knows(("lab", "alice", "r0")), "the key stays"

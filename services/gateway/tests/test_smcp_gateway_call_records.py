@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from smcp_gateway.asks import Asks, Fate, Outcome
 from smcp_gateway.call_records import CallKey, CallRecords
+from smcp_testing.waiting import eventually
 
 
 def key(number: int) -> CallKey:
@@ -52,3 +53,12 @@ async def test_the_first_outcome_of_a_question_counts_and_a_late_answer_is_dropp
         asks.leave(number)
     asks.acknowledged(numbers[2], b"{}")
     assert len(asks) == 0
+
+
+async def test_a_result_goes_when_its_time_is_over_also_where_nothing_comes_any_more() -> None:
+    records = CallRecords(results_s=0.05)
+    for number in range(3):
+        records.end(key(number), number, b"result")
+    assert records.kept_bytes == 18
+    await eventually(lambda: records.kept_bytes == 0)
+    assert len(records) == 3, "the keys stay"

@@ -97,6 +97,7 @@ class InFlight:
         self._ended: OrderedDict[CallKey, _Ended] = OrderedDict()
         self._kept: OrderedDict[CallKey, int] = OrderedDict()
         self._kept_bytes = 0
+        self._drops: asyncio.TimerHandle | None = None
         self._tombstones: OrderedDict[CallKey, float] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
@@ -118,6 +119,13 @@ class InFlight:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._drops is not None:
+            self._drops.cancel()
+
+    @property
+    def kept(self) -> int:
+        """How many results are kept now."""
+        return len(self._kept)
 
     @property
     def running(self) -> int:
@@ -256,6 +264,17 @@ class InFlight:
         self._kept_bytes += len(kept)
         while self._kept_bytes > self._keeping.results_bytes:
             self._drop(next(iter(self._kept)))
+        self._drop_on_time()
+
+    def _drop_on_time(self) -> None:
+        """See to it that results go when their time is over, also where no call comes any more."""
+        if self._kept and self._drops is None:
+            self._drops = self._loop.call_at(self._ended[next(iter(self._kept))].drop_at, self._on_time)
+
+    def _on_time(self) -> None:
+        self._drops = None
+        self._tidy()
+        self._drop_on_time()
 
     def _drop(self, key: CallKey) -> None:
         """Drop a result; its key stays."""

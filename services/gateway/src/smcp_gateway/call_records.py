@@ -38,18 +38,26 @@ class Ended:
 class CallRecords:
     """Args:
     results_bytes: what all kept results may have together.
+    results_s: how long one is kept (seconds).
     """
 
-    def __init__(self, *, results_bytes: int = RESULTS_BYTES) -> None:
+    def __init__(self, *, results_bytes: int = RESULTS_BYTES, results_s: float = RESULTS_S) -> None:
         self._loop = asyncio.get_running_loop()
         self._limit = results_bytes
+        self._results_s = results_s
         self._ended: OrderedDict[CallKey, Ended] = OrderedDict()
         self._kept: OrderedDict[CallKey, Ended] = OrderedDict()
         self._bytes = 0
         self._tombstones: OrderedDict[CancelKey, float] = OrderedDict()
+        self._drops: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._ended)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of all results that are kept now."""
+        return self._bytes
 
     def find(self, key: CallKey) -> Ended | None:
         """The call, where it has ended here."""
@@ -66,6 +74,7 @@ class CallRecords:
         self._bytes += len(kept)
         while self._bytes > self._limit:
             self._drop()
+        self._drop_on_time()
 
     def bury(self, key: CancelKey) -> None:
         """A cancel: calls of that name that come later are not run."""
@@ -76,6 +85,16 @@ class CallRecords:
     def is_buried(self, key: CancelKey) -> bool:
         return key in self._tombstones
 
+    def _drop_on_time(self) -> None:
+        """See to it that results go when their time is over, also where nothing comes any more."""
+        if self._kept and self._drops is None:
+            self._drops = self._loop.call_at(next(iter(self._kept.values())).at + self._results_s, self._on_time)
+
+    def _on_time(self) -> None:
+        self._drops = None
+        self._tidy()
+        self._drop_on_time()
+
     def _drop(self) -> None:
         """Drop the oldest result; its key stays."""
         _, ended = self._kept.popitem(last=False)
@@ -85,7 +104,7 @@ class CallRecords:
     def _tidy(self) -> None:
         """Drop what is too old; all tables are in the order of their ends."""
         now = self._loop.time()
-        while self._kept and next(iter(self._kept.values())).at + RESULTS_S <= now:
+        while self._kept and next(iter(self._kept.values())).at + self._results_s <= now:
             self._drop()
         while self._ended and (len(self._ended) > MAX_KEYS or next(iter(self._ended.values())).at + KEYS_S <= now):
             key, ended = self._ended.popitem(last=False)
