@@ -1,0 +1,267 @@
+"""Who a client is, is what its session says: whatever a payload claims, it reaches and tells nobody else's office.
+
+The events are those of the catalog: a new row without a line here fails.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import orjson
+import pytest
+
+from smcp_bus import subjects
+from smcp_bus.bus import Incoming, Reply
+from smcp_proto.catalog import CATALOG
+from smcp_testing.event_payloads import GOOD
+from smcp_testing.gateway_world import Client, World, connected, gateway_world, reply
+from smcp_testing.waiting import eventually
+
+HERE, THERE = "office", "other"
+SPOKEN = {"agent": "agent", "computer": "computer", "computerId": "computer"}
+"""The fields in which a payload names its sender, and the sender's role."""
+UNKNOWN: dict[str, dict[str, Any]] = {
+    "client:get_later": {"computer": "box", "agent": "anna"},
+    "server:update_later": {"computer": "box"},
+}
+EVENTS = {**GOOD, **UNKNOWN}
+DONE = {"server:join_office", "server:leave_office"}
+
+
+@dataclass
+class Scene:
+    """Two offices with an Agent and a Computer each, on one gateway. The other office's Computer is native, too."""
+
+    world: World
+    anna: Client
+    box: Client
+    foreign: Client
+    mate: Client
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    """Requests that reached a native Computer: its office and the verb."""
+
+    async def nobody_heard(self) -> None:
+        """Of anything in the other office, and nothing ran there. A notice of our own comes last."""
+        assert await self.foreign.call("server:tool_call_cancel", {"agent": "otto", "req_id": "last"}) is None
+        await eventually(lambda: self.mate.told("notify:tool_call_cancel"))
+        assert [event for event, _ in self.mate.events] == ["notify:tool_call_cancel"]
+        assert self.foreign.events == []
+        assert [office for office, _ in self.asked if office == THERE] == []
+        self.mate.events.clear()
+
+
+@asynccontextmanager
+async def opened(nats_url: str) -> AsyncIterator[Scene]:
+    asked: list[tuple[str, str]] = []
+
+    async def serve(verb: str, incoming: Incoming) -> Reply:
+        asked.append((subjects.parse_client(incoming.subject).office, verb))
+        return reply({"verb": verb})
+
+    async with (
+        gateway_world(nats_url) as world,
+        world.computer(HERE, "native", serve),
+        world.computer(THERE, "native", serve),
+        world.computer(THERE, "hidden", serve),
+        connected(world.url) as foreign,
+        connected(world.url) as mate,
+        connected(world.url) as anna,
+        connected(world.url) as box,
+    ):
+        assert await foreign.join("agent", "otto", THERE) == [True, None]
+        assert await mate.join("computer", "box", THERE) == [True, None]
+        await eventually(lambda: foreign.told("notify:enter_office"))
+        assert await anna.join("agent", "anna", HERE) == [True, None]
+        assert await box.join("computer", "box", HERE) == [True, None]
+        foreign.events.clear()
+        yield Scene(world, anna, box, foreign, mate, asked)
+
+
+def refused(event: str, answer: Any, *codes: int, naming: str | None = None) -> None:
+    if event in DONE:
+        done, why = answer
+        assert done is False, event
+        assert why
+        return
+    assert set(answer) == {"code", "message", "details"}, (event, answer)
+    assert answer["code"] in codes, (event, answer)
+    if naming is not None:
+        assert answer["details"] == {"field": naming}, event
+
+
+def test_every_event_that_a_client_can_say_is_tried() -> None:
+    assert set(GOOD) == {event for event, row in CATALOG.items() if row.senders}
+
+
+async def test_nobody_speaks_for_another_in_any_field_of_any_event(nats_url: str) -> None:
+    tried = 0
+    async with opened(nats_url) as scene:
+        for event, payload in EVENTS.items():
+            senders = CATALOG[event].senders if event in CATALOG else {event.startswith("client") and "agent"}
+            for name, role in SPOKEN.items():
+                if name not in payload or event in DONE or role not in senders or "agent" not in senders:
+                    continue
+                if role == "agent":
+                    for forged in ("otto", "eve", "box"):
+                        answer = await scene.anna.call(event, payload | {name: forged})
+                        refused(event, answer, 403, naming=name)
+                        tried += 1
+        for event, payload in EVENTS.items():
+            if not event.startswith(("server:update_", "server:resources/", "notify:")):
+                continue
+            for name in payload.keys() & SPOKEN.keys():
+                for forged in ("native", "anna", "hidden"):
+                    answer = await scene.box.call(event, payload | {name: forged})
+                    refused(event, answer, 400, 403, 503)
+                    tried += 1
+        assert tried >= 30
+        assert scene.anna.events in ([], [("notify:enter_office", {"office_id": HERE, "computer": "box"})])
+        assert scene.asked == []
+        await scene.nobody_heard()
+
+
+async def test_no_event_reaches_another_office(nats_url: str) -> None:
+    async with opened(nats_url) as scene:
+        for event, payload in EVENTS.items():
+            for name in ("office_id", "roomId"):
+                if name not in payload or event == "server:join_office":
+                    continue
+                for client in (scene.anna, scene.box):
+                    answer = await client.call(event, payload | {name: THERE})
+                    refused(event, answer, 400, 403, 503)
+        for event, payload in EVENTS.items():
+            if event.startswith("client:"):
+                name = "computerId" if "computerId" in payload else "computer"
+                refused(event, await scene.anna.call(event, payload | {name: "hidden"}), 404)
+        assert scene.asked == []
+        await scene.nobody_heard()
+
+
+@pytest.mark.parametrize("role", ["agent", "computer"])
+async def test_what_is_for_the_other_role_is_403(nats_url: str, role: Literal["agent", "computer"]) -> None:
+    async with opened(nats_url) as scene:
+        client = scene.anna if role == "agent" else scene.box
+        tried = 0
+        for event, payload in EVENTS.items():
+            row = CATALOG.get(event)
+            senders = row.senders if row is not None else {"agent" if event.startswith("client:") else "computer"}
+            if role in senders:
+                continue
+            own = {"computer": "native", "agent": "box"} if role == "computer" else {}
+            answer = await client.call(event, payload | {key: own[key] for key in payload.keys() & own.keys()})
+            refused(event, answer, 400 if event.startswith("notify:") else 403, 403)
+            tried += 1
+        assert tried >= 8
+        assert scene.asked == []
+        await scene.nobody_heard()
+
+
+async def test_a_notification_is_nothing_that_a_client_may_say(nats_url: str) -> None:
+    async with opened(nats_url) as scene:
+        for event, row in CATALOG.items():
+            if not event.startswith("notify:") or row.senders:
+                continue
+            for client in (scene.anna, scene.box):
+                body = {"office_id": THERE, "computer": "box", "agent": "anna", "req_id": "r"}
+                refused(event, await client.call(event, body), 400, 403)
+        await scene.nobody_heard()
+
+
+async def test_role_and_name_stay_also_after_a_leave(nats_url: str) -> None:
+    async with opened(nats_url) as scene:
+        for client, role, name in ((scene.anna, "agent", "anna"), (scene.box, "computer", "box")):
+            assert await client.call("server:leave_office", {"office_id": HERE}) == [True, None]
+            other = "computer" if role == "agent" else "agent"
+            refused("server:join_office", await client.join(other, name, HERE))
+            refused("server:join_office", await client.join(role, "somebody else", HERE))
+            assert await client.join(role, name, HERE) == [True, None]
+        await scene.nobody_heard()
+
+
+@pytest.mark.parametrize("name", ["*", ">", "native.>", "other.client.native", "=", "=2A", "nat*", "native\u200b"])
+async def test_no_name_of_a_computer_is_more_than_a_name(nats_url: str, name: str) -> None:
+    async with opened(nats_url) as scene:
+        answer = await scene.anna.call("client:get_tools", GOOD["client:get_tools"] | {"computer": name})
+        refused("client:get_tools", answer, 404)
+        assert scene.asked == []
+        await scene.nobody_heard()
+
+
+async def test_a_cancel_cancels_no_call_of_another_office_with_the_same_names(nats_url: str) -> None:
+    running, released = asyncio.Event(), asyncio.Event()
+    cancelled: list[str] = []
+
+    async def serve(verb: str, incoming: Incoming) -> Reply:
+        if verb == "tool_call":
+            running.set()
+            await released.wait()
+        return reply({"unknown": []})
+
+    async with (
+        gateway_world(nats_url) as world,
+        world.computer(THERE, "box", serve) as there,
+        connected(world.url) as otto,
+        connected(world.url) as eve,
+    ):
+
+        async def heard(incoming: Incoming) -> None:
+            cancelled.append(orjson.loads(incoming.body)["req_id"])
+
+        await there.bus.listen(subjects.notify(THERE, "tool_call_cancel"), heard)
+        await otto.join("agent", "anna", THERE)
+        await eve.join("agent", "anna", HERE)
+        waiting = asyncio.create_task(otto.call("client:tool_call", GOOD["client:tool_call"] | {"req_id": "same"}))
+        await asyncio.wait_for(running.wait(), 5)
+        assert await eve.call("server:tool_call_cancel", {"agent": "anna", "req_id": "same"}) is None
+        assert await otto.call("server:tool_call_cancel", {"agent": "anna", "req_id": "another"}) is None
+        await eventually(lambda: cancelled == ["another"])
+        released.set()
+        assert await waiting == {"unknown": []}
+
+
+async def test_a_computer_in_another_office_and_one_that_is_nowhere_are_404_by_the_same_steps(nats_url: str) -> None:
+    """The same body, and what is asked on the way is the same, of the same services: so is the time."""
+
+    async def serve(verb: str, _: Incoming) -> Reply:
+        return reply({"verb": verb})
+
+    async with gateway_world(nats_url) as world, world.bus("tap") as tap, connected(world.url) as anna:
+        await anna.join("agent", "anna", HERE)
+        steps: list[str] = []
+
+        async def read(incoming: Incoming) -> None:
+            if "GET.KV_members" in incoming.subject:
+                steps.append(f"{incoming.subject} {incoming.body.decode()}")
+
+        await tap.listen("$JS.API.>", read)  # what the registry looks up
+        request = world.buses[0].request
+
+        async def asked(subject: str, *given: Any, **named: Any) -> Reply:
+            if not subject.startswith("smcp.hosts."):
+                steps.append(subject)
+            return await request(subject, *given, **named)
+
+        world.buses[0].request = asked  # type: ignore[method-assign]
+
+        async def ask() -> tuple[Any, list[str]]:
+            steps.clear()
+            answer = await anna.call("client:get_tools", GOOD["client:get_tools"])
+            await tap.flush()
+            await eventually(lambda: len(steps) >= 3, message=str(steps))
+            return answer, list(steps)
+
+        nowhere, unknown_steps = await ask()
+        async with world.computer(THERE, "box", serve):
+            elsewhere, foreign_steps = await ask()
+        assert nowhere == elsewhere
+        assert nowhere["code"] == 404
+        assert nowhere["details"] == {"computer": "box"}
+        assert unknown_steps == foreign_steps
+        assert unknown_steps[:2] == [
+            "smcp.v1.office.client.box.get_tools",
+            "smcp.v1.office.server.agent.anna.find",
+        ]
+        assert len(unknown_steps) == 3
+        assert THERE not in "".join(unknown_steps)
