@@ -108,6 +108,8 @@ class Member(_Contract):
     role: Role
     name: Name
     claim: Claim
+    moving: bool = False
+    """It is about to be told to go: its place is kept for its identity, for `SMCP_MOVE_S`."""
 
 
 class Assertion(_Contract):
@@ -116,11 +118,11 @@ class Assertion(_Contract):
 
 class AssertOutcome(StrEnum):
     UNCHANGED = "unchanged"
-    """It stands as asserted; nothing was announced."""
+    """It stands as asserted, moving or not; nothing was announced."""
     CLAIMED = "claimed"
     """It had been lost and is a member again; an enter is announced."""
     REFUSED = "refused"
-    """Another has the place now."""
+    """Another has the place now; or one that was to move is no member (any more)."""
     UNAVAILABLE = "unavailable"
     """No quorum, or the question to the other owner is open: ask again."""
 

@@ -93,7 +93,7 @@ async def open_registry(
     )
     announcer = Announcer(bus, js, store.members)
     membership = Membership(store.members, view)
-    places = Places(store.members, owners, now=time.time)
+    places = Places(store.members, owners, now=time.time, move_s=settings.move_s)
     sweeper = Sweeper(
         link, store.members, view, leases, leases_view, owners, announcer, lease_s=settings.lease_s, now=time.time
     )

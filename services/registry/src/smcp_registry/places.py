@@ -11,7 +11,7 @@ from smcp_proto.errors import NotInOffice, Unavailable
 from smcp_proto.ids import Role
 from smcp_registry.admission import Action, Decision, Owner, claimed, decide
 from smcp_registry.owners import Owners
-from smcp_registry.records import Announce, MemberRecord, State, owned_by, record_key, tombstone
+from smcp_registry.records import Announce, MemberRecord, State, moving, owned_by, record_key, tombstone
 from smcp_registry.store import Bucket, Conflict, StoredMember, read_member, write_member
 
 ATTEMPTS: Final = 8
@@ -32,12 +32,14 @@ class Places:
 
     Args:
         now: unix seconds (UTC).
+        move_s: how long a place that is moving is kept for its identity, in seconds.
     """
 
-    def __init__(self, members: Bucket, owners: Owners, *, now: Callable[[], float]) -> None:
+    def __init__(self, members: Bucket, owners: Owners, *, now: Callable[[], float], move_s: float) -> None:
         self._members = members
         self._owners = owners
         self._now = now
+        self._move_s = move_s
 
     async def claim(self, office: str, role: Role, name: str, claim: Claim, *, from_silent: bool = False) -> Claimed:
         """Give the place to the claimant, or say why not. Idempotent by the claim.
@@ -80,6 +82,28 @@ class Places:
                 return stored.revision
             try:
                 return await write_member(self._members, key, tombstone(record), last=stored.revision)
+            except Conflict:
+                await _pause(attempt)
+        raise Unavailable("this place is being written by others; ask again")
+
+    async def move(self, office: str, role: Role, name: str, claim: Claim) -> int:
+        """Keep the claimant's place for its identity, from now on for `move_s`; returns the record's revision.
+
+        Nothing is announced. Asked again it begins anew.
+
+        Raises:
+            NotInOffice: the claim is not the member there.
+            Unavailable: no quorum.
+        """
+        key = record_key(office, role, name)
+        for attempt in range(ATTEMPTS):
+            stored = await read_member(self._members, key)
+            record = stored.record
+            if record is None or not record.is_member or not owned_by(record, claim) or record.name != name:
+                raise NotInOffice("not in this office")
+            try:
+                until = self._now() + self._move_s
+                return await write_member(self._members, key, moving(record, until), last=stored.revision)
             except Conflict:
                 await _pause(attempt)
         raise Unavailable("this place is being written by others; ask again")

@@ -93,6 +93,15 @@ def lease_key(credential: str, process: str) -> str:
     return f"{encode_name(credential)}.{encode_name(process)}"
 
 
+def moving(record: MemberRecord, until: float) -> MemberRecord:
+    """The record of a member that is about to be told to go; the office hears nothing of it.
+
+    Args:
+        until: unix seconds (UTC).
+    """
+    return record.model_copy(update={"moving_until": until, "announce": Announce.NOTHING, "left_name": None})
+
+
 def tombstone(record: MemberRecord) -> MemberRecord:
     """The record that says that the member left. A member that nobody was told of leaves silently."""
     return record.model_copy(

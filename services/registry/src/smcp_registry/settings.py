@@ -8,8 +8,6 @@ from smcp_service.settings import ServiceSettings
 
 
 class RegistrySettings(ServiceSettings):
-    """`move_s`, which comes with all services, has no effect here."""
-
     known_variables: ClassVar[tuple[str, ...]] = (
         "SMCP_INPUT_*",
         "SMCP_URL",

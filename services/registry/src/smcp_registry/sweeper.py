@@ -1,8 +1,11 @@
-"""Lets the members of dead processes leave, and removes old tombstones.
+"""Lets members leave whose process is dead, or that moved and were not taken up; and removes old tombstones.
 
 A lease that ran out proves nothing by itself: an outage of NATS that is longer than a lease takes all leases, and
 nobody died. So the process is asked, and only by a registry that has itself seen NATS up for a whole lease. All
 registries sweep, at the same time if it comes so: each write is a compare-and-set, and the second one finds the first.
+
+A member that its process has told to go is *moving*: its place is kept for it until `moving_until`, however its old
+process fares, and no longer. One that its process holds all the same (it was not told to go after all) stays.
 
 A process that comes back takes its lease first and asserts its members then; where they stand, nothing is written, and
 a compare-and-set notices nothing. So the lease is read once more right before each tombstone.
@@ -25,7 +28,7 @@ from smcp_registry.link import Link
 from smcp_registry.owners import Owners
 from smcp_registry.records import tombstone
 from smcp_registry.store import Bucket, Conflict, read_member, write_member
-from smcp_registry.view import MembersView, Process
+from smcp_registry.view import Entry, MembersView, Process
 from smcp_registry.wording import said
 
 _log = logging.getLogger("smcp_registry.sweeper")
@@ -85,7 +88,7 @@ class Sweeper:
                 _log.info("the sweep ends early: %s", said(error))
 
     async def sweep(self) -> None:
-        """Remove the members of processes that have no lease and do not answer."""
+        """Remove the members of processes that have no lease and do not answer, and those whose move is over."""
         now = self._now()
         leaseless = [
             (process, sorted(keys))
@@ -97,6 +100,9 @@ class Sweeper:
                 swept = [key for key in keys if not self._is_kept(key, now)]
                 if swept:
                     group.create_task(self._sweep(process, swept))
+            for key, entry in self._view.moving().items():
+                if not entry.record.moving(now):
+                    group.create_task(self._end_move(key, entry))
 
     async def purge(self) -> None:
         """Remove tombstones that stood for long and were announced."""
@@ -139,6 +145,21 @@ class Sweeper:
                     group.create_task(self._remove(key, process))
         except* (Unavailable, nats.errors.Error) as errors:
             _log.info("a sweep was not finished: %s", errors.exceptions[0])
+
+    async def _end_move(self, key: str, entry: Entry) -> None:
+        """Its time to move is over."""
+        record = entry.record
+        try:
+            async with self._asking:
+                if await self._owners.ask(*record.owner) is not Owner.GONE:
+                    return
+            _log.info("the member %s did not come back from its move", key)
+            async with self._removing:
+                await write_member(self._members, key, tombstone(record), last=entry.revision)
+        except Conflict:
+            _log.debug("another wrote %s first", key)
+        except (Unavailable, nats.errors.Error) as error:
+            _log.info("a move was not ended yet: %s", said(error))
 
     async def _remove(self, key: str, process: Process) -> None:
         async with self._removing:

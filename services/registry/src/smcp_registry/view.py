@@ -44,6 +44,7 @@ class MembersView:
         self._offices: dict[str, dict[str, Entry]] = {}
         self._processes: dict[Process, set[str]] = {}
         self._tombstones: dict[str, Tombstone] = {}
+        self._moving: set[str] = set()
         self._synced = asyncio.Event()
         self._moved = asyncio.Event()
         self.revision = 0
@@ -52,7 +53,7 @@ class MembersView:
 
     def reset(self, entries: Sequence[Change], revision: int) -> None:
         tombstones = self._tombstones
-        self._entries, self._offices, self._processes, self._tombstones = {}, {}, {}, {}
+        self._entries, self._offices, self._processes, self._tombstones, self._moving = {}, {}, {}, {}, set()
         for change in entries:
             self._put(change, tombstones.get(change.key))
         self._reach(revision)
@@ -92,6 +93,10 @@ class MembersView:
         """The keys of the members that each owner process holds."""
         return self._processes
 
+    def moving(self) -> Mapping[str, Entry]:
+        """The members that are marked as moving, also those whose time is over, by key."""
+        return {key: self._entries[key] for key in self._moving}
+
     def entry(self, key: str) -> Entry | None:
         return self._entries.get(key)
 
@@ -124,11 +129,14 @@ class MembersView:
             return
         entry = Entry(record, change.revision)
         self._entries[change.key] = entry
+        if record.moving_until is not None:
+            self._moving.add(change.key)
         self._offices.setdefault(record.office, {})[change.key] = entry
         self._processes.setdefault((record.credential, record.process), set()).add(change.key)
 
     def _remove(self, key: str) -> None:
         self._tombstones.pop(key, None)
+        self._moving.discard(key)
         entry = self._entries.pop(key, None)
         if entry is None:
             return

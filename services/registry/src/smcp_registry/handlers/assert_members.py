@@ -5,7 +5,7 @@ from typing import Final
 
 from smcp_bus.dispatch_types import Call
 from smcp_bus.registry_contract import AssertedMember, Assertion, AssertionResult, AssertOutcome, Member
-from smcp_proto.errors import Malformed, Unavailable
+from smcp_proto.errors import Malformed, NotInOffice, Unavailable
 from smcp_registry.admission import Action
 from smcp_registry.claims import check_claim
 from smcp_registry.handlers.lease import host
@@ -22,6 +22,8 @@ async def assert_members(
     request: Assertion, call: Call, *, places: Places, view: MembersView, membership: Membership
 ) -> AssertionResult:
     """Decide on each member as on a join; one that stands as asserted is passed over in silence.
+
+    One that is moving is marked as such, and never claims a place: it is on its way out.
 
     Raises:
         Malformed: the subject names no process.
@@ -48,6 +50,8 @@ async def _assert(member: Member, owner: tuple[str, str], *, places: Places, vie
     check_claim(claim)
     if (claim.credential, claim.process) != owner:
         return AssertedMember(outcome=AssertOutcome.REFUSED, revision=0, why="a process asserts its own members only")
+    if member.moving:
+        return await _move(member, places=places)
     known = view.member(member.office, member.role, member.name)
     if known is not None and known.holds(claim) and known.record.announced and known.record.moving_until is None:
         return AssertedMember(outcome=AssertOutcome.UNCHANGED, revision=known.revision)
@@ -59,3 +63,11 @@ async def _assert(member: Member, owner: tuple[str, str], *, places: Places, vie
             return AssertedMember(outcome=AssertOutcome.UNCHANGED, revision=claimed.revision)
         case _:
             return AssertedMember(outcome=AssertOutcome.CLAIMED, revision=claimed.revision)
+
+
+async def _move(member: Member, *, places: Places) -> AssertedMember:
+    try:
+        revision = await places.move(member.office, member.role, member.name, member.claim)
+    except NotInOffice:
+        return AssertedMember(outcome=AssertOutcome.REFUSED, revision=0, why="it is no member any more")
+    return AssertedMember(outcome=AssertOutcome.UNCHANGED, revision=revision)

@@ -1,0 +1,128 @@
+"""Members that move: their places are kept for their identities for as long as was set, and no longer."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_bus.registry_contract import Assertion, AssertOutcome, Claim, Member
+from smcp_proto.errors import NotAllowed
+from smcp_proto.ids import Role
+from smcp_registry.app import open_registry
+from smcp_registry.settings import RegistrySettings
+from smcp_testing.member_process import MemberProcess, dying_process, member_process, observe
+from smcp_testing.waiting import eventually
+
+LEASE_S = 1.0
+
+
+@asynccontextmanager
+async def registries(url: str, *, move_s: float, count: int = 2) -> AsyncIterator[None]:
+    settings = RegistrySettings(nats_url=url, lease_s=LEASE_S, move_s=move_s)
+    async with AsyncExitStack() as stack:
+        for _ in range(count):
+            bus = await stack.enter_async_context(open_bus(BusConfig(url=url)))
+            await stack.enter_async_context(open_registry(settings, bus))
+        yield
+
+
+async def moves(owner: MemberProcess, role: Role, name: str, claim: Claim) -> AssertOutcome:
+    """The process says that it is about to tell this member to go."""
+    member = Member(office="lab", role=role, name=name, claim=claim, moving=True)
+    result = await owner.registry.assert_members(Assertion(members=[member]))
+    return result.members[0].outcome
+
+
+async def found(asker: MemberProcess, name: str) -> tuple[bool, bool]:
+    """Whether that Computer is a member, and whether it moves."""
+    answer = await asker.registry.find("lab", "agent", "asker", name, timeout=5)
+    return answer.member, answer.moving
+
+
+@pytest.mark.parametrize(("role", "name"), [("agent", "alice"), ("computer", "pc")])
+async def test_the_same_identity_takes_a_moving_place_up_and_the_office_hears_nothing(
+    nats_url: str, role: Role, name: str
+) -> None:
+    async with (
+        registries(nats_url, move_s=30),
+        member_process(nats_url) as old,
+        member_process(nats_url) as new,
+        member_process(nats_url) as stranger,
+        member_process(nats_url) as bystander,
+    ):
+        observer = await observe(bystander.bus, "lab")
+        claim = old.claim(identity="me")
+        first = await old.join("lab", role, name, claim)
+        assert await moves(old, role, name, claim) is AssertOutcome.UNCHANGED
+        with pytest.raises(NotAllowed):
+            await stranger.join("lab", role, name, stranger.claim(identity="somebody else"))
+        second = await new.join("lab", role, name, new.claim(identity="me"))
+        assert second.revision > first.revision
+        assert not second.unchanged
+        # its old owner has nothing to say about it any more, neither that it moves nor that it stays
+        assert await moves(old, role, name, claim) is AssertOutcome.REFUSED
+        await bystander.join("lab", "computer", "last")
+        await eventually(lambda: observer.of("last") == ["enter_office"])
+        assert observer.of(name) == ["enter_office"]
+
+
+async def test_a_member_that_moves_is_said_to_move_until_it_is_taken_up(nats_url: str) -> None:
+    async with registries(nats_url, move_s=30), member_process(nats_url) as old, member_process(nats_url) as new:
+        await new.join("lab", "agent", "asker")
+        claim = old.claim(identity="me")
+        await old.join("lab", "computer", "pc", claim)
+        assert await found(new, "pc") == (True, False)
+        await moves(old, "computer", "pc", claim)
+        await eventually(lambda: _is(found(new, "pc"), (True, True)))
+        await new.join("lab", "computer", "pc", new.claim("s2", identity="me"))
+        await eventually(lambda: _is(found(new, "pc"), (True, False)))
+
+
+@pytest.mark.parametrize("process_lives", [True, False])
+async def test_a_member_that_is_not_taken_up_leaves_when_its_time_is_over_and_not_before(
+    nats_url: str, *, process_lives: bool
+) -> None:
+    move_s = 3 * LEASE_S
+    async with (
+        registries(nats_url, move_s=move_s),
+        member_process(nats_url) as bystander,
+        dying_process(nats_url) as dying,
+    ):
+        observer = await observe(bystander.bus, "lab")
+        old = dying.member
+        claim = old.claim("gone", identity="me")
+        await old.join("lab", "computer", "pc", claim)
+        await old.join("lab", "computer", "stays", old.claim("here"))
+        began = time.time()
+        await moves(old, "computer", "pc", claim)
+        old.sessions.discard("gone")
+        if not process_lives:
+            await dying.die()
+        await eventually(lambda: observer.of("pc") == ["enter_office", "leave_office"], timeout=move_s + 5)
+        assert time.time() - began >= move_s
+        if process_lives:
+            assert observer.of("stays") == ["enter_office"]
+
+
+async def test_a_member_that_its_process_holds_after_all_stays_when_its_time_is_over(nats_url: str) -> None:
+    async with registries(nats_url, move_s=0.2), member_process(nats_url) as old:
+        observer = await observe(old.bus, "lab")
+        claim = old.claim()
+        await old.join("lab", "computer", "pc", claim)
+        await moves(old, "computer", "pc", claim)
+        await eventually(lambda: old.asked >= 3, timeout=10)  # it was asked after it, again and again
+        assert observer.of("pc") == ["enter_office"]
+
+
+async def test_who_is_no_member_does_not_become_one_by_moving(nats_url: str) -> None:
+    async with registries(nats_url, move_s=30), member_process(nats_url) as old, member_process(nats_url) as other:
+        assert await moves(old, "computer", "pc", old.claim()) is AssertOutcome.REFUSED
+        await other.join("lab", "computer", "pc")
+        assert await moves(old, "computer", "pc", old.claim()) is AssertOutcome.REFUSED
+        assert (await other.registry.confirm("lab", "computer", "pc", other.claim())).mine
+
+
+async def _is(answer: Awaitable[object], wanted: object) -> bool:
+    return await answer == wanted
