@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.scenarios import faults, socketio_computers
+from tests.e2e.scenarios import faults, moves, socketio_computers
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.world import World
 
@@ -49,3 +49,19 @@ async def test_what_was_in_flight_at_a_gateway_that_stands_still_is_settled_with
     """With the lease that people have: of 2 s a loaded machine takes too much."""
     async with open_processes(tmp_path, lease_s=10) as world:
         await scenario(world)
+
+
+@pytest.mark.timeout(180 + 10 * LEASE_S)
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        moves.a_gateway_that_stops_loses_no_call_and_nobody_sees_a_move,
+        moves.a_call_that_outlasts_the_drain_is_503_and_may_have_run,
+    ],
+    ids=lambda scenario: scenario.__name__,
+)
+async def test_move(scenario: Callable[[World], Awaitable[None]], tmp_path: Path) -> None:
+    environment = {"SMCP_DRAIN_S": str(moves.DRAIN_S)}
+    async with open_processes(tmp_path, lease_s=LEASE_S, environment=environment) as world:
+        with world.telling():
+            await scenario(world)

@@ -17,6 +17,7 @@ from smcp_agent import (
     ToolsChanged,
     may_have_run,
 )
+from smcp_agent.errors import Unavailable
 from smcp_agent.link import MAX_DELAY_S, pause
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
 from smcp_testing.waiting import eventually
@@ -210,6 +211,46 @@ async def test_an_agent_that_the_server_does_not_know_any_more_joins_again_and_r
         calls = gateway.seen("client:tool_call")
         assert [data["req_id"] for data in calls] == ["r1", "r1"]
         assert not any("a2c_repeat" in data for data in calls), "what was refused did not run"
+
+
+async def test_a_call_that_a_leaving_gateway_refuses_is_asked_again_after_it_has_let_the_agent_go() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        released = asyncio.Event()
+        refused = asyncio.Event()
+
+        async def answer(data: JsonObject) -> Any:
+            if data["req_id"] == "long":
+                await released.wait()
+            elif len(gateway.seen("server:join_office")) == 1:
+                refused.set()
+                return {"code": 503, "message": "connect again", "details": {"may_have_run": False, "moving": True}}
+            return {"content": []}
+
+        gateway.answers["client:tool_call"] = answer
+        running = asyncio.create_task(agent.call_tool("red", "echo", req_id="long"))
+        await eventually(lambda: gateway.seen("client:tool_call"))
+        waiting = asyncio.create_task(agent.call_tool("red", "echo", req_id="new"))
+        await asyncio.wait_for(refused.wait(), 5)
+        released.set()  # what runs goes on over the old connection, and ends there
+        assert not (await running).is_error
+        assert not waiting.done()
+        await gateway.send_away()
+        assert not (await waiting).is_error
+        calls = gateway.seen("client:tool_call")
+        assert [data["req_id"] for data in calls] == ["long", "new", "new"]
+        assert not any("a2c_repeat" in data for data in calls), "what was refused did not run"
+
+
+async def test_a_gateway_that_refuses_and_does_not_let_go_is_an_error_when_the_time_is_over() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+
+        async def answer(data: JsonObject) -> Any:
+            return {"code": 503, "message": "connect again", "details": {"may_have_run": False, "moving": True}}
+
+        gateway.answers["client:tool_call"] = answer
+        with pytest.raises(Unavailable, match="connect again"):
+            await agent.call_tool("red", "echo", timeout=1)
+        assert len(gateway.seen("client:tool_call")) == 1
 
 
 async def test_a_list_of_the_room_that_fails_after_a_rejoin_is_asked_for_again() -> None:

@@ -2,10 +2,8 @@
 
 import asyncio
 import socket
-from typing import Any
 
-from smcp_bus.bus import Incoming, Reply
-from smcp_testing.gateway_world import connected, gateway_world, reply
+from smcp_testing.gateway_world import connected, gateway_world
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
@@ -60,34 +58,3 @@ async def test_a_client_that_does_not_read_is_cut_off_and_its_mates_go_on(nats_u
         await eventually(lambda: len(sessions) == 1, timeout=10)
         await eventually(lambda: box.told("notify:leave_office"), timeout=10)
         raw.close()
-
-
-async def test_a_draining_gateway_lets_calls_end_and_sends_everybody_away(nats_url: str) -> None:
-    running, released = asyncio.Event(), asyncio.Event()
-
-    async def serve(verb: str, _: Incoming) -> Reply:
-        if verb == "tool_call":
-            running.set()
-            await released.wait()
-        return reply({"done": True, "unknown": []})
-
-    async with gateway_world(nats_url) as staying, staying.computer(OFFICE, "box", serve):
-        payload = {"agent": "anna", "req_id": "1", "computer": "box", "tool_name": "t", "params": {}, "timeout": 60}
-        waiting: asyncio.Task[Any] | None = None
-        async with connected(staying.url) as idle:
-            leaving = gateway_world(nats_url, registry=False, drain_s=10)
-            world = await leaving.__aenter__()
-            async with connected(world.url) as anna, connected(world.url) as quiet:
-                await anna.join("agent", "anna", OFFICE)
-                waiting = asyncio.create_task(anna.call("client:tool_call", payload))
-                await asyncio.wait_for(running.wait(), 5)
-                closing = asyncio.create_task(leaving.__aexit__(None, None, None))
-                await asyncio.wait_for(quiet.gone.wait(), 5)
-                answer = await anna.call("client:get_tools", {"agent": "anna", "req_id": "2", "computer": "box"})
-                assert answer["code"] == 503
-                assert not closing.done()
-                released.set()
-                assert (await waiting)["done"] is True
-                await asyncio.wait_for(anna.gone.wait(), 5)
-                await asyncio.wait_for(closing, 10)
-            assert idle.events == []

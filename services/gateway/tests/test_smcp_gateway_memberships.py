@@ -133,7 +133,10 @@ async def test_a_stopping_gateway_waits_for_no_agent_and_cancels_nothing(nats_ur
         await car.join("computer", "car", OFFICE)
         async with connected_to_another(nats_url) as (stopping, anna):
             await calling(stopping, anna)
+        async with connected(staying.url) as again:
+            assert await again.join("agent", "anna", OFFICE) == [True, None]  # its place was kept
         await eventually(lambda: len(car.told("notify:leave_office")) == 1)
+        assert [payload["agent"] for payload in car.told("notify:enter_office")] == ["anna"]
         assert cancelled == []
 
 

@@ -51,9 +51,13 @@ class BareMember:
         self.notices: list[Notice] = []
         self._told = asyncio.Condition()
         self._plain = plain
-        options = {} if plain else {"max_msg_size": _BIG}
-        self._sio = socketio.AsyncClient(reconnection=False, handle_sigint=False, websocket_extra_options=options)
-        self._sio.on("*", self._on_event, namespace=NAMESPACE)
+        self._sio = self._new_client()
+
+    def _new_client(self) -> Any:
+        options = {} if self._plain else {"max_msg_size": _BIG}
+        client = socketio.AsyncClient(reconnection=False, handle_sigint=False, websocket_extra_options=options)
+        client.on("*", self._on_event, namespace=NAMESPACE)
+        return client
 
     @property
     def connected(self) -> bool:

@@ -1,22 +1,48 @@
 """A Computer that speaks Socket.IO only, through a bare python-socketio client: what others may write."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import itertools
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from tests.e2e.actors.bare import NAMESPACE, BareMember
+from socketio.exceptions import ConnectionError as CannotConnect
+
+from tests.e2e.actors.bare import NAMESPACE, BareMember, Refused
 
 
 class SocketIoComputer(BareMember):
     """Its tools: `echo` of `text`, and `sleep` for `seconds`; what ran stands in `ran`, by `req_id`."""
 
     def __init__(self, office: str, name: str) -> None:
-        super().__init__("computer", office, name)
         self.ran: list[str] = []
+        self.joins = 0
+        self.lost = asyncio.Event()
+        """Its connection is gone."""
         self._closing = asyncio.Event()
-        self._sio.on("client:tool_call", self._tool_call, namespace=NAMESPACE)
-        self._sio.on("client:get_tools", self._get_tools, namespace=NAMESPACE)
+        super().__init__("computer", office, name)
+
+    def _new_client(self) -> Any:
+        client = super()._new_client()
+        client.on("client:tool_call", self._tool_call, namespace=NAMESPACE)
+        client.on("client:get_tools", self._get_tools, namespace=NAMESPACE)
+        client.on("disconnect", self._on_disconnect, namespace=NAMESPACE)
+        return client
+
+    async def come_back(self, url: str) -> None:
+        """Connect anew and join again. Raises Refused, and python-socketio's ConnectionError."""
+        await super().close()
+        self._sio = self._new_client()
+        self.lost.clear()
+        await self.connect(url)
+        await self.join()
+
+    async def join(self) -> None:
+        await super().join()
+        self.joins += 1
+
+    async def _on_disconnect(self, *_: object) -> None:
+        self.lost.set()
 
     async def close(self) -> None:
         self._closing.set()  # a tool that sleeps does not outlive it
@@ -51,3 +77,28 @@ async def socketio_computer(url: str, office: str, name: str) -> AsyncIterator[S
         yield computer
     finally:
         await computer.close()
+
+
+@asynccontextmanager
+async def roaming_computer(urls: Sequence[str], office: str, name: str) -> AsyncIterator[SocketIoComputer]:
+    """One that comes back by the next URL whenever its connection is lost, as an application does. Raises Refused."""
+    computer = SocketIoComputer(office, name)
+    await computer.connect(urls[0])
+    await computer.join()
+    coming_back = asyncio.create_task(_come_back(computer, urls))
+    try:
+        yield computer
+    finally:
+        coming_back.cancel()
+        await asyncio.wait({coming_back})
+        await computer.close()
+
+
+async def _come_back(computer: SocketIoComputer, urls: Sequence[str]) -> None:
+    for url in itertools.cycle([*urls[1:], urls[0]]):
+        await computer.lost.wait()
+        try:
+            await computer.come_back(url)
+        except (CannotConnect, Refused):
+            await asyncio.sleep(0.1)
+            computer.lost.set()

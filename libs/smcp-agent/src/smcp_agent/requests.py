@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any, Final
 
 from smcp_agent.connection import AckTimedOut, Connection, ConnectionBroken
-from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, received_error
+from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, Unavailable, received_error
 from smcp_agent.link import Link
 
 GRACE_S: Final = 2.0
@@ -36,7 +36,8 @@ class Requests:
     call that is running or gets the result that is kept, and where the result was dropped it says so. A Computer that
     was started again meanwhile has no such table: so a call that may have been sent before carries `a2c_repeat`, and
     a Computer that does not know it answers 503 with `details.may_have_run` and does not run it. What was answered,
-    an error included, is never repeated; only a 4103 is, which was refused before it ran.
+    an error included, is never repeated; only what was refused before it ran is: a 4103, and a 503 of a gateway that
+    sends its clients away (`details.moving`).
 
     A connection that broke off is waited for as long as the request may take. One that fell silent had its gateway's
     whole patience already: where no gateway takes the agent in soon, what was sent there ends with ConnectionLost.
@@ -88,6 +89,10 @@ class Requests:
                 rejoined = True
                 self._link.drop(connection)
                 continue
+            if isinstance(error, Unavailable) and error.details.get("moving") is True:
+                # refused before it ran, by a gateway that sends its clients away: ask the next one
+                await _until_lost(connection, deadline, error)
+                continue
             if error is not None:
                 error.details |= {"may_have_run": True} if REPEAT in data else {}
                 raise error
@@ -131,6 +136,15 @@ class Requests:
                 return await self._link.ready()
         except TimeoutError:
             raise ConnectionLost("the connection was not back in time", may_have_run=sent) from None
+
+
+async def _until_lost(connection: Connection, deadline: float, error: SmcpError) -> None:
+    """The gateway closes the connection when the calls that run on it have ended. Raises `error` where it does not."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            await connection.lost.wait()
+    except TimeoutError:
+        raise error from None
 
 
 def _for_this_try(event: str, data: dict[str, Any], left: float, *, sent: bool) -> None:

@@ -22,6 +22,7 @@ from smcp_bus.serving import host_route, serve_door
 from smcp_bus.tracing import client_spans, office_of, trace_id_of
 from smcp_gateway.call_watch import CallWatch
 from smcp_gateway.calls import CallTable, PendingCall
+from smcp_gateway.drain import Drain
 from smcp_gateway.errands import Errands
 from smcp_gateway.front import Front, open_front
 from smcp_gateway.handlers.alive import alive
@@ -142,7 +143,7 @@ async def open_gateway(
             generation=lambda: generations.current,
             doubt=generations.want,
         )
-        relay = Relay(bus, registry, calls, _cancelling(errands, registry), move_s=settings.move_s)
+        relay = Relay(bus, registry, calls, _cancelling(errands, registry))
         door = _door(sessions, memberships, registry, calls, relay)
         transport = SocketIoServer(
             sessions,
@@ -161,6 +162,8 @@ async def open_gateway(
             describe=describe,
             hang_up=transport.hang_up,
         )
+
+        drain = Drain(sessions, memberships, registry, calls, hang_up=transport.hang_up, move_s=settings.move_s)
 
         def lapsed() -> None:
             computers.close_gate("the lease had run out")
@@ -195,10 +198,10 @@ async def open_gateway(
                     errands.close()  # an error, not a stop: the lease says the rest
                     raise
                 readiness.drain()
-                memberships.stop()
-                await front.stop_listening()
+                transport.drain()
+                await drain.run(within=settings.drain_s)
                 computers.stop()
-                await transport.drain(within=settings.drain_s)
+                memberships.stop()
                 await errands.settle(within=LAST_ERRANDS_S)
         finally:
             unwatch()

@@ -28,7 +28,6 @@ class Front:
         self.app.add_routes([web.route(method, PATH, self._pass_on) for method in ("GET", "POST", "OPTIONS")])
         self.host = ""
         self.port = 0
-        self._site: web.TCPSite | None = None
         self._answer: Answer | None = None
 
     @property
@@ -46,12 +45,6 @@ class Front:
         finally:
             self._answer = None
 
-    async def stop_listening(self) -> None:
-        """Take no more connections; those that stand go on."""
-        if self._site is not None:
-            site, self._site = self._site, None
-            await site.stop()
-
     async def listen(self, runner: web.AppRunner, host: str, port: int) -> None:
         """Raises Failure: the address cannot be had."""
         site = web.TCPSite(runner, host, port, backlog=1024)
@@ -59,7 +52,6 @@ class Front:
             await site.start()
         except OSError as error:
             raise cannot_listen(error, host, port, choose="--port / SMCP_GATEWAY_PORT") from error
-        self._site = site
         address = runner.addresses[0]
         self.host, self.port = str(address[0]), int(address[1])
 

@@ -119,6 +119,8 @@ class Memberships:
     def gone(self, session: Session, *, goodbye: bool) -> None:
         """The client has disconnected: its membership ends, as soon as the registry can be told.
 
+        A member that is moving stays one: it takes its place up again elsewhere.
+
         Its calls are cancelled before that. One whose connection broke (no `goodbye`) has `GRACE_S` to come back
         and repeat them; for so long its place stands, and is given to whoever asks for it.
         """
@@ -134,11 +136,15 @@ class Memberships:
             office.remove(session)
 
         until = asyncio.get_running_loop().time() + GRACE_S
+        kept = session.moving and not goodbye
 
         async def end() -> None:
             if left and (goodbye or not await self._stops(until)) and await self._has_its_place(session, membership):
                 await self._cancel(session, membership, left)
-            await self._end(session, membership, office)
+            if not kept:
+                await self._end(session, membership)
+            if office is not None:
+                await self._offices.release(office)
 
         self._errands.until_done("telling of a member that left", end)
 
@@ -231,13 +237,11 @@ class Memberships:
             office.remove(session)
             await self._offices.release(office)
 
-    async def _end(self, session: Session, membership: Membership, office: Office | None) -> None:
+    async def _end(self, session: Session, membership: Membership) -> None:
         assert session.role is not None
         assert session.name is not None
         with suppress(NotInOffice):  # somebody has the place already, or the lease had run out
             await self._registry.leave(membership.office, session.role, session.name, membership.claim)
-        if office is not None:
-            await self._offices.release(office)
 
     def _undo(self, office: Office, request: EnterOfficeReq, claim: Claim) -> None:
         """A claim of which nobody knows whether it was granted is given up again."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+from pydantic import ValidationError
 
 from smcp_bus import internal_rows, subjects
 from smcp_bus.bus import Incoming, Reply, Subscription
@@ -110,6 +111,8 @@ class OwnedComputer:
         verb = subjects.verb_of(incoming.subject)
         if not self._around.is_open(self):
             return await self._while_closed(verb, incoming)
+        if self.session.leaving and verb != internal_rows.PENDING.verb and not self._knows(verb, incoming):
+            return CLOSED_REPLY  # whoever takes its place runs it
         return await self._dispatch(verb, incoming)
 
     def close(self) -> None:
@@ -145,6 +148,17 @@ class OwnedComputer:
             if ERROR not in reply.headers and not orjson.loads(reply.body)["unknown"]:
                 return reply
         return CLOSED_REPLY
+
+    def _knows(self, verb: str, incoming: Incoming) -> bool:
+        """Whether it is a call that runs or ran here, asked for once more."""
+        if verb != "tool_call":
+            return False
+        try:
+            request = ToolCallReq.model_validate(orjson.loads(incoming.body))
+        except (ValidationError, orjson.JSONDecodeError):
+            return False
+        run = (request.agent, request.req_id)
+        return run in self._running or self._around.records.find((self.office, self.name, *run)) is not None
 
     async def _pending(self, question: PendingQuestion, call: Call) -> PendingAnswer:
         """Which of these calls are not known here, and which have ended.

@@ -121,30 +121,30 @@ class Repair:
 
     async def _assert(self, members: list[tuple[Session, Membership]]) -> None:
         gate = self._computers.generation
-        assertion = Assertion(members=[_member(session, membership) for session, membership in members])
+        assertion = Assertion(members=[asserted(session, membership) for session, membership in members])
         result = await self._registry.assert_members(assertion)
         open_questions = 0
-        for (session, membership), asserted in zip(members, result.members, strict=True):
+        for (session, membership), answer in zip(members, result.members, strict=True):
             if session.membership is membership:
-                open_questions += await self._settle(session, membership, asserted, gate)
+                open_questions += await self._settle(session, membership, answer, gate)
         if open_questions:
             raise Unavailable(f"{open_questions} members could not be asserted yet")
 
-    async def _settle(self, session: Session, membership: Membership, asserted: AssertedMember, gate: int) -> bool:
+    async def _settle(self, session: Session, membership: Membership, answer: AssertedMember, gate: int) -> bool:
         """True: it is to be asked again. `gate` is the generation of the Computers' gate when it was asked."""
-        match asserted.outcome:
+        match answer.outcome:
             case AssertOutcome.UNAVAILABLE:
                 return True
             case AssertOutcome.REFUSED:
                 await self._memberships.lost(session)
-                await self._hang_up(session, asserted.why or "its place is another's now")
+                await self._hang_up(session, answer.why or "its place is another's now")
             case AssertOutcome.CLAIMED:
-                membership.revision = asserted.revision
+                membership.revision = answer.revision
                 self._computers.asserted(session, membership.office, gate)
             case AssertOutcome.UNCHANGED:
-                if asserted.revision < membership.ended_by // 2:
+                if answer.revision < membership.ended_by // 2:
                     return True  # that registry has not seen the leave yet
-                membership.revision = max(membership.revision, asserted.revision)  # asked twice, the first one claimed
+                membership.revision = max(membership.revision, answer.revision)  # asked twice, the first one claimed
                 self._computers.asserted(session, membership.office, gate)
         return False
 
@@ -170,7 +170,10 @@ class Repair:
         )
 
 
-def _member(session: Session, membership: Membership) -> Member:
+def asserted(session: Session, membership: Membership) -> Member:
+    """What is asserted of a member: one that leaves is moving."""
     assert session.role is not None
     assert session.name is not None
-    return Member(office=membership.office, role=session.role, name=session.name, claim=membership.claim)
+    return Member(
+        office=membership.office, role=session.role, name=session.name, claim=membership.claim, moving=session.leaving
+    )

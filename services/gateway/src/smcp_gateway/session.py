@@ -51,6 +51,10 @@ class Session:
     joining: bool = False
     """It is about to become a member of some office: the registry may know it as one already."""
     closed: bool = False
+    leaving: bool = False
+    """It is about to be told to go: nothing new is begun for it."""
+    moving: bool = False
+    """The registry keeps its place for it: its membership does not end with this connection."""
     in_flight: int = 0
     """Events that have not been answered yet."""
     asks: Asks = field(default_factory=Asks)
@@ -60,7 +64,7 @@ class Session:
     replies: ReplyRoom = field(default_factory=lambda: ReplyRoom(fetched=HELD_REPLIES, unasked=HELD_REPLIES))
     """Large ones on their way to its outbox."""
     idle: asyncio.Event | None = None
-    """Set when nothing is unanswered any more; only there while the gateway drains."""
+    """Set when nothing is unanswered any more; only there while that is waited for."""
     _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)
 
     def caller(self) -> Caller:

@@ -4,7 +4,6 @@ It knows sessions and packets, and nothing of what an event means: the catalog's
 and which shape of acknowledgement. Every event that asks for an acknowledgement gets one.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -36,6 +35,7 @@ FETCHED: Final = 2
 while the other waits. More stay with their Computers."""
 UNASKED: Final = 4
 """Large replies in one message that wait for one client's outbox, in the same measure; above it 503."""
+JOIN: Final = "server:join_office"
 MAX_IN_FLIGHT: Final = 4096
 """Events of one client that may be unanswered at a time; above it 429."""
 
@@ -71,6 +71,9 @@ class SocketIoServer:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a request to `/socket.io/`."""
+        if self._draining and "sid" not in request.query:
+            refusal = Unavailable("the gateway is stopping; connect to another one")
+            return web.json_response(refusal.body().model_dump(), status=503, headers={"Retry-After": "1"})
         return await self._server.answer(request)
 
     async def sweep(self) -> None:
@@ -104,24 +107,9 @@ class SocketIoServer:
         outbox = self._server.eio.outbox(session.engine_id)
         return session.replies.bytes + (0 if outbox is None else outbox.held)
 
-    async def drain(self, *, within: float) -> None:
-        """Refuse what is new; tell every client to go when nothing of it or for it is unanswered, at the latest after
-        `within` s."""
+    def drain(self) -> None:
+        """Take no new clients; those that are here go on."""
         self._draining = True
-        sessions = list(self._sessions)
-        try:
-            async with asyncio.timeout(within):
-                await asyncio.gather(*(self._leave_when_idle(session) for session in sessions))
-        except TimeoutError:
-            _log.warning("events were still running at the end of the drain time")
-            for session in self._sessions:
-                await self.hang_up(session, "the drain time is over")
-
-    async def _leave_when_idle(self, session: Session) -> None:
-        if session.busy:
-            session.idle = asyncio.Event()
-            await session.idle.wait()
-        await self.hang_up(session, "the gateway is stopping")
 
     async def _on_connect(self, sid: str, environ: dict[str, Any], auth: object) -> None:
         greeting = read_greeting(environ, auth)
@@ -184,6 +172,8 @@ class SocketIoServer:
             return TooLarge("the request is too large", details={"limit": limit, "size": len(inbound.body)})
         if session.in_flight > MAX_IN_FLIGHT:
             return RateLimited("too many unanswered events on this connection", details={"limit": MAX_IN_FLIGHT})
-        if self._draining:
-            return Unavailable("the gateway is stopping; connect again", details={"may_have_run": False})
+        if session.leaving and (row.event == JOIN or not row.event.startswith("server:")):
+            # by `moving` our SDK knows that it is to ask again when it has come back
+            details = {"may_have_run": False, "moving": True}
+            return Unavailable("the gateway is stopping; connect again", details=details)
         return None

@@ -158,6 +158,7 @@ async def gateway_world(
     drain_s: float = 1.0,
     max_payload: int = 32 * MIB,
     lease_s: float = LEASE_S,
+    move_s: float = 30.0,
     bad: BadBuses | None = None,
 ) -> AsyncIterator[World]:
     """Registries and gateways, each on a bus of its own. A test that keeps the process busy wants a longer lease.
@@ -175,14 +176,19 @@ async def gateway_world(
             return sound, sound if bad is None else await stack.enter_async_context(bad.over(sound))
 
         for _ in range(registries if registry else 0):
-            settings = RegistrySettings(nats_url=nats_url, lease_s=lease_s)
+            settings = RegistrySettings(nats_url=nats_url, lease_s=lease_s, move_s=move_s)
             _, used = await bus()
             world.registries.append(await stack.enter_async_context(open_registry(settings, used)))
         for _ in range(gateways):
             sound, used = await bus()
             world.buses.append(sound)
             gateway_settings = GatewaySettings(
-                nats_url=nats_url, gateway_port=0, lease_s=lease_s, drain_s=drain_s, max_payload=max_payload
+                nats_url=nats_url,
+                gateway_port=0,
+                lease_s=lease_s,
+                drain_s=drain_s,
+                move_s=move_s,
+                max_payload=max_payload,
             )
             world.gateways.append(await stack.enter_async_context(open_gateway(gateway_settings, used)))
         yield world

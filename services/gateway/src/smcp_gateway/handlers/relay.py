@@ -37,17 +37,13 @@ TimedOutCall = Callable[[PendingCall], None]
 class Relay:
     """Args:
     timed_out: told of each call that timed out here, so that its Computer stops it; must not block.
-    move_s: how long a member that moves is waited for, at most (seconds).
     """
 
-    def __init__(
-        self, bus: Bus, registry: RegistryClient, calls: CallTable, timed_out: TimedOutCall, *, move_s: float
-    ) -> None:
+    def __init__(self, bus: Bus, registry: RegistryClient, calls: CallTable, timed_out: TimedOutCall) -> None:
         self._bus = bus
         self._registry = registry
         self._calls = calls
         self._timed_out = timed_out
-        self._move_s = move_s
         self._loop = asyncio.get_running_loop()
 
     async def __call__(self, request: BaseModel, call: Call) -> RawJson:
@@ -125,16 +121,30 @@ class Relay:
         return None if NOT_RUN in reply.headers else reply
 
     async def _try_again(self, subject: str, body: bytes, headers: Headers, pending: PendingCall, call: Call) -> Reply:
-        began, deadline = self._loop.time(), call.deadline
-        patience = min(began + RETRY_S, deadline)
+        """Nobody was there. A member that moves is waited for: the registry is asked again while it says so."""
+        pause = FIRST_PAUSE_S
+        moving = True
+        while moving and (began := self._loop.time()) < call.deadline:
+            patience = min(began + RETRY_S, call.deadline)
+            moving = await self._find(pending, patience - began)
+            while (left := patience - self._loop.time()) > 0:
+                await asyncio.sleep(min(left, pause * random.uniform(0.5, 1.5)))  # noqa: S311 -- not a secret
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+                reply = await self._send(subject, body, headers, pending, call)
+                if reply is not None:
+                    return reply
+        raise _not_available(pending)
+
+    async def _find(self, pending: PendingCall, timeout: float) -> bool:
+        """Ask the registry after a Computer that nobody answers for: whether it moves.
+
+        Raises:
+            NotFound: it is no member; nothing was run.
+            Unavailable: the registry cannot say; or the call was sent before, and its answer is lost.
+        """
         try:
             found = await self._registry.find(
-                pending.office,
-                "agent",
-                pending.agent,
-                pending.computer,
-                timeout=max(patience - began, 0.001),
-                req_id=pending.req_id,
+                pending.office, "agent", pending.agent, pending.computer, timeout=timeout, req_id=pending.req_id
             )
         except (SmcpError, BusError):
             raise _not_available(pending) from None
@@ -142,16 +152,7 @@ class Relay:
             raise _not_available(pending)
         if not found.member:
             raise NotFound("no such Computer in this office", details={"computer": pending.computer})
-        if found.moving:
-            patience = min(began + max(RETRY_S, self._move_s), deadline)
-        pause = FIRST_PAUSE_S
-        while (left := patience - self._loop.time()) > 0:
-            await asyncio.sleep(min(left, pause * random.uniform(0.5, 1.5)))  # noqa: S311 -- not a secret
-            pause = min(2 * pause, LONGEST_PAUSE_S)
-            reply = await self._send(subject, body, headers, pending, call)
-            if reply is not None:
-                return reply
-        raise _not_available(pending)
+        return found.moving
 
 
 def _not_available(pending: PendingCall) -> Unavailable:

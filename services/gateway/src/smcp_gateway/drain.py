@@ -1,0 +1,139 @@
+"""A gateway that stops gives its clients to the other replicas: one after the other, and each when it is quiet.
+
+Everybody goes on as before until his turn has come and nothing of him or for him is unanswered, but for a third of the
+drain time at most. From then on nothing new is begun for him (he *leaves*), the registry keeps his place for his
+identity (he is *moving*), and when what runs has ended his connection is closed: he comes back to another replica and
+takes his place up again, and his office hears nothing of it. What still runs at the end of the drain time is cut off.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from smcp_bus.errors import BusError
+from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_contract import Assertion, AssertOutcome
+from smcp_gateway.calls import CallTable
+from smcp_gateway.memberships import Memberships
+from smcp_gateway.repair import asserted
+from smcp_gateway.session import Session, Sessions
+from smcp_proto.errors import SmcpError, Unavailable
+
+PER_S: Final = 50.0
+"""Clients that are told to go in a second; more where they would take longer than a third of the drain time so."""
+SHARE: Final = 1 / 3
+"""Of the drain time: after it nothing new is begun for anybody, so that calls have the rest to end in."""
+LAST_WORDS_S: Final = 1.0
+"""What is kept of the drain time (at most a tenth) for telling those that are cut off."""
+MARK_S: Final = 2.0
+"""How long the registry may take to mark a member (seconds), tries included; then it is told to go unmarked."""
+MARK_PAUSE_S: Final = 0.1
+SHORTEST_S: Final = 1.0
+"""Between two marks of one member that waits for its calls."""
+MARKED_AT_ONCE: Final = 32
+
+HangUp = Callable[[Session, str], Awaitable[None]]
+"""Closes a client's connection, saying why in the log."""
+
+_log: Final = logging.getLogger("smcp_gateway.drain")
+
+
+class Drain:
+    """Args:
+    move_s: how long the registry keeps a place for who moves (seconds); it is asked again before that is over.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        memberships: Memberships,
+        registry: RegistryClient,
+        calls: CallTable,
+        *,
+        hang_up: HangUp,
+        move_s: float,
+    ) -> None:
+        self._sessions = sessions
+        self._memberships = memberships
+        self._registry = registry
+        self._calls = calls
+        self._hang_up = hang_up
+        self._move_s = move_s
+        self._limit = asyncio.Semaphore(MARKED_AT_ONCE)
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self, *, within: float) -> None:
+        """Send everybody away, at the latest after `within` s. New connections are refused already."""
+        begin = self._loop.time()
+        sessions = list(self._sessions)
+        random.shuffle(sessions)
+        spread = min(SHARE * within, len(sessions) / PER_S)
+        async with asyncio.TaskGroup() as group:
+            for number, session in enumerate(sessions):
+                turn = begin + spread * number / len(sessions)
+                group.create_task(self._send_away(session, turn, begin, within))
+        for session in self._sessions:
+            await self._hang_up(session, "the gateway is stopping")  # it was connecting when all others were listed
+
+    async def _send_away(self, session: Session, turn: float, begin: float, within: float) -> None:
+        end = begin + within - min(LAST_WORDS_S, within / 10)
+        await asyncio.sleep(turn - self._loop.time())
+        await self._quiet(session, begin + SHARE * within)
+        session.leaving = True
+        marked = self._loop.time()
+        await self._mark(session)
+        again = max(self._move_s / 3, SHORTEST_S)
+        while not await self._quiet(session, min(end, marked + again)) and self._loop.time() < end:
+            marked = self._loop.time()
+            await self._mark(session)
+        if session.busy and not session.closed:
+            _log.warning("what a client waits for is cut off", extra={"session": session.id})
+            self._cut_off(session)
+            await self._quiet(session, self._loop.time() + LAST_WORDS_S)
+        elif self._loop.time() - marked > self._move_s / 10:
+            await self._mark(session)  # its time begins when it goes
+        if not session.closed:
+            await self._hang_up(session, "the gateway is stopping")
+
+    async def _quiet(self, session: Session, until: float) -> bool:
+        """Wait until nothing of a client or for it is unanswered, or until then (loop time); whether it came so."""
+        if not session.busy:
+            return True
+        session.idle = asyncio.Event()
+        try:
+            async with asyncio.timeout_at(until):
+                await session.idle.wait()
+        except TimeoutError:
+            return False
+        finally:
+            session.idle = None
+        return True
+
+    def _cut_off(self, session: Session) -> None:
+        for call in self._calls.of_session(session.id):
+            self._calls.settle(call, Unavailable("the gateway is stopping", details={"may_have_run": True}))
+
+    async def _mark(self, session: Session) -> None:
+        """Have its place kept. Where that does not work it is told to go all the same, and leaves its office."""
+        try:
+            async with asyncio.timeout(MARK_S), self._limit:
+                while session.membership is not None and not await self._marked(session):  # noqa: ASYNC110 -- asked of others
+                    await asyncio.sleep(MARK_PAUSE_S)
+        except (BusError, SmcpError, TimeoutError) as error:
+            _log.warning("a member's place cannot be kept: %s", type(error).__name__, extra={"session": session.id})
+
+    async def _marked(self, session: Session) -> bool:
+        """Ask the registry once. False: it cannot say."""
+        membership = session.membership
+        assert membership is not None
+        result = await self._registry.assert_members(Assertion(members=[asserted(session, membership)]))
+        match result.members[0].outcome:
+            case AssertOutcome.UNAVAILABLE:
+                return False
+            case AssertOutcome.REFUSED:
+                await self._memberships.lost(session)
+            case _:
+                session.moving = True
+        return True

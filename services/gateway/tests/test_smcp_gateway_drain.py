@@ -1,0 +1,298 @@
+"""A gateway that stops: its clients move to another one, and nobody loses a call or notices it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from smcp_bus.bus import Incoming, Reply
+from smcp_gateway import drain
+from smcp_testing.gateway_world import NAMESPACE, Client, World, connected, gateway_world, reply
+from smcp_testing.waiting import eventually
+
+OFFICE = "office"
+RESULT: dict[str, Any] = {"content": [{"type": "text", "text": "done"}], "isError": False}
+
+Leave = Callable[[], "asyncio.Task[object]"]
+"""Tell the gateway to stop; done when it has stopped."""
+
+
+def call(number: int = 0, *, timeout: int = 30, computer: str = "box") -> dict[str, Any]:
+    return {
+        "agent": "anna", "req_id": f"r{number}", "computer": computer, "tool_name": "t", "params": {},
+        "timeout": timeout,
+    }  # fmt: skip
+
+
+@asynccontextmanager
+async def two_gateways(
+    nats_url: str, *, drain_s: float = 20.0, move_s: float = 30.0
+) -> AsyncIterator[tuple[World, World, Leave]]:
+    """The one that stays (with the registry), the one that leaves, and what makes it leave."""
+    async with gateway_world(nats_url, move_s=move_s) as staying:
+        opened = gateway_world(nats_url, registry=False, drain_s=drain_s, move_s=move_s)
+        leaving = await opened.__aenter__()
+        closing: list[asyncio.Task[object]] = []
+
+        def leave() -> asyncio.Task[object]:
+            if not closing:
+                closing.append(asyncio.create_task(opened.__aexit__(None, None, None)))
+            return closing[0]
+
+        try:
+            yield staying, leaving, leave
+        finally:
+            async with asyncio.timeout(drain_s + 10):
+                await leave()
+
+
+def comings_and_goings(client: Client) -> list[tuple[str, Any]]:
+    return [told for told in client.events if told[0] in ("notify:enter_office", "notify:leave_office")]
+
+
+class Box:
+    """A Computer on Socket.IO whose tool ends when it is released."""
+
+    def __init__(self, client: Client) -> None:
+        self.asked: list[str] = []
+        self.released = asyncio.Event()
+        self._client = client
+        client.sio.on("client:tool_call", self._tool, namespace=NAMESPACE)
+
+    async def _tool(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append(request["req_id"])
+        gone = asyncio.create_task(self._client.gone.wait())
+        released = asyncio.create_task(self.released.wait())
+        await asyncio.wait((gone, released), return_when=asyncio.FIRST_COMPLETED)
+        gone.cancel()
+        released.cancel()
+        return RESULT
+
+
+async def in_time(task: "asyncio.Future[Any]", seconds: float = 10.0) -> Any:
+    async with asyncio.timeout(seconds):
+        return await task
+
+
+async def gone(client: Client, seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        await client.gone.wait()
+
+
+async def test_members_move_to_another_gateway_and_their_office_hears_nothing(nats_url: str) -> None:
+    async with (
+        two_gateways(nats_url) as (staying, leaving, leave),
+        connected(staying.url) as car,
+        connected(leaving.url) as anna,
+        connected(leaving.url) as box,
+    ):
+        await car.join("computer", "car", OFFICE)
+        await anna.join("agent", "anna", OFFICE)
+        await box.join("computer", "box", OFFICE)
+        await eventually(lambda: len(comings_and_goings(car)) == 2)
+        left = leave()
+        await gone(anna)
+        await gone(box)
+        await in_time(left)
+        async with connected(staying.url) as anna_again, connected(staying.url) as box_again:
+            Box(box_again).released.set()
+            assert await box_again.join("computer", "box", OFFICE) == [True, None]
+            assert await anna_again.join("agent", "anna", OFFICE) == [True, None]
+            assert await anna_again.call("client:tool_call", call()) == RESULT
+            room = await anna_again.call("server:list_room", {"agent": "anna", "req_id": "1", "office_id": OFFICE})
+            assert {session["name"] for session in room["sessions"]} == {"anna", "box", "car"}
+            async with connected(staying.url) as last:
+                await last.join("computer", "last", OFFICE)
+                await eventually(lambda: car.told("notify:enter_office")[-1]["computer"] == "last")
+            assert car.told("notify:leave_office") == []
+            assert len(car.told("notify:enter_office")) == 3
+            # who moved learns of those who come later, and of nobody twice
+            assert [payload["computer"] for payload in anna_again.told("notify:enter_office")] == ["last"]
+
+
+async def test_calls_end_before_their_members_go_and_new_ones_are_refused_after_a_while(nats_url: str) -> None:
+    async with (
+        two_gateways(nats_url, drain_s=9) as (_, leaving, leave),
+        connected(leaving.url) as anna,
+        connected(leaving.url) as client,
+        connected(leaving.url) as quiet,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        await client.join("computer", "box", OFFICE)
+        box = Box(client)
+        waiting = [asyncio.create_task(anna.call("client:tool_call", call(0)))]
+        await eventually(lambda: box.asked == ["r0"])
+        left = leave()
+        await gone(quiet)
+        # whoever is not quiet is served on, for a third of the drain time
+        waiting.append(asyncio.create_task(anna.call("client:tool_call", call(1))))
+        await eventually(lambda: box.asked == ["r0", "r1"])
+        session = next(session for session in leaving.gateways[0].sessions if session.name == "anna")
+        await eventually(lambda: session.leaving, timeout=10)
+        refused = await anna.call("client:tool_call", call(2))
+        assert refused["code"] == 503
+        assert refused["details"] == {"may_have_run": False, "moving": True}
+        assert await anna.call("server:tool_call_cancel", {"agent": "anna", "req_id": "unknown"}) is None
+        assert not left.done()
+        assert not anna.gone.is_set()
+        box.released.set()
+        assert await asyncio.gather(*waiting) == [RESULT, RESULT]
+        await gone(anna)
+        await gone(client)
+        await in_time(left)
+        assert box.asked == ["r0", "r1"]
+
+
+async def test_a_call_to_a_computer_that_moves_waits_until_it_is_taken_up(nats_url: str) -> None:
+    async with (
+        two_gateways(nats_url) as (staying, leaving, leave),
+        connected(staying.url) as anna,
+        connected(leaving.url) as box,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        await box.join("computer", "box", OFFICE)
+        await eventually(lambda: anna.told("notify:enter_office"))
+        left = leave()
+        await gone(box)
+        waiting = asyncio.create_task(anna.call("client:tool_call", call(), timeout=30))
+        await in_time(left)
+        # longer than the patience with a member that nobody answers for
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(waiting), 6)
+        async with connected(staying.url) as again:
+            moved = Box(again)
+            moved.released.set()
+            assert await again.join("computer", "box", OFFICE) == [True, None]
+            assert await in_time(waiting) == RESULT
+            assert moved.asked == ["r0"]
+        assert [payload["computer"] for payload in anna.told("notify:enter_office")] == ["box"]
+
+
+async def test_what_takes_longer_than_the_drain_is_503_and_may_have_run(nats_url: str) -> None:
+    async def hang(verb: str, _: Incoming) -> Reply:
+        if verb == "tool_call":
+            await asyncio.Event().wait()
+        return reply({"unknown": []})
+
+    drain_s = 3.0
+    async with (
+        two_gateways(nats_url, drain_s=drain_s) as (staying, leaving, leave),
+        staying.computer(OFFICE, "native", hang),
+        connected(leaving.url) as anna,
+        connected(leaving.url) as client,
+        connected(staying.url) as bert,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        await client.join("computer", "box", "other")
+        await bert.join("agent", "anna", "other")
+        box = Box(client)
+        waiting = [
+            asyncio.create_task(anna.call("client:tool_call", call(0, computer="native"), timeout=30)),
+            asyncio.create_task(bert.call("client:tool_call", call(1), timeout=30)),
+        ]
+        await eventually(lambda: box.asked and len(leaving.gateways[0].calls) == 1)
+        began = asyncio.get_running_loop().time()
+        left = leave()
+        for answer in await asyncio.gather(*waiting):
+            assert answer["code"] == 503
+            assert answer["details"] == {"may_have_run": True}
+        assert asyncio.get_running_loop().time() - began > drain_s / 2
+        await gone(anna)
+        await gone(client)
+        await in_time(left, drain_s + 5)
+        # they are cut off, not thrown out
+        async with connected(staying.url) as again:
+            assert await again.join("agent", "anna", OFFICE) == [True, None]
+        assert bert.told("notify:leave_office") == []
+
+
+async def test_who_does_not_come_back_leaves_when_the_time_to_move_is_over(nats_url: str) -> None:
+    move_s = 4.0
+    async with (
+        two_gateways(nats_url, move_s=move_s) as (staying, leaving, leave),
+        connected(staying.url) as car,
+        connected(leaving.url) as anna,
+    ):
+        await car.join("computer", "car", OFFICE)
+        await anna.join("agent", "anna", OFFICE)
+        left = leave()
+        await gone(anna)
+        began = asyncio.get_running_loop().time()
+        await in_time(left)
+        await eventually(lambda: car.told("notify:leave_office"), timeout=move_s + 8)
+        assert asyncio.get_running_loop().time() - began > move_s - 1
+        async with connected(staying.url) as bert:
+            assert await bert.join("agent", "bert", OFFICE) == [True, None]
+
+
+async def test_who_says_goodbye_while_its_gateway_stops_leaves_at_once(nats_url: str) -> None:
+    async with (
+        two_gateways(nats_url) as (staying, leaving, leave),
+        connected(staying.url) as car,
+        connected(leaving.url) as anna,
+        connected(leaving.url) as client,
+    ):
+        await car.join("computer", "car", OFFICE)
+        await anna.join("agent", "anna", OFFICE)
+        await client.join("computer", "box", OFFICE)
+        box = Box(client)
+        waiting = asyncio.create_task(anna.call("client:tool_call", call()))
+        await eventually(lambda: box.asked)
+        left = leave()
+        session = next(session for session in leaving.gateways[0].sessions if session.name == "anna")
+        await eventually(lambda: session.moving, timeout=15)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        await anna.sio.disconnect()
+        await eventually(lambda: car.told("notify:leave_office") == [{"office_id": OFFICE, "agent": "anna"}])
+        box.released.set()
+        await in_time(left)
+
+
+async def test_a_gateway_that_stops_takes_nobody_in_and_says_so(nats_url: str) -> None:
+    async with (
+        two_gateways(nats_url) as (_, leaving, leave),
+        connected(leaving.url) as anna,
+        connected(leaving.url) as client,
+        aiohttp.ClientSession() as http,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        await client.join("computer", "box", OFFICE)
+        box = Box(client)
+        waiting = asyncio.create_task(anna.call("client:tool_call", call()))
+        await eventually(lambda: box.asked)
+        left = leave()
+        for path, status in (
+            ("/readyz", 503),
+            ("/livez", 200),
+            ("/socket.io/?EIO=4&transport=polling", 503),
+            ("/socket.io/?EIO=4&transport=websocket", 503),
+        ):
+            async with http.get(f"{leaving.url}{path}") as answer:
+                assert answer.status == status, path
+        box.released.set()
+        assert await waiting == RESULT
+        await in_time(left)
+
+
+async def test_clients_are_sent_away_one_after_the_other(nats_url: str) -> None:
+    many = int(drain.PER_S)
+    async with two_gateways(nats_url) as (_, leaving, leave):
+        clients = [connected(leaving.url) for _ in range(many)]
+        here = [await each.__aenter__() for each in clients]
+        loop = asyncio.get_running_loop()
+        ends: list[float] = []
+
+        async def note(client: Client) -> None:
+            await gone(client, 20)
+            ends.append(loop.time())
+
+        noting = [asyncio.create_task(note(client)) for client in here]
+        await in_time(leave(), 20)
+        await asyncio.gather(*noting)
+        assert max(ends) - min(ends) > 0.5 * many / drain.PER_S
+        for each in clients:
+            await each.__aexit__(None, None, None)

@@ -1,0 +1,82 @@
+"""A gateway is told to stop, with calls in flight: its members go on by another one, and nobody notices."""
+
+import asyncio
+import time
+from uuid import uuid4
+
+import pytest
+
+from smcp_agent import SmcpAgent
+from smcp_testing.waiting import eventually
+from tests.e2e.actors.agents import SdkAgent
+from tests.e2e.actors.bare import FlatError, member
+from tests.e2e.actors.socketio_computer import roaming_computer
+from tests.e2e.scenarios.calls import text
+from tests.e2e.scenarios.faults import BACK_S, ENTER, in_flight
+from tests.e2e.worlds.world import LAB, World
+
+DRAIN_S = 8.0
+"""What gateways of these worlds are given."""
+SLACK_S = 3.0
+"""What a loaded machine, and the end of a process, may take on top of it."""
+
+
+async def a_gateway_that_stops_loses_no_call_and_nobody_sees_a_move(world: World) -> None:
+    leaving, urls = world.gateway(0), [world.url(0), world.url(1)]
+    alpha = world.computer(LAB, "alpha")
+    async with (
+        member(world.url(1), "computer", LAB, "watcher") as watcher,
+        roaming_computer(urls, LAB, "box") as box,
+        SmcpAgent(urls, office=LAB, name="caller") as sdk,
+    ):
+        agent = SdkAgent(sdk)
+        await watcher.told(ENTER, computer="box")
+        await watcher.told(ENTER, agent="caller")
+        seen = len(watcher.notices)
+        async with in_flight(agent, alpha, seconds=3) as native:
+            boxed = asyncio.create_task(agent.call("box", "sleep", {"seconds": 2}))
+            await eventually(lambda: len(box.ran) == 1)
+            stopping = asyncio.create_task(leaving.part.stop())
+            echoed = 0
+            async with asyncio.timeout(DRAIN_S + SLACK_S):
+                while not stopping.done():  # calls go on being made, whoever takes them
+                    echoed += 1
+                    for name in ("alpha", "box"):
+                        assert text(await agent.call(name, "echo", {"text": str(echoed)}, timeout=20)) == str(echoed)
+            assert text(await native) == "slept 3.0"
+            assert text(await boxed) == "slept 2"
+            assert await stopping == 0
+        assert box.joins == 2
+        assert sdk.connected
+        assert text(await agent.call("box", "echo", {"text": "by the other one"})) == "by the other one"
+        assert len(box.ran) == len(set(box.ran)) == echoed + 2
+        await leaving.part.start()
+        # Announcements come in the order of the log: after this one nothing of the earlier ones can follow.
+        async with member(world.url(0), "computer", LAB, "last"):
+            await watcher.told(ENTER, timeout=BACK_S, computer="last")
+        told = [notice for notice in watcher.notices[seen:] if notice[0].startswith("notify:")]
+        assert told == [(ENTER, {"office_id": LAB, "computer": "last"})], told
+
+
+async def a_call_that_outlasts_the_drain_is_503_and_may_have_run(world: World) -> None:
+    leaving, urls = world.gateway(0), [world.url(0), world.url(1)]
+    mark = uuid4().hex
+    async with (
+        member(world.url(1), "computer", LAB, "watcher") as watcher,
+        SmcpAgent(urls, office=LAB, name="caller") as sdk,
+    ):
+        agent = SdkAgent(sdk)
+        await watcher.told(ENTER, agent="caller")
+        alpha = world.computer(LAB, "alpha")
+        call = asyncio.create_task(agent.call("alpha", "sleep", {"seconds": 3 * DRAIN_S, "mark": mark}, timeout=60))
+        await eventually(lambda: alpha.ran.exists() and mark in alpha.ran.read_text(encoding="utf-8"))
+        began = time.monotonic()
+        stopping = asyncio.create_task(leaving.part.stop())
+        with pytest.raises(FlatError) as cut_off:
+            await asyncio.wait_for(call, DRAIN_S + SLACK_S)
+        assert (cut_off.value.code, cut_off.value.details.get("may_have_run")) == (503, True)
+        assert time.monotonic() - began > DRAIN_S / 2
+        assert await asyncio.wait_for(stopping, SLACK_S + DRAIN_S) == 0
+        assert text(await agent.call("alpha", "echo", {"text": "by the other one"}, timeout=20)) == "by the other one"
+        assert watcher.comings_and_goings("caller") == ["enter"]
+        await leaving.part.start()
