@@ -1,63 +1,98 @@
 """The published clients as child processes."""
 
 import asyncio
+import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from bench import published_env
 
-HERE = Path(__file__).parent
-READY_S = 60.0
-MARK = b"@ "
-LINE_LIMIT = 64 * 1024 * 1024
+HERE: Final = Path(__file__).parent
+READY_S: Final = 60.0
+END_S: Final = 20.0
+MARK: Final = b"@ "
+LINE_LIMIT: Final = 64 * 1024 * 1024
+TOOLS: Final = ("echo", "fail", "one_more", "picture", "slow")
+"""Of `tools_server`, without the one that is forbidden."""
 
 
 class PublishedComputer:
-    """One that runs and has joined."""
+    """One that runs. Its tools are those of `tools_server`; it lists them under its server's name."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def do(self, line: str) -> None:
+    async def ready(self) -> None:
+        """It has joined."""
+        await self._until("ready")
+
+    async def do(self, line: str) -> list[str]:
+        """Have it do something; what it said on the way."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n".encode())
-        await expect(self._process, "done")
+        return await self._until("done")
 
     async def kill(self) -> None:
         self._process.kill()
         await self._process.wait()
 
+    async def _until(self, wanted: str) -> list[str]:
+        assert self._process.stdout is not None
+        said: list[str] = []
+        async with asyncio.timeout(READY_S):
+            while line := (await self._process.stdout.readline()).decode():
+                if line.strip() == wanted:
+                    return said
+                said.append(line.strip())
+        raise AssertionError(f"the published Computer ended without saying {wanted!r}; see its log")
+
 
 class PublishedAgent:
-    """One that runs and has joined; what it was told stands in `told`."""
+    """One that runs; what it and its application were told stands in `told`."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._last = 0
         self.told: list[tuple[str, Any]] = []
-        self.joined: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._answers[0] = self.joined
+        self.began: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        """What became of its connecting: "ready", or what was raised."""
+        self._answers[0] = self.began
         self.reader = asyncio.create_task(self._read())
 
+    async def ready(self) -> None:
+        """It has connected, and asked to join."""
+        async with asyncio.timeout(READY_S):
+            assert await self.began == "ready"
+
     def ask(self, do: str, **question: Any) -> "asyncio.Future[Any]":
-        """Its answer, once it is there."""
+        """Its answer, once it is there: to an event with a `payload`, or to what `published_agent.do` knows."""
         assert self._process.stdin is not None
         self._last += 1
         answer = self._answers[self._last] = asyncio.get_running_loop().create_future()
         self._process.stdin.write(orjson.dumps({"do": do, "id": self._last, **question}) + b"\n")
         return answer
 
+    async def run(self, method: str, *args: Any) -> Any:
+        """What a method of the published client gave or raised."""
+        async with asyncio.timeout(READY_S):
+            return await self.ask("method", name=method, args=args)
+
     async def call(self, computer: str, tool: str, *, timeout: int = 20, **params: Any) -> Any:
-        """Call a tool of `tools_server`; the published Computer lists it under its server's name."""
-        tool = f"tools__{tool}"
-        async with asyncio.timeout(timeout + 10):
-            return await self.ask("call", computer=computer, tool=tool, params=params, timeout=timeout)
+        """Call a tool."""
+        return await self.run("emit_tool_call", computer, tool, params, timeout)
+
+    def heard(self, what: str) -> list[Any]:
+        return [payload for event, payload in self.told if event == what]
+
+    async def kill(self) -> None:
+        self._process.kill()
+        await self._process.wait()
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
@@ -74,9 +109,9 @@ class PublishedAgent:
 
 
 @asynccontextmanager
-async def _process(home: Path, script: str, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _process(home: Path, script: str, name: str, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
     python = await asyncio.to_thread(published_env.python)
-    log = (home / f"{script}.log").open("ab")
+    log = (home / f"{script}.{name}.log").open("ab")
     process = await asyncio.create_subprocess_exec(
         python, HERE / script, *arguments,
         env={"PATH": os.environ["PATH"], "HOME": str(home), "A2C_SMCP_LOG_SILENT": "1"}, cwd=home,
@@ -90,40 +125,43 @@ async def _process(home: Path, script: str, *arguments: str) -> AsyncIterator[as
         assert process.stdin is not None
         process.stdin.close()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(END_S):
                 await process.wait()
         except TimeoutError:
             process.kill()
             await process.wait()
 
 
-async def expect(process: asyncio.subprocess.Process, wanted: str) -> None:
-    """Read lines until `wanted`."""
-    assert process.stdout is not None
-    async with asyncio.timeout(READY_S):
-        while line := await process.stdout.readline():
-            if line.decode().strip() == wanted:
-                return
-    raise AssertionError(f"it ended without saying {wanted!r}")
-
-
 @asynccontextmanager
-async def published_computer(home: Path, url: str, office: str, name: str) -> AsyncIterator[PublishedComputer]:
-    """A Computer with the tools of `tools_server`; cancelled calls stand in `home / "journal"`."""
-    server = str(HERE / "tools_server.py")
-    async with _process(home, "published_computer.py", url, office, name, server, str(home / "journal")) as process:
-        await expect(process, "ready")
+async def published_computer(
+    home: Path, url: str, office: str, name: str, *, tcp: Mapping[str, Any] | None = None
+) -> AsyncIterator[PublishedComputer]:
+    """It begins to connect. What its tools did stands in `home / "journal"`, what it is sent lands in `home / "blobs"`.
+
+    Args:
+        tcp: options of its TCP connections; with them it connects again by itself.
+    """
+    settings = home / "settings.json"
+    settings.write_text(json.dumps({"landingRoot": str(home / "blobs")}))
+    arguments = [url, office, name, str(HERE / "tools_server.py"), str(home / "journal"), str(settings)]
+    async with _process(home, "published_computer.py", name, *arguments, *_options(tcp)) as process:
         yield PublishedComputer(process)
 
 
 @asynccontextmanager
-async def published_agent(home: Path, url: str, office: str, name: str) -> AsyncIterator[PublishedAgent]:
-    async with _process(home, "published_agent.py", url, office, name) as process:
+async def published_agent(
+    home: Path, url: str, office: str, name: str, *, tcp: Mapping[str, Any] | None = None
+) -> AsyncIterator[PublishedAgent]:
+    """It begins to connect; `tcp` as of `published_computer`."""
+    async with _process(home, "published_agent.py", name, url, office, name, *_options(tcp)) as process:
         agent = PublishedAgent(process)
         try:
-            async with asyncio.timeout(READY_S):
-                await agent.joined
             yield agent
         finally:
             agent.reader.cancel()
             await asyncio.gather(agent.reader, return_exceptions=True)
+            agent.began.cancel()
+
+
+def _options(tcp: Mapping[str, Any] | None) -> list[str]:
+    return [] if tcp is None else [json.dumps(tcp)]

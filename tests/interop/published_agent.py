@@ -1,18 +1,24 @@
-"""The published Agent: joins, then answers each line of JSON with one, and tells what it is notified of.
+"""The published Agent: joins, then answers each line of JSON with one, and tells what its application is told.
 
-Runs in an environment of its own (`bench.published_env`): URL, office, name.
+Runs in an environment of its own (`bench.published_env`): URL, office, name, and options of its TCP connections (JSON).
+With such options it connects again when its connection breaks, and joins again, as its application has to.
 """
 
 import asyncio
+import dataclasses
 import json
 import sys
 from typing import Any
 
+import aiohttp
 from a2c_smcp.agent.auth import DefaultAgentAuthProvider
 from a2c_smcp.agent.client import AsyncSMCPAgentClient
+from a2c_smcp.utils.blob import PutBlobResult
+from pydantic import BaseModel
 
 MARK = "@ "
 """Begins a line of ours: the package logs to standard output."""
+NAMESPACE = "/smcp"
 
 
 def say(value: Any) -> None:
@@ -20,41 +26,96 @@ def say(value: Any) -> None:
     sys.stdout.flush()
 
 
-async def do(client: AsyncSMCPAgentClient, office: str, question: dict[str, Any]) -> Any:
+def tell(event: str, payload: Any) -> None:
+    say({"told": event, "payload": payload})
+
+
+class Application:
+    """What the package calls, by the names of its documentation."""
+
+    async def on_computer_enter_office(self, data: Any, client: Any) -> None:
+        tell("enter", data)
+
+    async def on_computer_leave_office(self, data: Any, client: Any) -> None:
+        tell("leave", data)
+
+    async def on_computer_update_config(self, data: Any, client: Any) -> None:
+        tell("update_config", data)
+
+    async def on_computer_update_tool_list(self, data: Any, client: Any) -> None:
+        tell("update_tool_list", data)
+
+    async def on_tools_received(self, computer: str, tools: list[Any], client: Any) -> None:
+        tell("tools", {"computer": computer, "tools": sorted(tool["name"] for tool in tools)})
+
+    async def on_skills_received(self, computer: str, skills: list[Any], client: Any) -> None:
+        tell("skills", {"computer": computer, "skills": sorted(skill["name"] for skill in skills)})
+
+
+class Agent(AsyncSMCPAgentClient):  # type: ignore[misc] # the package is in another environment
+    """The package has no callback for a desktop, but this place for one."""
+
+    def process_desktop_response(self, response: Any, computer: str) -> None:
+        tell("desktop", {"computer": computer, "desktops": response["desktops"]})
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    return dataclasses.asdict(value) if isinstance(value, PutBlobResult) else value
+
+
+async def do(client: Agent, question: dict[str, Any]) -> Any:
     match question["do"]:
-        case "list":
-            return await client.get_computers_in_office(office)
-        case "tools":
-            return await client.get_tools_from_computer(question["computer"])
-        case "config":
-            return await client.get_config_from_computer(question["computer"])
-        case "call":
-            result = await client.emit_tool_call(
-                question["computer"], question["tool"], question["params"], question["timeout"]
-            )
-            return result.model_dump(mode="json")
+        case "put_blob":
+            return await client.put_blob(question["computer"], question["text"].encode(), name_hint=question["name"])
+        case "leave":
+            return await client.leave_office(question["office"], namespace=NAMESPACE)
+        case "transport":
+            return client.transport()
+        case "method":
+            return await getattr(client, question["name"])(*question["args"])
         case event:
-            return await client.call(event, question["payload"], namespace="/smcp")
+            return await client.call(event, question["payload"], namespace=NAMESPACE)
 
 
-async def main(url: str, office: str, name: str) -> None:
-    client = AsyncSMCPAgentClient(DefaultAgentAuthProvider(name, office), reconnection=False)
-    await client.connect_to_server(url)
+def raised(error: Exception) -> dict[str, Any]:
+    said = {"raised": type(error).__name__, "text": str(error)}
+    return said | {name: getattr(error, name) for name in ("code", "reason", "mcp_server") if hasattr(error, name)}
+
+
+async def main(url: str, office: str, name: str, tcp: str = "") -> None:
+    http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(**json.loads(tcp))) if tcp else None
+    client = Agent(
+        DefaultAgentAuthProvider(name, office), Application(), reconnection=http is not None, http_session=http
+    )
+    try:
+        await client.connect_to_server(url)
+    except Exception as error:  # noqa: BLE001 -- what the published client raises is what is tested
+        say({"answer": raised(error), "id": 0})
+        if http is not None:
+            await http.close()
+        return
 
     async def told(event: str, payload: Any = None) -> None:
-        say({"told": event, "payload": payload})
+        tell(event, payload)
 
-    client.on("*", told, namespace="/smcp")
-    await client.join_office(office, name, namespace="/smcp")
+    async def connected() -> None:
+        await client.join_office(office, name, namespace=NAMESPACE)
+        tell("connected", None)
+
+    client.on("*", told, namespace=NAMESPACE)
+    client.on("connect", connected, namespace=NAMESPACE)
+    await client.join_office(office, name, namespace=NAMESPACE)
     say({"answer": "ready", "id": 0})
     loop = asyncio.get_running_loop()
     tasks = set()
 
     async def answer(question: dict[str, Any]) -> None:
         try:
-            value = await do(client, office, question)
-        except Exception as error:  # noqa: BLE001 -- what the published client raises is what is tested
-            value = {"raised": type(error).__name__, "text": str(error)}
+            value = plain(await do(client, question))
+        except Exception as error:  # noqa: BLE001 -- as above
+            value = raised(error)
         say({"answer": value, "id": question["id"]})
 
     while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -62,6 +123,8 @@ async def main(url: str, office: str, name: str) -> None:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
     await client.disconnect()
+    if http is not None:
+        await http.close()
 
 
 if __name__ == "__main__":

@@ -1,11 +1,17 @@
 """The published Computer: joins, says `ready`, does what stands in the lines that it reads, until there are no more.
 
-Runs in an environment of its own (`bench.published_env`): URL, office, name, the MCP server and its argument.
+Runs in an environment of its own (`bench.published_env`): URL, office, name, the MCP server and its argument, a file
+with settings, and options of its TCP connections (JSON). With such options it connects again when its connection
+breaks, and joins again, as its application has to.
 """
 
 import asyncio
+import json
+import os
 import sys
+from pathlib import Path
 
+import aiohttp
 from a2c_smcp.computer.computer import Computer
 from a2c_smcp.computer.mcp_clients.model import StdioServerConfig
 from a2c_smcp.computer.socketio.client import SMCPComputerClient
@@ -17,14 +23,23 @@ def say(word: str) -> None:
     sys.stdout.flush()
 
 
-async def main(url: str, office: str, name: str, server: str, journal: str) -> None:
+async def main(url: str, office: str, name: str, server: str, journal: str, settings: str, tcp: str = "") -> None:
     parameters = StdioServerParameters(command=sys.executable, args=[server, journal])
-    config = StdioServerConfig(
-        name="tools", server_parameters=parameters, forbidden_tools=["blow_up"] if name == "strict" else []
-    )
-    async with Computer(name, mcp_servers={config}, confirm_callback=lambda *_: True) as computer:
-        client = SMCPComputerClient(computer=computer, reconnection=False)
+    config = StdioServerConfig(name="tools", server_parameters=parameters, forbidden_tools=["blow_up"])
+    http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(**json.loads(tcp))) if tcp else None
+    tasks = set()
+    async with Computer(
+        name, mcp_servers={config}, confirm_callback=lambda *_: True, flag_settings_path=Path(settings)
+    ) as computer:
+        client = SMCPComputerClient(computer=computer, reconnection=http is not None, http_session=http)
         await client.connect(url, namespaces=["/smcp"])
+
+        async def connected() -> None:  # must not wait here for an answer: nothing is read meanwhile
+            task = asyncio.create_task(client.join_office(office))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+        client.on("connect", connected, namespace="/smcp")
         await client.join_office(office)
         say("ready")
         loop = asyncio.get_running_loop()
@@ -33,9 +48,15 @@ async def main(url: str, office: str, name: str, server: str, journal: str) -> N
                 case ["update", what]:
                     await client.emit(f"server:update_{what}", {"computer": name})
                 case ["switch", other]:
-                    await client.join_office(other)
+                    try:
+                        await client.join_office(other)
+                    except RuntimeError as error:
+                        say(f"refused: {error}")
+                case ["leave", left]:
+                    await client.leave_office(left)
             say("done")
         await client.disconnect()
+        os._exit(0)  # closing its MCP servers can take the package longer than a test wants to wait
 
 
 if __name__ == "__main__":

@@ -1,113 +1,111 @@
 """Unchanged clients of the published package, both its Agent and its Computer, through two gateways."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from bench import published_env
-from smcp_testing.gateway_world import World, gateway_world
+from smcp_testing.gateway_world import connected
 from smcp_testing.waiting import eventually
-from tests.interop.published import PublishedAgent, PublishedComputer, published_agent, published_computer
+from tests.interop.couple import OFFICE, couple
+from tests.interop.published import TOOLS
 
 pytestmark = pytest.mark.timeout(published_env.INSTALL_S + 120)  # the first test may have to make the environment
 
-OFFICE = "office"
-
-
-@asynccontextmanager
-async def couple(
-    nats_url: str, home: Path, *, computer: str = "box"
-) -> AsyncIterator[tuple[World, PublishedAgent, PublishedComputer]]:
-    """The Agent is on the first gateway, its Computer on the second."""
-    async with (
-        gateway_world(nats_url, gateways=2) as world,
-        published_agent(home, world.gateways[0].url, OFFICE, "anna") as anna,
-        published_computer(home, world.gateways[1].url, OFFICE, computer) as box,
-    ):
-        yield world, anna, box
+LISTED = [f"tools__{tool}" for tool in TOOLS]
+SAID = 512 * 1024
 
 
 async def test_join_list_tools_config_and_calls(nats_url: str, tmp_path: Path) -> None:
-    async with couple(nats_url, tmp_path) as (_, anna, _box):
-        members = await anna.ask("list")
-        assert ("computer", "box", "0.4.0") in {
-            (member["role"], member["name"], member.get("a2c_version")) for member in members
-        }
-        tools = await anna.ask("tools", computer="box")
-        assert {tool["name"] for tool in tools["tools"]} == {
-            f"tools__{tool}" for tool in ("echo", "blow_up", "fail", "slow")
-        }
-        config = await anna.ask("config", computer="box")
-        assert len(config["servers"]) == 1
-        result = await anna.call("box", "echo", text="深 \u2028")
+    async with couple(nats_url, tmp_path) as both:
+        anna = both.anna
+        members = await anna.run("get_computers_in_office", OFFICE)
+        assert [(member["role"], member["name"], member["a2c_version"]) for member in members] == [
+            ("computer", "box", "0.4.0")
+        ]
+        tools = await anna.run("get_tools_from_computer", "box")
+        assert sorted(tool["name"] for tool in tools["tools"]) == LISTED
+        config = await anna.run("get_config_from_computer", "box")
+        assert [server["name"] for server in config["servers"].values()] == ["tools"]
+        result = await anna.call("box", "tools__echo", text="深 \u2028")
         assert result["isError"] is False
         assert result["content"][0]["text"] == "深 \u2028"
-        assert (await anna.call("box", "echo", text="x" * 512 * 1024))["content"][0]["text"] == "x" * 512 * 1024
-        assert (await anna.call("box", "fail"))["isError"] is True
-        assert (await anna.call("box", "no_such_tool"))["isError"] is True
-        many = await asyncio.gather(*(anna.call("box", "echo", text=str(number)) for number in range(20)))
+        assert (await anna.call("box", "tools__echo", text="x" * SAID))["content"][0]["text"] == "x" * SAID
+        assert (await anna.call("box", "tools__fail"))["isError"] is True
+        forbidden = await anna.call("box", "tools__blow_up", size=1)
+        assert forbidden["isError"] is True
+        assert (await anna.call("box", "tools__no_such_tool"))["isError"] is True
+        many = await asyncio.gather(*(anna.call("box", "tools__echo", text=str(number)) for number in range(20)))
         assert [result["content"][0]["text"] for result in many] == [str(number) for number in range(20)]
-        both = await asyncio.gather(anna.call("box", "slow", seconds=1.5), anna.call("box", "echo", text="quick"))
-        assert [result["content"][0]["text"] for result in both] == ["slept", "quick"]
-        missing = await anna.call("nobody", "echo", text="")
+        slow = asyncio.create_task(anna.call("box", "tools__slow", seconds=1.5))
+        assert (await anna.call("box", "tools__echo", text="quick"))["content"][0]["text"] == "quick"
+        assert not slow.done()
+        assert (await slow)["content"][0]["text"] == "slept"
+        missing = await anna.call("nobody", "tools__echo", text="")
         assert missing["isError"] is True
+        assert "[404]" in missing["content"][0]["text"]
 
 
-async def test_a_forbidden_tool_a_time_out_and_a_cancel(nats_url: str, tmp_path: Path) -> None:
-    async with couple(nats_url, tmp_path, computer="strict") as (world, anna, _):
-        assert (await anna.call("strict", "blow_up", size=1))["isError"] is True
-        result = await anna.call("strict", "slow", seconds=60, timeout=2)
+async def test_a_time_out_and_a_cancel_reach_the_tool(nats_url: str, tmp_path: Path) -> None:
+    async with couple(nats_url, tmp_path) as both:
+        result = await both.anna.call("box", "tools__slow", seconds=60, timeout=2)
         assert result["isError"] is True
         assert result["meta"]["a2c_timeout"] is True
-        journal = tmp_path / "journal"
-        await eventually(lambda: journal.exists() and journal.read_text().count("cancelled") == 1, timeout=10)
-        request = {
-            "agent": "anna", "req_id": "c1", "computer": "strict", "tool_name": "tools__slow",
-            "params": {"seconds": 60}, "timeout": 60,
-        }  # fmt: skip
-        waiting = anna.ask("client:tool_call", payload=request)
-        await eventually(lambda: sum(gateway.computers.running for gateway in world.gateways) == 1)
-        await anna.ask("server:tool_call_cancel", payload={"agent": "anna", "req_id": "c1"})
+        await eventually(lambda: both.journal() == ["slow", "cancelled"], timeout=10)
+        waiting = both.slow_call("c1")
+        await eventually(lambda: len(both.journal()) == 3, timeout=10)
+        await both.anna.ask("server:tool_call_cancel", payload={"agent": "anna", "req_id": "unknown"})
+        assert await both.anna.ask("server:tool_call_cancel", payload={"agent": "anna", "req_id": "c1"}) is None
         async with asyncio.timeout(5):
             assert (await waiting)["meta"]["a2c_cancelled"] is True
-        await eventually(lambda: journal.read_text().count("cancelled") == 2, timeout=10)
-        assert sum(gateway.computers.running for gateway in world.gateways) == 0
+        await eventually(lambda: both.journal() == ["slow", "cancelled"] * 2, timeout=10)
+        assert both.running == 0
 
 
-async def test_events_that_our_pages_do_not_have(nats_url: str, tmp_path: Path) -> None:
-    async with couple(nats_url, tmp_path) as (_, anna, box):
-        names = {"agent": "anna", "req_id": "1", "computer": "box"}
-        skills = await anna.ask("client:get_skills", payload=names)
-        assert "skills" in skills
-        refused = await anna.ask("client:get_resources", payload=names | {"mcp_server": "nobody"})
-        assert refused["code"] == 4014
-        assert refused["mcp_server"] == "nobody"
-        refused = await anna.ask("client:get_skill", payload=names | {"name": "nobody"})
-        assert isinstance(refused["code"], int)
-        refused = await anna.ask("client:get_blob", payload=names | {"blob_handle": "x", "chunk_offset": 0})
-        assert refused["code"] == 4018
-        for what in ("config", "tool_list", "desktop", "skills", "what_comes_later"):  # the Agent keeps what it knows
-            await box.do(f"update {what}")
-        await eventually(lambda: anna.told == [("notify:update_what_comes_later", {"computer": "box"})], timeout=10)
-
-
-async def test_a_switch_and_a_death_in_the_middle(nats_url: str, tmp_path: Path) -> None:
-    async with couple(nats_url, tmp_path) as (_, anna, box):
+async def test_an_office_switch_and_a_name_that_is_taken(nats_url: str, tmp_path: Path) -> None:
+    async with couple(nats_url, tmp_path) as both, connected(both.world.url) as rival:
+        anna, box = both.anna, both.box
+        assert await rival.join("computer", "box", "taken") == [True, None]
+        said = await box.do("switch taken")
+        assert [line for line in said if line.startswith("refused: ")]
+        assert (await anna.call("box", "tools__echo", text="still there"))["isError"] is False
         await box.do("switch another")
-        assert (await anna.call("box", "echo", text=""))["isError"] is True
-        await box.do("switch office")
-        assert (await anna.call("box", "echo", text="back"))["content"][0]["text"] == "back"
+        await eventually(lambda: anna.heard("leave") == [{"office_id": OFFICE, "computer": "box"}])
+        assert (await anna.call("box", "tools__echo", text=""))["isError"] is True
+        before = len(anna.heard("enter"))
+        await box.do(f"switch {OFFICE}")
+        await eventually(lambda: len(anna.heard("enter")) == before + 1)
+        assert (await anna.call("box", "tools__echo", text="back"))["content"][0]["text"] == "back"
+        await box.do(f"leave {OFFICE}")
+        await eventually(lambda: len(anna.heard("leave")) == 2)
+        assert await anna.run("get_computers_in_office", OFFICE) == []
+        await anna.ask("leave", office=OFFICE)  # it does not wait for the answer
+
+        async def outside() -> bool:
+            answer = await anna.ask("client:get_tools", payload={"agent": "anna", "req_id": "1", "computer": "box"})
+            return bool(answer["code"] == 4103)
+
+        await eventually(outside)
+
+
+async def test_either_dies_in_the_middle_of_a_call(nats_url: str, tmp_path: Path) -> None:
+    async with couple(nats_url, tmp_path) as both, connected(both.world.url) as bob:
+        both.slow_call("d1").cancel()
+        await eventually(lambda: both.journal() == ["slow"], timeout=10)
+        await both.anna.kill()
+        await eventually(lambda: both.journal() == ["slow", "cancelled"], timeout=20)
+        assert both.running == 0
+        assert await bob.join("agent", "bob", OFFICE) == [True, None]
         request = {
-            "agent": "anna", "req_id": "d1", "computer": "box", "tool_name": "tools__slow", "params": {"seconds": 60},
+            "agent": "bob", "req_id": "d2", "computer": "box", "tool_name": "tools__slow", "params": {"seconds": 60},
             "timeout": 60,
         }  # fmt: skip
-        waiting = anna.ask("client:tool_call", payload=request)
-        await anna.call("box", "echo", text="")
-        await box.kill()
-        async with asyncio.timeout(5):
+        waiting = asyncio.create_task(bob.call("client:tool_call", request, timeout=30))
+        await eventually(lambda: len(both.journal()) == 3, timeout=10)
+        await both.box.kill()
+        async with asyncio.timeout(10):
             answer = await waiting
         assert answer["code"] == 503
         assert answer["details"] == {"may_have_run": True}
+        await eventually(lambda: bob.told("notify:leave_office") == [{"office_id": OFFICE, "computer": "box"}])

@@ -4,9 +4,16 @@ import asyncio
 import sys
 from pathlib import Path
 
-from mcp.server.fastmcp import FastMCP
+from mcp.server.fastmcp import Context, FastMCP, Image
 
 server = FastMCP("tools")
+journal = Path(sys.argv[1])
+"""What ran and what was cancelled stands there."""
+
+
+def write(line: str) -> None:
+    with journal.open("a") as file:
+        file.write(line + "\n")
 
 
 @server.tool()
@@ -26,14 +33,36 @@ async def fail() -> str:
 
 @server.tool()
 async def slow(seconds: float) -> str:
-    """Sleep; whether it was cancelled stands in the file that is the server's argument."""
+    write("slow")
     try:
         await asyncio.sleep(seconds)
     except asyncio.CancelledError:
-        with Path(sys.argv[1]).open("a") as journal:
-            journal.write("cancelled\n")
+        write("cancelled")
         raise
     return "slept"
+
+
+@server.tool()
+async def picture(size: int) -> Image:
+    return Image(data=bytes(size), format="png")
+
+
+@server.tool()
+async def one_more(name: str, context: Context) -> str:
+    """List one more tool from now on, and tell so."""
+    server.add_tool(echo, name=name)
+    await context.session.send_tool_list_changed()
+    return name
+
+
+@server.resource("note://one", name="one")
+def note() -> str:
+    return "a note"
+
+
+@server.resource("window://tools.example/main", name="window")
+def window() -> str:
+    return "what the window shows"
 
 
 if __name__ == "__main__":

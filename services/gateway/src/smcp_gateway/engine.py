@@ -19,6 +19,7 @@ from engineio import payload as engine_payload
 from engineio.async_socket import AsyncSocket
 
 from smcp_gateway.connection import LINGER_S, Connection
+from smcp_gateway.handshake import unknown_session
 from smcp_gateway.outbox import Outbox
 from smcp_gateway.packet import (
     NAMESPACE,
@@ -211,6 +212,9 @@ class Server(socketio.AsyncServer):
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a request to `/socket.io/`."""
+        sid = request.query.get("sid")
+        if sid is not None and sid not in self.eio.sockets:
+            return unknown_session()
         answer: web.StreamResponse = await self.handle_request(request)  # type: ignore[no-untyped-call]
         return answer
 

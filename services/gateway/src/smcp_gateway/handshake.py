@@ -10,6 +10,7 @@ from socketio.exceptions import ConnectionRefusedError as Refused
 
 from smcp_gateway.packet import UNREADABLE
 from smcp_gateway.session import DEFAULT_MAX_MESSAGE
+from smcp_proto.errors import Malformed
 from smcp_proto.version import refuse_version
 
 Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -41,6 +42,16 @@ async def version_rule(request: web.Request, handler: Next) -> web.StreamRespons
                 refusal.model_dump(), status=400, headers={ERROR_HEADER: str(refusal.code), "Cache-Control": "no-store"}
             )
     return await handler(request)
+
+
+def unknown_session() -> web.Response:
+    """The answer to a request of a session that is not here: HTTP 400 with a flat error that says what may be wrong."""
+    error = Malformed(
+        "sid: no such session at this replica: it has ended, or the proxy is not sticky by client address, which "
+        "polling needs (WebSocket alone does not)",
+        details={"field": "sid"},
+    )
+    return web.json_response(error.body().model_dump(), status=error.code, headers={"Cache-Control": "no-store"})
 
 
 @web.middleware

@@ -1,0 +1,56 @@
+"""What stands in front of replicas: it carries each TCP connection of a client to one of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+
+from smcp_testing.line import Line
+
+Choose = Callable[[str, int], int]
+"""The client's address and how many connections there were before; gives the place of a replica, however large."""
+
+
+def by_address(address: str, _: int) -> int:
+    """Sticky: one address, one replica."""
+    return int(ip_address(address))
+
+
+def in_turn(_: str, number: int) -> int:
+    """Not sticky at all."""
+    return number
+
+
+class Balancer:
+    """Made by `balancer`."""
+
+    def __init__(self, ports: Sequence[int], choose: Choose) -> None:
+        self.url = ""
+        self.carried = [0] * len(ports)
+        """Connections that went to each replica so far."""
+        self._lines = [Line(port) for port in ports]
+        self._choose = choose
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        place = self._choose(writer.get_extra_info("peername")[0], sum(self.carried)) % len(self._lines)
+        self.carried[place] += 1
+        await self._lines[place].carry(reader, writer)
+
+    def cut(self) -> None:
+        """Break every connection that stands; new ones are carried."""
+        for line in self._lines:
+            line.cut()
+
+
+@asynccontextmanager
+async def balancer(ports: Sequence[int], choose: Choose) -> AsyncIterator[Balancer]:
+    """In front of these ports of 127.0.0.1."""
+    front = Balancer(ports, choose)
+    server = await asyncio.start_server(front.carry, "127.0.0.1", 0)
+    front.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield front
+    finally:
+        server.close()
+        front.cut()
+        await server.wait_closed()

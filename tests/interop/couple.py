@@ -1,0 +1,53 @@
+"""A published Agent and a published Computer in one office, each on a gateway of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from smcp_testing.gateway_world import World, gateway_world
+from tests.interop.published import PublishedAgent, PublishedComputer, published_agent, published_computer
+
+OFFICE: Final = "office"
+LEASE_S: Final = 10.0
+"""The test's process serves both gateways, and starts the clients: it may be late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Couple:
+    world: World
+    anna: PublishedAgent
+    box: PublishedComputer
+    home: Path
+
+    @property
+    def running(self) -> int:
+        """Calls that the Computer's gateway waits for."""
+        return sum(gateway.computers.running for gateway in self.world.gateways)
+
+    def journal(self) -> list[str]:
+        """What the Computer's tools wrote."""
+        path = self.home / "journal"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def slow_call(self, req_id: str) -> "asyncio.Future[Any]":
+        """A call of a minute, as a plain event."""
+        request = {
+            "agent": "anna", "req_id": req_id, "computer": "box", "tool_name": "tools__slow",
+            "params": {"seconds": 60}, "timeout": 60,
+        }  # fmt: skip
+        return self.anna.ask("client:tool_call", payload=request)
+
+
+@asynccontextmanager
+async def couple(nats_url: str, home: Path) -> AsyncIterator[Couple]:
+    """`anna` and `box` have joined."""
+    async with (
+        gateway_world(nats_url, gateways=2, lease_s=LEASE_S) as world,
+        published_agent(home, world.gateways[0].url, OFFICE, "anna") as anna,
+        published_computer(home, world.gateways[1].url, OFFICE, "box") as box,
+    ):
+        await asyncio.gather(anna.ready(), box.ready())
+        yield Couple(world, anna, box, home)

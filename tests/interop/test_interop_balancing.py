@@ -1,0 +1,229 @@
+"""Two gateways behind what spreads clients over them: sticky by the client's address, or not at all."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import socketio
+
+from bench import published_env
+from smcp_agent import Reconnected, SmcpAgent
+from smcp_bus.bus import Incoming, Reply
+from smcp_testing.gateway_world import NAMESPACE, Client, World, gateway_world, reply
+from smcp_testing.waiting import eventually
+from tests.interop.balancer import Balancer, Choose, balancer, by_address, in_turn
+from tests.interop.clients import POLLING, UPGRADE, WEBSOCKET, client_at
+from tests.interop.published import published_agent, published_computer
+
+pytestmark = pytest.mark.timeout(published_env.INSTALL_S + 120)
+
+OFFICE = "office"
+ADDRESSES = [f"127.0.0.{last}" for last in range(2, 8)]
+BOX = {"agent": "anna", "req_id": "1", "computer": "box"}
+CALL = BOX | {"tool_name": "echo", "params": {"text": "hi"}, "timeout": 5}
+
+
+@asynccontextmanager
+async def replicas(nats_url: str, choose: Choose, *, lease_s: float = 10.0) -> AsyncIterator[tuple[World, Balancer]]:
+    async with gateway_world(nats_url, gateways=2, lease_s=lease_s) as world:
+        async with balancer([gateway.port for gateway in world.gateways], choose) as front:
+            yield world, front
+
+
+async def echoing(verb: str, incoming: Incoming) -> Reply:
+    return reply({"verb": verb, "content": [], "isError": False})
+
+
+def spread(world: World) -> list[int]:
+    return [len(gateway.sessions) for gateway in world.gateways]
+
+
+async def transport_of(client: Client, wanted: str) -> None:
+    await eventually(lambda: client.sio.transport() == wanted)
+
+
+async def joined(client: Client, times: int) -> None:
+    await eventually(lambda: len(client.told("joined")) == times, timeout=20)
+
+
+async def refusals(url: str) -> None:
+    """Another version is refused, whichever replica is asked, over both transports."""
+    async with aiohttp.ClientSession() as http:
+        for _ in range(4):
+            async with http.get(f"{url}/socket.io/?EIO=4&transport=polling&a2c_version=9.9.9") as response:
+                assert (response.status, response.headers["X-A2C-Error-Code"]) == (400, "4008")
+                assert (await response.json())["client_version"] == "9.9.9"
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                await http.ws_connect(f"{url}/socket.io/?EIO=4&transport=websocket&a2c_version=9.9.9")
+            assert refused.value.status == 400
+            assert refused.value.headers is not None
+            assert refused.value.headers["X-A2C-Error-Code"] == "4008"
+
+
+@pytest.mark.parametrize(
+    ("choose", "transports", "settled"),
+    [(by_address, UPGRADE, "websocket"), (by_address, POLLING, "polling"), (in_turn, WEBSOCKET, "websocket")],
+    ids=["sticky-upgrade", "sticky-polling", "websocket-alone"],
+)
+async def test_clients_on_both_replicas_join_call_and_come_back(
+    nats_url: str, choose: Choose, transports: Sequence[str], settled: str
+) -> None:
+    async with replicas(nats_url, choose) as (world, front), AsyncExitStack() as stack:
+        await refusals(front.url)
+        computers = [f"box {number}" for number in range(4)]
+        places = [("computer", name, OFFICE) for name in computers]
+        clients = [
+            await stack.enter_async_context(client_at(address, front.url, transports, rejoins=place))
+            for address, place in zip(ADDRESSES, [*places, ("agent", "anna", OFFICE)], strict=False)
+        ]
+        anna = clients[-1]
+        for client in clients:
+            await transport_of(client, settled)
+            await joined(client, 1)
+        assert min(spread(world)) >= 2
+        for client in clients[:-1]:
+            client.sio.on("client:get_tools", _tools, namespace=NAMESPACE)
+
+        async def all_answer() -> bool:
+            asked = (anna.call("client:get_tools", BOX | {"computer": name}, timeout=3) for name in computers)
+            try:
+                answers = await asyncio.gather(*asked)
+            except socketio.exceptions.SocketIOError:
+                return False  # what was on its way to a connection that broke is lost
+            return answers == [{"tools": [], "req_id": "1", "from": name} for name in computers]
+
+        assert await all_answer()
+        before = spread(world)
+        front.cut()
+        if settled == "websocket":  # one that polls may have had no connection that could break
+            for client in clients:
+                await joined(client, 2)
+                await transport_of(client, settled)
+        await eventually(all_answer, timeout=30)
+        if choose is by_address:
+            await eventually(lambda: spread(world) == before, timeout=20)
+
+
+async def _tools(request: dict[str, Any]) -> dict[str, Any]:
+    return {"tools": [], "req_id": request["req_id"], "from": request["computer"]}
+
+
+async def test_acks_and_errors_are_the_same_over_every_transport(nats_url: str) -> None:
+    async with replicas(nats_url, by_address) as (world, front):
+        gave = {}
+        for address, transports in zip(ADDRESSES, (POLLING, WEBSOCKET, UPGRADE), strict=False):
+            async with (
+                world.computer(OFFICE, "box", echoing),
+                client_at(address, front.url, transports) as anna,
+            ):
+                await transport_of(anna, transports[-1])
+                gave[transports] = [await anna.call(event, payload) for event, payload, _ in _conversation()]
+            await eventually(lambda: spread(world) == [0, 0])
+        assert gave[POLLING] == gave[WEBSOCKET] == gave[UPGRADE]
+        for (event, _, expected), answer in zip(_conversation(), gave[POLLING], strict=True):
+            assert _code(answer) == expected, (event, answer)
+
+
+def _code(answer: Any) -> Any:
+    """The code of an error, also of one in a refused join or leave; else the answer."""
+    if isinstance(answer, list) and not answer[0]:
+        return int(answer[1].split()[0])
+    return answer["code"] if isinstance(answer, dict) and "code" in answer else answer
+
+
+def _conversation() -> list[tuple[str, dict[str, Any], Any]]:
+    """What the Agent `anna` says, and the answers or their codes."""
+    place = {"role": "agent", "name": "anna", "office_id": OFFICE}
+    return [
+        ("client:get_tools", BOX, 4103),
+        ("server:join_office", {"role": "agent"}, 400),
+        ("server:join_office", place, [True, None]),
+        ("server:join_office", place, [True, None]),
+        ("server:join_office", place | {"name": "another"}, 403),
+        ("client:tool_call", CALL, {"verb": "tool_call", "content": [], "isError": False}),
+        ("client:tool_call", CALL | {"timeout": 0}, 400),
+        ("client:tool_call", CALL | {"agent": "another"}, 403),
+        ("client:tool_call", CALL | {"computer": "nobody"}, 404),
+        ("client:Get Tools", BOX, 400),
+        ("client:get_skills", BOX, {"verb": "get_skills", "content": [], "isError": False}),
+        ("client:get_tools", BOX | {"more": "x" * 100_000}, 413),
+        ("server:update_config", {"computer": "box"}, 403),
+        ("server:tool_call_cancel", {"agent": "anna", "req_id": "1"}, None),
+        ("server:leave_office", {"office_id": "another"}, 4103),
+        ("server:leave_office", {"office_id": OFFICE}, [True, None]),
+    ]
+
+
+async def test_published_clients_behind_a_sticky_proxy_come_back_and_join_again(nats_url: str, tmp_path: Path) -> None:
+    async with (
+        replicas(nats_url, by_address) as (world, front),
+        published_agent(tmp_path, front.url, OFFICE, "anna", tcp=_from("127.0.0.2")) as anna,
+        published_computer(tmp_path, front.url, OFFICE, "box", tcp=_from("127.0.0.3")) as box,
+    ):
+        await asyncio.gather(anna.ready(), box.ready())
+        assert spread(world) == [1, 1]
+        assert (await anna.call("box", "tools__echo", text="one"))["content"][0]["text"] == "one"
+        assert await anna.ask("transport") == "websocket"
+        front.cut()
+        await eventually(lambda: anna.heard("connected") == [None], timeout=30)
+
+        async def called() -> bool:
+            answer = await anna.call("box", "tools__echo", text="two")
+            return bool(answer["content"] and answer["content"][0]["text"] == "two")
+
+        await eventually(called, timeout=30)
+        assert spread(world) == [1, 1]
+
+
+async def test_our_agent_needs_no_sticky_proxy(nats_url: str) -> None:
+    async with replicas(nats_url, in_turn) as (world, front), world.computer(OFFICE, "box", echoing):
+        async with SmcpAgent(front.url, office=OFFICE, name="anna") as agent:
+            assert (await agent.call_tool("box", "echo")).is_error is False
+            for round_ in range(3):
+                stream = agent.events()
+                front.cut()
+                async with asyncio.timeout(30):
+                    async for event in stream:
+                        if isinstance(event, Reconnected):
+                            break
+                assert (await agent.call_tool("box", "echo")).is_error is False, round_
+        assert min(front.carried) >= 1
+
+
+async def test_polling_that_is_not_sticky_is_told_so_and_does_not_hang(nats_url: str, tmp_path: Path) -> None:
+    async with (
+        replicas(nats_url, in_turn, lease_s=2.0) as (world, front),
+        aiohttp.ClientSession() as http,
+        published_agent(tmp_path, front.url, OFFICE, "anna", tcp=_from("127.0.0.2")) as anna,
+    ):
+        for transports in (POLLING, UPGRADE):
+            began = time.monotonic()
+            with pytest.raises(socketio.exceptions.ConnectionError):
+                async with client_at("127.0.0.3", front.url, transports, wait_s=1):
+                    pass
+            assert time.monotonic() - began < 20
+        async with asyncio.timeout(60):
+            said = await anna.began
+        assert said["raised"] == "ConnectionError"
+        address = f"{world.gateways[0].url}/socket.io/?EIO=4&transport=polling&sid=elsewhere"
+        for method in ("GET", "POST"):
+            async with http.request(method, address) as response:
+                assert response.status == 400
+                body = await response.json()
+            assert body["code"] == 400
+            assert body["details"] == {"field": "sid"}
+            assert "sticky" in body["message"]
+            assert "elsewhere" not in body["message"]
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await http.ws_connect(address.replace("=polling", "=websocket"))
+        assert refused.value.status == 400
+        await eventually(lambda: spread(world) == [0, 0], timeout=20)
+
+
+def _from(address: str) -> dict[str, Any]:
+    return {"local_addr": [address, 0], "force_close": True}

@@ -1,0 +1,103 @@
+"""The unchanged published Agent on one gateway and our own Computer, on the bus."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import published_env
+from smcp_testing.computer_world import native_computer
+from smcp_testing.gateway_world import World, connected, gateway_world
+from smcp_testing.mcp_servers.configs import stdio
+from smcp_testing.waiting import eventually
+from tests.interop.couple import LEASE_S, OFFICE
+from tests.interop.published import PublishedAgent, published_agent
+
+pytestmark = pytest.mark.timeout(published_env.INSTALL_S + 120)
+
+SAID = 512 * 1024
+BOX: dict[str, Any] = {"agent": "anna", "req_id": "1", "computer": "box"}
+LATER: dict[str, dict[str, Any]] = {
+    "client:get_resources": {"mcp_server": "toolbox"},
+    "client:get_skills": {},
+    "client:get_skill": {"name": "wave"},
+    "client:get_blob": {"blob_handle": "x", "chunk_offset": 0},
+    "client:put_blob": {"chunk_offset": 0, "eof": True, "total_size": 1, "sha256": "0" * 64, "blob": "eA=="},
+}
+
+
+@asynccontextmanager
+async def anna_and_a_native_box(
+    nats_url: str, home: Path
+) -> AsyncIterator[tuple[World, PublishedAgent, Callable[[], list[str]]]]:
+    log = home / "ran"
+    servers = {"toolbox": stdio(log=log, forbidden_tools=["pid"])}
+    async with (
+        gateway_world(nats_url, gateways=2, lease_s=LEASE_S) as world,
+        published_agent(home, world.gateways[1].url, OFFICE, "anna") as anna,
+    ):
+        await anna.ready()
+        async with native_computer(world, OFFICE, "box", servers):
+            await eventually(lambda: anna.heard("tools"), timeout=20)
+            yield world, anna, lambda: log.read_text().splitlines() if log.exists() else []
+
+
+def said(result: Any) -> str:
+    text = result["content"][0]["text"]
+    assert isinstance(text, str)
+    return text
+
+
+async def test_it_learns_calls_times_out_and_cancels_the_tools_of_our_computer(nats_url: str, tmp_path: Path) -> None:
+    async with anna_and_a_native_box(nats_url, tmp_path) as (_, anna, ran):
+        assert anna.heard("enter") == [{"office_id": OFFICE, "computer": "box"}]
+        listed = [tool["name"] for tool in (await anna.run("get_tools_from_computer", "box"))["tools"]]
+        assert anna.heard("tools") == [{"computer": "box", "tools": sorted(listed)}]
+        assert "echo" in listed
+        assert "pid" not in listed
+        members = await anna.run("get_computers_in_office", OFFICE)
+        assert [(member["role"], member["name"]) for member in members] == [("computer", "box")]
+        assert set((await anna.run("get_config_from_computer", "box"))["servers"]) == {"toolbox"}
+        assert said(await anna.call("box", "echo", text="深 \u2028")) == "深 \u2028"
+        assert said(await anna.call("box", "echo", text="x" * SAID)) == "x" * SAID
+        for tool in ("fail", "pid", "no_such_tool"):
+            assert (await anna.call("box", tool))["isError"] is True
+        many = await asyncio.gather(*(anna.call("box", "echo", text=str(number)) for number in range(20)))
+        assert [said(result) for result in many] == [str(number) for number in range(20)]
+        slow = asyncio.create_task(anna.call("box", "sleep", seconds=1.5))
+        assert said(await anna.call("box", "echo", text="quick")) == "quick"
+        assert not slow.done()
+        assert said(await slow) == "slept 1.5"
+        late = await anna.call("box", "sleep", seconds=60, mark="late", timeout=2)
+        assert (late["isError"], late["meta"]["a2c_timeout"]) == (True, True)
+        request = BOX | {"tool_name": "sleep", "params": {"seconds": 60, "mark": "c1"}, "timeout": 60}
+        waiting = anna.ask("client:tool_call", payload=request)
+        await eventually(lambda: "sleep c1" in ran(), timeout=10)
+        await anna.ask("server:tool_call_cancel", payload={"agent": "anna", "req_id": "1"})
+        async with asyncio.timeout(5):
+            assert (await waiting)["meta"]["a2c_cancelled"] is True
+        await eventually(lambda: {"cancelled late", "cancelled c1"} <= set(ran()), timeout=10)
+        for event, more in LATER.items():
+            answer = await anna.ask(event, payload=BOX | more)
+            assert (answer["code"], set(answer)) == (503, {"code", "message", "details"}), event
+
+
+async def test_it_is_told_what_changes_and_its_calls_end_with_it(nats_url: str, tmp_path: Path) -> None:
+    async with anna_and_a_native_box(nats_url, tmp_path) as (world, anna, ran):
+        anna.told.clear()
+        assert said(await anna.call("box", "add_tool", name="one_more")) == "one_more"
+        await eventually(lambda: any("one_more" in told["tools"] for told in anna.heard("tools")), timeout=10)
+        assert anna.heard("update_tool_list") == [{"computer": "box"}]
+        async with connected(world.url) as visitor:
+            await visitor.join("computer", "visitor", OFFICE)
+            await eventually(lambda: anna.heard("enter") == [{"office_id": OFFICE, "computer": "visitor"}])
+        await eventually(lambda: anna.heard("leave") == [{"office_id": OFFICE, "computer": "visitor"}])
+        request = BOX | {"tool_name": "sleep", "params": {"seconds": 60, "mark": "d1"}, "timeout": 60}
+        anna.ask("client:tool_call", payload=request).cancel()
+        await eventually(lambda: "sleep d1" in ran(), timeout=10)
+        await anna.kill()
+        await eventually(lambda: "cancelled d1" in ran(), timeout=20)
+        await eventually(lambda: [len(gateway.calls) for gateway in world.gateways] == [0, 0])
