@@ -1,29 +1,20 @@
 """The command `smcp-computer`."""
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from smcp_bus.credentials import Credentials, configured_credentials
-from smcp_bus.errors import BusError
-from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_bus.credentials import configured_credentials
 from smcp_bus.tracing import OWN_DECISION_KEY
-from smcp_computer.app import Computer, open_computer
 from smcp_computer.config.errors import ConfigError
 from smcp_computer.config.file import ComputerConfig, load_config, read_config
 from smcp_computer.config.host import missing_on_host
 from smcp_computer.config.redact import literal_secrets
 from smcp_computer.settings import ComputerSettings
-from smcp_computer.terminal import terminal
 from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
-from smcp_service.failure import Failure
-from smcp_service.health import Readiness, serve_health
-from smcp_service.logging import get_logger
 from smcp_service.settings import SettingsError, load_settings
 
 app = typer.Typer(
@@ -58,6 +49,8 @@ def serve(
     credentials = configured_credentials(
         settings.nats_creds, SettingsError, kind="computer", office=settings.office, name=settings.name
     )
+    from smcp_computer.service import open_service  # noqa: PLC0415 -- takes a second to load; what is wrong is said before
+
     serve_command(
         "smcp-computer",
         settings,
@@ -97,36 +90,6 @@ def validate(
     if problems:
         raise SettingsError(*(f"{config}: {problem}" for problem in problems))
     typer.echo(f"{config}: {len(configuration.servers)} servers, {len(configuration.inputs)} inputs, valid")
-
-
-@asynccontextmanager
-async def open_service(
-    settings: ComputerSettings, config: ComputerConfig, credentials: Credentials | None
-) -> AsyncIterator[Computer]:
-    """The Computer with its own connection and health port.
-
-    Raises:
-        Failure: NATS cannot be reached or refuses the subjects, or the health port is taken.
-    """
-    readiness = Readiness()
-    bus_config = BusConfig(
-        url=settings.nats_url,
-        credentials=credentials,
-        max_payload=settings.max_payload,
-        name="smcp-computer",
-        drain_timeout=settings.drain_s,
-    )
-    async with AsyncExitStack() as stack:
-        health = await stack.enter_async_context(serve_health(readiness, settings.health_host, settings.health_port))
-        try:
-            bus = await stack.enter_async_context(open_bus(bus_config))
-            computer = await stack.enter_async_context(
-                open_computer(settings, bus, config=config, readiness=readiness, asker=terminal())
-            )
-        except BusError as error:
-            raise Failure(f"NATS: {str(error) or type(error).__name__}") from error
-        get_logger(__name__).info("serving", health=health.url, office=settings.office, computer=settings.name)
-        yield computer
 
 
 def _configuration(path: Path) -> ComputerConfig:

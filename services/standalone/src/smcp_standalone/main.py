@@ -5,7 +5,7 @@ import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -17,8 +17,9 @@ from smcp_service.lifecycle import run
 from smcp_service.logging import configure_logging
 from smcp_service.telemetry import open_telemetry
 from smcp_standalone import nats_files
-from smcp_standalone.demo import demo_until_stopped, find_repository
-from smcp_standalone.up import System, UpOptions, load_up_settings, open_system, up_directory
+
+if TYPE_CHECKING:
+    from smcp_standalone.up import System, UpOptions
 
 app = typer.Typer(
     name="smcp",
@@ -54,12 +55,19 @@ def up(
     ] = None,
 ) -> None:
     """Run everything on this machine: nats-server, registry, gateway and a Computer. ctrl-C stops it."""
+    from smcp_standalone.up import (  # noqa: PLC0415 -- what runs takes seconds to load, and other commands need none of it
+        UpOptions,
+        load_up_settings,
+        open_system,
+        up_directory,
+    )
+
     chosen = UpOptions(office=office, name=name, port=port, config=config, data=data, hosts=hosts)
     with up_directory(chosen) as directory:
         settings = load_up_settings(chosen, directory)
 
         @asynccontextmanager
-        async def open_and_tell() -> AsyncIterator[System]:
+        async def open_and_tell() -> AsyncIterator["System"]:
             typer.echo("Starting (the first start of an MCP server may download it) ...")
             async with open_system(chosen, settings, directory) as system:
                 typer.echo(_greeting(system, chosen))
@@ -77,6 +85,8 @@ def run_demo(
     ] = None,
 ) -> None:
     """Start everything, let an Agent call two public MCP servers, and show what came back."""
+    from smcp_standalone.demo import demo_until_stopped, find_repository  # noqa: PLC0415 -- as for `up`
+
     configure_logging("smcp-demo", level="warning")
     chosen = find_repository((repository or Path()).absolute())
 
@@ -101,7 +111,7 @@ def nats_config(
         typer.echo(f"{path} is no longer in {file}: it opens nothing any more, remove it", err=True)
 
 
-def _greeting(system: System, chosen: UpOptions) -> str:
+def _greeting(system: "System", chosen: "UpOptions") -> str:
     url, office, computer = (shlex.quote(part) for part in (system.url, system.office, system.computer))
     agent = f"smcp-agent --url {url} --office {office}"
     servers = [f"{name} (did not start, see above)" if name in system.failed else name for name in system.servers]

@@ -17,7 +17,9 @@ class Wire(BaseModel):
     is optional on the wire is absent there, not null, unless its type says null: dump with `exclude_unset=True`.
     """
 
-    model_config = ConfigDict(extra="allow", strict=True, hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="allow", strict=True, hide_input_in_errors=True, use_attribute_docstrings=True, defer_build=True
+    )
 
 
 def is_none(value: object) -> bool:

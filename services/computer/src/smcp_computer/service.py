@@ -1,0 +1,45 @@
+"""A Computer as a process of its own: its connection to NATS, its health port, and itself."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from smcp_bus.credentials import Credentials
+from smcp_bus.errors import BusError
+from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_computer.app import Computer, open_computer
+from smcp_computer.config.file import ComputerConfig
+from smcp_computer.settings import ComputerSettings
+from smcp_computer.terminal import terminal
+from smcp_service.failure import Failure
+from smcp_service.health import Readiness, serve_health
+from smcp_service.logging import get_logger
+
+
+@asynccontextmanager
+async def open_service(
+    settings: ComputerSettings, config: ComputerConfig, credentials: Credentials | None
+) -> AsyncIterator[Computer]:
+    """The Computer with its own connection and health port.
+
+    Raises:
+        Failure: NATS cannot be reached or refuses the subjects, or the health port is taken.
+    """
+    readiness = Readiness()
+    bus_config = BusConfig(
+        url=settings.nats_url,
+        credentials=credentials,
+        max_payload=settings.max_payload,
+        name="smcp-computer",
+        drain_timeout=settings.drain_s,
+    )
+    async with AsyncExitStack() as stack:
+        health = await stack.enter_async_context(serve_health(readiness, settings.health_host, settings.health_port))
+        try:
+            bus = await stack.enter_async_context(open_bus(bus_config))
+            computer = await stack.enter_async_context(
+                open_computer(settings, bus, config=config, readiness=readiness, asker=terminal())
+            )
+        except BusError as error:
+            raise Failure(f"NATS: {str(error) or type(error).__name__}") from error
+        get_logger(__name__).info("serving", health=health.url, office=settings.office, computer=settings.name)
+        yield computer
