@@ -11,11 +11,13 @@ from smcp_bus.chunks import Send
 from smcp_bus.errors import NoResponder
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.nats_bus import NatsBus
+from smcp_proto.schemas.tools import REPEAT
 from smcp_testing.gateway_world import MIB, Client, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
 NOT_READY = Reply(b'{"code":503,"message":"ask again"}', {ERROR: "503", NOT_RUN: "1"})
+UNKNOWN = Reply(b'{"code":503,"message":"not known","details":{"may_have_run":true}}', {ERROR: "503"})
 
 
 def call(*, timeout: int = 30, req_id: str = "r", **params: Any) -> dict[str, Any]:
@@ -87,6 +89,33 @@ async def test_a_lost_answer_that_cannot_be_had_any_more_may_have_run(nats_url: 
         answer = await ask(anna, call())
         assert answer["code"] == 503
         assert answer["details"] == {"may_have_run": True}
+
+
+async def test_a_call_whose_answer_was_lost_does_not_run_again_at_a_computer_that_was_restarted(nats_url: str) -> None:
+    bodies: list[dict[str, Any]] = []
+    tried = 0
+
+    async def serve(verb: str, incoming: Incoming) -> Reply:
+        nonlocal tried
+        if verb == "pending":
+            return reply({"unknown": [], "ended": orjson.loads(incoming.body)["calls"]})
+        bodies.append(orjson.loads(incoming.body))
+        if len(bodies) == 1:
+            await asyncio.Event().wait()  # it runs, and its answer is lost
+        tried += 1
+        if tried < 4:
+            return NOT_READY  # the gate of the first process is closed until it ends
+        # the second process: its table is empty
+        return UNKNOWN if bodies[-1].get(REPEAT) else reply({"content": "run again"})
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", serve):
+        await anna.join("agent", "anna", OFFICE)
+        answer = await ask(anna, call(text="} "))
+        assert answer["code"] == 503
+        assert answer["details"] == {"may_have_run": True}
+        first, *repeats = bodies
+        assert REPEAT not in first
+        assert repeats == [{**first, REPEAT: True}] * 4
 
 
 async def test_an_answer_that_is_being_pulled_is_not_lost_although_its_call_has_ended(nats_url: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from smcp_agent.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, Unavailable, received_error
 from smcp_agent.link import Link
+from smcp_proto.schemas.tools import REPEAT
 
 GRACE_S: Final = 2.0
 """The server side answers 408 at the time-out; the SDK gives up this much later."""
@@ -21,8 +22,6 @@ MAX_REPEATS: Final = 8
 """A request that breaks so many connections is likely the reason why they break."""
 CANCEL_S: Final = 30.0
 FLUSH_S: Final = 2.0
-REPEAT: Final = "a2c_repeat"
-"""An extra field of a repeated `client:tool_call`, true where the first one may have arrived."""
 
 logger = logging.getLogger(__name__)
 

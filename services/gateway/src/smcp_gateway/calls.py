@@ -135,7 +135,7 @@ class CallTable:
                 call.task.cancel()
 
     def ask_again(self, call: PendingCall) -> None:
-        """The answer was lost: do the work once more, for the answer that its Computer keeps.
+        """The answer was lost: do the work once more, marked as a repeat, for the answer that its Computer keeps.
 
         The second time the call is settled: it has run, and nobody knows how it ended.
         """

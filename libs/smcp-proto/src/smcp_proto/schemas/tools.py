@@ -1,6 +1,6 @@
 """Calling tools and listing them (data-structures.txt, tools)."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
@@ -9,6 +9,11 @@ from smcp_proto.schemas.base import AgentCallData, Attributes, ReqId, ToolName, 
 
 Timeout = Annotated[int, Field(strict=True, ge=1, le=3600)]
 """Whole seconds, 1 to 3600."""
+
+
+REPEAT: Final = "a2c_repeat"
+"""An extra field of a `client:tool_call`, true where the same request may have arrived before; no part of what is asked
+for. A Computer that does not know a call so marked does not run it, but answers 503 with `details.may_have_run`."""
 
 
 class ToolCallReq(AgentCallData):

@@ -13,10 +13,7 @@ from smcp_computer.mcp.errors import ServerError
 from smcp_computer.tools import result as results
 from smcp_computer.tools.catalogue import Catalogue
 from smcp_proto.errors import SmcpError, TooLarge
-from smcp_proto.schemas.tools import ToolCallReq
-
-REPEAT: Final = "a2c_repeat"
-"""An extra field of a request, true where the same request may have arrived before; no part of what is asked for."""
+from smcp_proto.schemas.tools import REPEAT, ToolCallReq
 
 MCP_GRACE_S: Final = 5.0
 """The MCP request's own time-out lies so much later than the call's, which cancels it."""

@@ -23,6 +23,7 @@ from smcp_bus.tracing import sending
 from smcp_gateway.calls import NOT_SENT, CallTable, PendingCall
 from smcp_proto.catalog_row import TimeClass
 from smcp_proto.errors import Internal, Malformed, NotFound, SmcpError, TimedOut, Unavailable
+from smcp_proto.schemas.tools import REPEAT
 
 _log = logging.getLogger("smcp_gateway.relay")
 
@@ -30,6 +31,8 @@ RETRY_S: Final = 5.0
 """How long a member that nobody answers for is tried again, at most (seconds)."""
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.4
+
+_MARK: Final = b',"%b":true}' % REPEAT.encode()
 
 TimedOutCall = Callable[[PendingCall], None]
 
@@ -104,12 +107,18 @@ class Relay:
     async def _send(
         self, subject: str, body: bytes, headers: Headers, pending: PendingCall, call: Call
     ) -> Reply | None:
-        """None: nobody ran it."""
+        """None: nobody ran it.
+
+        A call whose answer was lost has run: whatever answers the second time must have it in its table. It may be
+        another process by now, with an empty one, and must not run it then.
+        """
         now = self._loop.time()
         if now >= call.deadline:
             details = {"may_have_run": pending.asked_again}
             raise TimedOut("the time was over before the Computer could be asked", details=details)
         pending.sent(now)
+        if pending.asked_again:
+            body = _marked(body)
         try:
             reply = await self._bus.request(
                 subject, body, timeout=call.deadline - now, headers=headers, progress=pending, admit=call.admit
@@ -158,6 +167,11 @@ class Relay:
 def _not_available(pending: PendingCall) -> Unavailable:
     """Nobody ran it; one that is asked again for its lost answer ran the first time."""
     return Unavailable("the Computer is not available now", details={"may_have_run": pending.asked_again})
+
+
+def _marked(body: bytes) -> bytes:
+    """A call's JSON, marked as a repeat. Of a field that stands there twice the last one counts."""
+    return body.rstrip()[:-1] + _MARK
 
 
 def _target(request: Any) -> str:
