@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_gateway.asks import Asks, Fate, Outcome
+from smcp_gateway.asks import Asks, Fate, Outcome, settle
 from smcp_gateway.call_records import CallKey, CallRecords
 from smcp_testing.waiting import eventually
 
@@ -45,7 +45,7 @@ async def test_the_first_outcome_of_a_question_counts_and_a_late_answer_is_dropp
     asks.acknowledged(numbers[0], b"{}")
     asks.acknowledged(numbers[1], None)
     asks.acknowledged(99, b"{}")
-    asks.end()
+    settle(answers[2], Fate.GONE)
     asks.acknowledged(numbers[2], b"{}")
     assert [answer.result() for answer in answers] == [b"{}", Fate.UNREADABLE, Fate.GONE]
     for number in numbers:

@@ -232,6 +232,25 @@ async def test_a_computer_that_leaves_or_switches_in_the_middle_ends_its_calls(n
         assert (await anna.call("client:tool_call", call(1)))["echo"]
 
 
+async def test_a_refused_switch_leaves_the_calls_alone_that_run(nats_url: str) -> None:
+    async with couple(nats_url) as (world, anna, box), connected(world.url) as other:
+        assert await other.join("computer", BOX, "another") == [True, None]
+        go_on = asyncio.Event()
+
+        async def answer(_: dict[str, Any]) -> Any:
+            await go_on.wait()
+            return RESULT
+
+        asked = serve(box, "client:tool_call", answer)
+        waiting = asyncio.create_task(anna.call("client:tool_call", call(timeout=60)))
+        await eventually(lambda: asked)
+        assert (await box.join("computer", BOX, "another"))[0] is False
+        assert running(world) == 1
+        go_on.set()
+        assert await waiting == RESULT
+        assert (await anna.call("client:tool_call", call(1)))["isError"] is False
+
+
 async def test_a_cancel_reaches_the_computer_and_settles_the_call(nats_url: str) -> None:
     async with couple(nats_url) as (world, anna, box):
         asked = serve(box, "client:tool_call", hang(box))

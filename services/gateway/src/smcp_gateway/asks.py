@@ -51,11 +51,6 @@ class Asks:
         if answer is not None:
             settle(answer, Fate.UNREADABLE if argument is None else argument)
 
-    def end(self) -> None:
-        """Nothing will be answered any more."""
-        for answer in list(self._waiting.values()):
-            settle(answer, Fate.GONE)
-
 
 def settle(answer: "asyncio.Future[Outcome]", outcome: Outcome) -> None:
     """The first outcome counts."""

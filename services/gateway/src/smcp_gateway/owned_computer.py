@@ -6,7 +6,7 @@ settles it, and `pending` is answered from the table of what runs.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,14 +27,12 @@ from smcp_bus.tracing import Tracing
 from smcp_gateway.asks import Fate, Outcome, settle
 from smcp_gateway.call_records import CallRecords
 from smcp_gateway.notices import CANCEL_EVENT
-from smcp_gateway.packet import Frame, event_frame, request_frame
+from smcp_gateway.packet import event_frame
+from smcp_gateway.questions import Questions, Room, Send
 from smcp_gateway.session import Session
 from smcp_proto import catalog, tool_results
 from smcp_proto.errors import Internal, Malformed, TimedOut, TooLarge, Unavailable
 from smcp_proto.schemas import ToolCallReq
-
-LARGE_BYTES: Final = 64 * 1024
-"""From this size on a request waits until the client has read what was sent before."""
 
 ANSWERED_S: Final = 0.3
 """How long the answer of a call that has ended may be on its way (seconds)."""
@@ -44,12 +42,6 @@ REPEAT: Final = "a2c_repeat"
 
 RunKey = tuple[str, str]
 """(agent, req_id)"""
-
-
-Send = Callable[[Session, Frame], bool]
-"""Write to a client without waiting; False: it is gone."""
-Room = Callable[[Session], Coroutine[Any, Any, None]]
-"""Returns when a large message may be sent to a client, or when it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +80,9 @@ class OwnedComputer:
         """Once the registry has granted it."""
         self.confirmed = -1
         """Generation of the gate in which the registry has confirmed the claim."""
-        self.closed = False
         self.subscription: Subscription | None = None
         self._around = around
+        self._questions = Questions(session, around.send, around.room)
         self._loop = asyncio.get_running_loop()
         self._caller = Caller("agent", office)
         self._running: dict[RunKey, _Running] = {}
@@ -100,6 +92,11 @@ class OwnedComputer:
             tracing=around.tracing,
             observe=around.observe,
         )
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is no member any more."""
+        return self._questions.ended
 
     @property
     def running(self) -> int:
@@ -116,9 +113,11 @@ class OwnedComputer:
         return await self._dispatch(verb, incoming)
 
     def close(self) -> None:
-        """It is no member any more: nothing new runs, and what runs is answered 503. Idempotent."""
-        self.closed = True
-        self.session.asks.end()
+        """It is no member any more: nothing new runs, and what runs is answered 503. Idempotent.
+
+        What its client was asked in another office goes on.
+        """
+        self._questions.end()
 
     def cancel(self, agent: str, req_id: str) -> None:
         """An Agent does not want a call any more."""
@@ -180,10 +179,10 @@ class OwnedComputer:
         """Any `client:*` but a call of a tool.
 
         Raises:
-            TimedOut, TooLarge, Unavailable, Internal: see `_ask` and `_body`.
+            TimedOut, TooLarge, Unavailable, Internal: see `Questions.ask` and `_body`.
         """
         left = call.deadline - self._loop.time()
-        outcome = await self._ask(call, time_limit(left, left), self._loop.create_future())
+        outcome = await self._questions.ask(call, time_limit(left, left), self._loop.create_future())
         if outcome is Fate.EXPIRED:
             raise TimedOut("the Computer did not answer in time")
         return RawJson(self._body(outcome))
@@ -220,7 +219,7 @@ class OwnedComputer:
         body: bytes | None = None
         sent = False
         try:
-            outcome = await self._ask(call, limit, running.answer)
+            outcome = await self._questions.ask(call, limit, running.answer)
             sent = True
             if outcome is Fate.EXPIRED:
                 told = event_frame(CANCEL_EVENT, orjson.dumps({"agent": request.agent, "req_id": request.req_id}))
@@ -232,42 +231,6 @@ class OwnedComputer:
             settle(running.answer, Fate.GONE)
             if sent:
                 records.end(key, digest, body)
-
-    async def _ask(self, call: Call, limit: float, answer: "asyncio.Future[Outcome]") -> Outcome:
-        """Emit the event and wait for its acknowledgement, at most `limit` seconds.
-
-        Raises:
-            TooLarge: the request is larger than the client takes; nothing was sent.
-        """
-        session = self.session
-        body = call.raw if call.raw is not None else orjson.dumps(call.payload)
-        ends = self._loop.time() + limit
-        number = session.asks.enter(answer)
-        timer = self._loop.call_at(ends, settle, answer, Fate.EXPIRED)
-        try:
-            frame = request_frame(number, call.row.event, body)
-            if len(frame.wire) >= session.max_message:
-                raise TooLarge(
-                    "the request is larger than this Computer takes in one message",
-                    details={"limit": session.max_message, "size": len(body)},
-                )
-            if len(frame.wire) >= LARGE_BYTES:
-                await self._room(answer)
-            if not answer.done() and (self.closed or not self._around.send(session, frame)):
-                settle(answer, Fate.GONE)
-            return await answer
-        finally:
-            timer.cancel()
-            session.asks.leave(number)
-            session.answered()
-
-    async def _room(self, answer: "asyncio.Future[Outcome]") -> None:
-        """Wait for room in the client's outbox, or until the question is settled."""
-        room = self._loop.create_task(self._around.room(self.session))
-        try:
-            await asyncio.wait((room, answer), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            room.cancel()
 
     def _result(self, running: _Running, outcome: Outcome) -> bytes:
         """The `CallToolResult` as JSON; raises what `_body` raises."""

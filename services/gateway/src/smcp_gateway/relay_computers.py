@@ -22,7 +22,8 @@ from smcp_bus.registry_contract import Claim
 from smcp_bus.tracing import bus_spans
 from smcp_gateway.call_records import CallRecords
 from smcp_gateway.errands import Errands
-from smcp_gateway.owned_computer import OwnedComputer, Room, Send, Surroundings
+from smcp_gateway.owned_computer import OwnedComputer, Surroundings
+from smcp_gateway.questions import Room, Send
 from smcp_gateway.session import Session
 from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.base import AgentCallData
