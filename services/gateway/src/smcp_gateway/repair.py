@@ -24,6 +24,7 @@ from smcp_proto.errors import NotInOffice, SmcpError, Unavailable
 BATCH: Final = 500
 AT_ONCE: Final = 16
 PAUSE_S: Final = 0.2
+READ_FIRST_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
 
 _log: Final = logging.getLogger("smcp_gateway.repair")
@@ -104,6 +105,8 @@ class Repair:
 
     async def _repair(self, generation: int) -> None:
         await self._registry.renew_lease(self._describe())
+        # Where this process stood still, some of its clients have gone: that is read before anybody is asserted.
+        await asyncio.sleep(READ_FIRST_S)
         members = [(session, session.membership) for session in self._sessions.members() if session.membership]
         for start in range(0, len(members), BATCH):
             await self._assert(members[start : start + BATCH])
