@@ -35,3 +35,7 @@ class BadAnswer(ServerError):
 
 class StartFailed(Exception):
     """A server cannot be started. The message is for the log of this host."""
+
+
+class Lost(Exception):
+    """The server's side of the connection is gone."""

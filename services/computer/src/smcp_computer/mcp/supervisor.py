@@ -15,12 +15,12 @@ from typing import Any, Final
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
-from smcp_computer.config.errors import ConfigError
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.environment import SETTING, with_variables
-from smcp_computer.mcp.errors import ServerNotRunning, StartFailed
+from smcp_computer.mcp.errors import Lost, ServerNotRunning
+from smcp_computer.mcp.failures import describe, first_of
 from smcp_computer.mcp.session import Connection, Negotiation, connect
 from smcp_computer.mcp.stderr_log import StderrLog
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
@@ -55,10 +55,6 @@ class Limits:
     """Variables that programs get beside the default ones; those of a server's own `env` win."""
     withheld: tuple[str, ...] = ()
     """Names of variables that a program may have needed, and that it did not get."""
-
-
-class _Lost(Exception):
-    """The server's side of the connection is gone."""
 
 
 class Supervisor:
@@ -204,7 +200,7 @@ class Supervisor:
                 if self._stopping.is_set():
                     return
                 if connection.ended.is_set():
-                    raise _Lost("went away")
+                    raise Lost("went away")
                 if self._relist:
                     self._relist = False
                     await self._refresh(connection)
@@ -234,7 +230,7 @@ class Supervisor:
 
     def _ended_at_the_question(self, error: Exception) -> bool:
         """Some servers end at any request before `initialize`: from then on they get what they know."""
-        match _first(error):
+        match first_of(error):
             case MCPError(code=types.CONNECTION_CLOSED) if self._negotiation == "auto" and not self.starts:
                 self._negotiation = "legacy"
                 return True
@@ -276,26 +272,3 @@ class Supervisor:
                 await self._stopping.wait()
         except TimeoutError:
             pass
-
-
-def describe(error: BaseException) -> str:
-    """What happened, in one line, for the user of this host."""
-    error = _first(error)
-    match error:
-        case ConfigError() | StartFailed() | _Lost():
-            return str(error)
-        case TimeoutError():
-            return "did not get ready in time"
-        case MCPError(code=types.CONNECTION_CLOSED):
-            return "went away"
-        case MCPError(code=types.REQUEST_TIMEOUT):
-            return "did not answer in time"
-        case _:
-            return f"{type(error).__name__}: {error}"[:500] if str(error) else type(error).__name__
-
-
-def _first(error: BaseException) -> BaseException:
-    """What the groups of the SDK's tasks hold."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
