@@ -144,16 +144,23 @@ async def published_computer(
     settings = home / "settings.json"
     settings.write_text(json.dumps({"landingRoot": str(home / "blobs")}))
     arguments = [url, office, name, str(HERE / "tools_server.py"), str(home / "journal"), str(settings)]
-    async with _process(home, "published_computer.py", name, *arguments, *_options(tcp)) as process:
+    arguments.append(_options(tcp))
+    async with _process(home, "published_computer.py", name, *arguments) as process:
         yield PublishedComputer(process)
 
 
 @asynccontextmanager
 async def published_agent(
-    home: Path, url: str, office: str, name: str, *, tcp: Mapping[str, Any] | None = None
+    home: Path, url: str, office: str, name: str, *, tcp: Mapping[str, Any] | None = None, version: str = ""
 ) -> AsyncIterator[PublishedAgent]:
-    """It begins to connect; `tcp` as of `published_computer`."""
-    async with _process(home, "published_agent.py", name, url, office, name, *_options(tcp)) as process:
+    """It begins to connect.
+
+    Args:
+        tcp: as of `published_computer`.
+        version: of the protocol, in place of the package's own.
+    """
+    arguments = [url, office, name, _options(tcp), version]
+    async with _process(home, "published_agent.py", name, *arguments) as process:
         agent = PublishedAgent(process)
         try:
             yield agent
@@ -163,5 +170,5 @@ async def published_agent(
             agent.began.cancel()
 
 
-def _options(tcp: Mapping[str, Any] | None) -> list[str]:
-    return [] if tcp is None else [json.dumps(tcp)]
+def _options(tcp: Mapping[str, Any] | None) -> str:
+    return "" if tcp is None else json.dumps(tcp)

@@ -1,7 +1,8 @@
 """The published Agent: joins, then answers each line of JSON with one, and tells what its application is told.
 
-Runs in an environment of its own (`bench.published_env`): URL, office, name, and options of its TCP connections (JSON).
-With such options it connects again when its connection breaks, and joins again, as its application has to.
+Runs in an environment of its own (`bench.published_env`): URL, office, name, options of its TCP connections (JSON), and
+a version, to be a release of another protocol. With such options it connects again when its connection breaks, and
+joins again, as its application has to.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import json
 import sys
 from typing import Any
 
+import a2c_smcp.agent.client
 import aiohttp
 from a2c_smcp.agent.auth import DefaultAgentAuthProvider
 from a2c_smcp.agent.client import AsyncSMCPAgentClient
@@ -19,6 +21,8 @@ from pydantic import BaseModel
 MARK = "@ "
 """Begins a line of ours: the package logs to standard output."""
 NAMESPACE = "/smcp"
+SHOWN = ("code", "reason", "mcp_server", "client_version", "min_supported", "max_supported")
+"""What is told of an exception."""
 
 
 def say(value: Any) -> None:
@@ -81,10 +85,12 @@ async def do(client: Agent, question: dict[str, Any]) -> Any:
 
 def raised(error: Exception) -> dict[str, Any]:
     said = {"raised": type(error).__name__, "text": str(error)}
-    return said | {name: getattr(error, name) for name in ("code", "reason", "mcp_server") if hasattr(error, name)}
+    return said | {name: getattr(error, name) for name in SHOWN if hasattr(error, name)}
 
 
-async def main(url: str, office: str, name: str, tcp: str = "") -> None:
+async def main(url: str, office: str, name: str, tcp: str = "", version: str = "") -> None:
+    if version:
+        a2c_smcp.agent.client.PROTOCOL_VERSION = version
     http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(**json.loads(tcp))) if tcp else None
     client = Agent(
         DefaultAgentAuthProvider(name, office), Application(), reconnection=http is not None, http_session=http

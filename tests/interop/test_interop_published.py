@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from bench import published_env
-from smcp_testing.gateway_world import connected
+from smcp_testing.gateway_world import connected, gateway_world
 from smcp_testing.waiting import eventually
 from tests.interop.couple import OFFICE, couple
-from tests.interop.published import TOOLS
+from tests.interop.published import READY_S, TOOLS, published_agent
 
 pytestmark = pytest.mark.timeout(published_env.INSTALL_S + 120)  # the first test may have to make the environment
 
@@ -109,3 +109,18 @@ async def test_either_dies_in_the_middle_of_a_call(nats_url: str, tmp_path: Path
         assert answer["code"] == 503
         assert answer["details"] == {"may_have_run": True}
         await eventually(lambda: bob.told("notify:leave_office") == [{"office_id": OFFICE, "computer": "box"}])
+
+
+async def test_a_release_of_another_protocol_understands_why_it_is_refused(nats_url: str, tmp_path: Path) -> None:
+    async with (
+        gateway_world(nats_url, registry=False) as world,
+        published_agent(tmp_path, world.url, OFFICE, "anna", version="0.5.0") as anna,
+    ):
+        async with asyncio.timeout(READY_S):
+            said = await anna.began
+        assert said["raised"] == "ProtocolVersionError"
+        assert {name: said[name] for name in ("client_version", "min_supported", "max_supported")} == {
+            "client_version": "0.5.0",
+            "min_supported": "0.2.0",
+            "max_supported": "0.4.999",
+        }

@@ -10,7 +10,7 @@ import pytest
 
 from bench import published_env
 from smcp_testing.computer_world import native_computer
-from smcp_testing.gateway_world import World, connected, gateway_world
+from smcp_testing.gateway_world import MIB, World, connected, gateway_world
 from smcp_testing.mcp_servers.configs import stdio
 from smcp_testing.waiting import eventually
 from tests.interop.couple import LEASE_S, OFFICE
@@ -63,6 +63,9 @@ async def test_it_learns_calls_times_out_and_cancels_the_tools_of_our_computer(n
         assert set((await anna.run("get_config_from_computer", "box"))["servers"]) == {"toolbox"}
         assert said(await anna.call("box", "echo", text="深 \u2028")) == "深 \u2028"
         assert said(await anna.call("box", "echo", text="x" * SAID)) == "x" * SAID
+        large = BOX | {"req_id": "large", "tool_name": "big", "params": {"size": 5 * MIB}, "timeout": 20}
+        refused = await anna.ask("client:tool_call", payload=large)
+        assert (refused["code"], refused["details"]["limit"]) == (413, 4 * MIB)  # its socket would not take it
         for tool in ("fail", "pid", "no_such_tool"):
             assert (await anna.call("box", tool))["isError"] is True
         many = await asyncio.gather(*(anna.call("box", "echo", text=str(number)) for number in range(20)))

@@ -15,11 +15,12 @@ from smcp_agent import (
     Event,
     Notified,
     SmcpAgent,
+    TooLarge,
     ToolsChanged,
     Unavailable,
     may_have_run,
 )
-from smcp_testing.gateway_world import World, gateway_world
+from smcp_testing.gateway_world import MIB, World, gateway_world
 from smcp_testing.waiting import eventually
 from tests.interop.couple import LEASE_S, OFFICE
 from tests.interop.published import TOOLS, PublishedComputer, published_computer
@@ -62,6 +63,9 @@ async def test_its_tools_are_listed_called_timed_out_and_cancelled(nats_url: str
         assert [server.name for server in (await agent.get_config("box")).servers.values()] == ["tools"]
         assert (await agent.call_tool("box", "tools__echo", {"text": "深 \u2028"})).text == "深 \u2028"
         assert (await agent.call_tool("box", "tools__echo", {"text": "x" * SAID})).text == "x" * SAID
+        with pytest.raises(TooLarge) as refused:  # its socket would not take it
+            await agent.call_tool("box", "tools__echo", {"text": "x" * 5 * MIB})
+        assert refused.value.details["limit"] == 4 * MIB
         for tool in ("fail", "blow_up", "no_such_tool"):
             assert (await agent.call_tool("box", f"tools__{tool}")).is_error
         many = await asyncio.gather(*(agent.call_tool("box", "tools__echo", {"text": str(n)}) for n in range(20)))
