@@ -180,6 +180,40 @@ async def test_published_clients_behind_a_sticky_proxy_come_back_and_join_again(
         assert spread(world) == [1, 1]
 
 
+async def test_published_clients_of_a_gateway_that_stops_go_on_at_another_and_nobody_sees_them_leave(
+    nats_url: str, tmp_path: Path
+) -> None:
+    async with gateway_world(nats_url, lease_s=10.0) as staying, AsyncExitStack() as stack:
+        leaving = await stack.enter_async_context(gateway_world(nats_url, registry=False, lease_s=10.0, drain_s=20.0))
+        ports = [world.gateways[0].port for world in (leaving, staying)]
+        stopping: list[asyncio.Task[None]] = []
+        async with (
+            client_at("127.0.0.2", staying.url, WEBSOCKET, rejoins=("computer", "watcher", OFFICE)) as watcher,
+            balancer(ports, lambda _address, _number: len(stopping)) as front,
+            published_agent(tmp_path, front.url, OFFICE, "anna", tcp={}) as anna,
+            published_computer(tmp_path, front.url, OFFICE, "box", tcp={}) as box,
+        ):
+            await asyncio.gather(anna.ready(), box.ready())
+            await eventually(lambda: len(watcher.told("notify:enter_office")) == 2, timeout=10)
+            assert spread(leaving) == [2]
+            watcher.events.clear()
+            call = asyncio.create_task(anna.call("box", "tools__slow", seconds=2))
+            await eventually((tmp_path / "journal").exists, timeout=10)
+            stopping.append(asyncio.create_task(stack.aclose()))
+            assert (await call)["content"][0]["text"] == "slept"
+            await eventually(lambda: spread(staying) == [3], timeout=30)
+
+            async def called() -> bool:
+                answer = await anna.call("box", "tools__echo", text="there")
+                return bool(answer["content"] and answer["content"][0]["text"] == "there")
+
+            await eventually(called, timeout=30)
+            assert anna.heard("connected") == [None]
+            async with asyncio.timeout(30):
+                await stopping[0]
+            assert [event for event, _ in watcher.events if event.startswith("notify:")] == []
+
+
 async def test_our_agent_needs_no_sticky_proxy(nats_url: str) -> None:
     async with replicas(nats_url, in_turn) as (world, front), world.computer(OFFICE, "box", echoing):
         async with SmcpAgent(front.url, office=OFFICE, name="anna") as agent:
