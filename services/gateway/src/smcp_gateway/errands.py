@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from smcp_bus.errors import BusError
-from smcp_proto.errors import SmcpError
+from smcp_proto.errors import Malformed, NotAllowed, SmcpError
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
@@ -35,7 +35,7 @@ class Errands:
             self._run(self._once(what, errand))
 
     def until_done(self, what: str, errand: Errand) -> None:
-        """Try it until it works."""
+        """Try it until it works, or is refused for good (NotAllowed, Malformed)."""
         if not self._closed:
             self._run(self._until_done(what, errand))
 
@@ -67,6 +67,9 @@ class Errands:
         while True:
             try:
                 await errand()
+            except (NotAllowed, Malformed) as error:
+                _log.warning("%s was refused: %s", what, type(error).__name__)
+                return
             except (BusError, SmcpError) as error:
                 _log.info("%s did not work yet: %s", what, type(error).__name__)
             else:

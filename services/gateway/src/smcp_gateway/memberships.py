@@ -1,23 +1,22 @@
 """Sessions become members of offices and cease to be: what the gateway does beside the registry's decision."""
 
 import asyncio
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from hashlib import blake2b
 from typing import Final
 
 import orjson
 
-from smcp_bus.errors import BusError, ConnectionLost, TransferFailed
+from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.calls import CallTable
+from smcp_gateway.claims import claim_for, may_have_run
 from smcp_gateway.errands import Errands
 from smcp_gateway.offices import Doubt, Office, Offices
 from smcp_gateway.relay_computers import RelayComputers
 from smcp_gateway.session import Membership, Session
-from smcp_proto.errors import NotAllowed, NotInOffice, SmcpError, Unavailable
+from smcp_proto.errors import NotAllowed, NotInOffice, Unavailable
 from smcp_proto.schemas import EnterOfficeReq
 
 AGENTS_DO_NOT_SWITCH: Final = "an Agent that is in an office joins no other; leave it first"
@@ -72,7 +71,7 @@ class Memberships:
         session.joining = True
         generation = self._generation()
         gate = self._computers.generation
-        claim = self._claim(session, request, announce=present is None)
+        claim = claim_for(self._registry, session, request, announce=present is None)
         claimed = False
         try:
             if request.role == "computer":  # whoever learns of the member finds its subject served
@@ -85,7 +84,7 @@ class Memberships:
             office.give_up(session)
             session.joining = False
             self._computers.close(session, office.name)
-            if claimed or _may_have_run(error):
+            if claimed or may_have_run(error):
                 self._undo(office, request, claim)
             else:
                 await self._offices.release(office)
@@ -111,7 +110,7 @@ class Memberships:
                 await self._registry.leave(office_id, session.role, session.name, membership.claim, req_id=req_id)
         except BaseException as error:
             membership.ending = False
-            if _may_have_run(error):
+            if may_have_run(error):
                 self._doubt()  # it was told that it stays a member: if it does not, it is asserted again
             raise
         await self._forget(session, membership)
@@ -209,10 +208,19 @@ class Memberships:
         async def announce() -> None:
             await self._registry.join(request.office_id, request.role, request.name, announced, body, req_id=req_id)
 
+        async def announce_later() -> None:
+            membership = session.membership
+            if membership is None or membership.claim != announced:
+                return  # it left meanwhile, or went
+            try:
+                await announce()
+            except NotAllowed:
+                self._doubt()  # the registry does not count it as the member: it is asserted, and told
+
         try:
             await announce()
         except (BusError, Unavailable):
-            self._errands.until_done("announcing a switch", announce)  # there is no way back to the old office
+            self._errands.until_done("announcing a switch", announce_later)  # there is no way back to the old office
         return announced
 
     async def _admit(
@@ -252,35 +260,3 @@ class Memberships:
             await self._offices.release(office)
 
         self._errands.until_done("giving up a claim", undo)
-
-    def _claim(self, session: Session, request: EnterOfficeReq, *, announce: bool) -> Claim:
-        capabilities = request.capabilities
-        return Claim(
-            session=session.id,
-            credential=self._registry.credential,
-            process=self._registry.process,
-            incarnation=uuid.uuid4().hex,
-            identity=unauthenticated_identity(request),
-            a2c_version=session.a2c_version,
-            announce=announce,
-            capabilities=capabilities.model_dump(exclude_unset=True) if capabilities is not None else None,
-        )
-
-
-def unauthenticated_identity(request: EnterOfficeReq) -> str:
-    """Who a client is that nobody has authenticated: its office, role and name."""
-    return blake2b(orjson.dumps([request.office_id, request.role, request.name]), digest_size=16).hexdigest()
-
-
-def _may_have_run(error: BaseException) -> bool:
-    match error:
-        case Unavailable(details=details):
-            return bool(details.get("may_have_run", True))  # who does not say that it was not done may have done it
-        case SmcpError():
-            return False
-        case ConnectionLost() | TransferFailed():
-            return True
-        case Exception():
-            return False
-        case _:
-            return True  # cancelled in the middle

@@ -1,0 +1,73 @@
+"""Office switches whose last step, the announcement, had to wait."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import orjson
+import pytest
+
+from smcp_proto.errors import Unavailable
+from smcp_registry.records import record_key
+from smcp_registry.store import Bucket
+from smcp_testing.gateway_world import Client, connected, gateway_world
+from smcp_testing.waiting import eventually
+
+OLD, NEW = "old office", "new office"
+
+
+@asynccontextmanager
+async def no_quorum_to_announce(monkeypatch: pytest.MonkeyPatch, name: str) -> AsyncIterator[None]:
+    """While this lasts, the enter of a Computer into the new office cannot be written; all else can."""
+    write = Bucket.write
+    key = record_key(NEW, "computer", name)
+
+    async def refusing(self: Bucket, written: str, value: bytes, *, last: int) -> int:
+        if written == key and orjson.loads(value)["announce"] == "enter":
+            raise Unavailable("the registry's store does not answer now")
+        return await write(self, written, value, last=last)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bucket, "write", refusing)
+        yield
+
+
+def announcing() -> bool:
+    """Whether an errand of a gateway is under way."""
+    return any(task.get_name() == "errand" for task in asyncio.all_tasks())
+
+
+async def room(anna: Client) -> set[str]:
+    listed = await anna.call("server:list_room", {"agent": "anna", "req_id": "1", "office_id": NEW})
+    return {session["name"] for session in listed["sessions"]}
+
+
+async def test_a_switch_is_announced_as_soon_as_that_is_possible(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as box:
+        await anna.join("agent", "anna", NEW)
+        await box.join("computer", "box", OLD)
+        async with no_quorum_to_announce(monkeypatch, "box"):
+            assert await box.join("computer", "box", NEW) == [True, None]
+            assert await room(anna) == {"anna"}
+        await eventually(lambda: len(anna.told("notify:enter_office")) == 1, timeout=15)
+        assert await room(anna) == {"anna", "box"}
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_who_left_before_its_switch_was_announced_does_not_enter(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url) as anna:
+        await anna.join("agent", "anna", NEW)
+        async with no_quorum_to_announce(monkeypatch, "box"):
+            async with connected(world.url) as box:
+                await box.join("computer", "box", OLD)
+                assert await box.join("computer", "box", NEW) == [True, None]
+                if leaves:
+                    assert await box.call("server:leave_office", {"office_id": NEW}) == [True, None]
+            await eventually(lambda: len(world.gateways[0].sessions) == 1)
+        await eventually(lambda: not announcing(), timeout=15)
+        assert anna.told("notify:enter_office") == []
+        assert await room(anna) == {"anna"}
