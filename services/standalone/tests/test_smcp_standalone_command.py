@@ -44,9 +44,9 @@ def config(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def running(*arguments: str) -> AsyncIterator[tuple[ServiceProcess, str]]:
+async def running(*arguments: str, **environment: str) -> AsyncIterator[tuple[ServiceProcess, str]]:
     """`smcp up`, and the URL that it printed."""
-    async with service_process(SMCP, "up", "--port", "0", *arguments) as process:
+    async with service_process(SMCP, "up", "--port", "0", *arguments, env=environment) as process:
 
         def url() -> str:
             found = re.search(r"Agents connect to +(\S+)", "\n".join(process.output))
@@ -76,6 +76,16 @@ async def test_up_runs_everything_and_ctrl_c_ends_it_with_0(config: Path) -> Non
         assert "MCP servers        toolbox" in printed
         assert await ended(process, signal.SIGINT) == 0
         assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+
+
+async def test_up_warns_of_variables_that_none_of_its_parts_reads_and_of_no_other(config: Path) -> None:
+    read = {"SMCP_CONFIRM": "allow", "SMCP_PASS_NETWORK_ENV": "true", "SMCP_KV_REPLICAS": "1"}
+    async with running("--config", str(config), **read, SMCP_CONFIRN="ask", SMCP_CONFIG="other.json") as (process, _):
+        warned = [str(line["event"]) for line in process.log if "is not a setting" in str(line["event"])]
+        assert sorted(warned) == [
+            "SMCP_CONFIG is not a setting of this command and is ignored; did you mean SMCP_CONFIRM?",
+            "SMCP_CONFIRN is not a setting of this command and is ignored; did you mean SMCP_CONFIRM?",
+        ]
 
 
 async def test_nothing_is_left_when_up_is_killed(config: Path) -> None:

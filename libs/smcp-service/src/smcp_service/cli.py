@@ -15,7 +15,7 @@ A service's ``main.py`` is::
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
 from typing import Any, Final, NoReturn
@@ -65,16 +65,18 @@ def serve_command(
     open_service: Callable[[], AbstractAsyncContextManager[object]],
     *,
     check_config: bool = False,
+    also_read: Collection[str] = (),
     trace_id_key: str | None = None,
     own_decision_key: str | None = None,
 ) -> NoReturn:
     """Log, trace and serve until a signal comes, then exit with the process's code; or only check the settings.
 
-    Does not return: raises typer.Exit. `trace_id_key` and `own_decision_key` are those of `open_telemetry`.
+    Does not return: raises typer.Exit. `also_read` names the variables that are read beside `settings`;
+    `trace_id_key` and `own_decision_key` are those of `open_telemetry`.
     """
     configure_logging(service, level=settings.log_level, log_format=settings.log_format)
     log = get_logger(__name__)
-    for sentence in unknown_variables(type(settings)):
+    for sentence in unknown_variables(type(settings), also_read=also_read):
         log.warning(sentence)
     if check_config:
         print_settings(settings)

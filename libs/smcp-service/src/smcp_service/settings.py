@@ -7,7 +7,7 @@ A service derives its settings from `ServiceSettings`, adds its own fields, and 
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args
@@ -130,10 +130,23 @@ def load_settings(settings_class: type[S], **options: Any) -> S:
         raise SettingsError(f"{where}: is not valid JSON") from None
 
 
-def unknown_variables(settings_class: type[ServiceSettings], environ: Mapping[str, str] | None = None) -> list[str]:
-    """A sentence for each variable that begins with our prefix and that nothing reads: mostly typing errors."""
+def variables(settings_class: type[ServiceSettings]) -> frozenset[str]:
+    """The variables of the settings, in upper case."""
+    return frozenset(_variable(name) for name in settings_class.model_fields)
+
+
+def unknown_variables(
+    settings_class: type[ServiceSettings],
+    environ: Mapping[str, str] | None = None,
+    *,
+    also_read: Collection[str] = (),
+) -> list[str]:
+    """A sentence for each variable that begins with our prefix and that nothing reads: mostly typing errors.
+
+    `also_read` names the variables that the process reads beside those settings.
+    """
     environ = os.environ if environ is None else environ
-    known = {_variable(name) for name in settings_class.model_fields}
+    known = variables(settings_class) | frozenset(also_read)
     sentences = []
     for variable in sorted(environ):
         if not variable.upper().startswith(PREFIX) or variable.upper() in known:

@@ -59,6 +59,7 @@ def up(
         UpOptions,
         load_up_settings,
         open_system,
+        read_variables,
         up_directory,
     )
 
@@ -74,7 +75,12 @@ def up(
                 yield system
 
         serve_command(
-            "smcp", settings.gateway, open_and_tell, trace_id_key=TRACE_ID_KEY, own_decision_key=OWN_DECISION_KEY
+            "smcp",
+            settings.gateway,
+            open_and_tell,
+            also_read=read_variables(),
+            trace_id_key=TRACE_ID_KEY,
+            own_decision_key=OWN_DECISION_KEY,
         )
 
 

@@ -30,7 +30,7 @@ from smcp_registry.settings import RegistrySettings
 from smcp_service.failure import Failure
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import background
-from smcp_service.settings import ServiceSettings, SettingsError, load_settings
+from smcp_service.settings import ServiceSettings, SettingsError, load_settings, variables
 from smcp_standalone.nats_files import read_model
 from smcp_standalone.nats_model import ComputerHost, NatsModel
 from smcp_standalone.nats_server import NatsServer, open_nats_server
@@ -130,6 +130,12 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
         computer=load_settings(ComputerSettings, config=config, office=options.office, name=options.name),
         configuration=configuration,
     )
+
+
+def read_variables() -> frozenset[str]:
+    """The variables that `smcp up` reads; the Computer's file, office and name are said by options alone."""
+    named = {"SMCP_CONFIG", "SMCP_OFFICE", "SMCP_NAME"}
+    return (variables(RegistrySettings) | variables(GatewaySettings) | variables(ComputerSettings)) - named
 
 
 def with_local_parts(model: NatsModel, office: str, name: str) -> NatsModel:
