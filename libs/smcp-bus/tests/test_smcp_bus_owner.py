@@ -82,3 +82,22 @@ async def test_a_process_that_stood_still_runs_nothing_until_it_is_confirmed(nat
             time.sleep(0.3)  # noqa: ASYNC251 -- the whole process stands still, as a suspended one does
             assert is_refused(await asked)
             await gate.wait_closed()
+
+
+async def test_a_confirmation_from_before_a_standstill_does_not_open_a_closed_gate(nats_server: NatsServer) -> None:
+    async with owner(nats_server.url, lease_s=0.4) as (_, gate):
+        generation = gate.generation
+        time.sleep(0.3)  # noqa: ASYNC251 -- the whole process stands still, as a suspended one does
+        assert not gate.open(generation), "the answer may have waited in the socket all the time"
+        assert not gate.is_open
+        assert gate.open(gate.generation), "what is asked afterwards counts"
+
+
+async def test_a_standstill_of_a_closed_gate_counts_also_where_the_clock_was_looked_at_first(
+    nats_server: NatsServer,
+) -> None:
+    async with owner(nats_server.url, lease_s=0.4) as (bus, gate):
+        generation = gate.generation
+        time.sleep(0.3)  # noqa: ASYNC251 -- the whole process stands still, as a suspended one does
+        await bus.flush()  # the gate's own turn comes before the answer
+        assert not gate.open(generation)

@@ -2,7 +2,8 @@
 
 Who serves a Computer's subject is a member of the queue group `owner`, and nats-py subscribes again by itself after a
 broken connection. So the gate is closed from the moment the connection breaks until the registry has confirmed
-the claim again, and also when the process itself stood still (a suspended host): its place may be another's now.
+the claim again, and also when the process itself stood still (a suspended host): its place may be another's now. A
+standstill counts while the gate is closed, too: a confirmation that waited in the socket meanwhile opens nothing.
 While it is closed, every request is answered 503 with the header `Smcp-Not-Run`, and nothing is run.
 """
 
@@ -45,17 +46,18 @@ class OwnerGate:
     @property
     def is_open(self) -> bool:
         """Whether a request may run now. Closes the gate by itself where the loop stood still."""
-        if self._open and self._loop.time() - self._beat > self._longest_silence:
-            self.close("the process stood still")
+        self._look()
         return self._open
 
     @property
     def generation(self) -> int:
         """Changes at each closing: taken before a claim is confirmed, given to `open` afterwards."""
+        self._look()  # a standstill from before the question says nothing against its answer
         return self._generation
 
     def open(self, generation: int) -> bool:
         """Open the gate, unless it was closed since `generation` was taken. Returns whether it is open."""
+        self._look()
         if generation != self._generation or not self._bus.connected:
             return False
         self._beat = self._loop.time()
@@ -90,12 +92,19 @@ class OwnerGate:
         unwatch = self._bus.watch(self._on_connection)
         try:
             while True:
-                if self.is_open or not self._open:  # asking closes it where the loop stood still
-                    self._beat = self._loop.time()
+                self._look()
+                self._beat = self._loop.time()
                 await asyncio.sleep(self._longest_silence / 4)
         finally:
             unwatch()
             self.close("stopped")
+
+    def _look(self) -> None:
+        """A standstill since the last beat is a closing, also of a closed gate: the generation changes."""
+        now = self._loop.time()
+        if now - self._beat > self._longest_silence:
+            self._beat = now  # once for each
+            self.close("the process stood still")
 
     def _on_connection(self, connection: Connection) -> None:
         if connection is Connection.DOWN:
