@@ -1,4 +1,4 @@
-"""What a question may have done that was put to several registries, one of which said no."""
+"""Questions that are put to several registries: where one stands still, and where one says no."""
 
 import asyncio
 
@@ -8,9 +8,10 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import ERROR
+from smcp_bus.lease import LeaseKeeper
 from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_client import RegistryClient
-from smcp_bus.registry_contract import Claim
+from smcp_bus.registry_contract import Claim, LeaseRenewal, LeaseState
 from smcp_proto.errors import NotAllowed, SmcpError, Unavailable
 
 CLAIM = Claim(session="s", credential="open", process="ab" * 16, incarnation="i", identity="lab/computer/pc")
@@ -18,16 +19,17 @@ ENTER = orjson.dumps({"role": "computer", "name": "pc", "office_id": "lab"})
 
 
 class Registries:
-    """Answer the first question never, and the second one with `second`."""
+    """Never answer the first questions, `still` of them, and the next one with `second`."""
 
-    def __init__(self, second: Reply) -> None:
+    def __init__(self, second: Reply, still: int = 1) -> None:
         self.second = second
+        self.still = still
         self.asked = 0
         self.never = asyncio.Event()
 
     async def __call__(self, _: Incoming) -> Reply:
         self.asked += 1
-        if self.asked == 1:
+        if self.asked <= self.still:
             await self.never.wait()
         return self.second
 
@@ -44,6 +46,55 @@ async def failed(bus: NatsBus, verb: str) -> SmcpError:
         else:
             await client.leave("lab", "computer", "pc", CLAIM)
     return raised.value
+
+
+async def test_a_question_that_hits_a_registry_that_stands_still_again_and_again_is_asked_on(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
+        registries = Registries(Reply(b'{"revision": 7}'), still=7)
+        await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)
+        client = RegistryClient(bus, credential="open", process="ab" * 16)
+        assert (await client.join("lab", "computer", "pc", CLAIM, ENTER)).revision == 7
+        assert registries.asked == 8
+
+
+async def test_a_slow_registry_is_heard_and_not_flooded(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
+        registries = Registries(Reply(b'{"revision": 7}'), still=1000)
+        await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)
+        client = RegistryClient(bus, credential="open", process="ab" * 16)
+        asyncio.get_running_loop().call_later(6, registries.never.set)
+        assert (await client.join("lab", "computer", "pc", CLAIM, ENTER)).revision == 7
+        assert 5 < registries.asked < 10
+
+
+async def test_a_lease_does_not_run_out_while_its_renewals_hit_a_registry_that_stands_still(nats_url: str) -> None:
+    lease_s, renewals, asked, renewed_at = 3.0, 0, 0, 0.0
+    thrice, never = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def registry(_: Incoming) -> Reply:
+        nonlocal renewals, asked, renewed_at
+        asked += 1
+        if renewals and asked <= 8:  # of each renewal after the first
+            await never.wait()
+        lives, renewed_at, asked = loop.time() - renewed_at < lease_s, loop.time(), 0
+        renewals += 1
+        if renewals == 4:
+            thrice.set()
+        return Reply(LeaseState(renewed=lives, lease_s=lease_s).model_dump_json().encode())
+
+    async def on_lapsed() -> None:
+        raise AssertionError("the lease ran out")
+
+    async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
+        await bus.serve(subjects.HOSTS_LEASE_ALL, registry, queue=subjects.REGISTRY_QUEUE)
+        client = RegistryClient(bus, credential="open", process="ab" * 16)
+        keeper = LeaseKeeper(client, lease_s=lease_s, describe=LeaseRenewal, on_lapsed=on_lapsed)
+        await keeper.acquire()
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(keeper.run())
+            await thrice.wait()
+            running.cancel()
 
 
 @pytest.mark.parametrize("verb", ["join", "leave"])

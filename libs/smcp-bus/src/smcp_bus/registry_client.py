@@ -8,6 +8,7 @@ notification that comes twice says the same. Where the connection to NATS breaks
 import asyncio
 import random
 import uuid
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import orjson
@@ -39,12 +40,29 @@ Model = TypeVar("Model", bound=BaseModel)
 ROOM_S: Final = 10.0
 """How long a question to the registries takes at most, tries included (seconds)."""
 CONFIRM_S: Final = 2.5
-FIRST_HEDGE_S: Final = 0.3
-LONGEST_HEDGE_S: Final = 2.0
-"""After this long without an answer a question is asked again beside the first (seconds, doubling)."""
-MOST_AT_ONCE: Final = 5
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Hedges:
+    """When a question that has no answer is put once more, beside the others (seconds).
+
+    NATS picks the registry at random, so each try may go to one that stands still. No question is withdrawn for the
+    next one: a registry that has it works on it all the same, and the answer of a slow one may be the only one.
+    """
+
+    first: float
+    longest: float
+    """They grow from `first` to this."""
+
+
+HEDGES: Final = Hedges(0.3, 1.0)
+"""12 tries within `ROOM_S`: with one of two registries standing still all of them miss once in 2**12 requests. Where
+all registries are slow it is also all that they get more of: at most 12 times the load, spread over 10 s."""
+BATCH_HEDGES: Final = Hedges(2.0, 2.0)
+"""A batch takes its time."""
+HEDGE_GROWTH: Final = 1.5
 
 
 class RegistryClient:
@@ -110,15 +128,18 @@ class RegistryClient:
         """An event that becomes a notification: `update_*`, `tool_call_cancel`."""
         await self._send(subjects.server(office, role, name, verb), body, _req_id_header(req_id))
 
-    async def renew_lease(self, renewal: LeaseRenewal, *, timeout: float = ROOM_S) -> LeaseState:
+    async def renew_lease(
+        self, renewal: LeaseRenewal, *, timeout: float = ROOM_S, hedges: Hedges = HEDGES
+    ) -> LeaseState:
         subject = subjects.hosts(self.credential, self.process, "lease")
-        return await self._ask(subject, renewal.model_dump_json().encode(), LeaseState, timeout=timeout)
+        body = renewal.model_dump_json().encode()
+        return await self._ask(subject, body, LeaseState, timeout=timeout, hedges=hedges)
 
     async def assert_members(self, assertion: Assertion) -> AssertionResult:
         """What this gateway holds, after a reconnect or a lapsed lease; at most 500 a batch."""
         subject = subjects.hosts(self.credential, self.process, "assert")
         body = assertion.model_dump_json(exclude_none=True).encode()
-        return await self._ask(subject, body, AssertionResult, hedge=LONGEST_HEDGE_S)  # a batch takes its time
+        return await self._ask(subject, body, AssertionResult, hedges=BATCH_HEDGES)
 
     async def _ask(
         self,
@@ -128,29 +149,30 @@ class RegistryClient:
         headers: Headers = NO_HEADERS,
         *,
         timeout: float = ROOM_S,
-        hedge: float = FIRST_HEDGE_S,
+        hedges: Hedges = HEDGES,
     ) -> Model:
-        return _read(model, (await self._send(subject, body, headers, timeout=timeout, hedge=hedge)).body)
+        return _read(model, (await self._send(subject, body, headers, timeout=timeout, hedges=hedges)).body)
 
     async def _send(
-        self, subject: str, body: bytes, headers: Headers, *, timeout: float = ROOM_S, hedge: float = FIRST_HEDGE_S
+        self, subject: str, body: bytes, headers: Headers, *, timeout: float = ROOM_S, hedges: Hedges = HEDGES
     ) -> Reply:
         with sending(subject) as carried:
-            return await self._try(subject, body, {**headers, **carried}, timeout=timeout, hedge=hedge)
+            return await self._try(subject, body, {**headers, **carried}, timeout=timeout, hedges=hedges)
 
-    async def _try(self, subject: str, body: bytes, headers: Headers, *, timeout: float, hedge: float) -> Reply:
+    async def _try(self, subject: str, body: bytes, headers: Headers, *, timeout: float, hedges: Hedges) -> Reply:
         """The first answer. A question that stays open is asked again beside it: its registry may be suspended."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        pause = FIRST_PAUSE_S
+        pause, hedge = FIRST_PAUSE_S, hedges.first
         asked: set[asyncio.Task[Reply]] = set()
+        ended: set[asyncio.Task[Reply]] = set()
         tried = False
         try:
             while (left := deadline - loop.time()) > 0:
-                if len(asked) < MOST_AT_ONCE:
-                    asked.add(loop.create_task(self._bus.request(subject, body, timeout=left, headers=headers)))
+                asked.add(loop.create_task(self._bus.request(subject, body, timeout=left, headers=headers)))
                 ended, asked = await asyncio.wait(asked, timeout=min(left, hedge), return_when=asyncio.FIRST_COMPLETED)
-                hedge = min(2 * hedge, LONGEST_HEDGE_S)
+                if not ended:
+                    hedge = min(HEDGE_GROWTH * hedge, hedges.longest)
                 refused: Reply | None = None
                 for question in ended:
                     try:
@@ -168,7 +190,7 @@ class RegistryClient:
                     raise _refusal(refused, others=tried or bool(asked))
             raise Unavailable("no registry answered", details={"may_have_run": tried or bool(asked)})
         finally:
-            await _let_go(asked)
+            await _let_go(asked | ended)  # several may have failed at once, with the connection
 
 
 async def _let_go(asked: set[asyncio.Task[Reply]]) -> None:
