@@ -155,8 +155,9 @@ class SocketIoServer:
         assert row is not None
         assert inbound.body is not None
         if not row.event.startswith("server:"):
-            if session.membership is None and session.order.locked():
-                async with session.order:  # published Agents call without waiting for the answer to their join
+            membership = session.membership
+            if (membership is None or membership.ending) and session.order.locked():
+                async with session.order:  # published Agents do not wait for the answer to their join or leave
                     pass
             return await self._door.dispatch(row, session.caller(), inbound.body, admit=share.admit)
         async with session.order:
