@@ -84,8 +84,9 @@ async def test_call_prints_the_tools_text_or_the_result_as_json() -> None:
         assert (code, out, err) == (0, "echo\n", "")
         (request,) = gateway.seen("client:tool_call")
         assert (request["params"], request["timeout"]) == ({"x": [1]}, 9)
-        code, out, _ = await run(gateway, "--json", *arguments)
+        code, out, _ = await run(gateway, "--json", *arguments[:-1], "9.0")
         assert code == 0
+        assert gateway.seen("client:tool_call")[-1]["timeout"] == 9
         req_id = gateway.seen("client:tool_call")[-1]["req_id"]
         assert json.loads(out) == {
             "content": [{"type": "text", "text": "echo"}], "isError": False, "req_id": req_id, "trace_id": req_id,
@@ -176,6 +177,7 @@ def test_the_version_is_said_as_all_commands_say_it() -> None:
         (["call", "red", "echo", "--params", "[1]"], "--params"),
         (["call", "red", "echo", "--timeout", "0"], "--timeout"),
         (["call", "red", "echo", "--timeout", "soon"], "--timeout"),
+        (["call", "red", "echo", "--timeout", "1.5"], "'1.5' is not in whole seconds from 1 to 3600"),
         (["call", "red"], "TOOL"),
         (["fly"], "fly"),
         ([], "Usage"),

@@ -115,6 +115,11 @@ async def test_a_reply_that_is_not_the_protocols_is_a_bad_reply() -> None:
         ({"timeout": 0}, "timeout"),
         ({"timeout": 3601}, "timeout"),
         ({"timeout": 1.5}, "timeout"),
+        ({"timeout": None}, "timeout"),
+        ({"timeout": True}, "timeout"),
+        ({"timeout": float("nan")}, "timeout"),
+        ({"params": ["x"]}, "params"),
+        ({"params": "{}"}, "params"),
         ({"req_id": ""}, "req_id"),
     ],
 )
@@ -126,6 +131,15 @@ async def test_a_request_that_cannot_be_right_is_refused_here_naming_the_field(
             await agent.call_tool(**{"computer": "red", "tool": "echo", **arguments})
         assert caught.value.details["field"] == field
         assert gateway.seen("client:tool_call") == []
+
+
+async def test_a_timeout_is_in_whole_seconds_and_the_refusal_says_how_many() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        await agent.call_tool("red", "echo", timeout=7.0)
+        (request,) = gateway.seen("client:tool_call")
+        assert (request["timeout"], type(request["timeout"])) == (7, int)
+        with pytest.raises(Malformed, match=r"^timeout: whole seconds from 1 to 3600$"):
+            await agent.call_tool("red", "echo", timeout=0.5)
 
 
 async def test_parameters_that_are_no_json_or_too_large_leave_the_connection_alone() -> None:

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from smcp_agent import llm_calls
 from smcp_agent.addresses import Addresses
+from smcp_agent.arguments import params_of, whole_seconds
 from smcp_agent.background import Background, not_open
 from smcp_agent.connection import DEFAULT_TRANSPORTS, MAX_MESSAGE, ConnectionOptions, Transport
 from smcp_agent.errors import Closed, NoAnswer
@@ -54,7 +55,7 @@ class SmcpAgent:
 
     Entering connects, joins and learns who is in the room; the tools of the Computers are fetched in the background
     and kept up to date. A lost connection is replaced for ever, and what changed meanwhile is told as events.
-    All methods raise `smcp_agent.errors.SmcpError` and nothing else for what can go wrong out there.
+    All methods raise `smcp_agent.errors.SmcpError` and nothing else for what can go wrong.
 
     Args:
         url: where a gateway listens, or several that are tried in turn; a query string is kept.
@@ -115,7 +116,7 @@ class SmcpAgent:
         tool: str,
         params: Mapping[str, Any] | None = None,
         *,
-        timeout: int = DEFAULT_TIMEOUT_S,
+        timeout: float = DEFAULT_TIMEOUT_S,
         req_id: str | None = None,
     ) -> CallResult:
         """Call a tool of a Computer and wait for its result.
@@ -138,8 +139,8 @@ class SmcpAgent:
             req_id=uuid4().hex if req_id is None else req_id,
             computer=computer,
             tool_name=tool,
-            params={} if params is None else dict(params),
-            timeout=timeout,
+            params=params_of(params),
+            timeout=whole_seconds(timeout),
         )
         loop = asyncio.get_running_loop()
         start = loop.time()
@@ -148,10 +149,10 @@ class SmcpAgent:
             data = {**request.model_dump(exclude_unset=True), **traced.fields}
             try:
                 reply = await self._requests.ask(
-                    "client:tool_call", data, timeout=timeout, expected=("content", "isError")
+                    "client:tool_call", data, timeout=request.timeout, expected=("content", "isError")
                 )
             except (asyncio.CancelledError, NoAnswer):
-                left = start + timeout + GRACE_S - loop.time()
+                left = start + request.timeout + GRACE_S - loop.time()
                 self._requests.cancel(self.name, request.req_id, within=max(left, GRACE_S), fields=traced.fields)
                 raise
             result = call_result(reply, req_id=request.req_id, trace_id=traced.trace_id, duration_s=loop.time() - start)
@@ -226,7 +227,7 @@ class SmcpAgent:
         """The tools of all Computers for Anthropic's Messages API, as `openai_tools`."""
         return [anthropic_tool(named) for named in await self._named_tools()]
 
-    async def run_openai_tool_call(self, tool_call: Any, *, timeout: int = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
+    async def run_openai_tool_call(self, tool_call: Any, *, timeout: float = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
         """Run a model's tool call (a dict or an object of OpenAI's SDK); returns the message to append.
 
         Errors become a message that the model can read; only cancellation is raised.
@@ -234,7 +235,7 @@ class SmcpAgent:
         await self._learn_names()
         return await llm_calls.run_openai(self._book, self.call_tool, tool_call, timeout)
 
-    async def run_anthropic_tool_use(self, block: Any, *, timeout: int = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
+    async def run_anthropic_tool_use(self, block: Any, *, timeout: float = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
         """Run a `tool_use` block (a dict or an object of Anthropic's SDK); returns the `tool_result` block.
 
         Errors become a result with `is_error`; only cancellation is raised.

@@ -22,11 +22,11 @@ NOTHING: Final = "(the tool returned nothing)"
 
 class CallTool(Protocol):
     def __call__(
-        self, computer: str, tool: str, params: Mapping[str, Any], *, timeout: int
+        self, computer: str, tool: str, params: Mapping[str, Any], *, timeout: float
     ) -> Awaitable[CallResult]: ...
 
 
-async def run(book: ToolBook, call: CallTool, name: object, arguments: object, timeout: int) -> CallResult:
+async def run(book: ToolBook, call: CallTool, name: object, arguments: object, timeout: float) -> CallResult:
     """Run a model's tool call. What goes wrong, the model's own mistakes included, becomes a result it can read."""
     try:
         found = book.find(name) if isinstance(name, str) else None
@@ -38,7 +38,7 @@ async def run(book: ToolBook, call: CallTool, name: object, arguments: object, t
         return CallResult(content=(TextContent(explain(error)),), is_error=True)
 
 
-async def run_openai(book: ToolBook, call: CallTool, tool_call: Any, timeout: int) -> dict[str, Any]:
+async def run_openai(book: ToolBook, call: CallTool, tool_call: Any, timeout: float) -> dict[str, Any]:
     """Run a tool call of Chat Completions, or a `function_call` item of the Responses API.
 
     Returns the message, or the `function_call_output` item, to append.
@@ -54,7 +54,7 @@ async def run_openai(book: ToolBook, call: CallTool, tool_call: Any, timeout: in
     return {"role": "tool", "tool_call_id": field_of(tool_call, "id"), "content": openai_output(result)}
 
 
-async def run_anthropic(book: ToolBook, call: CallTool, block: Any, timeout: int) -> dict[str, Any]:
+async def run_anthropic(book: ToolBook, call: CallTool, block: Any, timeout: float) -> dict[str, Any]:
     """Run a `tool_use` block of Anthropic's Messages API; returns the `tool_result` block to append."""
     result = await run(book, call, field_of(block, "name"), field_of(block, "input"), timeout)
     return {

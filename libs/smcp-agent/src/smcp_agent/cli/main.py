@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import typer
 
+from smcp_agent.arguments import SECONDS, whole_seconds
 from smcp_agent.cli import commands
 from smcp_agent.cli.options import Json, Options, default_name
 from smcp_agent.cli.output import print_error
@@ -30,6 +31,14 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _parse_timeout(text: str) -> int:
+    try:
+        return whole_seconds(float(text))
+    except (ValueError, Malformed):
+        raise typer.BadParameter(f"{text!r} is not in {SECONDS}") from None
+
 
 Computer = Annotated[str, typer.Argument(metavar="COMPUTER", help="The Computer's name in the office.")]
 
@@ -85,7 +94,9 @@ def call(
     computer: Computer,
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name, as `tools` lists it.")],
     params: Annotated[str, typer.Option(metavar="JSON", help="The tool's parameters, a JSON object.")] = "{}",
-    timeout: Annotated[int, typer.Option(min=1, max=3600, help="Seconds the call may take.")] = 60,
+    timeout: Annotated[
+        int, typer.Option(parser=_parse_timeout, metavar="SECONDS", help=f"How long the call may take: {SECONDS}.")
+    ] = 60,
     as_json: Json = False,
 ) -> None:
     """Call a tool and print its result. ctrl-C cancels the call."""
