@@ -312,7 +312,7 @@ async def test_closing_tells_who_still_waits_for_an_answer(nats_url: str) -> Non
 
 @pytest.mark.parametrize(("messages", "size"), [(10, 1), (1000, 100_000)])
 async def test_a_consumer_that_is_too_slow_is_told(nats_url: str, messages: int, size: int) -> None:
-    config = BusConfig(url=nats_url, backlog_messages=10, backlog_bytes=200_000)
+    config = BusConfig(url=nats_url, backlog_messages=messages, backlog_bytes=200_000)
     async with open_bus(config) as bus:
         go = asyncio.Event()
         told: list[Connection] = []
@@ -325,15 +325,17 @@ async def test_a_consumer_that_is_too_slow_is_told(nats_url: str, messages: int,
 
         bus.watch(told.append)
         await bus.listen("n", hear)
-        for _ in range(12):
+        # At least two are dropped, also where the first one is in hand before the others come: one more is kept then.
+        for _ in range(14):
             await bus.publish("n", bytes(size))
         await bus.flush()
-        await eventually(lambda: told == [Connection.SLOW])
+        await eventually(lambda: told)
         kept = bus.stats().waiting + 1
-        assert kept < 12
+        assert kept <= 11
         go.set()
         await eventually(lambda: handled == kept)
-        await eventually(lambda: told == [Connection.SLOW] * 2, message="it told of what was dropped later")
+        await eventually(lambda: len(told) >= 2, message="it told of what was dropped later")
+        assert set(told) == {Connection.SLOW}
 
 
 async def test_subjects_with_white_space_and_headers_with_line_breaks_are_refused(nats_url: str) -> None:
