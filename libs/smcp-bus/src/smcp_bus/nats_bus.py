@@ -219,6 +219,13 @@ class NatsBus:
     ) -> bytes | Reply | None:
         return await self.transfers.read_request(address, headers, first, deadline)
 
+    @property
+    def congested(self) -> bool:
+        return self._client.congested
+
+    async def room(self, deadline: float | None) -> None:
+        await self.transfers.room(deadline)
+
     def respond(self, subject: str, reply: Reply, deadline: float | None) -> None:
         self.transfers.respond(subject, reply, deadline)
 

@@ -10,6 +10,7 @@ import orjson
 
 from smcp_bus.bus import Headers, Incoming, NoticeHandler, Reply, RequestHandler
 from smcp_bus.chunks import CHUNKS, SIZE
+from smcp_bus.errors import NotConnected
 from smcp_bus.headers import BUDGET, ERROR
 from smcp_bus.inbox import is_inbox
 from smcp_bus.nats_headers import decode_head
@@ -36,6 +37,13 @@ class Host(Protocol):
         self, address: str, headers: Headers, first: bytes, deadline: float | None
     ) -> bytes | Reply | None:
         """The whole body of a request of which `first` came; the Reply that refuses it; None where nobody waits."""
+
+    @property
+    def congested(self) -> bool:
+        """Whether so much waits to be written that an answer should `await room()` first."""
+
+    async def room(self, deadline: float | None) -> None:
+        """Wait while too much waits to be written. Raises NotConnected: there is no sense in waiting any more."""
 
     def respond(self, subject: str, reply: Reply, deadline: float | None) -> None:
         """Send an answer, in chunks if it has to be. What cannot be sent is logged."""
@@ -173,8 +181,19 @@ class Serving(_Received):
         except Exception:  # noqa: BLE001 -- whatever a handler raises, its text stays here
             _log.exception("the handler of %s failed", incoming.subject)
             answer = error_reply(ErrorCode.INTERNAL, "internal error")
-        if answer is not None:
-            self._host.respond(reply, answer, incoming.deadline)
+        if answer is None:
+            return
+        if self._host.congested:
+            try:
+                # The request counts until then: with nats-server slow, what is answered is bounded as what runs is.
+                await self._host.room(incoming.deadline)
+            except NotConnected as error:
+                _log.info("an answer was dropped: %s", error)
+                return
+            except asyncio.CancelledError:
+                self._host.respond(reply, answer, incoming.deadline)  # the bus closes, and sends what there is
+                raise
+        self._host.respond(reply, answer, incoming.deadline)
 
     async def _answer(self, incoming: Incoming, reply: str) -> Reply | None:
         if SIZE in incoming.headers:

@@ -131,7 +131,7 @@ class Transfers:
         self, address: str, headers: Headers, first: bytes, deadline: float | None
     ) -> bytes | Reply | None:
         """The whole body of a request; the Reply that refuses it; None where nobody waits any more."""
-        until = self._loop.time() + _PATIENCE_S if deadline is None else deadline
+        until = self._until(deadline)
         try:
             return await self.pull(address, headers, first, until)
         except BodyTooLarge as error:
@@ -141,6 +141,14 @@ class Transfers:
         except TransferFailed as error:
             _log.warning("a request was dropped: %s", error)
             return error_reply(ErrorCode.UNAVAILABLE, "the request did not arrive whole", {NOT_RUN: "1"})
+
+    async def room(self, deadline: float | None) -> None:
+        """Wait while too much waits to be written; `deadline` is when nobody waits for the answer any more.
+
+        Raises:
+            NotConnected: nats-server did not take it until then, or the connection broke.
+        """
+        await self._link.room(self._until(deadline))
 
     def respond(self, subject: str, reply: Reply, deadline: float | None) -> None:
         """Send an answer, in chunks if it has to be; above the limit a 413 in its place."""
@@ -167,7 +175,7 @@ class Transfers:
         outgoing = self.outgoing(reply.body)
         head = encode_head({**outgoing.headers, **reply.headers})
         self._link.check(subject, len(outgoing.first), len(head))
-        until = self._loop.time() + _PATIENCE_S if deadline is None else deadline
+        until = self._until(deadline)
         own_subject = self._kept.keep(outgoing, until)
         if own_subject is None:
             _log.warning("a large answer was not sent: %d bytes of others are being taken", self._kept.bytes)
@@ -175,6 +183,9 @@ class Transfers:
             self._respond(subject, error_reply(ErrorCode.UNAVAILABLE, full, may_have_run=True), deadline)
             return
         self._link.client.send(subject, own_subject, head, outgoing.first)
+
+    def _until(self, deadline: float | None) -> float:
+        return self._loop.time() + _PATIENCE_S if deadline is None else deadline
 
     def _release(self, address: str) -> None:
         """Say that nothing more of a reply is wanted, so that it is not kept for us."""
