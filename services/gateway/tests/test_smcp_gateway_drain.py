@@ -113,7 +113,10 @@ async def test_members_move_to_another_gateway_and_their_office_hears_nothing(na
             assert [payload["computer"] for payload in anna_again.told("notify:enter_office")] == ["last"]
 
 
-async def test_calls_end_before_their_members_go_and_new_ones_are_refused_after_a_while(nats_url: str) -> None:
+async def test_calls_end_before_their_members_go_and_new_ones_are_refused_after_a_while(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "smcp_gateway.drain")
     async with (
         two_gateways(nats_url, drain_s=9) as (_, leaving, leave),
         connected(leaving.url) as anna,
@@ -127,6 +130,7 @@ async def test_calls_end_before_their_members_go_and_new_ones_are_refused_after_
         await eventually(lambda: box.asked == ["r0"])
         left = leave()
         await gone(quiet)
+        assert "waiting for 1 call (up to 9 s); ctrl-C again stops at once" in caplog.messages
         # whoever is not quiet is served on, for a third of the drain time
         waiting.append(asyncio.create_task(anna.call("client:tool_call", call(1))))
         await eventually(lambda: box.asked == ["r0", "r1"])

@@ -37,6 +37,7 @@ from smcp_computer.tools.catalogue import Catalogue
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import Background, background
 from smcp_service.logging import bind_call
+from smcp_service.wording import counted, waiting_for_calls
 
 _log = logging.getLogger("smcp_computer")
 
@@ -207,11 +208,13 @@ async def _calls_ended(in_flight: InFlight, drain_s: float) -> AsyncIterator[Non
     try:
         yield
     finally:
+        if in_flight.running:
+            _log.info(waiting_for_calls(in_flight.running, drain_s))
         try:
             async with asyncio.timeout(drain_s):
                 await in_flight.wait_idle()
         except TimeoutError:
-            _log.warning("%d calls did not end within %g s and are broken off", in_flight.running, drain_s)
+            _log.warning("%s broken off: not ended within %g s", counted(in_flight.running, "call"), drain_s)
         await in_flight.aclose()
 
 

@@ -20,6 +20,7 @@ from smcp_gateway.memberships import Memberships
 from smcp_gateway.repair import asserted
 from smcp_gateway.session import Session, Sessions
 from smcp_proto.errors import SmcpError, Unavailable
+from smcp_service.wording import waiting_for_calls
 
 PER_S: Final = 50.0
 """Clients that are told to go in a second; more where they would take longer than a third of the drain time so."""
@@ -67,6 +68,8 @@ class Drain:
     async def run(self, *, within: float) -> None:
         """Send everybody away, at the latest after `within` s. New connections are refused already."""
         begin = self._loop.time()
+        if running := sum(call.tracked for call in self._calls):
+            _log.info(waiting_for_calls(running, within))
         sessions = list(self._sessions)
         random.shuffle(sessions)
         spread = min(SHARE * within, len(sessions) / PER_S)
