@@ -66,13 +66,14 @@ def serve_command(
     *,
     check_config: bool = False,
     also_read: Collection[str] = (),
+    at_once: Callable[[], None] | None = None,
     trace_id_key: str | None = None,
     own_decision_key: str | None = None,
 ) -> NoReturn:
     """Log, trace and serve until a signal comes, then exit with the process's code; or only check the settings.
 
     Does not return: raises typer.Exit. `also_read` names the variables that are read beside `settings`;
-    `trace_id_key` and `own_decision_key` are those of `open_telemetry`.
+    `at_once` is that of `run`; `trace_id_key` and `own_decision_key` are those of `open_telemetry`.
     """
     configure_logging(service, level=settings.log_level, log_format=settings.log_format)
     log = get_logger(__name__)
@@ -87,7 +88,7 @@ def serve_command(
             await serve_until_stopped(open_service(), stop, leave_within_s=settings.drain_s + LEAVING_GRACE_S)
         log.info("stopped")
 
-    raise typer.Exit(run(serve))
+    raise typer.Exit(run(serve, at_once=at_once))
 
 
 def print_settings(settings: ServiceSettings) -> None:

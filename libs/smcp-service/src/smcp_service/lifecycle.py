@@ -30,17 +30,18 @@ Main = Callable[[asyncio.Event], Coroutine[Any, Any, int | None]]
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def run(main: Main) -> int:
+def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
     """Run `main` on a new loop (uvloop where there is one) and give the exit code of the process.
 
-    The first SIGTERM or SIGINT sets the stop event, the second exits at once with 1. A `Failure` is logged as a
-    sentence, any other error with its traceback and a last line that sums it up; errors that came out of task
-    groups are told one by one.
+    The first SIGTERM or SIGINT sets the stop event, the second calls `at_once` (it removes what must not stay behind
+    even so, and must not wait) and exits with 1. SIGHUP, unless it is ignored, only sets the event. A `Failure` is
+    logged as a sentence, any other error with its traceback and a last line that sums it up; errors that came out of
+    task groups are told one by one.
     """
     log = structlog.get_logger("smcp_service.lifecycle")
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            code = runner.run(_with_signals(main))
+            code = runner.run(_with_signals(main, at_once))
     except KeyboardInterrupt:
         return INTERRUPTED  # before our handler stood, or in the moment after it was gone
     except BaseException as error:  # the outermost edge of the process: nothing is hidden, all of it is logged
@@ -123,28 +124,36 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _with_signals(main: Main) -> int | None:
+async def _with_signals(main: Main, at_once: Callable[[], None] | None) -> int | None:
     stop = asyncio.Event()
-    with _stopping_on_signals(stop):
+    with _stopping_on_signals(stop, at_once):
         return await main(stop)
 
 
 @contextmanager
-def _stopping_on_signals(stop: asyncio.Event) -> Iterator[None]:
+def _stopping_on_signals(stop: asyncio.Event, at_once: Callable[[], None] | None) -> Iterator[None]:
     log = structlog.get_logger("smcp_service.lifecycle")
 
     def on_signal(number: signal.Signals) -> None:
         if stop.is_set():
-            log.warning("stopping at once", signal=number.name)
-            sys.stderr.flush()
-            sys.stdout.flush()
-            os._exit(FAILED)
-        log.info("stopping", signal=number.name)
+            try:
+                log.warning("stopping at once", signal=number.name)
+                sys.stderr.flush()
+                sys.stdout.flush()
+                if at_once is not None:
+                    at_once()
+            finally:
+                os._exit(FAILED)
         stop.set()
+        log.info("stopping", signal=number.name)
 
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
+    hang_up = getattr(signal, "SIGHUP", None)  # there is none on Windows
+    if hang_up is not None and signal.getsignal(hang_up) is not signal.SIG_IGN:  # nohup
+        # A terminal that is closed may say so twice; that is no demand for haste.
+        loop.add_signal_handler(hang_up, stop.set)
     # They stay until the loop is closed: what is left after `main` (threads of the executor) can hang, too.
     yield
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
@@ -39,9 +38,9 @@ def find_repository(start: Path) -> Path:
     )
 
 
-async def demo_until_stopped(stop: asyncio.Event, console: Console, repository: Path) -> int:
-    """The demo, broken off when `stop` is set; gives the exit code of the process."""
-    work = asyncio.create_task(demo(console, repository))
+async def demo_until_stopped(stop: asyncio.Event, console: Console, repository: Path, directory: Path) -> int:
+    """The demo with its files in `directory`, broken off when `stop` is set; gives the exit code of the process."""
+    work = asyncio.create_task(demo(console, repository, directory))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -53,34 +52,32 @@ async def demo_until_stopped(stop: asyncio.Event, console: Console, repository: 
     return DONE
 
 
-async def demo(console: Console, repository: Path) -> None:
+async def demo(console: Console, repository: Path, directory: Path) -> None:
     """Start everything, make the two calls and print what they gave.
 
     Raises:
         Failure: something did not start, or a call failed.
     """
-    with tempfile.TemporaryDirectory(prefix="smcp-demo-") as temporary:
-        directory = Path(temporary)
-        chosen = UpOptions(office=OFFICE, name=COMPUTER, port=0, config=_config(directory, repository))
-        settings = _patient(load_up_settings(chosen, directory))
-        async with AsyncExitStack() as stack:
-            with _waiting(console, "Starting; the first time, uvx downloads mcp-server-git and mcp-server-time ..."):
-                system = await stack.enter_async_context(open_system(chosen, settings, directory))
-            if system.failed:
-                raise Failure(f"did not start: {', '.join(system.failed)} (see above)")
-            console.print(
-                f"One process runs nats-server, a registry, a gateway on {system.url} and a Computer with the MCP "
-                f"servers {' and '.join(system.servers)}. An Agent joins {system.office!r} and calls their tools.\n",
-                highlight=False,
-            )
-            try:
-                async with SmcpAgent(system.url, office=system.office, name="demo agent") as agent:
-                    log = {"repo_path": str(repository), "max_count": 5}
-                    await _call(console, agent, "git_log", log)
-                    when = {"source_timezone": "Asia/Shanghai", "time": "16:30", "target_timezone": "Europe/Berlin"}
-                    await _call(console, agent, "convert_time", when)
-            except SmcpError as error:
-                raise Failure(f"{error.message} ({int(error.code)})") from error
+    chosen = UpOptions(office=OFFICE, name=COMPUTER, port=0, config=_config(directory, repository))
+    settings = _patient(load_up_settings(chosen, directory))
+    async with AsyncExitStack() as stack:
+        with _waiting(console, "Starting; the first time, uvx downloads mcp-server-git and mcp-server-time ..."):
+            system = await stack.enter_async_context(open_system(chosen, settings, directory))
+        if system.failed:
+            raise Failure(f"did not start: {', '.join(system.failed)} (see above)")
+        console.print(
+            f"One process runs nats-server, a registry, a gateway on {system.url} and a Computer with the MCP "
+            f"servers {' and '.join(system.servers)}. An Agent joins {system.office!r} and calls their tools.\n",
+            highlight=False,
+        )
+        try:
+            async with SmcpAgent(system.url, office=system.office, name="demo agent") as agent:
+                log = {"repo_path": str(repository), "max_count": 5}
+                await _call(console, agent, "git_log", log)
+                when = {"source_timezone": "Asia/Shanghai", "time": "16:30", "target_timezone": "Europe/Berlin"}
+                await _call(console, agent, "convert_time", when)
+        except SmcpError as error:
+            raise Failure(f"{error.message} ({int(error.code)})") from error
     console.print("Everything has been stopped. Your own turn: [bold]make up[/bold]")
 
 

@@ -4,6 +4,7 @@ import asyncio
 import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,7 +56,9 @@ def up(
     ] = None,
 ) -> None:
     """Run everything on this machine: nats-server, registry, gateway and a Computer. ctrl-C stops it."""
-    from smcp_standalone.up import (  # noqa: PLC0415 -- what runs takes seconds to load, and other commands need none of it
+    # What runs takes seconds to load, and other commands need none of it.
+    from smcp_standalone.run_directory import remove  # noqa: PLC0415
+    from smcp_standalone.up import (  # noqa: PLC0415
         UpOptions,
         load_up_settings,
         open_system,
@@ -79,6 +82,7 @@ def up(
             settings.gateway,
             open_and_tell,
             also_read=read_variables(),
+            at_once=partial(remove, directory) if data is None else None,
             trace_id_key=TRACE_ID_KEY,
             own_decision_key=OWN_DECISION_KEY,
         )
@@ -92,15 +96,18 @@ def run_demo(
 ) -> None:
     """Start everything, let an Agent call two public MCP servers, and show what came back."""
     from smcp_standalone.demo import demo_until_stopped, find_repository  # noqa: PLC0415 -- as for `up`
+    from smcp_standalone.run_directory import remove, run_directory  # noqa: PLC0415
 
     configure_logging("smcp-demo", level="warning")
     chosen = find_repository((repository or Path()).absolute())
 
-    async def main(stop: asyncio.Event) -> int:
-        async with open_telemetry("smcp-demo", trace_id_key=TRACE_ID_KEY, own_decision_key=OWN_DECISION_KEY):
-            return await demo_until_stopped(stop, Console(), chosen)
+    with run_directory("smcp-demo-") as directory:
 
-    raise typer.Exit(run(main))
+        async def main(stop: asyncio.Event) -> int:
+            async with open_telemetry("smcp-demo", trace_id_key=TRACE_ID_KEY, own_decision_key=OWN_DECISION_KEY):
+                return await demo_until_stopped(stop, Console(), chosen, directory)
+
+        raise typer.Exit(run(main, at_once=partial(remove, directory)))
 
 
 @app.command("nats-config")

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -68,22 +67,24 @@ async def open_nats_server(model: NatsModel, directory: Path) -> AsyncIterator[N
     """
     written = nats_files.write(model, directory)
     log = directory / "nats-server.log"
-    with tempfile.TemporaryDirectory(prefix="smcp-ports-") as ports:
-        binary = find_binary()
-        with log.open("ab") as output:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", bound_exec.__file__, str(os.getpid())),
-                *(binary, "-c", str(written.conf), "--ports_file_dir", ports),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        try:
-            url = await _wait_until_ready(process, Path(ports), log)
-            yield NatsServer(url=url, credentials=written.credentials, process=process, log=log)
-        finally:
-            await _stop(process)
+    ports = directory / "ports"
+    shutil.rmtree(ports, ignore_errors=True)  # of a run that was killed
+    ports.mkdir(mode=0o700)
+    binary = find_binary()
+    with log.open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", bound_exec.__file__, str(os.getpid())),
+            *(binary, "-c", str(written.conf), "--ports_file_dir", str(ports)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        url = await _wait_until_ready(process, ports, log)
+        yield NatsServer(url=url, credentials=written.credentials, process=process, log=log)
+    finally:
+        await _stop(process)
 
 
 async def _wait_until_ready(process: asyncio.subprocess.Process, ports: Path, log: Path) -> str:

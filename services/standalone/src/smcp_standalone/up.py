@@ -6,7 +6,6 @@ machine of its own; so what works here works spread out.
 
 import fcntl
 import json
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from smcp_service.settings import ServiceSettings, SettingsError, load_settings,
 from smcp_standalone.nats_files import read_model
 from smcp_standalone.nats_model import ComputerHost, NatsModel
 from smcp_standalone.nats_server import NatsServer, open_nats_server
+from smcp_standalone.run_directory import run_directory
 from smcp_standalone.sample_config import find_uvx, sample
 
 REGISTRY: Final = "up-registry"
@@ -93,8 +93,8 @@ def up_directory(options: UpOptions) -> Iterator[Path]:
         Failure: another `smcp up` uses it, or it cannot be written.
     """
     if options.data is None:
-        with tempfile.TemporaryDirectory(prefix="smcp-up-") as directory:
-            yield Path(directory)
+        with run_directory("smcp-up-") as directory:
+            yield directory
         return
     try:
         options.data.mkdir(parents=True, exist_ok=True)
