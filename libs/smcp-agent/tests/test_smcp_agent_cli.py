@@ -149,6 +149,61 @@ async def test_of_a_tool_that_is_not_there_it_is_said_that_the_computer_is_and_w
         assert "lists no tool" not in err
 
 
+async def test_of_a_tool_that_is_forbidden_nothing_is_said_but_that() -> None:
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("read_file")]
+
+        async def answer(data: JsonObject) -> Any:
+            text = {"type": "text", "text": "the tool 'write_file' is forbidden on this Computer"}
+            return {"content": [text], "isError": True, "meta": {"a2c_forbidden": True}}
+
+        gateway.answers["client:tool_call"] = answer
+        code, out, err = await run(gateway, "call", "red", "write_file")
+        assert (code, out) == (1, "the tool 'write_file' is forbidden on this Computer\n")
+        assert err.strip() == "the tool failed"
+
+
+async def test_what_is_too_large_is_said_in_mebibytes_with_the_setting_that_limits_it() -> None:
+    async with fake_gateway() as gateway:
+
+        async def answer(data: JsonObject) -> Any:
+            details = {"size": 40_000_081, "limit": 32 * 1024 * 1024}
+            return {"code": 413, "message": "the result is too large", "details": details}
+
+        gateway.answers["client:tool_call"] = answer
+        code, _, err = await run(gateway, "call", "red", "echo")
+        assert code == 1
+        assert "error 413: the result is too large" in err
+        assert "38.2 MiB, and at most 32.0 MiB are carried: SMCP_MAX_PAYLOAD" in err
+        assert "structured content" in err
+
+
+async def test_a_terminal_gets_no_control_characters_and_a_program_gets_them_all() -> None:
+    nasty = "a\x07\x00b\x1b[31mc\x1b[0m\r\n\td\x9b1me"
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = [tool("echo", nasty)]
+
+        async def answer(data: JsonObject) -> Any:
+            return {"content": [{"type": "text", "text": nasty}]}
+
+        gateway.answers["client:tool_call"] = answer
+        code, out, _ = await run(gateway, "call", "red", "echo")
+        assert (code, out) == (0, "abc\n\tde\n")
+        code, out, _ = await run(gateway, "call", "red", "echo", "--json")
+        assert json.loads(out)["content"][0]["text"] == nasty
+        code, out, _ = await run(gateway, "tools", "red")
+        assert code == 0
+        assert not set("\x07\x00\x1b\x9b\r") & set(out)
+
+        async def refuse(data: JsonObject) -> Any:
+            return {"code": 503, "message": nasty, "details": {}}
+
+        gateway.answers["client:tool_call"] = refuse
+        code, _, err = await run(gateway, "call", "red", "echo")
+        assert code == 1
+        assert not set("\x07\x00\x1b\x9b\r") & set(err)
+
+
 async def test_names_are_shown_whole_however_narrow_the_terminal_is() -> None:
     async with fake_gateway() as gateway:
         name = "a_server_with_a_long_name__a_tool_with_a_long_name_too_and_more"

@@ -212,6 +212,7 @@ async def test_a_tool_that_cannot_be_run_is_a_failed_result_not_an_error(nats_ur
         result = await here.call(tool)
         assert result["isError"] is True
         assert words in result["content"][0]["text"]
+        assert result.get("meta", {}).get("a2c_forbidden", False) is ("forbidden" in words)
 
 
 async def test_arguments_that_the_tool_refuses_are_its_own_answer(nats_url: str) -> None:

@@ -10,6 +10,7 @@ from smcp_proto.schemas import CallToolResult
 TIMED_OUT: Final = "a2c_timeout"
 CANCELLED: Final = "a2c_cancelled"
 EXPIRED: Final = "a2c_result_expired"
+FORBIDDEN: Final = "a2c_forbidden"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,11 @@ class CallResult:
     def expired(self) -> bool:
         """The call ran before under this req_id, and its result is not kept any more."""
         return self.meta.get(EXPIRED) is True
+
+    @property
+    def forbidden(self) -> bool:
+        """The Computer does not let Agents use this tool; it was not run."""
+        return self.meta.get(FORBIDDEN) is True
 
 
 def call_result(reply: dict[str, Any], *, req_id: str, trace_id: str, duration_s: float) -> CallResult:

@@ -48,7 +48,7 @@ async def call(
         async with _agent(options) as agent:
             with _knowing(agent, computer):
                 result = await agent.call_tool(computer, tool, params, timeout=timeout, req_id=req_id)
-                if result.is_error:
+                if result.is_error and not result.forbidden:
                     unknown = await _unknown_tool(agent, computer, tool)
     if options.json:
         print_json({**result.raw, "req_id": result.req_id, "trace_id": result.trace_id})
@@ -60,7 +60,7 @@ async def call(
 
 
 def _agent(options: Options) -> SmcpAgent:
-    return SmcpAgent(options.url, office=options.office, name=options.name)
+    return SmcpAgent(options.url, office=options.office, name=options.name, max_message=options.max_message)
 
 
 @contextmanager

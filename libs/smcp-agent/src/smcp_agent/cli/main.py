@@ -15,9 +15,9 @@ import typer
 
 from smcp_agent.arguments import SECONDS, whole_seconds
 from smcp_agent.cli import commands
-from smcp_agent.cli.options import Json, Options, default_name
-from smcp_agent.cli.output import print_error
-from smcp_agent.errors import CannotConnect, JoinRefused, Malformed, SmcpError, Unavailable, may_have_run
+from smcp_agent.cli.options import MAX_PAYLOAD, Json, Options, default_name
+from smcp_agent.cli.output import mebibytes, print_error
+from smcp_agent.errors import CannotConnect, JoinRefused, Malformed, SmcpError, TooLarge, Unavailable, may_have_run
 from smcp_proto.trace_ids import trace_id
 
 FAILED = 1
@@ -65,13 +65,19 @@ def options(
     name: Annotated[
         str, typer.Option(envvar="SMCP_AGENT_NAME", help="This Agent's name (default: user@host-pid).")
     ] = "",
+    max_payload: Annotated[
+        int,
+        typer.Option(
+            envvar="SMCP_MAX_PAYLOAD", min=1, metavar="BYTES", help="The largest result, as the services are told."
+        ),
+    ] = MAX_PAYLOAD,
     as_json: Json = False,
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Use the tools of the Computers in an office."""
-    context.obj = Options(url=url, office=office, name=name or default_name(), json=as_json)
+    context.obj = Options(url=url, office=office, name=name or default_name(), json=as_json, max_payload=max_payload)
 
 
 @app.command("list")
@@ -147,6 +153,11 @@ def _hint(error: SmcpError, chosen: Options) -> str:
             )
         case CannotConnect():
             return "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens."
+        case TooLarge(details={"size": int(size), "limit": int(limit)}):
+            return (
+                f"It has {mebibytes(size)}, and at most {mebibytes(limit)} are carried: SMCP_MAX_PAYLOAD sets that, in "
+                "bytes, for the services and for this command. The structured content of a result counts, too."
+            )
         case Unavailable() if not may_have_run(error):
             return "That is for now: try again in a moment."
         case _:

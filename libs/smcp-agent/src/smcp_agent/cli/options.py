@@ -4,9 +4,14 @@ import getpass
 import os
 import socket
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
+
+from smcp_agent.connection import MAX_MESSAGE
+
+MAX_PAYLOAD: Final = 32 * 1024 * 1024
+"""Bytes: what the services carry where they are told nothing else."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")]
 
@@ -19,6 +24,13 @@ class Options:
     office: str
     name: str
     json: bool
+    max_payload: int
+    """Bytes of the largest result."""
+
+    @property
+    def max_message(self) -> int:
+        """Bytes of the largest message: a payload, and room for what is round it."""
+        return self.max_payload + MAX_MESSAGE - MAX_PAYLOAD
 
     def with_json(self, json: bool) -> "Options":
         """`--json` may stand before or after the command."""

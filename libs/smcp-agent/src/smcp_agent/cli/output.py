@@ -1,6 +1,8 @@
 """What the commands print: tables and texts for people, JSON for programs; diagnostics go to standard error."""
 
 import json
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -19,6 +21,21 @@ from smcp_proto.schemas import SessionInfo, SMCPTool
 
 BORDER: Final = 3
 """Characters that a column of a table needs for its border and padding."""
+_SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+"""A sequence for a terminal: CSI or OSC of ECMA-48."""
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
+"""Half a character, which no output takes."""
+
+
+def plain(text: str) -> str:
+    """`text` without what moves a cursor, rings or colours: of control characters newlines and tabs are left."""
+    return _SURROGATE.sub("\ufffd", _CONTROL.sub("", _SEQUENCE.sub("", text)))
+
+
+def mebibytes(size: int) -> str:
+    """A number of bytes for people, rounded up."""
+    return f"{math.ceil(size / 2**20 * 10) / 10:.1f} MiB"
 
 
 def print_json(value: Any) -> None:
@@ -40,13 +57,13 @@ def _print_table(first: str, others: Mapping[str, int], rows: Sequence[Sequence[
 
     Where that is wider than the terminal, the terminal breaks the lines.
     """
-    longest = max((cell_len(row[0]) for row in rows), default=0)
+    longest = max((cell_len(plain(row[0])) for row in rows), default=0)
     table = Table()
     table.add_column(first, no_wrap=True, min_width=longest)
     for name in others:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*(escape(plain(cell)) for cell in row))
     console = Console()
     least = longest + sum(others.values()) + BORDER * (len(others) + 1) + 1
     console.width = max(console.width, least)
@@ -70,7 +87,7 @@ def print_result(result: CallResult) -> None:
     if not texts and result.structured_content is not None:
         texts = [json.dumps(result.structured_content, ensure_ascii=False, indent=2)]
     for text in texts:
-        typer.echo(text)
+        typer.echo(plain(text))
     errors = Console(stderr=True)
     if result.is_error:
         errors.print(f"[red]{_failure(result)}[/red]")
@@ -86,14 +103,14 @@ def print_error(error: SmcpError, *, as_json: bool, hint: str = "", ids: Mapping
     if may_have_run(error):
         line += " (the tool may have run nevertheless)"
     errors = Console(stderr=True, soft_wrap=True)
-    errors.print(f"[red]{escape(line)}[/red]", highlight=False)
+    errors.print(f"[red]{escape(plain(line))}[/red]", highlight=False)
     if hint:
         print_hint(hint)
 
 
 def print_hint(text: str) -> None:
     """What to do about it, on standard error."""
-    Console(stderr=True, soft_wrap=True).print(escape(text), highlight=False)
+    Console(stderr=True, soft_wrap=True).print(escape(plain(text)), highlight=False)
 
 
 @contextmanager
@@ -105,7 +122,7 @@ def working(what: str) -> Iterator[None]:
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        progress.add_task(escape(what), total=None)
+        progress.add_task(escape(plain(what)), total=None)
         yield
 
 

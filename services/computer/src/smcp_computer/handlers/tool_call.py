@@ -86,9 +86,9 @@ class ToolCalls:
         record.ended("aborted")
         target = self._catalogue.find(name)
         if target is None:
-            why = self._why_not(name)
-            record.ended("refused", why)
-            return results.failed(why)
+            refused = self._refused(name)
+            record.ended("refused", refused["content"][0]["text"])
+            return refused
         record.server = target.ref.server
         record.asking = True
         refusal = await self._confirmation.refusal(
@@ -114,9 +114,9 @@ class ToolCalls:
         record.ended("tool_error" if result.get("isError") is True else "ok")
         return results.to_wire(result)
 
-    def _why_not(self, name: str) -> str:
+    def _refused(self, name: str) -> dict[str, Any]:
         if self._catalogue.is_forbidden(name):
-            return f"the tool {name!r} is forbidden on this Computer"
+            return results.forbidden(name)
         others = self._catalogue.candidates(name)
         hint = f"; it is listed as {' and '.join(map(repr, others))}" if others else ""
-        return f"this Computer has no tool {name!r}{hint}"
+        return results.failed(f"this Computer has no tool {name!r}{hint}")

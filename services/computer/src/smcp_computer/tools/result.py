@@ -18,6 +18,7 @@ from smcp_proto.tool_results import timed_out as timed_out
 
 OUR_PREFIX: Final = "a2c_"
 NOT_CONFIRMED: Final = "a2c_not_confirmed"
+FORBIDDEN: Final = "a2c_forbidden"
 
 
 def to_wire(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,6 +34,11 @@ def why_broken_off(result: Mapping[str, Any]) -> str:
     """In one word, for traces: why a call has this result while its tool still runs."""
     meta = result.get("meta") or {}
     return "timeout" if TIMED_OUT in meta else "cancelled" if CANCELLED in meta else "aborted"
+
+
+def forbidden(tool: str) -> dict[str, Any]:
+    """Its server's configuration forbids it."""
+    return failed(f"the tool {tool!r} is forbidden on this Computer", **{FORBIDDEN: True})
 
 
 def not_confirmed(tool: str, seconds: float) -> dict[str, Any]:
