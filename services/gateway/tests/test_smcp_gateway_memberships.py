@@ -11,8 +11,10 @@ import pytest
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats_bus import open_bus
 from smcp_bus.nats_config import BusConfig
+from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_contract import Claim
 from smcp_gateway import memberships
-from smcp_proto.errors import Unavailable
+from smcp_proto.errors import NotAllowed, Unavailable
 from smcp_registry.buckets import open_store
 from smcp_registry.records import record_key, tombstone
 from smcp_registry.store import Bucket, read_member, write_member
@@ -57,6 +59,29 @@ async def calling(world: World, client: Client, name: str = "anna") -> None:
 
 async def joins(client: Client, role: str, name: str, where: str) -> bool:
     return (await client.join(role, name, where))[0] is True
+
+
+async def test_a_copy_of_its_join_that_comes_late_does_not_bring_back_who_has_left(nats_url: str) -> None:
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as client,
+        open_bus(BusConfig(url=nats_url)) as bus,
+    ):
+        store = await open_store(bus, bus.jetstream(), lease_s=LEASE_S, replicas=1)
+        assert await joins(client, "computer", "pc", OFFICE)
+        record = (await read_member(store.members, record_key(OFFICE, "computer", "pc"))).record
+        assert record is not None
+        claim = Claim.model_validate(record.model_dump(include=set(Claim.model_fields) - {"announce"}))
+        body = orjson.dumps({"role": "computer", "name": "pc", "office_id": OFFICE})
+        registry = RegistryClient(bus, credential=claim.credential, process=claim.process)
+        assert (await registry.join(OFFICE, "computer", "pc", claim, body)).unchanged
+        for elsewhere in (False, True):
+            if elsewhere:
+                assert await joins(client, "computer", "pc", "another office")
+            else:
+                assert await client.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
+            with pytest.raises(NotAllowed, match="given up"):
+                await registry.join(OFFICE, "computer", "pc", claim, body)
 
 
 def break_off(client: Client) -> None:

@@ -35,7 +35,8 @@ class Told:
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str, Any]] = []
-        self.office = Office("office", self._tell)
+        self.generation = 0
+        self.office = Office("office", self._tell, generation=lambda: self.generation)
 
     async def _tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
         payload = orjson.loads(body)
@@ -123,6 +124,38 @@ async def test_who_joined_after_the_outage_is_still_told_of_what_the_list_knew_f
     told.take()
     await told.office.hear(entered("newer", 21))
     assert told.take() == [("late", "enter_office", "newer")]
+
+
+async def test_who_missed_a_leave_is_not_told_of_the_enter_after_it_before_the_difference_is_known() -> None:
+    told = Told()
+    await told.member("a", 1, role="agent")
+    told.office.picture.learn([("agent", "a"), ("computer", "x")])
+    told.generation = 1  # the connection was down, and x left meanwhile
+    await told.member("late", 20, generation=1)
+    for notice in (entered("late", 20), entered("x", 21)):
+        await told.office.hear(notice)
+    assert told.take() == [("a", "enter_office", "late"), ("late", "enter_office", "x")]
+    await told.office.compare([("agent", "a"), ("computer", "x"), ("computer", "late")], 1)
+    assert {event for _, event, _ in told.take()} == {"update_config", "update_tool_list"}
+    await told.office.hear(left("x", 22))
+    assert told.take() == [("a", "leave_office", "x"), ("late", "leave_office", "x")]
+
+
+async def test_who_missed_an_enter_is_not_told_of_the_leave_after_it() -> None:
+    told = Told()
+    await told.member("a", 1, role="agent")
+    told.office.picture.learn([("agent", "a")])
+    told.generation = 1
+    await told.office.hear(left("x", 21))
+    assert told.take() == []
+
+
+async def test_before_the_office_is_known_a_leave_is_told_even_after_an_outage() -> None:
+    told = Told()
+    await told.member("a", 1, role="agent")
+    told.generation = 1
+    await told.office.hear(left("x", 21))
+    assert told.take() == [("a", "leave_office", "x")]
 
 
 @pytest.mark.parametrize(

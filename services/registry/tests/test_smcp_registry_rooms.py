@@ -141,6 +141,27 @@ async def test_a_leave_that_is_repeated_is_answered_as_the_first_and_told_once(n
         assert observer.of("pc") == ["enter_office", "leave_office"]
 
 
+@pytest.mark.parametrize("followed", [False, True], ids=["as it was left", "after another was there"])
+async def test_a_copy_of_a_join_that_comes_after_the_leave_brings_nobody_back(nats_url: str, followed: bool) -> None:
+    async with registries(nats_url), member_process(nats_url) as member, member_process(nats_url) as other:
+        claim = member.claim(incarnation="first")
+        await member.join("lab", "computer", "pc", claim)
+        member.given_up.add("first")
+        await member.leave("lab", "computer", "pc", claim)
+        if followed:
+            await other.join("lab", "computer", "pc")
+            await other.leave("lab", "computer", "pc")
+        with pytest.raises(NotAllowed, match="given up"):
+            await member.join("lab", "computer", "pc", claim)
+        watcher = await other.join("lab", "computer", "watcher")
+        assert await other.room("lab", "computer", "watcher", after=watcher.revision) == {("computer", "watcher")}
+        again = member.claim(incarnation="second")
+        assert not (await member.join("lab", "computer", "pc", again)).unchanged
+        with pytest.raises(NotAllowed, match="given up"):
+            await member.join("lab", "computer", "pc", claim)
+        assert (await member.registry.confirm("lab", "computer", "pc", again)).mine
+
+
 async def test_who_is_not_the_member_cannot_leave_for_it(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member, member_process(nats_url) as other:
         with pytest.raises(NotInOffice):

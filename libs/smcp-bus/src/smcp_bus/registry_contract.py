@@ -142,8 +142,10 @@ class AssertionResult(_Contract):
 class AliveQuestion(_Contract):
     session: str | None = None
     """None asks after the process alone."""
+    incarnation: str | None = None
+    """Of a claim of that session: whether it is still meant. None: whatever the session's claim is."""
 
 
 class AliveAnswer(_Contract):
     session: bool = True
-    """Whether that session is connected."""
+    """Whether that session is connected, and means the claim that was asked about."""

@@ -133,7 +133,7 @@ async def open_gateway(
             lease_s=settings.lease_s,
             observe=_log_fields,
         )
-        offices = Offices(bus, tell, generations.want, computers.cancelled)
+        offices = Offices(bus, tell, generations.want, computers.cancelled, lambda: generations.coming)
         memberships = Memberships(
             registry,
             offices,

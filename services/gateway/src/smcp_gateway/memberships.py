@@ -68,10 +68,10 @@ class Memberships:
             raise NotAllowed(AGENTS_DO_NOT_SWITCH, details={"field": "office_id"})
         office = await self._offices.hold(request.office_id)
         office.expect(session)
-        session.joining = True
+        claim = claim_for(self._registry, session, request, announce=present is None)
+        session.joining = claim.incarnation
         generation = self._generation()
         gate = self._computers.generation
-        claim = claim_for(self._registry, session, request, announce=present is None)
         claimed = False
         try:
             if request.role == "computer":  # whoever learns of the member finds its subject served
@@ -82,7 +82,7 @@ class Memberships:
                 claim = await self._switch(session, present, request, claim, body, req_id)
         except BaseException as error:
             office.give_up(session)
-            session.joining = False
+            session.joining = None
             self._computers.close(session, office.name)
             if claimed or may_have_run(error):
                 self._undo(office, request, claim)
@@ -226,7 +226,7 @@ class Memberships:
     async def _admit(
         self, session: Session, request: EnterOfficeReq, office: Office, membership: Membership, req_id: str
     ) -> None:
-        session.joining = False
+        session.joining = None
         session.role, session.name = request.role, request.name
         session.membership = membership
         await office.admit(session, membership)

@@ -25,6 +25,9 @@ Cancelled = Callable[[str, bytes], None]
 Doubt = Callable[[], None]
 """Told that the registry may not count a member of ours any more; must not block."""
 
+Generation = Callable[[], int]
+"""Members of generations before this one may have missed something, and are, or will be, told the difference."""
+
 
 class Office:
     """One office: its members here, those on their way in, and the picture that they have of it."""
@@ -35,6 +38,7 @@ class Office:
         tell: Tell,
         doubt: Doubt = lambda: None,
         cancelled: Cancelled = lambda office, body: None,
+        generation: Generation = lambda: 0,
     ) -> None:
         self.name = name
         self.picture = Picture()
@@ -48,6 +52,7 @@ class Office:
         self._tell = tell
         self._doubt = doubt
         self._cancelled = cancelled
+        self._generation = generation
 
     def expect(self, session: Session) -> None:
         """`session` asks to join: keep for it what is heard from now on."""
@@ -87,12 +92,12 @@ class Office:
         if news is None:
             return
         self._check(self.members.items(), notice)
-        epoch = notice.epoch
+        epoch, generation = notice.epoch, max(self.compared, self._generation())
         await self._pass_on(
             [
                 session
                 for session, membership in self.members.items()
-                if epoch > _own_epoch(membership) and not (news.told_already and membership.generation < self.compared)
+                if epoch > _own_epoch(membership) and not (news.told_already and membership.generation < generation)
             ],
             notice,
         )
@@ -137,11 +142,14 @@ class Office:
 class Offices:
     """All offices that are held here."""
 
-    def __init__(self, bus: Bus, tell: Tell, doubt: Doubt, cancelled: Cancelled) -> None:
+    def __init__(
+        self, bus: Bus, tell: Tell, doubt: Doubt, cancelled: Cancelled, generation: Generation = lambda: 0
+    ) -> None:
         self._bus = bus
         self._tell = tell
         self._doubt = doubt
         self._cancelled = cancelled
+        self._generation = generation
         self._offices: dict[str, Office] = {}
 
     def __len__(self) -> int:
@@ -161,7 +169,7 @@ class Offices:
         """
         office = self._offices.get(name)
         if office is None:
-            office = self._offices[name] = Office(name, self._tell, self._doubt, self._cancelled)
+            office = self._offices[name] = Office(name, self._tell, self._doubt, self._cancelled, self._generation)
         office.holders += 1
         try:
             async with office.lock:

@@ -23,7 +23,8 @@ class News:
     """What to do with an enter or leave that came."""
 
     told_already: bool
-    """A comparison has told it to those that were members then: only later ones are to be told."""
+    """Who was a member before the connection was down last knows it: a comparison has told it, or what came between
+    was missed. Only later ones are to be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,10 @@ class Picture:
 
     def event(self, member: MemberKey, *, entered: bool, epoch: int) -> News | None:
         """An enter or leave came; None: it is not newer than what came before."""
-        if epoch <= self._epochs.get(member, -1):
+        last = self._epochs.get(member)
+        if last is not None and epoch <= last:
             return None
+        heard_of = self.known or last is not None
         self._epochs[member] = epoch
         self._changed.add(member)
         self._newest = max(self._newest, epoch)
@@ -68,7 +71,7 @@ class Picture:
         else:
             self._present.discard(member)
         self._forget()
-        return News(told_already=not changed)
+        return News(told_already=heard_of and not changed)
 
     def learn(self, members: Iterable[MemberKey]) -> None:
         """The first list: who was there before anybody here was told anything."""

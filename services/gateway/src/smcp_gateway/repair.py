@@ -50,6 +50,11 @@ class Generations:
                 self.current += 1
                 self._wanted.set()
 
+    @property
+    def coming(self) -> int:
+        """The generation that comes out of an outage that goes on; else the current one."""
+        return self.current + self._down
+
     def want(self) -> None:
         """Repair although the connection stood: the lease had run out, or the registry let a member go."""
         self._wanted.set()
@@ -138,6 +143,8 @@ class Repair:
         match answer.outcome:
             case AssertOutcome.UNAVAILABLE:
                 return True
+            case AssertOutcome.REFUSED if membership.ending:
+                return True  # it leaves just now; where that does not work, it is a member still
             case AssertOutcome.REFUSED:
                 await self._memberships.lost(session)
                 await self._hang_up(session, answer.why or "its place is another's now")

@@ -48,8 +48,8 @@ class Session:
     role: Role | None = None
     name: str | None = None
     membership: Membership | None = None
-    joining: bool = False
-    """It is about to become a member of some office: the registry may know it as one already."""
+    joining: str | None = None
+    """The incarnation by which it is about to become a member: the registry may know it as one already."""
     closed: bool = False
     leaving: bool = False
     """It is about to be told to go: nothing new is begun for it."""
@@ -120,4 +120,13 @@ class Sessions:
         if session_id is None:
             return True
         session = self._sessions.get(session_id)
-        return session is not None and (session.membership is not None or session.joining)
+        return session is not None and (session.membership is not None or session.joining is not None)
+
+    def means(self, session_id: str, incarnation: str) -> bool:
+        """Whether that session is, or is about to become, a member by that claim, and does not give it up just now."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return False
+        membership = session.membership
+        is_member = membership is not None and not membership.ending and membership.claim.incarnation == incarnation
+        return is_member or session.joining == incarnation

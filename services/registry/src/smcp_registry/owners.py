@@ -37,17 +37,18 @@ class Owners:
         self._patience_s = patience_s
         self._settle_s = settle_s
 
-    async def ask(self, credential: str, process: str, session: str | None) -> Owner:
+    async def ask(self, credential: str, process: str, session: str | None, *, incarnation: str | None = None) -> Owner:
         """ALIVE or GONE; SILENT where an owner does not answer in time and its lease lives.
 
         Args:
             session: the session in question; None asks after the process alone.
+            incarnation: of the session's claim; one that it no longer means is GONE.
 
         Raises:
             Unavailable: it cannot be asked now, since NATS is away.
         """
         subject = subjects.hosts(credential, process, "alive")
-        question = AliveQuestion(session=session).model_dump_json().encode()
+        question = AliveQuestion(session=session, incarnation=incarnation).model_dump_json().encode()
         unheard = False
         while True:
             try:

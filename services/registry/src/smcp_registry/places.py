@@ -17,6 +17,7 @@ from smcp_registry.store import Bucket, Conflict, StoredMember, read_member, wri
 ATTEMPTS: Final = 8
 """How often a decision is made anew because others wrote meanwhile."""
 PAUSE_S: Final = 0.02
+GIVEN_UP: Final = "the claim was given up meanwhile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class Places:
             decision = await self._decide(stored, claim, role=role, name=name, from_silent=from_silent)
             if decision.action is Action.REFUSE:
                 return Claimed(decision)
+            if not _stands(stored.record, claim) and not await self._is_meant(claim):
+                return Claimed(Decision(Action.REFUSE, why=GIVEN_UP))
             record = claimed(stored.record, claim, decision.announce, office=office, role=role, name=name)
             if decision.action is Action.UNCHANGED and stored.record is not None and same(record, stored.record):
                 return Claimed(decision, stored.revision)
@@ -131,6 +134,11 @@ class Places:
                 return
         raise Unavailable("this place is being written by others; ask again")
 
+    async def _is_meant(self, claim: Claim) -> bool:
+        """Whether the claimant still means it. One that does not answer in time is believed."""
+        owner = await self._owners.ask(claim.credential, claim.process, claim.session, incarnation=claim.incarnation)
+        return owner is not Owner.GONE
+
     async def _decide(
         self, stored: StoredMember, claim: Claim, *, role: Role, name: str, from_silent: bool
     ) -> Decision:
@@ -142,6 +150,15 @@ class Places:
         if owner is Owner.SILENT and not from_silent:
             owner = Owner.ALIVE
         return decide(record, claim, owner, role=role, name=name, now=self._now())
+
+
+def _stands(record: MemberRecord | None, claim: Claim) -> bool:
+    """Whether this very claim has the place, or nobody ever had it.
+
+    Where somebody had it since, the request may be a copy that waited somewhere (at a registry that stood still) until
+    the claim that another copy made had been given up: it would bring back a member that left. Its sender knows.
+    """
+    return record is None or (record.is_member and _is(record, claim))
 
 
 def same(record: MemberRecord, other: MemberRecord) -> bool:

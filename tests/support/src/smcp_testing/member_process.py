@@ -26,6 +26,8 @@ class MemberProcess:
         self.process = uuid.uuid4().hex
         self.registry = RegistryClient(bus, credential=credential, process=self.process)
         self.sessions: set[str] = set()
+        self.given_up: set[str] = set()
+        """Incarnations of claims that it no longer means."""
         self.asked = 0
         self.answering = asyncio.Event()
         """Cleared: it hears the question and does not answer, as a process that is paused."""
@@ -68,6 +70,7 @@ class MemberProcess:
         question = AliveQuestion.model_validate_json(incoming.body)
         await self.answering.wait()
         session = question.session is None or question.session in self.sessions
+        session = session and question.incarnation not in self.given_up
         return Reply(AliveAnswer(session=session).model_dump_json().encode())
 
 

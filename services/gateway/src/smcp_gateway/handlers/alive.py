@@ -6,5 +6,7 @@ from smcp_gateway.session import Sessions
 
 
 async def alive(request: AliveQuestion, call: Call, *, sessions: Sessions) -> AliveAnswer:
-    """Whether that session is connected, and a member or about to be one."""
+    """Whether that session is connected, and a member or about to be one; by that very claim, where one is named."""
+    if request.session is not None and request.incarnation is not None:
+        return AliveAnswer(session=sessions.means(request.session, request.incarnation))
     return AliveAnswer(session=sessions.holds(request.session))
