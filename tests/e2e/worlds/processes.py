@@ -3,11 +3,13 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from smcp_standalone import nats_files
 from smcp_standalone.nats_model import NatsModel
 from smcp_standalone.nats_server import find_binary
+from smcp_testing.line import Line
 from tests.e2e.worlds.layout import PLACES, Place, command
 from tests.e2e.worlds.ports import Ports
 from tests.e2e.worlds.process import Process
@@ -25,24 +27,29 @@ async def open_processes(
     environment: Mapping[str, str] | None = None,
     of_their_own: Mapping[str, Mapping[str, str]] | None = None,
     more: Sequence[Place] = (),
+    over: Mapping[str, Line] | None = None,
 ) -> AsyncIterator[World]:
     """One nats-server, `registries`, `gateways`, and the Computers of the layout; all ready, and all gone after it.
 
     Args:
         environment: what is set for every part; `of_their_own`: what beside it, by credential (`gateway-2`).
         more: Computers beside those of the layout.
+        over: the lines over which parts reach nats-server, by credential; the others reach it directly.
     """
     ports, mark, places = Ports(), uuid4().hex, [*PLACES, *more]
     nats_port, monitoring = ports.take(), ports.take()
     model = _model(nats_port, monitoring, gateways, registries, places)
     written = nats_files.write(model, directory / "nats")
     nats_url = f"nats://127.0.0.1:{nats_port}"
+    lines = over or {}
+    for line in lines.values():
+        line.port = nats_port
 
     def part(name: str, credential: str, *arguments: str, health: str, **settings: str) -> Process:
         port = ports.take()
         env = child_environment(
             mark,
-            SMCP_NATS_URL=nats_url,
+            SMCP_NATS_URL=f"nats://{urlsplit(lines[credential].url).netloc}" if credential in lines else nats_url,
             SMCP_NATS_CREDS=str(written.credentials[credential]),
             SMCP_LEASE_S=str(lease_s),
             **{health: str(port), **(environment or {}), **(of_their_own or {}).get(credential, {})},

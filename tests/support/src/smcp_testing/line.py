@@ -6,17 +6,21 @@ from contextlib import asynccontextmanager, suppress
 
 
 class Line:
-    """Carries TCP connections to a port of 127.0.0.1. Made by `open_line`."""
+    """Carries TCP connections to `port` of 127.0.0.1, which may change. Made by `open_line`."""
 
     def __init__(self, port: int) -> None:
         self.url = ""
-        self._port = port
+        self.port = port
         self._ends: set[asyncio.StreamWriter] = set()
         self._carrying = asyncio.Event()
         self._carrying.set()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.port)
+        except OSError:  # nobody is there now
+            writer.transport.abort()
+            return
         ends = {writer, up_writer}
         self._ends |= ends
         try:
@@ -32,6 +36,10 @@ class Line:
     def stall(self) -> None:
         """From now on nothing passes, and nothing breaks: the other side seems to stand still."""
         self._carrying.clear()
+
+    def resume(self) -> None:
+        """After `stall`: what waited passes."""
+        self._carrying.set()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):

@@ -1,0 +1,108 @@
+"""A bare client that knows when its connection ended, so that nobody waits for an answer that cannot come."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+from socketio.exceptions import SocketIOError
+
+from smcp_proto.ids import Role
+from tests.e2e.actors.bare import NAMESPACE, BareMember, FlatError
+from tests.e2e.rooms.presence import MemberKey
+
+CONNECT_S = 20.0
+ANSWER_S = 30.0
+
+
+class Outcome(Enum):
+    DONE = "done"
+    REFUSED = "refused"
+    OPEN = "no answer that says whether it was done"
+
+
+class Wrong(AssertionError):
+    """An answer that nobody may get."""
+
+
+class RoomClient(BareMember):
+    """Args:
+    now: the clock of the record.
+    """
+
+    def __init__(self, role: Role, office: str, name: str, *, now: Callable[[], float]) -> None:
+        super().__init__(role, office, name)
+        self.ended_at: float | None = None
+        """When it was cut off; None while it is connected, and where it closed by itself."""
+        self._now = now
+        self._closing = False
+        self._ended = asyncio.Event()
+        self._sio.on("disconnect", self._on_disconnect, namespace=NAMESPACE)
+
+    async def opened(self, url: str) -> bool:
+        """Whether it could connect."""
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await self.connect(url)
+        except (SocketIOError, TimeoutError):
+            await self.close()
+            return False
+        return True
+
+    async def close(self) -> None:
+        self._closing = True
+        await super().close()
+
+    async def joins(self, office: str) -> tuple[Outcome, str]:
+        """What became of it, and why."""
+        request = {"role": self.role, "name": self.name, "office_id": office}
+        return _read(await self._answer("server:join_office", request))
+
+    async def leaves(self, office: str) -> tuple[Outcome, str]:
+        return _read(await self._answer("server:leave_office", {"office_id": office}))
+
+    async def listed(self, office: str) -> dict[MemberKey, str] | None:
+        """The opaque ids of all that are in the office, by role and name; None where there is no answer now."""
+        request = {"agent": self.name, "req_id": "0123456789abcdef", "office_id": office}
+        try:
+            answer = await self._answer("server:list_room", request)
+        except FlatError as error:
+            if error.code == 500:
+                raise
+            return None
+        if answer is None:
+            return None
+        return {(session["role"], session["name"]): session["sid"] for session in answer["sessions"]}
+
+    async def _answer(self, event: str, request: Mapping[str, Any]) -> Any:
+        """None where the connection ended first."""
+        asked = asyncio.ensure_future(self.ask(event, request, timeout=ANSWER_S))
+        ended = asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
+            return asked.result() if asked.done() else None
+        except SocketIOError:
+            return None
+        finally:
+            for task in (asked, ended):
+                task.cancel()
+            await asyncio.gather(asked, ended, return_exceptions=True)
+
+    async def _on_disconnect(self, *_: Any) -> None:
+        if not self._closing and self.ended_at is None:
+            self.ended_at = self._now()
+        self._ended.set()
+
+
+def _read(answer: Any) -> tuple[Outcome, str]:
+    match answer:
+        case None:
+            return Outcome.OPEN, "the connection ended"
+        case [True, None]:
+            return Outcome.DONE, ""
+        case [False, str(why)] if why.startswith("503 "):
+            return Outcome.OPEN, why
+        case [False, str(why)] if why.startswith(("403 ", "4103 ")):
+            return Outcome.REFUSED, why
+        case _:
+            raise Wrong(f"the answer is {answer!r}")

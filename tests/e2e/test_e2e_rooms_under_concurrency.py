@@ -1,0 +1,103 @@
+"""Members that come, switch and go at the same moment, while gateways, registries and connections are hurt."""
+
+import asyncio
+import os
+from contextlib import AsyncExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+
+from smcp_testing.line import open_line
+from smcp_testing.profiles import scaled
+from tests.e2e.rooms.bucket import MembersBucket, members_bucket
+from tests.e2e.rooms.plan import GATEWAYS, Plan, Round, Step, plans
+from tests.e2e.rooms.play import play
+from tests.e2e.rooms.stage import Stage
+from tests.e2e.worlds.processes import open_processes
+
+pytestmark = pytest.mark.alone
+
+LEASE_S = float(os.environ.get("WORLD_LEASE_S", "2"))
+PLANS = scaled(ci=3, soak=200)
+ROUNDS = scaled(ci=3, soak=8)
+
+ALL = tuple(
+    Step(who, "joins", office)
+    for office, group in enumerate(
+        (
+            ("computer 0", "computer 2", "computer 4", "agent 0", "agent 2"),
+            ("computer 1", "computer 3", "computer 5", "agent 1", "agent 3"),
+        )
+    )
+    for who in group
+)
+SWITCHES = tuple(Step(f"computer {number}", "joins", 1 - number % 2) for number in range(6))
+
+EVERYTHING: Plan = (
+    Round((*ALL, Step("the crowd", "joins"))),
+    Round(SWITCHES, "a gateway is killed", 0, (*ALL, Step("the crowd", "joins", 1), Step("agent 1", "leaves"))),
+    Round((*ALL, Step("the crowd", "joins")), "a registry is killed", 0, SWITCHES),
+    Round(
+        (*ALL, *SWITCHES),
+        "a gateway stands still past the lease",
+        1,
+        (Step("agent 0", "joins"), Step("the crowd", "joins")),
+    ),
+    Round(ALL, "a gateway is parted from NATS past the lease", 0, (*SWITCHES, Step("the crowd", "joins", 1))),
+    Round(
+        (Step("the crowd", "says goodbye"), *ALL),
+        "a gateway's connection to NATS is cut",
+        1,
+        (Step("the crowd", "joins"),),
+    ),
+    Round(SWITCHES, "a gateway's clients are cut off", 0, (*ALL, Step("the crowd", "leaves"))),
+    Round(
+        (*ALL, Step("the crowd", "joins", 1)),
+        "a registry stands still past the lease",
+        1,
+        (Step("computer 2", "leaves"), *SWITCHES),
+    ),
+)
+
+
+class Theatre:
+    """One world for all plans: each has offices of its own, and heals what it hurts."""
+
+    def __init__(self, runner: asyncio.Runner, stage: Stage, bucket: MembersBucket) -> None:
+        self._runner = runner
+        self._stage = stage
+        self._bucket = bucket
+
+    def play(self, plan: Plan) -> None:
+        self._runner.run(play(plan, self._stage, self._bucket))
+
+
+async def _opened(stack: AsyncExitStack, directory: Path) -> tuple[Stage, MembersBucket]:
+    nats = [await stack.enter_async_context(open_line(0)) for _ in range(GATEWAYS)]
+    over = {f"gateway-{number + 1}": line for number, line in enumerate(nats)}
+    world = await stack.enter_async_context(open_processes(directory, lease_s=LEASE_S, over=over))
+    stack.enter_context(world.telling())
+    ports = [urlsplit(gateway.url).port or 0 for gateway in world.gateways]
+    clients = [await stack.enter_async_context(open_line(port)) for port in ports]
+    return Stage(world, clients, nats), await stack.enter_async_context(members_bucket(world))
+
+
+@pytest.mark.timeout(scaled(ci=900, soak=7200))
+def test_rooms_stay_right_whatever_happens_at_the_same_moment(tmp_path: Path) -> None:
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        theatre = Theatre(runner, *runner.run(_opened(stack, tmp_path)))
+
+        # A failure is made smaller for some minutes at most; each plan that fails stands on standard error, too.
+        @settings(max_examples=PLANS, report_multiple_bugs=False, suppress_health_check=list(HealthCheck))
+        @example(EVERYTHING)
+        @given(plans(rounds=ROUNDS))
+        def any_plan(plan: Plan) -> None:
+            theatre.play(plan)
+
+        try:
+            any_plan()
+        finally:
+            runner.run(stack.aclose())
