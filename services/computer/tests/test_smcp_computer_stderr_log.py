@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
+import uvloop
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
@@ -59,10 +60,48 @@ async def test_a_server_that_never_starts_is_told_of_once_with_what_it_said(
         await eventually(lambda: starts.exists() and len(starts.read_text()) >= 6, timeout=60)
     warnings = [line for line in shown(caplog, logging.WARNING) if "no licence" in line]
     assert len(warnings) == 1
-    assert warnings[0].startswith("MCP server 'box': went away (its process ended with status 3; it said last: no lic")
+    assert warnings[0].startswith(
+        "MCP server 'box': its process ended with status 3 before it answered; it said last: no lic"
+    )
     assert "; the next try is in 0." in warnings[0]
     own = [line for line in shown(caplog) if line.startswith("no licence")]
     assert len(own) <= 3  # of its first lives; later ones are told at debug
+
+
+def test_a_program_that_ends_before_it_is_asked_is_told_of_in_the_same_words(caplog: pytest.LogCaptureFixture) -> None:
+    """On the loop that services run on, which has an error of its own for a pipe that is closed."""
+    caplog.set_level(logging.WARNING)
+
+    async def failing() -> None:
+        async with supervised({"type": "stdio", "server_parameters": {"command": "false"}}) as box:
+            await eventually(lambda: box._backoff._step >= 0.1, timeout=30)  # of the second try, at least
+            assert box.reason == "its process ended with status 1 before it answered"
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(failing())
+    (line,) = shown(caplog, logging.WARNING)
+    assert line.startswith(
+        "MCP server 'box': its process ended with status 1 before it answered; it said last: nothing; the next try is"
+    )
+
+
+def test_the_last_words_of_a_program_are_those_of_this_life_without_its_drawings() -> None:
+    log = StderrLog("box")
+    log.born()
+    log.wrote("of an older life")
+    log.died(1)
+    log.born()
+    for line in (
+        "╭──── Traceback ────╮",
+        "│ \x1b[31mmain.py\x1b[0m:7 \x07 │",
+        "╰───────────────────╯",
+        "",
+        "ValueError: no\tdisk",
+    ):
+        log.wrote(line)
+    log.died(2)
+    assert log.end == "its process ended with status 2"
+    assert log.said == "it said last: Traceback | main.py:7 | ValueError: no disk"
 
 
 async def test_each_end_of_a_server_that_had_started_is_one_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,10 +1,15 @@
 """What is said of an MCP server that failed."""
 
+from typing import Final
+
+import anyio
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from smcp_computer.config.errors import ConfigError
 from smcp_computer.mcp.errors import Lost, StartFailed
+
+WENT_AWAY: Final = "went away"
 
 
 def describe(error: BaseException) -> str:
@@ -15,8 +20,8 @@ def describe(error: BaseException) -> str:
             return str(error)
         case TimeoutError():
             return "did not get ready in time"
-        case MCPError(code=types.CONNECTION_CLOSED):
-            return "went away"
+        case MCPError(code=types.CONNECTION_CLOSED) | anyio.BrokenResourceError() | anyio.ClosedResourceError():
+            return WENT_AWAY
         case MCPError(code=types.REQUEST_TIMEOUT):
             return "did not answer in time"
         case _:

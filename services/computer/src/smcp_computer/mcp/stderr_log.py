@@ -6,6 +6,7 @@ that tells of its end.
 """
 
 import logging
+import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -18,15 +19,24 @@ BURST: Final = 50
 PER_SECOND: Final = 1.0
 """Lines per second after that."""
 LAST_WORDS: Final = 5
+"""Lines that are shown of a process that ended."""
+LONGEST_WORDS: Final = 300
+"""Characters of each of them."""
 MAX_LINE: Final = 2000
 """Characters of a line that are shown."""
+
+_SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+"""A sequence for a terminal: CSI or OSC of ECMA-48."""
+_NO_WORDS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2500-\u259f\s]+")
+"""Control characters, and what boxes are drawn with."""
 
 
 class StderrLog:
     """Of one server, over all its lives.
 
     Attributes:
-        end: how its process ended by itself, and what it said last; empty while it runs.
+        end: how its process ended by itself; empty while it runs.
+        said: what it said last then, in one line.
         status: its exit status then.
     """
 
@@ -39,18 +49,20 @@ class StderrLog:
         self._quiet_until = 0.0
         self._words: deque[str] = deque(maxlen=LAST_WORDS)
         self.end = ""
+        self.said = ""
         self.status: int | None = None
 
     def born(self, *, quiet_s: float = 0.0) -> None:
         """A new process. For `quiet_s` seconds it is shown at the level `debug` alone."""
         self._words.clear()
-        self.end, self.status = "", None
+        self.end, self.said, self.status = "", "", None
         self._quiet_until = self._clock() + quiet_s
 
     def wrote(self, line: str) -> None:
         """A line of its standard error."""
         line = line[:MAX_LINE]
-        self._words.append(line)
+        if words := _NO_WORDS.sub(" ", _SEQUENCE.sub("", line)).strip():
+            self._words.append(words[:LONGEST_WORDS])
         _log.log(self._level(logging.INFO), "%s", line, extra={"mcp_server": self._server})
 
     def no_message(self, line: str) -> None:
@@ -62,7 +74,8 @@ class StderrLog:
         """Its process ended by itself."""
         self.status = status
         words = " | ".join(self._words) or "nothing"
-        self.end = f"its process ended with status {status}; it said last: {words}"
+        self.end = f"its process ended with status {status}"
+        self.said = f"it said last: {words}"
 
     def _level(self, level: int) -> int:
         now = self._clock()

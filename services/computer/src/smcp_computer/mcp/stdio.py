@@ -136,6 +136,8 @@ class _Pipes:
         try:
             async with from_session:
                 async for item in from_session:
+                    if stdin.is_closing():
+                        break  # the process is gone; a loop may refuse the write with an error of its own
                     text = item.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
                     stdin.write(text.encode(self._encoding, self._errors))
                     await stdin.drain()

@@ -20,7 +20,7 @@ from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.environment import SETTING, with_variables
 from smcp_computer.mcp.errors import Lost, ServerNotRunning
-from smcp_computer.mcp.failures import describe, first_of
+from smcp_computer.mcp.failures import WENT_AWAY, describe, first_of
 from smcp_computer.mcp.session import Connection, Negotiation, connect
 from smcp_computer.mcp.stderr_log import StderrLog
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
@@ -200,7 +200,7 @@ class Supervisor:
                 if self._stopping.is_set():
                     return
                 if connection.ended.is_set():
-                    raise Lost("went away")
+                    raise Lost(WENT_AWAY)
                 if self._relist:
                     self._relist = False
                     await self._refresh(connection)
@@ -240,7 +240,14 @@ class Supervisor:
     def _failed(self, error: Exception, pause: float) -> None:
         was_ready = self.ready
         reason = describe(error)
-        told = f"{reason} ({self._stderr.end})" if self._stderr.end else reason
+        if ended := self._stderr.end:
+            if not was_ready and reason == WENT_AWAY:
+                reason = f"{ended} before it answered"
+                told = f"{reason}; {self._stderr.said}"
+            else:
+                told = f"{reason} ({ended}; {self._stderr.said})"
+        else:
+            told = reason
         if was_ready:
             _log.warning("MCP server %r: %s; it is started again in %.1f s", self.name, told, pause)
         elif (reason, self._stderr.status) != self._said:
