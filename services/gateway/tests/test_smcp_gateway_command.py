@@ -2,11 +2,14 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from pathlib import Path
 
 import pytest
+
+from smcp_testing.service_process import service_process
 
 COMMAND = Path(sys.executable).with_name("smcp-gateway")
 
@@ -42,17 +45,12 @@ async def test_a_wrong_setting_is_named(variable: str, value: str) -> None:
     assert variable in err
 
 
-async def test_it_prints_where_it_listens_and_stops_on_a_signal(nats_url: str) -> None:
-    process = await asyncio.create_subprocess_exec(
-        COMMAND, env={**os.environ, "SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": "0"},
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
-    assert process.stdout is not None
-    async with asyncio.timeout(30):
-        line = (await process.stdout.readline()).decode()
-        assert line.startswith("gateway listening on http://127.0.0.1:")
-        assert int(line.strip().rpartition(":")[2]) > 0
-        process.send_signal(signal.SIGTERM)
-        assert await process.wait() == 0
-        await process.stdout.read()
-    process._transport.close()  # type: ignore[attr-defined]
+async def test_it_says_where_it_listens_and_stops_on_a_signal(nats_url: str) -> None:
+    env = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": "0"}
+    async with service_process(COMMAND, env=env) as process:
+        ready = await process.logged("ready", timeout=30)
+        assert re.fullmatch(r"http://127\.0\.0\.1:[1-9]\d*", ready["url"])
+        process.signal(signal.SIGTERM)
+        assert await process.exit_code(timeout=30) == 0
+        assert [line["event"] for line in process.log].count("listening") == 1
+        assert process.output == []

@@ -22,6 +22,7 @@ async def test_without_nats_it_ends_with_a_sentence_and_is_alive_until_then() ->
         env = {"SMCP_NATS_URL": f"nats://127.0.0.1:{port}", "SMCP_GATEWAY_PORT": "0", "SMCP_LOG_FORMAT": "json"}
         async with service_process(COMMAND, env=env) as process:
             url = (await process.logged("listening"))["url"]
+            await process.logged(f"NATS at 127.0.0.1:{port} does not answer yet; trying for 10 s")
             async with aiohttp.ClientSession() as http:
                 expected = {"livez": 200, "readyz": 503, "socket.io/?EIO=4&transport=polling": 503}
                 for path, status in expected.items():

@@ -17,6 +17,8 @@ _log = logging.getLogger(__name__)
 
 _WHITE_SPACE: Final = re.compile(r"\s")
 _SLOW_PAUSE_S: Final = 1.0
+_NOTICE_S: Final = 1.0
+"""After that it is said that nothing answers where nats-server should be."""
 _LAST_WORDS_S: Final = 1.0
 """How long closing waits for nats-server to take what was sent."""
 
@@ -78,6 +80,7 @@ class Link:
         }
         if config.credentials is not None:
             options.update(user=config.credentials.name, password=config.credentials.secret)
+        notice = self._loop.call_later(_NOTICE_S, self._say_that_it_does_not_answer)
         try:
             async with asyncio.timeout(config.connect_timeout):
                 self._opening = True
@@ -99,6 +102,12 @@ class Link:
         except BaseException:
             await client.shut(0)
             raise
+        finally:
+            notice.cancel()
+
+    def _say_that_it_does_not_answer(self) -> None:
+        config = self._config
+        _log.warning("NATS at %s does not answer yet; trying for %g s", config.hosts, config.connect_timeout)
 
     async def close(self) -> None:
         self._closing = True

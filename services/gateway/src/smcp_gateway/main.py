@@ -52,7 +52,7 @@ def serve(
 
 @asynccontextmanager
 async def open_service(settings: GatewaySettings, config: BusConfig) -> AsyncIterator[Gateway]:
-    """A gateway on a bus of its own; one line on standard output says where it serves.
+    """A gateway on a bus of its own; the log says where it listens, and when it is ready.
 
     It listens before it is on the bus: `/livez` is answered while NATS is awaited.
 
@@ -67,7 +67,7 @@ async def open_service(settings: GatewaySettings, config: BusConfig) -> AsyncIte
             gateway = await stack.enter_async_context(open_gateway(settings, bus, front=front))
         except BusError as error:
             raise Failure(f"NATS: {str(error) or type(error).__name__}") from error
-        typer.echo(f"gateway listening on {gateway.url}")
+        get_logger(__name__).info("ready", url=gateway.url)
         yield gateway
 
 
