@@ -88,6 +88,19 @@ async def test_up_warns_of_variables_that_none_of_its_parts_reads_and_of_no_othe
         ]
 
 
+async def test_up_says_which_mcp_servers_it_waits_for(tmp_path: Path) -> None:
+    mute = {
+        "type": "stdio",
+        "server_parameters": {"command": sys.executable, "args": ["-c", "import sys; sys.stdin.read()"]},
+    }
+    path = tmp_path / "computer.json"
+    path.write_text(json.dumps({"servers": {**TOOLBOX["servers"], "mute": mute}}))
+    async with service_process(SMCP, "up", "--port", "0", "--config", str(path)) as process:
+        await process.logged("still waiting for: mute", timeout=60)
+        assert not [line for line in process.output if "A2C-SMCP is up" in line]
+        assert await ended(process, signal.SIGINT) == 0
+
+
 async def test_nothing_is_left_when_up_is_killed(config: Path) -> None:
     async with running("--config", str(config)) as (process, _):
         children = psutil.Process(process.pid).children(recursive=True)
@@ -159,7 +172,7 @@ def test_a_wrong_setting_of_the_environment_ends_with_2(config: Path) -> None:
 def test_version() -> None:
     told = smcp("--version")
     assert told.returncode == 0
-    assert re.fullmatch(r"smcp-standalone \d+\.\d+\.\d+\n", told.stdout)
+    assert re.fullmatch(r"smcp \d+\.\d+\.\d+\n", told.stdout)
 
 
 def test_nats_config_writes_where_it_is_told_and_says_what(tmp_path: Path) -> None:

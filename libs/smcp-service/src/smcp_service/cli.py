@@ -32,12 +32,13 @@ LEAVING_GRACE_S: Final = 10.0
 """What a stopping service gets on top of its drain time, before it is stopped by force."""
 
 
-def version_option(distribution: str) -> Any:
-    """The option `--version`: prints the version of `distribution` and ends with 0."""
+def version_option(distribution: str, command: str | None = None) -> Any:
+    """The option `--version`: prints `command` (by default as the distribution is called) and the version of
+    `distribution`, and ends with 0."""
 
     def show(asked: bool) -> None:
         if asked:
-            typer.echo(f"{distribution} {version(distribution)}")
+            typer.echo(f"{command or distribution} {version(distribution)}")
             raise typer.Exit
 
     return typer.Option("--version", callback=show, is_eager=True, help="Show the version and exit.")

@@ -31,7 +31,7 @@ app = typer.Typer(
 
 
 @app.callback()
-def options(version: Annotated[bool, version_option("smcp-standalone")] = False) -> None:
+def options(version: Annotated[bool, version_option("smcp-standalone", "smcp")] = False) -> None:
     """A2C-SMCP: Agents use the tools of Computers that share an office."""
 
 

@@ -4,8 +4,10 @@ Each of the three has its own credential and its own connection, with the permis
 machine of its own; so what works here works spread out.
 """
 
+import asyncio
 import fcntl
 import json
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from smcp_bus.credentials import load_credentials
 from smcp_bus.errors import BusError
 from smcp_bus.nats_bus import NatsBus, open_bus
 from smcp_bus.nats_config import BusConfig
-from smcp_computer.app import open_computer
+from smcp_computer.app import Computer, open_computer
 from smcp_computer.config.errors import ConfigError
 from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.confirmation import Confirm
@@ -40,6 +42,10 @@ REGISTRY: Final = "up-registry"
 GATEWAY: Final = "up-gateway"
 COMPUTER: Final = "up-computer"
 """The credentials of the parts in this process."""
+STILL_S: Final = 5.0
+"""After how many seconds it is said which MCP servers are waited for."""
+
+_log = logging.getLogger("smcp_standalone.up")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +194,7 @@ async def open_system(options: UpOptions, settings: UpSettings, directory: Path)
             async with open_computer(
                 settings.computer, computer_bus, config=settings.configuration, readiness=ready, asker=asker
             ) as computer:
-                await computer.wait_ready()
+                await _ready(computer)
                 yield System(
                     url=gateway.url,
                     office=options.office,
@@ -198,6 +204,20 @@ async def open_system(options: UpOptions, settings: UpSettings, directory: Path)
                     failed=tuple(name for name, server in computer.fleet.supervisors.items() if not server.ready),
                     asks=settings.computer.confirm in (Confirm.ASK, None) and asker is not None,
                 )
+
+
+async def _ready(computer: Computer) -> None:
+    """Wait until it is ready; say once which of its MCP servers take long."""
+
+    def say() -> None:
+        if computer.fleet.starting:
+            _log.info("still waiting for: %s", ", ".join(computer.fleet.starting))
+
+    later = asyncio.get_running_loop().call_later(STILL_S, say)
+    try:
+        await computer.wait_ready()
+    finally:
+        later.cancel()
 
 
 @asynccontextmanager

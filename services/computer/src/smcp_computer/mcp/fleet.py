@@ -31,7 +31,12 @@ class Fleet:
     @property
     def settled(self) -> bool:
         """Whether each server is ready or has failed its first start."""
-        return all(supervisor.settled.is_set() for supervisor in self.supervisors.values())
+        return not self.starting
+
+    @property
+    def starting(self) -> list[str]:
+        """The names of the servers that are neither."""
+        return [name for name, supervisor in self.supervisors.items() if not supervisor.settled.is_set()]
 
     async def wait_settled(self) -> None:
         for supervisor in self.supervisors.values():
