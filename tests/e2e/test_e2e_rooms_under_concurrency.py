@@ -20,8 +20,8 @@ from tests.e2e.worlds.processes import open_processes
 pytestmark = pytest.mark.alone
 
 LEASE_S = float(os.environ.get("WORLD_LEASE_S", "2"))
-PLANS = scaled(ci=3, soak=200)
-ROUNDS = scaled(ci=3, soak=8)
+PLANS = scaled(ci=3, soak=60)
+ROUNDS = scaled(ci=3, soak=6)
 
 ALL = tuple(
     Step(who, "joins", office)
