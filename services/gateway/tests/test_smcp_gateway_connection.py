@@ -1,0 +1,253 @@
+"""What is written to a WebSocket: the gateway's own frames, read here byte by byte, by a client that reads late."""
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+
+from smcp_gateway.app import Gateway
+from smcp_gateway.connection import AT_ONCE, HERALDED, text_header
+from smcp_gateway.outbox import Outbox
+from smcp_gateway.packet import Frame
+from smcp_gateway.session import Session
+from smcp_testing.gateway_world import gateway_world
+from smcp_testing.waiting import eventually
+
+KIB = 1024
+BUFFER: Final = 32 * KIB
+"""Of each side's kernel: little fits between a client that does not read and the gateway."""
+TEXT, CLOSE = 1, 8
+PING, PONG, NOOP = b"2", b"3", b"6"
+
+
+class LateReader:
+    """The client's end of a WebSocket: nothing is read from the TCP connection but when `frame` asks for it."""
+
+    def __init__(self, tcp: socket.socket) -> None:
+        self._tcp = tcp
+        self._loop = asyncio.get_running_loop()
+        self._read = bytearray()
+
+    async def connect(self, host: str, port: int) -> None:
+        await self._loop.sock_connect(self._tcp, (host, port))
+        request = (
+            f"GET /socket.io/?EIO=4&transport=websocket HTTP/1.1\r\nHost: {host}:{port}\r\nUpgrade: websocket\r\n"
+            "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        )
+        await self._loop.sock_sendall(self._tcp, request.encode())
+        while b"\r\n\r\n" not in self._read:
+            assert await self._more(), "the gateway hung up"
+        head, _, rest = bytes(self._read).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 101 ")
+        self._read = bytearray(rest)
+
+    async def frame(self) -> tuple[int, bytes] | None:
+        """Opcode and payload of the next frame; None at the end of the connection."""
+        if not await self._have(2):
+            assert not self._read
+            return None
+        first, length = self._read[0], self._read[1]
+        assert first & 0xF0 == 0x80, "whole, and with no extension"
+        assert length < 128, "a server masks nothing"
+        start = 2
+        if length == 126:
+            start = 4
+            assert await self._have(start)
+            (length,) = struct.unpack_from("!H", self._read, 2)
+            assert length > 125, "the shortest form is the one to use"
+        elif length == 127:
+            start = 10
+            assert await self._have(start)
+            (length,) = struct.unpack_from("!Q", self._read, 2)
+            assert length > 0xFFFF, "the shortest form is the one to use"
+        assert await self._have(start + length)
+        payload = bytes(self._read[start : start + length])
+        del self._read[: start + length]
+        return first & 0x0F, payload
+
+    async def message(self) -> bytes:
+        """The next text message, within 10 s; pings are answered."""
+        async with asyncio.timeout(10):
+            while True:
+                frame = await self.frame()
+                assert frame is not None, "the gateway hung up"
+                opcode, payload = frame
+                assert opcode == TEXT
+                if payload != PING:
+                    return payload
+                await self.send(TEXT, PONG)
+
+    async def send(self, opcode: int, payload: bytes) -> None:
+        mask = os.urandom(4)
+        masked = bytes(byte ^ mask[n % 4] for n, byte in enumerate(payload))
+        await self._loop.sock_sendall(self._tcp, bytes((0x80 | opcode, 0x80 | len(payload))) + mask + masked)
+
+    async def _have(self, size: int) -> bool:
+        while len(self._read) < size:
+            if not await self._more():
+                return False
+        return True
+
+    async def _more(self) -> bool:
+        part = await asyncio.wait_for(self._loop.sock_recv(self._tcp, 256 * KIB), 15)
+        self._read += part
+        return bool(part)
+
+
+@dataclass(frozen=True)
+class Line:
+    """Both ends of one WebSocket."""
+
+    client: LateReader
+    gateway: Gateway
+    session: Session
+    outbox: Outbox
+    tcp: asyncio.Transport
+
+    def send(self, wire: bytes) -> None:
+        assert self.gateway.transport.send(self.session, Frame(wire))
+
+    @property
+    def held(self) -> int:
+        """Bytes that wait in the outbox."""
+        return self.gateway.transport.held_bytes(self.session)
+
+    @property
+    def unwritten(self) -> int:
+        """Bytes that the socket has not taken yet."""
+        return self.tcp.get_write_buffer_size()
+
+    async def fill(self) -> list[bytes]:
+        """Send until the socket takes no more; what was sent. It is written at once, all of it."""
+        sent: list[bytes] = []
+        stuck = False
+        while not stuck:
+            while not self.unwritten:
+                sent.append(text(len(sent), 4 * KIB))
+                self.send(sent[-1])
+            assert self.held == 0
+            try:
+                await eventually(lambda: not self.unwritten, timeout=0.2)
+            except AssertionError:
+                stuck = True
+        return sent
+
+
+@asynccontextmanager
+async def line(nats_url: str) -> AsyncIterator[Line]:
+    """A client on a WebSocket that is idle: what is sent next is written at once."""
+    async with gateway_world(nats_url, registry=False, lease_s=20) as world:
+        gateway = world.gateways[0]
+        with socket.socket() as tcp:
+            tcp.setblocking(False)
+            tcp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+            client = LateReader(tcp)
+            await client.connect(gateway.host, gateway.port)
+            assert (await client.message()).startswith(b"0{")
+            await client.send(TEXT, b"40/smcp,")
+            assert (await client.message()).startswith(b"40/smcp,{")
+            await eventually(lambda: len(gateway.sessions) == 1)
+            session = next(iter(gateway.sessions))
+            engine = gateway.transport._server.eio
+            outbox = engine.outbox(session.engine_id)
+            assert outbox is not None
+            written = engine.tcp[session.engine_id]
+            written.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+            await eventually(lambda: outbox._reader_waits)
+            yield Line(client, gateway, session, outbox, written)
+
+
+def text(number: int, size: int) -> bytes:
+    """A message of `size` bytes that is like no other."""
+    part = b"4%d;" % number
+    return (part * (size // len(part) + 1))[:size]
+
+
+@pytest.mark.parametrize(
+    ("length", "header"),
+    [
+        (0, b"\x81\x00"),
+        (125, b"\x81\x7d"),
+        (126, b"\x81\x7e\x00\x7e"),
+        (65535, b"\x81\x7e\xff\xff"),
+        (65536, b"\x81\x7f\x00\x00\x00\x00\x00\x01\x00\x00"),
+        (32 * KIB * KIB, b"\x81\x7f\x00\x00\x00\x00\x02\x00\x00\x00"),
+    ],
+)
+def test_a_text_message_has_the_shortest_header_that_its_length_allows(length: int, header: bytes) -> None:
+    assert text_header(length) == header
+
+
+@pytest.mark.parametrize("length", [1, 125, 126, 127, 65535, 65536, HERALDED - 1])
+async def test_a_message_of_any_length_is_written_at_once_and_arrives_whole(nats_url: str, length: int) -> None:
+    async with line(nats_url) as ends:
+        ends.send(text(7, length))
+        assert ends.held == 0
+        ends.send(b"4next")
+        assert await ends.client.message() == text(7, length)
+        assert await ends.client.message() == b"4next"
+
+
+async def test_what_is_written_at_once_and_what_waits_arrives_whole_and_in_order(nats_url: str) -> None:
+    sizes = (125, 126, 65535, 65536, 10, 70 * KIB, 3 * KIB, 65536, 65535, 126, 125, 1, 200 * KIB)
+    async with line(nats_url) as ends:
+        sent = await ends.fill()
+        for size in sizes * 3:
+            sent.append(text(len(sent), size))
+            ends.send(sent[-1])
+        assert ends.held > 0, "some of it waits"
+        half = len(sent) // 2
+        for expected in sent[:half]:
+            assert await ends.client.message() == expected
+        for size in sizes:  # while the writer is at work
+            sent.append(text(len(sent), size))
+            ends.send(sent[-1])
+        for expected in sent[half:]:
+            assert await ends.client.message() == expected
+        await eventually(lambda: ends.outbox._reader_waits)
+        ends.send(b"4again")
+        assert ends.held == 0, "at once again"
+        assert await ends.client.message() == b"4again"
+
+
+async def test_no_more_than_a_little_is_written_to_a_socket_that_takes_nothing(nats_url: str) -> None:
+    async with line(nats_url) as ends:
+        sent = await ends.fill()
+        while not ends.held:
+            sent.append(text(len(sent), 4 * KIB))
+            ends.send(sent[-1])
+        assert AT_ONCE < ends.unwritten <= AT_ONCE + 2 * 4 * KIB
+        assert ends.held == 4 * KIB
+        for expected in sent:
+            assert await ends.client.message() == expected
+
+
+async def test_a_large_message_is_announced_and_overtakes_nothing(nats_url: str) -> None:
+    async with line(nats_url) as ends:
+        sent = [b"4before", text(1, HERALDED), text(2, HERALDED - 1), b"4between", text(4, HERALDED + 1), b"4after"]
+        for wire in sent:
+            ends.send(wire)
+        got = [await ends.client.message() for _ in range(len(sent) + 2)]
+        assert got == [sent[0], NOOP, *sent[1:4], NOOP, *sent[4:]]
+
+
+async def test_nothing_is_written_behind_the_close_of_a_socket_that_has_not_taken_all(nats_url: str) -> None:
+    async with line(nats_url) as ends:
+        sent = await ends.fill()
+        write_at_once = ends.outbox.at_once
+        assert write_at_once is not None
+        await ends.client.send(CLOSE, struct.pack("!H", 1000))
+        await eventually(lambda: ends.session.closed)
+        assert 0 < ends.unwritten < AT_ONCE, "there would be room"
+        assert not write_at_once(Frame(b"4late"))
+        assert not ends.gateway.transport.send(ends.session, Frame(b"4late"))
+        for expected in sent:
+            assert await ends.client.frame() == (TEXT, expected)
+        assert await ends.client.frame() == (CLOSE, struct.pack("!H", 1000))
+        assert await ends.client.frame() is None
