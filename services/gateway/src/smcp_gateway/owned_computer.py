@@ -33,12 +33,10 @@ from smcp_gateway.session import Session
 from smcp_proto import catalog, tool_results
 from smcp_proto.errors import Internal, Malformed, TimedOut, TooLarge, Unavailable
 from smcp_proto.schemas import ToolCallReq
+from smcp_proto.schemas.tools import REPEAT
 
 ANSWERED_S: Final = 0.3
 """How long the answer of a call that has ended may be on its way (seconds)."""
-
-REPEAT: Final = "a2c_repeat"
-"""An extra field of a request, true where the same request may have arrived before; no part of what is asked for."""
 
 RunKey = tuple[str, str]
 """(agent, req_id)"""
