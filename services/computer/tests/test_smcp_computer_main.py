@@ -92,7 +92,7 @@ async def test_validate_warns_of_literal_secrets(tmp_path: Path) -> None:
     server = {"type": "stdio", "server_parameters": {"command": sys.executable, "args": ["--token=abcdef"]}}
     code, out, err = await run("validate", "--config", write(tmp_path / "c.json", git=server))
     assert code == 0
-    assert "1 servers" in out
+    assert "1 server, 0 inputs, valid" in out
     assert "servers.git.server_parameters.args.0" in err
     assert "abcdef" not in err + out
 

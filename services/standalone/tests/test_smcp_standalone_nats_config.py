@@ -69,9 +69,12 @@ def test_a_computers_permissions_are_its_own_names_in_its_own_office() -> None:
     [
         ("offices: [", "not YAML"),
         ("- a", "not a YAML mapping"),
-        ("{}", "offices: Field required"),
-        ("offices: []", "offices: List should have at least 1 item"),
-        ("offices: [7]", "offices.0: Input should be a valid string"),
+        ("{}", "offices: is missing"),
+        ("offices: kitchen", "offices: has to be a list, such as [a, b]"),
+        ("{offices: [a], jetstream: 1}", "jetstream: has to be a mapping"),
+        ("{offices: [a], gateways: x}", "gateways: has to be a whole number; or: has to be a list, such as [a, b]"),
+        ("offices: []", "offices: has to name at least one"),
+        ("offices: [7]", "offices.0: has to be a text"),
         ('offices: [""]', "offices.0: a name has 1 to 128 characters"),
         ("{offices: [a], gateway: 2}", "gateway: is no field of this file; did you mean 'gateways'?"),
         (
@@ -84,12 +87,17 @@ def test_a_computers_permissions_are_its_own_names_in_its_own_office() -> None:
         ),
         ("{offices: [a], xyzzy: 1}", "xyzzy: is no field of this file"),
         ("{offices: [a], gateways: 0}", "gateways: Input should be greater than or equal to 1"),
-        ("{offices: [a], gateways: two}", "gateways: Input should be a valid integer"),
+        ("{offices: [a], gateways: two}", "gateways: has to be a whole number"),
         ("{offices: [a], gateways: [g, '']}", "gateways.1: a name has 1 to 128 characters"),
         ("{offices: [a], gateways: [g, G]}", "two credentials are named 'G'"),
-        ("{offices: [a], computers: [{credential: c}]}", "computers.0.office: Field required"),
+        ("{offices: [a], computers: [{credential: c}]}", "computers.0.office: is missing"),
         ("{offices: [a], computers: [{credential: c, office: b}]}", "computers.0.office: 'b' is not in offices"),
         ("{offices: [a], computers: [{credential: %s, office: a}]}" % ("雨" * 20), "computers.0.credential: "),
+        (
+            "{offices: [a], computers: [{credential: ../../evil, office: a}]}",
+            "computers.0.credential: a credential is a",
+        ),
+        ("{offices: [a], gateways: [a, ..]}", "gateways.1: a credential is a file of this name: without '/'"),
         ("{offices: [a], listen: here}", "listen: not HOST:PORT"),
         ("{offices: [a], listen: 'h:99999'}", "listen: not HOST:PORT"),
         ("{offices: [a], cluster: {name: c}}", "server_name: each node"),
@@ -107,7 +115,7 @@ def test_an_error_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(NatsConfigError, match=r"hosts\.yaml: cannot be read"):
         nats_files.read_model(path)
     path.write_text("{}")
-    with pytest.raises(NatsConfigError, match=r"hosts\.yaml: offices: Field required"):
+    with pytest.raises(NatsConfigError, match=r"hosts\.yaml: offices: is missing"):
         nats_files.read_model(path)
 
 

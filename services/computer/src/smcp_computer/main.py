@@ -16,6 +16,7 @@ from smcp_computer.settings import ComputerSettings
 from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
 from smcp_service.settings import SettingsError, load_settings
+from smcp_service.wording import counted
 
 app = typer.Typer(
     add_completion=False,
@@ -89,7 +90,8 @@ def validate(
         problems += doubts
     if problems:
         raise SettingsError(*(f"{config}: {problem}" for problem in problems))
-    typer.echo(f"{config}: {len(configuration.servers)} servers, {len(configuration.inputs)} inputs, valid")
+    servers, inputs = counted(len(configuration.servers), "server"), counted(len(configuration.inputs), "input")
+    typer.echo(f"{config}: {servers}, {inputs}, valid")
 
 
 def _configuration(path: Path) -> ComputerConfig:

@@ -139,7 +139,7 @@ class Sweeper:
             async with self._asking:
                 if await self._leases.lives(*process) or await self._owners.ask(*process, None) is not Owner.GONE:
                     return
-            _log.warning("process %s of %s is gone, its %d members leave", process[1], process[0], len(keys))
+            _log.warning("process %s of %s is gone, its members leave: %d", process[1], process[0], len(keys))
             async with asyncio.TaskGroup() as group:
                 for key in keys:
                     group.create_task(self._remove(key, process))

@@ -14,7 +14,8 @@ jetstream: {store_dir: ./jetstream}
 
 import difflib
 import re
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Final
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -24,6 +25,15 @@ from smcp_service.failure import Failure
 
 _ADDRESS = re.compile(r"(?P<host>[^\s:\[\]]+|\[[0-9A-Fa-f:]+\]):(?P<port>-1|[0-9]{1,5})")
 _MAX_CREDENTIAL_TOKEN = 120
+_WANTED: Final[Mapping[str, str]] = {
+    "missing": "is missing",
+    "list_type": "has to be a list, such as [a, b]",
+    "string_type": "has to be a text (in quotes, where it looks like a number)",
+    "int_type": "has to be a whole number",
+    "too_short": "has to name at least one",
+    "model_type": "has to be a mapping, such as {key: value}",
+}
+"""What is said for the kinds of mistakes that pydantic words for programmers."""
 
 
 class NatsConfigError(Failure):
@@ -41,7 +51,10 @@ def check_address(value: str) -> str:
 
 
 def check_credential(value: str) -> str:
-    """Return `value` if its token is short enough to be a file's name and to stand in subjects beside two names."""
+    """Return `value` if it is no path, and its token short enough to be a file's name and to stand in subjects beside
+    two names. Raises ValueError otherwise."""
+    if "/" in value or value in (".", ".."):
+        raise ValueError("a credential is a file of this name: without '/', and not '.' or '..'")
     if len(encode_name(value)) > _MAX_CREDENTIAL_TOKEN:
         raise ValueError(f"a credential's name has at most {_MAX_CREDENTIAL_TOKEN} bytes, encoded")
     return value
@@ -147,7 +160,7 @@ def _said(error: ValidationError) -> list[str]:
         # A union (a count or a list of names) reports each of its branches as a further step of the path.
         path = ".".join(str(part) for part in item["loc"] if isinstance(part, int) or re.fullmatch("[a-z_]+", part))
         path = path.removesuffix(".int")
-        message = item["msg"].removeprefix("Value error, ")
+        message = _WANTED.get(item["type"]) or item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             message = f"is no field of this file{_meant(item['loc'])}"
         lines[path] = f"{lines[path]}; or: {message}" if path in lines else message

@@ -24,6 +24,7 @@ from smcp_computer.mcp.failures import WENT_AWAY, describe, first_of
 from smcp_computer.mcp.session import Connection, Negotiation, connect
 from smcp_computer.mcp.stderr_log import StderrLog
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
+from smcp_service.wording import counted
 
 _log = logging.getLogger("smcp_computer.mcp")
 
@@ -225,7 +226,7 @@ class Supervisor:
         self.starts += 1
         self.settled.set()
         self._said = None
-        _log.info("MCP server %r is ready with %d tools", self.name, len(tools))
+        _log.info("MCP server %r is ready with %s", self.name, counted(len(tools), "tool"))
         self._on_change()
 
     def _ended_at_the_question(self, error: Exception) -> bool:
