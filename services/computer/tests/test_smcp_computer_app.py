@@ -215,6 +215,20 @@ async def test_a_tool_that_cannot_be_run_is_a_failed_result_not_an_error(nats_ur
         assert result.get("meta", {}).get("a2c_forbidden", False) is ("forbidden" in words)
 
 
+async def test_a_server_that_names_an_input_that_is_not_there_is_given_up_and_that_is_said_once(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    lost = {"type": "stdio", "server_parameters": {"command": "x", "args": ["${input:tok}", "${input:tok}"]}}
+    async with world(nats_url, box=configs.stdio(), lost=lost) as here:
+        assert (await here.call("echo", req_id="1", text="x"))["isError"] is False
+        supervisor = here.computer.fleet.supervisors["lost"]
+        assert supervisor.reason == "server 'lost': ${input:tok}: no input has this id"
+        assert supervisor._backoff._step == 0.0, "no other try is planned"
+    said = [record.getMessage() for record in caplog.records if "${input:tok}" in record.getMessage()]
+    assert said == ["MCP server 'lost': ${input:tok}: no input has this id (it is not started)"]
+
+
 async def test_arguments_that_the_tool_refuses_are_its_own_answer(nats_url: str) -> None:
     async with world(nats_url, box=configs.stdio()) as here:
         assert (await here.call("add", a="no number"))["isError"] is True

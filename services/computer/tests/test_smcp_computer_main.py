@@ -131,6 +131,30 @@ async def test_validate_refuses_all_that_cannot_work_and_warns_of_it_where_it_is
     assert "5 servers" in out
 
 
+async def test_validate_warns_of_values_that_are_missing_in_this_environment(tmp_path: Path) -> None:
+    arguments = ["${env:NOPE_X}", "-${input:tok}", "${input:eu}", "${input:made}"]
+    box = {"type": "stdio", "server_parameters": {"command": sys.executable, "args": arguments}}
+    inputs = [
+        {"id": "tok", "type": "promptString", "description": ""},
+        {"id": "eu", "type": "pickString", "description": "", "options": ["a", "b"], "default": "b"},
+        {"id": "made", "type": "command", "description": "", "command": sys.executable},
+    ]
+    secret = {"type": "sse", "server_parameters": {"url": "http://x/", "headers": {"Authorization": "Bearer sk-123"}}}
+    file = tmp_path / "c.json"
+    servers = {"box": box, "web": secret, "off": {**box, "disabled": True}}
+    file.write_text(json.dumps({"servers": servers, "inputs": inputs}))
+    code, out, err = await run("validate", "--config", str(file))
+    assert (code, "valid" in out) == (0, True)
+    place = f"warning: {file}: servers.box.server_parameters.args"
+    assert err.splitlines() == [
+        f"{place}.0: ${{env:NOPE_X}}: the environment variable is not set",
+        f"{place}.1: input 'tok': set SMCP_INPUT_TOK, it has no default",
+    ]
+    code, _, err = await run("validate", "--config", str(file), NOPE_X="", SMCP_INPUT_TOK="t", SMCP_INPUT_EU="c")
+    assert code == 0
+    assert err == f"{place}.2: input 'eu': SMCP_INPUT_EU is none of its options ('a', 'b')\n"
+
+
 async def test_run_warns_of_what_it_runs_without(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     file.write_text(json.dumps(DOUBTFUL))

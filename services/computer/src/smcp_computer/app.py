@@ -102,6 +102,8 @@ async def open_computer(
     network = network_variables(environ)
     readiness = Readiness() if readiness is None else readiness
     for doubt in config.doubts:
+        if doubt in config.undeclared:
+            continue  # its server says so
         _log.warning("configuration: %s", doubt)
     warn_of_what_is_not_applied(config)
     registry = RegistryClient(bus, credential=bus.credential, process=bus.process)

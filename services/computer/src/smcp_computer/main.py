@@ -10,7 +10,7 @@ from smcp_bus.credentials import configured_credentials
 from smcp_bus.tracing import OWN_DECISION_KEY
 from smcp_computer.config.errors import ConfigError
 from smcp_computer.config.file import ComputerConfig, load_config, read_config
-from smcp_computer.config.host import missing_on_host
+from smcp_computer.config.host import missing_on_host, unset_here
 from smcp_computer.config.redact import literal_secrets
 from smcp_computer.settings import ComputerSettings
 from smcp_proto.trace_ids import TRACE_ID_KEY
@@ -45,7 +45,8 @@ def serve(
     settings = load_settings(ComputerSettings, config=config, office=office, name=name)
     configuration = _configuration(settings.config)
     if check_config:
-        for doubt in [*configuration.doubts, *missing_on_host(configuration, os.environ)]:
+        doubts = [*configuration.doubts, *missing_on_host(configuration, os.environ)]
+        for doubt in [*doubts, *unset_here(configuration, os.environ)]:
             typer.echo(f"warning: {settings.config}: {doubt}", err=True)
     credentials = configured_credentials(
         settings.nats_creds, SettingsError, kind="computer", office=settings.office, name=settings.name
@@ -69,7 +70,11 @@ def validate(
         bool, typer.Option("--lenient", help="Only warn of what `run` would run with: unknown fields, missing programs")
     ] = False,
 ) -> None:
-    """Check a configuration file: say all that is wrong, and warn of secrets that Agents could read."""
+    """Check a configuration file.
+
+    It says all that is wrong, and warns of values that are missing in this environment, and of secrets that Agents
+    could read; those in `env` and `headers` they cannot.
+    """
     try:
         reading = read_config(config)
     except ConfigError as error:
@@ -81,6 +86,8 @@ def validate(
             "secret, and every Agent of the office can read it; use ${input:ID}, ${env:X}, or env and headers",
             err=True,
         )
+    for unset in unset_here(configuration, os.environ):
+        typer.echo(f"warning: {config}: {unset}", err=True)
     doubts = [*configuration.doubts, *missing_on_host(configuration, os.environ)]
     problems = list(reading.problems)
     if lenient:

@@ -89,22 +89,28 @@ def undeclared(place: Place, body: Mapping[str, Any], inputs: Iterable[str]) -> 
     known = list(inputs)
     if body.get("disabled") is True:
         return
-    for path, placeholder in _placeholders(body.get(PARAMETERS), PARAMETERS):
+    for path, placeholder in placed(body.get(PARAMETERS), PARAMETERS):
         if placeholder.kind == "input" and placeholder.name not in known:
-            yield f"{place.field(path)}: {placeholder}: no input has this id{meant(placeholder.name, known)}"
+            yield f"{place.field(path)}: {no_input(placeholder, known)}"
 
 
-def _placeholders(value: Any, path: str) -> Iterator[tuple[str, Placeholder]]:
+def no_input(placeholder: Placeholder, known: Iterable[str]) -> str:
+    """What is said of a placeholder that none of the `known` ids stands behind."""
+    return f"{placeholder}: no input has this id{meant(placeholder.name, known)}"
+
+
+def placed(value: Any, path: str) -> Iterator[tuple[str, Placeholder]]:
+    """The placeholders in all strings of a JSON value, each with the path of its string, which begins with `path`."""
     match value:
         case str():
             for placeholder in find(value):
                 yield path, placeholder
         case dict():
             for key, inner in value.items():
-                yield from _placeholders(inner, f"{path}.{key}")
+                yield from placed(inner, f"{path}.{key}")
         case list():
             for index, inner in enumerate(value):
-                yield from _placeholders(inner, f"{path}.{index}")
+                yield from placed(inner, f"{path}.{index}")
 
 
 def _unread(body: Any, known: Iterable[str]) -> list[str]:

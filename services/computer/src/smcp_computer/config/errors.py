@@ -15,3 +15,7 @@ class ConfigError(Exception):
 
 class MissingValue(ConfigError):
     """A placeholder of one server has no value; only that server cannot run."""
+
+
+class UndeclaredInput(MissingValue):
+    """A placeholder names an input that the file does not have: its server can never run with this file."""

@@ -36,6 +36,8 @@ class ComputerConfig:
     """By id, in the file's order."""
     doubts: tuple[str, ...] = ()
     """What nothing reads or what cannot work, each with its place in the file; see `config.doubts`."""
+    undeclared: tuple[str, ...] = ()
+    """Those of the doubts that keep a server from ever running: it names an input that the file does not have."""
     places: Mapping[str, Place] = field(default_factory=dict)
     """Where each server stands in the file."""
 
@@ -105,6 +107,7 @@ def _read(raw: bytes | str) -> Reading:
     problems: list[str] = []
     found: list[str] = list(doubts.of_top_level(document, (above, "inputs"))) if above else []
     inputs = _inputs(document.get("inputs"), problems, found)
+    undeclared: list[str] = []
     servers: dict[str, MCPServerConfig] = {}
     places: dict[str, Place] = {}
     for name, written in bodies.items():
@@ -114,7 +117,7 @@ def _read(raw: bytes | str) -> Reading:
             problems.append(f"{place.field()}: is no object{'' if above else meant(name, _KEYS)}")
             continue
         found += doubts.of_server(place, body)
-        found += doubts.undeclared(place, body, _ids(document.get("inputs")))
+        undeclared += doubts.undeclared(place, body, _ids(document.get("inputs")))
         try:
             servers[name] = _server(place, body)
         except ConfigError as error:
@@ -122,7 +125,7 @@ def _read(raw: bytes | str) -> Reading:
             problems += (f"{problem}{hint}" for problem in error.problems)
     if not bodies:
         found.append("names no MCP servers")
-    return Reading(ComputerConfig(servers, inputs, tuple(found), places), tuple(problems))
+    return Reading(ComputerConfig(servers, inputs, (*found, *undeclared), tuple(undeclared), places), tuple(problems))
 
 
 def _servers_of(document: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -1,11 +1,14 @@
-"""What a configuration needs of the host that it runs on: its programs and directories."""
+"""What a configuration needs of the host that it runs on: its programs and directories, and its environment."""
 
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from smcp_computer.config.doubts import placed
 from smcp_computer.config.file import ComputerConfig
+from smcp_computer.config.inputs import InputResolver
+from smcp_computer.config.places import PARAMETERS
 from smcp_proto.schemas.config import MCPServerCommandInput, MCPServerStdioConfig, MCPServerStdioParameters
 
 
@@ -22,6 +25,25 @@ def missing_on_host(config: ComputerConfig, environ: Mapping[str, str]) -> list[
     for index, definition in enumerate(config.inputs.values()):
         if isinstance(definition, MCPServerCommandInput) and not _runs(definition.command, environ.get("PATH"), None):
             found.append(f"inputs[{index}].command: {definition.command!r} is no program on PATH")
+    return found
+
+
+def unset_here(config: ComputerConfig, environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each placeholder that has no value in `environ`, with its place in the file.
+
+    Inputs that the file does not have are another matter (`ComputerConfig.undeclared`); servers that are disabled, and
+    what programs of inputs would print, are not looked at.
+    """
+    inputs = InputResolver(config.inputs, environ)
+    found: list[str] = []
+    for name, server in config.servers.items():
+        if server.disabled:
+            continue
+        for path, placeholder in placed(server.server_parameters.model_dump(exclude_unset=True), PARAMETERS):
+            if placeholder.kind == "input" and placeholder.name not in config.inputs:
+                continue
+            if (why := inputs.missing(placeholder)) is not None:
+                found.append(f"{config.places[name].field(path)}: {why}")
     return found
 
 

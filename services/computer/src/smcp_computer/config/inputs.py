@@ -15,7 +15,8 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from smcp_computer.config.errors import ConfigError, MissingValue
+from smcp_computer.config.doubts import no_input
+from smcp_computer.config.errors import ConfigError, MissingValue, UndeclaredInput
 from smcp_computer.config.placeholders import Placeholder, find_all, replace_all
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,
@@ -52,6 +53,7 @@ class InputResolver:
         """`server` with its parameters' placeholders replaced.
 
         Raises:
+            UndeclaredInput: there is no such input.
             MissingValue: a value is missing, or is not one that the input allows; names the server and the input.
             ConfigError: with the values put in, the parameters are not valid any more.
         """
@@ -59,6 +61,9 @@ class InputResolver:
         wanted = dict.fromkeys(find_all(parameters))
         if not wanted:
             return server
+        undeclared = [no_input(each, self._inputs) for each in wanted if self._is_undeclared(each)]
+        if undeclared:
+            raise UndeclaredInput(f"server {server.name!r}: {', '.join(undeclared)}")
         values = {placeholder: await self._value(server.name, placeholder) for placeholder in wanted}
         body = server.model_dump(exclude_unset=True)
         body["server_parameters"] = replace_all(parameters, values.__getitem__)
@@ -69,28 +74,39 @@ class InputResolver:
         return resolved
 
     async def _value(self, server: str, placeholder: Placeholder) -> str:
+        why = self.missing(placeholder)
+        if why is not None:
+            raise MissingValue(f"server {server!r}: {why}")
         if placeholder.kind == "env":
-            value = self._environ.get(placeholder.name)
-            if value is None:
-                raise MissingValue(f"server {server!r}: {placeholder}: the environment variable is not set")
-            return value
-        definition = self._inputs.get(placeholder.name)
-        if definition is None:
-            raise MissingValue(f"server {server!r}: {placeholder}: no input has this id")
-        variable = variable_of(definition.id)
-        given = self._environ.get(variable)
+            return self._environ[placeholder.name]
+        definition = self._inputs[placeholder.name]
+        given = self._environ.get(variable_of(definition.id))
         if isinstance(definition, MCPServerCommandInput):
             return given if given is not None else await self._printed(server, definition)
+        return given if given is not None else definition.default or ""
+
+    def missing(self, placeholder: Placeholder) -> str | None:
+        """Why a placeholder has no value in this environment, as far as that is known without running a program."""
+        if placeholder.kind == "env":
+            return None if placeholder.name in self._environ else f"{placeholder}: the environment variable is not set"
+        definition = self._inputs.get(placeholder.name)
+        if definition is None:
+            return no_input(placeholder, self._inputs)
+        if isinstance(definition, MCPServerCommandInput):
+            return None
+        variable = variable_of(definition.id)
+        given = self._environ.get(variable)
         value = given if given is not None else definition.default
         if value is None:
-            raise MissingValue(f"server {server!r}: input {definition.id!r}: set {variable}, it has no default")
+            return f"input {definition.id!r}: set {variable}, it has no default"
         if isinstance(definition, MCPServerPickStringInput) and value not in definition.options:
             source = variable if given is not None else "its default"
             options = ", ".join(map(repr, definition.options)) or "nothing"
-            raise MissingValue(
-                f"server {server!r}: input {definition.id!r}: {source} is none of its options ({options})"
-            )
-        return value
+            return f"input {definition.id!r}: {source} is none of its options ({options})"
+        return None
+
+    def _is_undeclared(self, placeholder: Placeholder) -> bool:
+        return placeholder.kind == "input" and placeholder.name not in self._inputs
 
     async def _printed(self, server: str, definition: MCPServerCommandInput) -> str:
         label = f"server {server!r}: input {definition.id!r}: its program {definition.command!r}"

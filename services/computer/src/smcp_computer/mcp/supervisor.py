@@ -15,6 +15,7 @@ from typing import Any, Final
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
+from smcp_computer.config.errors import UndeclaredInput
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.mcp.call_span import CallSpan
@@ -41,7 +42,7 @@ class State(StrEnum):
     READY = "ready"
     RESTARTING = "restarting"
     FAILED = "failed"
-    """It could not be started; it is tried again."""
+    """It could not be started. It is tried again, but where its configuration names an input that does not exist."""
     STOPPED = "stopped"
 
 
@@ -140,6 +141,10 @@ class Supervisor:
                     await self._live()
                 except Exception as error:  # noqa: BLE001 -- whatever a server does is its own failure, and is shown
                     if self._stopping.is_set() or self._ended_at_the_question(error):
+                        continue
+                    if isinstance(first_of(error), UndeclaredInput):
+                        self._given_up(error)
+                        await self._stopping.wait()
                         continue
                     lived = loop.time() - began
                     if lived >= STEADY_S:
@@ -267,6 +272,11 @@ class Supervisor:
         self.settled.set()
         if was_ready:
             self._on_change()
+
+    def _given_up(self, error: Exception) -> None:
+        self.state, self.reason = State.FAILED, describe(error)
+        _log.warning("MCP %s (it is not started)", self.reason)
+        self.settled.set()
 
     def _not_given(self) -> list[str]:
         """Variables that the program of a server may have needed, as it ended by itself."""
