@@ -389,7 +389,7 @@ async def test_a_killed_gateway_answers_503_and_its_computers_leave(nats_server:
         connected(world.url) as anna,
         service_process(command, env=env) as victim,
     ):
-        url = await printed_url(victim)
+        url = (await victim.logged("ready"))["url"]
         await anna.join("agent", "anna", OFFICE)
         async with connected(url) as box:
             await eventually(lambda: joined(box))
@@ -479,11 +479,3 @@ async def test_nothing_is_left_of_two_hundred_computers_that_join_leave_and_swit
         await eventually(lambda: len(gateway.computers) == 0 and len(gateway.offices) == 0, timeout=10)
         await eventually(lambda: len(bus._received) == before)
         assert gateway.computers._offices == {}
-
-
-async def printed_url(process: Any) -> str:
-    def url() -> str:
-        return next((line.split()[-1] for line in process.output if "http://" in line), "")
-
-    found: str = await eventually(url, timeout=15)
-    return found
