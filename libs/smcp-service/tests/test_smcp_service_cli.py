@@ -71,5 +71,6 @@ async def test_a_health_port_that_is_taken_is_a_sentence_and_ends_it_with_1() ->
         code, second = await run("--health-port", port)
 
     assert code == 1
-    assert second.log[-1]["error"] == f"port {port} of 127.0.0.1 is taken; choose another with SMCP_HEALTH_PORT"
+    last = f"error: port {port} of 127.0.0.1 is taken; choose another with SMCP_HEALTH_PORT"
+    assert second.log[-1] == {"event": last}
     assert "Traceback" not in said(second)

@@ -71,7 +71,7 @@ def test_two_checks_cannot_have_one_name() -> None:
 
 async def test_a_port_that_is_taken_is_a_failure_that_names_it() -> None:
     async with serve_health(Readiness(), "127.0.0.1", 0) as first:
-        with pytest.raises(Failure, match=f"127.0.0.1:{first.port}"):
+        with pytest.raises(Failure, match=f"port {first.port} of 127.0.0.1 is taken"):
             async with serve_health(Readiness(), "127.0.0.1", first.port):
                 pass
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from smcp_service.failure import Failure
-from smcp_service.lifecycle import background, serve_until_stopped
+from smcp_service.lifecycle import PlainFailure, background, serve_until_stopped
 from smcp_testing.service_process import ServiceProcess, service_process
 
 SAMPLE = Path(__file__).with_name("sample_service.py")
@@ -99,10 +99,20 @@ async def test_a_service_that_cannot_be_opened_says_why() -> None:
             await _raise(Failure("no NATS"))
         yield
 
+    with pytest.raises(PlainFailure, match=r"^no NATS$"):
+        await serve_until_stopped(fails(), asyncio.Event())
+
+
+async def test_a_failure_beside_an_error_that_nobody_expected_hides_nothing() -> None:
+    @asynccontextmanager
+    async def fails() -> AsyncIterator[None]:
+        raise ExceptionGroup("both", [Failure("no NATS"), ValueError("a mistake")])
+        yield
+
     with pytest.raises(ExceptionGroup) as raised:
         await serve_until_stopped(fails(), asyncio.Event())
 
-    assert raised.group_contains(Failure, match="no NATS")
+    assert raised.group_contains(ValueError, match="a mistake")
 
 
 async def test_leaving_background_ends_its_tasks() -> None:

@@ -137,8 +137,8 @@ async def test_a_port_that_is_taken_is_said_in_a_sentence(config: Path) -> None:
         port = url.rpartition(":")[2]
         refused = smcp("up", "--port", port, "--config", str(config), "--name", "other")
         assert refused.returncode == 1
-        said = f"port {port} of 127.0.0.1 is taken; choose another with --port / SMCP_GATEWAY_PORT"
-        assert said in refused.stderr
+        said = f"error: port {port} of 127.0.0.1 is taken; choose another with --port / SMCP_GATEWAY_PORT"
+        assert refused.stderr.splitlines()[-1] == said
         assert "Traceback" not in refused.stderr
         assert await ended(process, signal.SIGTERM) == 0
 

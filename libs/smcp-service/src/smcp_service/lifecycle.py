@@ -11,7 +11,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, Final
 
@@ -30,13 +30,34 @@ Main = Callable[[asyncio.Event], Coroutine[Any, Any, int | None]]
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
+class PlainFailure(Failure):
+    """Failures that end the process before it served anybody: a plain `error: …`, as for wrong usage."""
+
+    def __init__(self, failures: Sequence[Failure]) -> None:
+        super().__init__("; ".join(map(str, failures)))
+        self.exit_code = max(failure.exit_code for failure in failures)
+
+
+@contextmanager
+def plain_failures() -> Iterator[None]:
+    """Failures of the body become one `PlainFailure`; an error that is or holds anything else comes out as it is."""
+    try:
+        yield
+    except Exception as error:
+        leaves = list(_leaves(error))
+        failures = [leaf for leaf in leaves if isinstance(leaf, Failure)]
+        if len(failures) < len(leaves):
+            raise
+        raise PlainFailure(failures) from error
+
+
 def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
     """Run `main` on a new loop (uvloop where there is one) and give the exit code of the process.
 
     The first SIGTERM or SIGINT sets the stop event, the second calls `at_once` (it removes what must not stay behind
-    even so, and must not wait) and exits with 1. SIGHUP, unless it is ignored, only sets the event. A `Failure` is
-    logged as a sentence, any other error with its traceback and a last line that sums it up; errors that came out of
-    task groups are told one by one.
+    even so, and must not wait) and exits with 1. SIGHUP, unless it is ignored, only sets the event.
+    A `PlainFailure` is printed to standard error, any other `Failure` logged as a sentence, any other error with its
+    traceback and a last line that sums it up; errors that came out of task groups are told one by one.
     """
     log = structlog.get_logger("smcp_service.lifecycle")
     try:
@@ -44,6 +65,9 @@ def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
             code = runner.run(_with_signals(main, at_once))
     except KeyboardInterrupt:
         return INTERRUPTED  # before our handler stood, or in the moment after it was gone
+    except PlainFailure as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 -- for people, like what is said of wrong usage
+        return error.exit_code
     except BaseException as error:  # the outermost edge of the process: nothing is hidden, all of it is logged
         if isinstance(error, SystemExit | GeneratorExit):
             raise
@@ -63,7 +87,7 @@ async def serve_until_stopped(
 
     `stop` also ends an entering that has not finished (NATS is not there yet). A background task of the service
     that dies ends the waiting with its error. `leave_within_s` bounds the leaving; raises `Failure` when it was
-    not enough.
+    not enough, and `PlainFailure` where the service says why it cannot be entered.
     """
     async with AsyncExitStack() as stack:
         entering = asyncio.timeout(None)
@@ -71,7 +95,8 @@ async def serve_until_stopped(
             async with entering:
                 watcher = asyncio.create_task(_expire_when_set(stop, entering))
                 try:
-                    await stack.enter_async_context(service)
+                    with plain_failures():
+                        await stack.enter_async_context(service)
                 finally:
                     watcher.cancel()
         except TimeoutError:

@@ -14,7 +14,7 @@ from rich.console import Console
 from smcp_bus.tracing import OWN_DECISION_KEY
 from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_service.cli import run_app, serve_command, version_option
-from smcp_service.lifecycle import run
+from smcp_service.lifecycle import plain_failures, run
 from smcp_service.logging import configure_logging
 from smcp_service.telemetry import open_telemetry
 from smcp_standalone import nats_files
@@ -105,7 +105,8 @@ def run_demo(
 
         async def main(stop: asyncio.Event) -> int:
             async with open_telemetry("smcp-demo", trace_id_key=TRACE_ID_KEY, own_decision_key=OWN_DECISION_KEY):
-                return await demo_until_stopped(stop, Console(), chosen, directory)
+                with plain_failures():
+                    return await demo_until_stopped(stop, Console(), chosen, directory)
 
         raise typer.Exit(run(main, at_once=partial(remove, directory)))
 
