@@ -106,7 +106,7 @@ async def test_a_service_that_cannot_be_opened_says_why() -> None:
 async def test_a_failure_beside_an_error_that_nobody_expected_hides_nothing() -> None:
     @asynccontextmanager
     async def fails() -> AsyncIterator[None]:
-        raise ExceptionGroup("both", [Failure("no NATS"), ValueError("a mistake")])
+        await _raise(ExceptionGroup("both", [Failure("no NATS"), ValueError("a mistake")]))
         yield
 
     with pytest.raises(ExceptionGroup) as raised:
