@@ -27,8 +27,16 @@ class ReturningOwners(Owners):
 
     returning: Leases | None = None
 
-    async def ask(self, credential: str, process: str, session: str | None, *, incarnation: str | None = None) -> Owner:
-        owner = await super().ask(credential, process, session, incarnation=incarnation)
+    async def ask(
+        self,
+        credential: str,
+        process: str,
+        session: str | None,
+        *,
+        incarnation: str | None = None,
+        place: MemberRecord | None = None,
+    ) -> Owner:
+        owner = await super().ask(credential, process, session, incarnation=incarnation, place=place)
         if owner is Owner.GONE and self.returning is not None:
             await self.returning.renew(credential, process, LeaseRenewal())
         return owner

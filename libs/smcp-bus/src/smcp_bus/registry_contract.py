@@ -144,8 +144,12 @@ class AliveQuestion(_Contract):
     """None asks after the process alone."""
     incarnation: str | None = None
     """Of a claim of that session: whether it is still meant. None: whatever the session's claim is."""
+    office: Name | None = None
+    """With `role` and `name` a place: whether the session has it. None: whether it is a member of any office."""
+    role: Role | None = None
+    name: Name | None = None
 
 
 class AliveAnswer(_Contract):
     session: bool = True
-    """Whether that session is connected, and means the claim that was asked about."""
+    """Whether that session is connected, and means the claim, or has the place, that was asked about."""

@@ -69,7 +69,7 @@ class Memberships:
         office = await self._offices.hold(request.office_id)
         office.expect(session)
         claim = claim_for(self._registry, session, request, announce=present is None)
-        session.joining = claim.incarnation
+        session.joining, session.joining_place = claim.incarnation, (office.name, request.role, request.name)
         generation = self._generation()
         gate = self._computers.generation
         claimed = False
@@ -82,7 +82,7 @@ class Memberships:
                 claim = await self._switch(session, present, request, claim, body, req_id)
         except BaseException as error:
             office.give_up(session)
-            session.joining = None
+            session.joining = session.joining_place = None
             self._computers.close(session, office.name)
             if claimed or may_have_run(error):
                 self._undo(office, request, claim)
@@ -226,7 +226,7 @@ class Memberships:
     async def _admit(
         self, session: Session, request: EnterOfficeReq, office: Office, membership: Membership, req_id: str
     ) -> None:
-        session.joining = None
+        session.joining = session.joining_place = None
         session.role, session.name = request.role, request.name
         session.membership = membership
         await office.admit(session, membership)

@@ -14,6 +14,9 @@ from smcp_proto.ids import Role
 DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
 """Bytes that a client takes that says nothing: aiohttp's default. A larger message would close its socket."""
 
+Place = tuple[str, Role, str]
+"""(office, role, name)"""
+
 HELD_REPLIES: Final = 64 * 1024 * 1024
 """Bytes of large replies that are held for a client, where nothing else is said."""
 
@@ -50,6 +53,8 @@ class Session:
     membership: Membership | None = None
     joining: str | None = None
     """The incarnation by which it is about to become a member: the registry may know it as one already."""
+    joining_place: Place | None = None
+    """Where it joins, while it does."""
     closed: bool = False
     leaving: bool = False
     """It is about to be told to go: nothing new is begun for it."""
@@ -80,6 +85,13 @@ class Session:
     def busy(self) -> bool:
         """Whether it waits for an answer, or somebody for its."""
         return self.in_flight > 0 or len(self.asks) > 0
+
+    @property
+    def place(self) -> Place | None:
+        """The one that it has."""
+        if self.membership is None or self.role is None or self.name is None:
+            return None
+        return (self.membership.office, self.role, self.name)
 
     def answered(self) -> None:
         """Something was answered: who waits for quiet is told."""
@@ -115,12 +127,19 @@ class Sessions:
         """Those that are in an office."""
         return [session for session in self._sessions.values() if session.membership is not None]
 
-    def holds(self, session_id: str | None) -> bool:
-        """Whether that session is connected and is, or is about to become, a member; None asks after the process."""
+    def holds(self, session_id: str | None, place: Place | None = None) -> bool:
+        """Whether that session is connected and is, or is about to become, a member: in that place, where one is named.
+
+        Args:
+            session_id: None asks after the process.
+        """
         if session_id is None:
             return True
         session = self._sessions.get(session_id)
-        return session is not None and (session.membership is not None or session.joining is not None)
+        if session is None:
+            return False
+        places = (session.place, session.joining_place)
+        return any(places) if place is None else place in places
 
     def means(self, session_id: str, incarnation: str) -> bool:
         """Whether that session is, or is about to become, a member by that claim, and does not give it up just now."""

@@ -11,15 +11,18 @@ from smcp_bus.errors import ConnectionLost, NoResponder, NotConnected, RequestTi
 from smcp_bus.headers import ERROR
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
 from smcp_bus.tracing import sending
-from smcp_proto.errors import Unavailable
+from smcp_proto.errors import ErrorCode, Unavailable
 from smcp_registry.admission import Owner
 from smcp_registry.leases import Leases
 from smcp_registry.link import Link
+from smcp_registry.records import MemberRecord
 
 ASK_AGAIN_S: Final = 0.1
 """One "no responder" proves nothing: in a cluster a subscription is known everywhere only after a moment."""
 SETTLE_S: Final = 2.0
 """After NATS came back, owners may take this long to be back too (seconds); no longer than a lease."""
+
+MALFORMED: Final = str(int(ErrorCode.MALFORMED))
 
 
 class Owners:
@@ -37,23 +40,35 @@ class Owners:
         self._patience_s = patience_s
         self._settle_s = settle_s
 
-    async def ask(self, credential: str, process: str, session: str | None, *, incarnation: str | None = None) -> Owner:
+    async def ask(
+        self,
+        credential: str,
+        process: str,
+        session: str | None,
+        *,
+        incarnation: str | None = None,
+        place: MemberRecord | None = None,
+    ) -> Owner:
         """ALIVE or GONE; SILENT where an owner does not answer in time and its lease lives.
 
         Args:
             session: the session in question; None asks after the process alone.
             incarnation: of the session's claim; one that it no longer means is GONE.
+            place: the session's record; a session that is a member elsewhere alone is GONE.
 
         Raises:
             Unavailable: it cannot be asked now, since NATS is away.
         """
         subject = subjects.hosts(credential, process, "alive")
-        question = AliveQuestion(session=session, incarnation=incarnation).model_dump_json().encode()
+        question = AliveQuestion(session=session, incarnation=incarnation)
+        if place is not None:
+            question = question.model_copy(update={"office": place.office, "role": place.role, "name": place.name})
         unheard = False
         while True:
             try:
                 with sending(subject) as headers:
-                    reply = await self._bus.request(subject, question, timeout=self._patience_s, headers=headers)
+                    body = question.model_dump_json(exclude_none=True).encode()
+                    reply = await self._bus.request(subject, body, timeout=self._patience_s, headers=headers)
             except NoResponder:
                 if unheard and self._link.up_for() >= self._settle_s:
                     return Owner.GONE
@@ -65,6 +80,9 @@ class Owners:
                 return Owner.SILENT if lives else Owner.GONE
             except (NotConnected, ConnectionLost) as error:
                 raise Unavailable("the present owner cannot be asked now") from error
+            if reply.headers.get(ERROR) == MALFORMED and question != AliveQuestion(session=session):
+                question = AliveQuestion(session=session)  # an older process, which knows of sessions alone
+                continue
             if ERROR in reply.headers:
                 return Owner.ALIVE  # whatever it says: somebody is there to say it
             try:

@@ -71,6 +71,9 @@ class Places:
     async def release(self, office: str, role: Role, name: str, claim: Claim) -> int:
         """Give the place up; returns the tombstone's revision. Idempotent by the claim.
 
+        Where nothing stands there is a tombstone afterwards, too: a join of that claim may still be on its way, and
+        its sender is asked only where something stands.
+
         Raises:
             NotInOffice: the claim is not the member there.
             Unavailable: no quorum.
@@ -79,14 +82,19 @@ class Places:
         for attempt in range(ATTEMPTS):
             stored = await read_member(self._members, key)
             record = stored.record
-            if record is None or not _is(record, claim) or record.name != name:
+            if record is not None and (not _is(record, claim) or record.name != name):
                 raise NotInOffice("not in this office")
-            if not record.is_member:
+            if record is not None and not record.is_member:
                 return stored.revision
+            never = claimed(None, claim, Announce.NOTHING, office=office, role=role, name=name)
             try:
-                return await write_member(self._members, key, tombstone(record), last=stored.revision)
+                revision = await write_member(self._members, key, tombstone(record or never), last=stored.revision)
             except Conflict:
                 await _pause(attempt)
+                continue
+            if record is None:
+                raise NotInOffice("not in this office")
+            return revision
         raise Unavailable("this place is being written by others; ask again")
 
     async def move(self, office: str, role: Role, name: str, claim: Claim) -> int:
@@ -146,7 +154,7 @@ class Places:
         decision = decide(record, claim, Owner.NOT_ASKED, role=role, name=name, now=self._now())
         if decision.action is not Action.ASK_OWNER or record is None:
             return decision
-        owner = await self._owners.ask(record.credential, record.process, record.session)
+        owner = await self._owners.ask(*record.owner, place=record)
         if owner is Owner.SILENT and not from_silent:
             owner = Owner.ALIVE
         return decide(record, claim, owner, role=role, name=name, now=self._now())

@@ -151,7 +151,7 @@ class Sweeper:
         record = entry.record
         try:
             async with self._asking:
-                if await self._owners.ask(*record.owner) is not Owner.GONE:
+                if await self._owners.ask(*record.owner, place=record) is not Owner.GONE:
                     return
             _log.info("the member %s did not come back from its move", key)
             async with self._removing:

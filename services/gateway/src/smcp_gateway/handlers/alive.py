@@ -6,7 +6,10 @@ from smcp_gateway.session import Sessions
 
 
 async def alive(request: AliveQuestion, call: Call, *, sessions: Sessions) -> AliveAnswer:
-    """Whether that session is connected, and a member or about to be one; by that very claim, where one is named."""
+    """Whether that session is connected, and a member or about to be one; by that very claim, or in that
+    very place, where one is named."""
     if request.session is not None and request.incarnation is not None:
         return AliveAnswer(session=sessions.means(request.session, request.incarnation))
-    return AliveAnswer(session=sessions.holds(request.session))
+    if request.office is None or request.role is None or request.name is None:
+        return AliveAnswer(session=sessions.holds(request.session))
+    return AliveAnswer(session=sessions.holds(request.session, (request.office, request.role, request.name)))
