@@ -1,9 +1,8 @@
 """The services on a real nats-server, so that each can be ended and begun again: the gateway as a process."""
 
 import json
-import re
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,6 @@ from smcp_registry.settings import RegistrySettings
 from smcp_testing.line import Line, open_line
 from smcp_testing.mcp_servers.configs import stdio
 from smcp_testing.service_process import service_process
-from smcp_testing.waiting import eventually
 
 LEASE_S = 2.0
 START_S = 30.0
@@ -55,8 +53,7 @@ class System:
         command = Path(sys.executable).with_name("smcp-gateway")
         async with AsyncExitStack() as stack:
             gateway = await stack.enter_async_context(service_process(command, env=environment))
-            await eventually(lambda: bool(_url_in(gateway.output)), timeout=START_S, message="no gateway")
-            self.url = _url_in(gateway.output)
+            self.url = (await gateway.logged("ready", timeout=START_S))["url"]
             self._port = int(self.url.rpartition(":")[2])
             self._gateway = stack.pop_all()
 
@@ -111,8 +108,3 @@ async def open_system(nats_url: str, directory: Path) -> AsyncIterator[System]:
         finally:
             await system.stop_computer()
             await system.kill_gateway()
-
-
-def _url_in(output: Sequence[str]) -> str:
-    found = re.search(r"http://[^\s/]+:\d+", "\n".join(output))
-    return found[0] if found else ""
