@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from smcp_testing.service_process import service_process
+from smcp_testing.waiting import eventually
 
 COMMAND = Path(sys.executable).with_name("smcp-gateway")
 
@@ -53,4 +54,12 @@ async def test_it_says_where_it_listens_and_stops_on_a_signal(nats_url: str) -> 
         process.signal(signal.SIGTERM)
         assert await process.exit_code(timeout=30) == 0
         assert [line["event"] for line in process.log].count("listening") == 1
-        assert process.output == []
+        assert process.output == [f"smcp-gateway listens on {ready['url']}"]
+
+
+async def test_the_port_is_printed_where_any_was_asked_for_also_without_a_log(nats_url: str) -> None:
+    env = {"SMCP_NATS_URL": nats_url, "SMCP_GATEWAY_PORT": "0", "SMCP_LOG_LEVEL": "error"}
+    async with service_process(COMMAND, env=env) as process:
+        await eventually(lambda: process.output, timeout=30)
+        assert re.fullmatch(r"smcp-gateway listens on http://127\.0\.0\.1:[1-9]\d*", process.output[0])
+        assert process.log == []

@@ -52,7 +52,7 @@ def serve(
 
 @asynccontextmanager
 async def open_service(settings: GatewaySettings, config: BusConfig) -> AsyncIterator[Gateway]:
-    """A gateway on a bus of its own; the log says where it listens, and when it is ready.
+    """A gateway on a bus of its own; the log says where it listens, and when it is ready; so does standard output where any port was asked for.
 
     It listens before it is on the bus: `/livez` is answered while NATS is awaited.
 
@@ -62,6 +62,8 @@ async def open_service(settings: GatewaySettings, config: BusConfig) -> AsyncIte
     async with AsyncExitStack() as stack:
         front = await stack.enter_async_context(open_front(settings))
         get_logger(__name__).info("listening", url=front.url)
+        if settings.gateway_port == 0:  # whoever asked for any port wants to know it, whatever the level of the log
+            typer.echo(f"smcp-gateway listens on {front.url}")
         try:
             bus = await stack.enter_async_context(open_bus(config))
             gateway = await stack.enter_async_context(open_gateway(settings, bus, front=front))
