@@ -52,7 +52,9 @@ def serve(
 
 @asynccontextmanager
 async def open_service(settings: GatewaySettings, config: BusConfig) -> AsyncIterator[Gateway]:
-    """A gateway on a bus of its own; the log says where it listens, and when it is ready; so does standard output where any port was asked for.
+    """A gateway on a bus of its own; the log says where it listens, and when it is ready.
+
+    Standard output has the address, too, where any port was asked for.
 
     It listens before it is on the bus: `/livez` is answered while NATS is awaited.
 
