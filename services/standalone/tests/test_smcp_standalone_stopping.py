@@ -4,11 +4,12 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
 from smcp_agent import SmcpAgent
 from smcp_testing.service_process import ServiceProcess, service_process
@@ -16,6 +17,14 @@ from smcp_testing.waiting import eventually
 
 SMCP = Path(sys.executable).parent / "smcp"
 WAITING = "waiting for 1 call (up to 60 s); ctrl-C again stops at once"
+
+
+@pytest.fixture(autouse=True)
+def _hang_ups_are_heard() -> Iterator[None]:
+    """Under `nohup` they are ignored, by what is started here, too."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @asynccontextmanager
