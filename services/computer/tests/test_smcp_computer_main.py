@@ -212,7 +212,7 @@ async def test_it_serves_until_it_is_stopped_and_leaves_nothing_behind(nats_url:
         await eventually(lambda: _quietly(ready), timeout=30)
         family = psutil.Process(process.pid).children(recursive=True)
         assert family
-        assert len(list(registry.view.members("lab"))) == 1
+        await eventually(lambda: len(list(registry.view.members("lab"))) == 1)
         process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(process.wait(), 20) == 0
         await reading
