@@ -12,7 +12,7 @@ from typing import Any
 from smcp_bus.bus import Incoming, Reply
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import NAMESPACE, connected, gateway_world, reply
-from smcp_testing.held import held
+from smcp_testing.held import held, held_at_rest
 from smcp_testing.mcp_servers import configs
 from smcp_testing.profiles import scaled
 from smcp_testing.waiting import eventually
@@ -66,7 +66,7 @@ async def test_nothing_is_left_of_a_thousand_calls_that_timed_out(nats_url: str,
             answer = await anna.call("client:tool_call", payload | {"params": params, "timeout": 2}, timeout=60)
             return f"{kind} {answer['code']}" if "code" in answer else f"{kind} {sorted(answer['meta'])}"
 
-        before = without_tasks(held(world))
+        before = without_tasks(await held_at_rest(world))
         outcomes = Counter[str]()
         for start in range(0, CALLS, 150):
             outcomes.update(await asyncio.gather(*map(ask, range(start, min(start + 150, CALLS)))))

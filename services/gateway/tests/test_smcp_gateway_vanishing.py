@@ -8,7 +8,7 @@ import aiohttp
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_testing.gateway_world import World, gateway_world, reply
-from smcp_testing.held import alive, held, places
+from smcp_testing.held import alive, held, held_at_rest, places
 from smcp_testing.profiles import scaled
 from smcp_testing.raw_client import RawClient, raw_client
 from smcp_testing.waiting import eventually
@@ -72,7 +72,7 @@ async def test_nothing_is_left_of_a_thousand_connections_that_join_call_and_vani
     ):
         await eventually(lambda: all(not gateway.readiness.problems() for gateway in world.gateways))
         kept = await places(bus)
-        before, objects = held(world), alive()
+        before, objects = await held_at_rest(world), alive()
         peak = Counter[str]()
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
             for start in range(0, VISITS, AT_ONCE):

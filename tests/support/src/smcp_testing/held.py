@@ -16,6 +16,7 @@ from smcp_gateway.outbox import Outbox
 from smcp_gateway.owned_computer import OwnedComputer
 from smcp_gateway.session import Session
 from smcp_testing.gateway_world import World, WorldBus
+from smcp_testing.waiting import eventually
 
 PER_CONNECTION: Final = (AsyncSocket, Connection, Outbox, Session, Office, OwnedComputer)
 """Kinds of objects of a gateway that belong to one connection or to the offices that it was in."""
@@ -40,6 +41,17 @@ def held(world: World) -> dict[str, int]:
     for task in asyncio.all_tasks():
         counts[f"task {getattr(task.get_coro(), '__qualname__', '')}"] += 1
     return dict(+counts)
+
+
+async def held_at_rest(world: World) -> dict[str, int]:
+    """What `held` counts once nothing is under way on any bus: a join that was answered is still being announced."""
+
+    def at_rest() -> dict[str, int]:
+        counts = held(world)
+        assert not {name for name in counts if name in ("bus: running", "bus: pending")}, counts
+        return counts
+
+    return await eventually(at_rest)
 
 
 def alive() -> Counter[str]:

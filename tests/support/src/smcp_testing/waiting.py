@@ -17,7 +17,7 @@ async def eventually(predicate: Callable[[], Awaitable[T]], *, timeout: float = 
 async def eventually(predicate: Callable[[], T], *, timeout: float = ..., message: str = ...) -> T: ...
 
 
-async def eventually(predicate: Callable[[], object], *, timeout: float = 5.0, message: str = "") -> object:
+async def eventually(predicate: Callable[[], object], *, timeout: float = 15.0, message: str = "") -> object:
     """Poll until `predicate()` is true and return its value.
 
     The predicate may be async, and may raise AssertionError while it does not hold yet.
