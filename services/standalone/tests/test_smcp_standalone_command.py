@@ -163,6 +163,24 @@ def test_wrong_usage_ends_with_2_and_names_what_is_wrong(arguments: list[str], s
     assert "Traceback" not in refused.stderr
 
 
+def test_nats_config_names_each_wrong_field_ends_with_2_and_writes_nothing(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.yaml"
+    hosts.write_text("{offices: [lab], gateways: 0, registries: [up/1]}")
+    refused = smcp("nats-config", str(hosts), "--out", str(tmp_path / "out"))
+    assert refused.returncode == 2
+    assert f"{hosts}: gateways: has to be a whole number from 1 to 1000" in refused.stderr
+    assert f"{hosts}: registries.0: a credential is a file of this name" in refused.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_up_refuses_hosts_with_a_credential_of_its_own(tmp_path: Path, config: Path) -> None:
+    hosts = tmp_path / "hosts.yaml"
+    hosts.write_text("{offices: [lab], registries: [UP-registry, r], gateways: []}")
+    refused = smcp("up", "--port", "0", "--config", str(config), "--hosts", str(hosts))
+    assert refused.returncode == 2
+    assert f"error: {hosts}: 'UP-registry' is a credential of smcp up itself" in refused.stderr
+
+
 def test_a_wrong_setting_of_the_environment_ends_with_2(config: Path) -> None:
     refused = smcp("up", "--config", str(config), SMCP_LEASE_S="soon")
     assert refused.returncode == 2

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from smcp_proto.names import check_name
 from smcp_standalone import nats_config, nats_files
-from smcp_standalone.nats_model import NatsConfigError, NatsModel, parse_model
+from smcp_standalone.nats_model import NatsModel
 from smcp_standalone.nats_server import find_binary
+from smcp_standalone.nats_yaml import parse_model
 
 SMALL = """
 offices: [lab, "北京 3.*.>"]
@@ -62,61 +63,6 @@ def test_a_computers_permissions_are_its_own_names_in_its_own_office() -> None:
     assert grant.responses is not None
     assert grant.responses >= 2 * 64
     assert grant.responses_expire_s > 3600
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("offices: [", "not YAML"),
-        ("- a", "not a YAML mapping"),
-        ("{}", "offices: is missing"),
-        ("offices: kitchen", "offices: has to be a list, such as [a, b]"),
-        ("{offices: [a], jetstream: 1}", "jetstream: has to be a mapping"),
-        ("{offices: [a], gateways: x}", "gateways: has to be a whole number; or: has to be a list, such as [a, b]"),
-        ("offices: []", "offices: has to name at least one"),
-        ("offices: [7]", "offices.0: has to be a text"),
-        ('offices: [""]', "offices.0: a name has 1 to 128 characters"),
-        ("{offices: [a], gateway: 2}", "gateway: is no field of this file; did you mean 'gateways'?"),
-        (
-            "{offices: [a], computers: [{credential: c, office: a, name: [x]}]}",
-            "computers.0.name: is no field of this file; did you mean 'names'?",
-        ),
-        (
-            "{offices: [a], jetstream: {storedir: x}}",
-            "jetstream.storedir: is no field of this file; did you mean 'store_dir'?",
-        ),
-        ("{offices: [a], xyzzy: 1}", "xyzzy: is no field of this file"),
-        ("{offices: [a], gateways: 0}", "gateways: Input should be greater than or equal to 1"),
-        ("{offices: [a], gateways: two}", "gateways: has to be a whole number"),
-        ("{offices: [a], gateways: [g, '']}", "gateways.1: a name has 1 to 128 characters"),
-        ("{offices: [a], gateways: [g, G]}", "two credentials are named 'G'"),
-        ("{offices: [a], computers: [{credential: c}]}", "computers.0.office: is missing"),
-        ("{offices: [a], computers: [{credential: c, office: b}]}", "computers.0.office: 'b' is not in offices"),
-        ("{offices: [a], computers: [{credential: %s, office: a}]}" % ("雨" * 20), "computers.0.credential: "),
-        (
-            "{offices: [a], computers: [{credential: ../../evil, office: a}]}",
-            "computers.0.credential: a credential is a",
-        ),
-        ("{offices: [a], gateways: [a, ..]}", "gateways.1: a credential is a file of this name: without '/'"),
-        ("{offices: [a], listen: here}", "listen: not HOST:PORT"),
-        ("{offices: [a], listen: 'h:99999'}", "listen: not HOST:PORT"),
-        ("{offices: [a], cluster: {name: c}}", "server_name: each node"),
-        ("{offices: [a], jetstream: {domain: 'a b'}}", "jetstream.domain: String should match"),
-    ],
-)
-def test_a_wrong_field_is_named(text: str, said: str) -> None:
-    with pytest.raises(NatsConfigError) as refused:
-        parse_model(text)
-    assert said in str(refused.value)
-
-
-def test_an_error_names_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "hosts.yaml"
-    with pytest.raises(NatsConfigError, match=r"hosts\.yaml: cannot be read"):
-        nats_files.read_model(path)
-    path.write_text("{}")
-    with pytest.raises(NatsConfigError, match=r"hosts\.yaml: offices: is missing"):
-        nats_files.read_model(path)
 
 
 def test_nats_server_accepts_what_is_written(tmp_path: Path) -> None:
@@ -185,16 +131,6 @@ def test_a_credential_that_left_the_file_is_named_and_can_no_longer_log_in(tmp_p
     written = nats_files.write(parse_model(SMALL.replace("[ga, gb]", "[ga]")), tmp_path)
     assert [path.name for path in written.forgotten] == ["gb.json"]
     assert '"gb"' not in written.conf.read_text()
-
-
-def test_a_damaged_credential_is_refused_and_not_replaced(tmp_path: Path) -> None:
-    written = nats_files.write(parse_model(SMALL), tmp_path)
-    written.credentials["ga"].write_text("{")
-    with pytest.raises(NatsConfigError, match=r"ga\.json: not a credential file"):
-        nats_files.write(parse_model(SMALL), tmp_path)
-    written.credentials["ga"].write_text(written.credentials["gb"].read_text())
-    with pytest.raises(NatsConfigError, match=r"ga\.json: not the credential of 'ga'"):
-        nats_files.write(parse_model(SMALL), tmp_path)
 
 
 @given(st.text(alphabet=string.ascii_letters + string.digits + "-_", min_size=1, max_size=72))

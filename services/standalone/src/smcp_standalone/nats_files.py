@@ -5,15 +5,19 @@ OUT/creds/<credential>.json   0600, the name encoded as in subjects; for SMCP_NA
 OUT/cluster-secret            0600, where there is a cluster
 """
 
+import errno
 import json
 import os
+import re
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from smcp_proto.names import encode_name
 from smcp_standalone import nats_config
-from smcp_standalone.nats_model import NatsConfigError, NatsModel, parse_model
+from smcp_standalone.nats_model import NatsModel
+from smcp_standalone.nats_yaml import NatsConfigError, parse_model
 
 _PRIVATE = 0o600
 _PRIVATE_DIR = 0o700
@@ -32,12 +36,14 @@ def read_model(path: Path) -> NatsModel:
     """Read the YAML file. Raises NatsConfigError, naming file and field."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise NatsConfigError(f"{path}: cannot be read: {error}") from error
+    except UnicodeDecodeError:
+        raise NatsConfigError(f"{path}: is no UTF-8 text") from None
+    except OSError as error:
+        raise NatsConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     try:
         return parse_model(text)
     except NatsConfigError as error:
-        raise NatsConfigError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
+        raise NatsConfigError(*(f"{path}: {problem}" for problem in error.problems)) from None
 
 
 def credential_path(out: Path, name: str) -> Path:
@@ -49,23 +55,28 @@ def write(model: NatsModel, out: Path) -> Written:
     """Write the configuration and the credentials into `out`; a second run changes only what the model changed.
 
     Raises:
-        NatsConfigError: a file that is there cannot be read, or nothing can be written.
+        NatsConfigError: a file that is there cannot be read, or not everything can be written: nothing is changed then.
     """
-    creds = out / "creds"
+    creds, conf = out / "creds", out / "nats-server.conf"
+    files = {name: credential_path(out, name) for name in nats_config.grants(model)}
+    known = {name: _kept_secret(name, path) or nats_config.new_secret() for name, path in files.items()}
+    cluster_secret = None if model.cluster is None else _kept_cluster_secret(out) or nats_config.new_secret()
+    store = str((out / model.jetstream.store_dir).absolute())
+    placed = model.model_copy(update={"jetstream": model.jetstream.model_copy(update={"store_dir": store})})
+    texts = {
+        files[name]: nats_config.credential_file(name, known[name], purpose)
+        for name, purpose in nats_config.purposes(model).items()
+    }
+    if cluster_secret is not None:
+        texts[_cluster_path(out)] = cluster_secret + "\n"
+    texts[conf] = nats_config.render(placed, known, cluster_secret)
     try:
         out.mkdir(parents=True, exist_ok=True)
         creds.mkdir(mode=_PRIVATE_DIR, exist_ok=True)
-        files = {name: credential_path(out, name) for name in nats_config.grants(model)}
-        known = {name: _kept_secret(name, path) or nats_config.new_secret() for name, path in files.items()}
-        for name, purpose in nats_config.purposes(model).items():
-            _write_private(files[name], nats_config.credential_file(name, known[name], purpose))
-        conf = out / "nats-server.conf"
-        store = str((out / model.jetstream.store_dir).absolute())
-        placed = model.model_copy(update={"jetstream": model.jetstream.model_copy(update={"store_dir": store})})
-        _write_private(conf, nats_config.render(placed, known, _cluster_secret(model, out)))
+        _write_private(texts)
         forgotten = tuple(sorted(set(creds.glob("*.json")) - set(files.values())))
     except OSError as error:
-        raise NatsConfigError(f"{out}: cannot be written: {error}") from error
+        raise NatsConfigError(f"{error.filename or out}: cannot be written: {error.strerror or error}") from error
     return Written(conf=conf, credentials=files, forgotten=forgotten)
 
 
@@ -75,7 +86,9 @@ def _kept_secret(name: str, path: Path) -> str | None:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise NatsConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
         raise NatsConfigError(f"{path}: not a credential file ({error}); remove it for a new secret") from error
     secret = content.get("secret") if isinstance(content, dict) else None
     if not isinstance(secret, str) or not secret or content.get("name") != name:
@@ -83,25 +96,43 @@ def _kept_secret(name: str, path: Path) -> str | None:
     return secret
 
 
-def _cluster_secret(model: NatsModel, out: Path) -> str | None:
-    if model.cluster is None:
+def _cluster_path(out: Path) -> Path:
+    return out / "cluster-secret"
+
+
+def _kept_cluster_secret(out: Path) -> str | None:
+    """As `_kept_secret`, for what the nodes of a cluster tell each other."""
+    path = _cluster_path(out)
+    try:
+        secret = path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
         return None
-    path = out / "cluster-secret"
-    if path.exists():
-        return path.read_text(encoding="ascii").strip()
-    secret = nats_config.new_secret()
-    _write_private(path, secret + "\n")
+    except OSError as error:
+        raise NatsConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        secret = ""
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", secret):
+        raise NatsConfigError(f"{path}: not the secret of a cluster; remove it for a new one")
     return secret
 
 
-def _write_private(path: Path, text: str) -> None:
-    """Replace the file at once, so that a reader sees the old or the new one; nobody else may read it."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+def _write_private(texts: Mapping[Path, str]) -> None:
+    """Replace the files when all of them are written, each at once: a reader sees the old one or the new one.
+
+    Nobody else may read them.
+    """
+    written: dict[Path, Path] = {}
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).chmod(_PRIVATE)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        for path, text in texts.items():
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            written[path] = Path(name)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            written[path].chmod(_PRIVATE)
+        for path, temporary in written.items():
+            temporary.replace(path)
+    finally:
+        for temporary in written.values():
+            temporary.unlink(missing_ok=True)

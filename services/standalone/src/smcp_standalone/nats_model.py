@@ -1,4 +1,4 @@
-"""The small file of `smcp nats-config`: which offices there are, and who may connect.
+"""What the file of `smcp nats-config` may say: which offices there are, and who may connect. Pure.
 
 offices: [lab, 北京 3]
 registries: 2                     # or their credentials' names
@@ -10,43 +10,32 @@ computers:
 listen: 127.0.0.1:4222
 http: 127.0.0.1:8222              # nats-server's monitoring; off if absent
 jetstream: {store_dir: ./jetstream}
+
+Whatever a validator says here is said to the user beside the field's path (`nats_yaml`).
 """
 
-import difflib
 import re
-from collections.abc import Mapping
-from typing import Annotated, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final
 
-import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from smcp_proto.names import Name, encode_name
-from smcp_service.failure import Failure
+from smcp_computer.config.places import meant
+from smcp_proto.names import Name, check_name, encode_name
 
-_ADDRESS = re.compile(r"(?P<host>[^\s:\[\]]+|\[[0-9A-Fa-f:]+\]):(?P<port>-1|[0-9]{1,5})")
-_MAX_CREDENTIAL_TOKEN = 120
-_WANTED: Final[Mapping[str, str]] = {
-    "missing": "is missing",
-    "list_type": "has to be a list, such as [a, b]",
-    "string_type": "has to be a text (in quotes, where it looks like a number)",
-    "int_type": "has to be a whole number",
-    "too_short": "has to name at least one",
-    "model_type": "has to be a mapping, such as {key: value}",
-}
-"""What is said for the kinds of mistakes that pydantic words for programmers."""
-
-
-class NatsConfigError(Failure):
-    """The file cannot be used; the message names the field."""
-
-    exit_code = 2
+_ADDRESS: Final = re.compile(r"(?P<host>[^\s:\[\]]+|\[[0-9A-Fa-f:]+\]):(?P<port>-1|[0-9]{1,5})")
+_MAX_CREDENTIAL_TOKEN: Final = 120
+_MOST: Final = 1000
+COUNT: Final = "count"
+NAMES: Final = "names"
+"""The tags of the two forms that `registries` and `gateways` have; pydantic puts them into its paths."""
 
 
 def check_address(value: str) -> str:
     """Return `value` if it is `HOST:PORT` (port -1: a free one). Raises ValueError otherwise."""
     match = _ADDRESS.fullmatch(value)
     if match is None or int(match["port"]) > 65535:
-        raise ValueError("not HOST:PORT")
+        raise ValueError("has to be HOST:PORT, such as 127.0.0.1:4222")
     return value
 
 
@@ -60,9 +49,37 @@ def check_credential(value: str) -> str:
     return value
 
 
+def check_count(value: object) -> object:
+    """Return `value` if it is a number of processes. Raises ValueError otherwise."""
+    if type(value) is not int or not 1 <= value <= _MOST:
+        raise ValueError(f"has to be a whole number from 1 to {_MOST}, or a list of names, such as [a, b]")
+    return value
+
+
+def _of_form(pattern: str, said: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(f"has to be {said}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _form(value: object) -> str:
+    return NAMES if isinstance(value, list) else COUNT
+
+
 Address = Annotated[str, AfterValidator(check_address)]
 CredentialId = Annotated[Name, AfterValidator(check_credential)]
-Count = Annotated[int, Field(strict=True, ge=1, le=1000)]
+Credentials = Annotated[
+    Annotated[int, BeforeValidator(check_count), Tag(COUNT)] | Annotated[list[CredentialId], Tag(NAMES)],
+    Discriminator(_form),
+]
+Word = Annotated[str, _of_form("[A-Za-z0-9_-]{1,64}", "1 to 64 letters, digits, '_' or '-'")]
+Size = Annotated[str, _of_form("[0-9]+[KMGT]?B?", "a size, such as 1G or 512MB")]
+ServerName = Annotated[
+    str, _of_form(r"\$?[A-Za-z0-9_.-]{1,64}", "1 to 64 letters, digits, '_', '.' or '-', or a $VARIABLE")
+]
 
 
 class _Model(BaseModel):
@@ -85,14 +102,14 @@ class JetStream(_Model):
     """Where the registries' records are kept; `store_dir` is relative to the written configuration."""
 
     store_dir: str = "jetstream"
-    domain: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None = None
-    max_file: Annotated[str, Field(pattern=r"^[0-9]+[KMGT]?B?$")] | None = None
+    domain: Word | None = None
+    max_file: Size | None = None
 
 
 class Cluster(_Model):
     """This server's place in a cluster. Each node has the same file, and its own `server_name`."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    name: Word
     listen: Address = "0.0.0.0:6222"
     """Routes come from other machines; they have to log in."""
     routes: list[Address] = Field(default_factory=list)
@@ -102,12 +119,12 @@ class NatsModel(_Model):
     """See the head of this file. `server_name` may be `$VARIABLE`: nats-server reads it from its environment."""
 
     offices: list[Name] = Field(min_length=1)
-    registries: Count | list[CredentialId] = 1
-    gateways: Count | list[CredentialId] = 1
+    registries: Credentials = 1
+    gateways: Credentials = 1
     computers: list[ComputerHost] = Field(default_factory=list)
     listen: Address = "127.0.0.1:4222"
     http: Address | None = None
-    server_name: Annotated[str, Field(pattern=r"^\$?[A-Za-z0-9_.-]{1,64}$")] | None = None
+    server_name: ServerName | None = None
     jetstream: JetStream = JetStream()
     cluster: Cluster | None = None
 
@@ -121,59 +138,60 @@ class NatsModel(_Model):
 
     @model_validator(mode="after")
     def _check(self) -> "NatsModel":
-        for index, host in enumerate(self.computers):
-            if host.office not in self.offices:
-                raise ValueError(f"computers.{index}.office: {host.office!r} is not in offices")
-        seen: dict[str, str] = {}
-        hosts = [host.credential for host in self.computers]
-        for credential in [*self.registry_credentials, *self.gateway_credentials, *hosts]:
-            other = seen.setdefault(credential.casefold(), credential)
-            if other is not credential:
-                raise ValueError(f"two credentials are named {credential!r}: each needs a name (and a file) of its own")
-        if self.cluster is not None and self.server_name is None:
-            raise ValueError("server_name: each node of a cluster needs one of its own (e.g. $POD_NAME)")
+        if found := [f"{path}: {why}" for path, why in conflicts(self.model_dump())]:
+            raise ValueError("; ".join(found))
         return self
 
 
-def parse_model(text: str) -> NatsModel:
-    """Read the YAML of `smcp nats-config`.
+def conflicts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What does not fit together, though each field may be right by itself: the path of a field, and why.
 
-    Raises:
-        NatsConfigError: it is not YAML, or a field is missing, unknown or wrong; the message names the field.
+    Fields of the wrong kind are passed over: what is wrong with them is said of themselves.
     """
+    offices = [_normal(office) for office in _list(data.get("offices")) if isinstance(office, str)]
+    hosts = [host if isinstance(host, dict) else {} for host in _list(data.get("computers"))]
+    for index, host in enumerate(hosts):
+        office = host.get("office")
+        if isinstance(office, str) and _normal(office) not in offices:
+            yield f"computers.{index}.office", f"{office!r} is not in offices{meant(office, offices)}"
+    yield from _twice(
+        [
+            *_given("registry", "registries", data.get("registries", 1)),
+            *_given("gateway", "gateways", data.get("gateways", 1)),
+            *((f"computers.{index}.credential", host.get("credential")) for index, host in enumerate(hosts)),
+        ]
+    )
+    if data.get("cluster") is not None and data.get("server_name") is None:
+        yield "server_name", "each node of a cluster needs one of its own (e.g. $POD_NAME)"
+
+
+def _twice(credentials: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
+    places: dict[str, str] = {}
+    for path, name in credentials:
+        if not isinstance(name, str):
+            continue
+        first = places.setdefault(_normal(name).casefold(), path)  # some file systems take no notice of case
+        if first is not path:
+            yield path, f"{name!r} is the name of another credential ({first}): each needs a file of its own"
+
+
+def _given(kind: str, field: str, value: Any) -> list[tuple[str, Any]]:
+    """The credentials of a field that has a number or names, each with its path."""
+    if isinstance(value, list):
+        return [(f"{field}.{index}", name) for index, name in enumerate(value)]
+    count = value if type(value) is int and 1 <= value <= _MOST else 0
+    return [(field, name) for name in _names(kind, count)]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _normal(name: str) -> str:
     try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise NatsConfigError(f"not YAML: {error}") from error
-    if not isinstance(data, dict):
-        raise NatsConfigError("not a YAML mapping with offices, registries, gateways, computers")
-    try:
-        return NatsModel.model_validate(data)
-    except ValidationError as error:
-        raise NatsConfigError("\n".join(_said(error))) from error
-
-
-def _said(error: ValidationError) -> list[str]:
-    """One line for each field that is wrong: its path and why."""
-    lines: dict[str, str] = {}
-    for item in error.errors(include_url=False, include_context=False, include_input=False):
-        # A union (a count or a list of names) reports each of its branches as a further step of the path.
-        path = ".".join(str(part) for part in item["loc"] if isinstance(part, int) or re.fullmatch("[a-z_]+", part))
-        path = path.removesuffix(".int")
-        message = _WANTED.get(item["type"]) or item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
-            message = f"is no field of this file{_meant(item['loc'])}"
-        lines[path] = f"{lines[path]}; or: {message}" if path in lines else message
-    return [f"{path}: {message}" if path else message for path, message in lines.items()]
-
-
-def _meant(path: tuple[int | str, ...]) -> str:
-    """What was meant with the unknown field at `path`, as the end of a sentence."""
-    *above, key = path
-    inner: dict[str, type[_Model]] = {"computers": ComputerHost, "jetstream": JetStream, "cluster": Cluster}
-    model = inner.get(str(above[0]), NatsModel) if above else NatsModel
-    near = difflib.get_close_matches(str(key).lower(), model.model_fields, n=1, cutoff=0.65)
-    return f"; did you mean {near[0]!r}?" if near else ""
+        return check_name(name)
+    except ValueError:
+        return name
 
 
 def _names(kind: str, given: int | list[str]) -> list[str]:

@@ -35,6 +35,7 @@ from smcp_service.settings import ServiceSettings, SettingsError, load_settings,
 from smcp_standalone.nats_files import read_model
 from smcp_standalone.nats_model import ComputerHost, NatsModel
 from smcp_standalone.nats_server import NatsServer, open_nats_server
+from smcp_standalone.nats_yaml import NatsConfigError
 from smcp_standalone.run_directory import run_directory
 from smcp_standalone.sample_config import find_uvx, sample
 
@@ -42,6 +43,7 @@ REGISTRY: Final = "up-registry"
 GATEWAY: Final = "up-gateway"
 COMPUTER: Final = "up-computer"
 """The credentials of the parts in this process."""
+_OWN: Final = frozenset({REGISTRY, GATEWAY, COMPUTER})
 STILL_S: Final = 5.0
 """After how many seconds it is said which MCP servers are waited for."""
 
@@ -165,7 +167,17 @@ def up_model(options: UpOptions) -> NatsModel:
         NatsConfigError: the file of hosts is wrong.
     """
     if options.hosts is not None:
-        return with_local_parts(read_model(options.hosts), options.office, options.name)
+        model = read_model(options.hosts)
+        given = [
+            *model.registry_credentials,
+            *model.gateway_credentials,
+            *(host.credential for host in model.computers),
+        ]
+        if taken := [name for name in given if name.casefold() in _OWN]:
+            raise NatsConfigError(
+                *(f"{options.hosts}: {name!r} is a credential of smcp up itself: choose another name" for name in taken)
+            )
+        return with_local_parts(model, options.office, options.name)
     nobody = NatsModel(offices=[options.office], registries=[], gateways=[], listen="127.0.0.1:-1")
     return with_local_parts(nobody, options.office, options.name)
 
