@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from smcp_testing.gateway_world import World, gateway_world
-from tests.interop.published import PublishedAgent, PublishedComputer, published_agent, published_computer
+from tests.interop.published import Kind, PublishedAgent, PublishedComputer, published_agent, published_computer
 
 OFFICE: Final = "office"
 LEASE_S: Final = 10.0
@@ -42,11 +42,11 @@ class Couple:
 
 
 @asynccontextmanager
-async def couple(nats_url: str, home: Path) -> AsyncIterator[Couple]:
+async def couple(nats_url: str, home: Path, kind: Kind = "async") -> AsyncIterator[Couple]:
     """`anna` and `box` have joined."""
     async with (
         gateway_world(nats_url, gateways=2, lease_s=LEASE_S) as world,
-        published_agent(home, world.gateways[0].url, OFFICE, "anna") as anna,
+        published_agent(home, world.gateways[0].url, OFFICE, "anna", kind=kind) as anna,
         published_computer(home, world.gateways[1].url, OFFICE, "box") as box,
     ):
         await asyncio.gather(anna.ready(), box.ready())

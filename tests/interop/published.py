@@ -6,12 +6,19 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 
 from bench import published_env
+from smcp_testing.profiles import scaled
 
+Kind = Literal["async", "sync"]
+KINDS: Final[tuple[Kind, ...]] = ("async", "sync")
+"""Of the published Agent: the package has one on asyncio, and one that blocks threads."""
+SELDOM: Final = KINDS[: scaled(ci=1, soak=len(KINDS))]
+"""Of tests that are long, and in which the second Agent says little new."""
+AGENTS: Final[Mapping[Kind, str]] = {"async": "published_agent.py", "sync": "published_sync_agent.py"}
 HERE: Final = Path(__file__).parent
 READY_S: Final = 60.0
 END_S: Final = 20.0
@@ -114,7 +121,7 @@ async def _process(home: Path, script: str, name: str, *arguments: str) -> Async
     log = (home / f"{script}.{name}.log").open("ab")
     process = await asyncio.create_subprocess_exec(
         python, HERE / script, *arguments,
-        env={"PATH": os.environ["PATH"], "HOME": str(home), "A2C_SMCP_LOG_SILENT": "1"}, cwd=home,
+        env=_environ(home), cwd=home,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log,
         limit=LINE_LIMIT,
     )  # fmt: skip
@@ -130,6 +137,11 @@ async def _process(home: Path, script: str, name: str, *arguments: str) -> Async
         except TimeoutError:
             process.kill()
             await process.wait()
+
+
+def _environ(home: Path) -> dict[str, str]:
+    root = str(published_env.ROOT)
+    return {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": root, "A2C_SMCP_LOG_SILENT": "1"}
 
 
 @asynccontextmanager
@@ -151,16 +163,23 @@ async def published_computer(
 
 @asynccontextmanager
 async def published_agent(
-    home: Path, url: str, office: str, name: str, *, tcp: Mapping[str, Any] | None = None, version: str = ""
+    home: Path,
+    url: str,
+    office: str,
+    name: str,
+    *,
+    kind: Kind = "async",
+    tcp: Mapping[str, Any] | None = None,
+    version: str = "",
 ) -> AsyncIterator[PublishedAgent]:
     """It begins to connect.
 
     Args:
-        tcp: as of `published_computer`.
+        tcp: as of `published_computer`; of a synchronous one only that they are given counts.
         version: of the protocol, in place of the package's own.
-    """
+    """  # fmt: skip
     arguments = [url, office, name, _options(tcp), version]
-    async with _process(home, "published_agent.py", name, *arguments) as process:
+    async with _process(home, AGENTS[kind], name, *arguments) as process:
         agent = PublishedAgent(process)
         try:
             yield agent

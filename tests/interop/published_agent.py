@@ -6,7 +6,6 @@ joins again, as its application has to.
 """
 
 import asyncio
-import dataclasses
 import json
 import sys
 from typing import Any
@@ -15,23 +14,8 @@ import a2c_smcp.agent.client
 import aiohttp
 from a2c_smcp.agent.auth import DefaultAgentAuthProvider
 from a2c_smcp.agent.client import AsyncSMCPAgentClient
-from a2c_smcp.utils.blob import PutBlobResult
-from pydantic import BaseModel
 
-MARK = "@ "
-"""Begins a line of ours: the package logs to standard output."""
-NAMESPACE = "/smcp"
-SHOWN = ("code", "reason", "mcp_server", "client_version", "min_supported", "max_supported")
-"""What is told of an exception."""
-
-
-def say(value: Any) -> None:
-    sys.stdout.write(f"\n{MARK}{json.dumps(value)}\n")
-    sys.stdout.flush()
-
-
-def tell(event: str, payload: Any) -> None:
-    say({"told": event, "payload": payload})
+from tests.interop.published_lines import NAMESPACE, plain, raised, say, tell
 
 
 class Application:
@@ -63,12 +47,6 @@ class Agent(AsyncSMCPAgentClient):  # type: ignore[misc] # the package is in ano
         tell("desktop", {"computer": computer, "desktops": response["desktops"]})
 
 
-def plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    return dataclasses.asdict(value) if isinstance(value, PutBlobResult) else value
-
-
 async def do(client: Agent, question: dict[str, Any]) -> Any:
     match question["do"]:
         case "put_blob":
@@ -77,15 +55,12 @@ async def do(client: Agent, question: dict[str, Any]) -> Any:
             return await client.leave_office(question["office"], namespace=NAMESPACE)
         case "transport":
             return client.transport()
+        case "disconnect":
+            return await client.disconnect()
         case "method":
             return await getattr(client, question["name"])(*question["args"])
         case event:
             return await client.call(event, question["payload"], namespace=NAMESPACE)
-
-
-def raised(error: Exception) -> dict[str, Any]:
-    said = {"raised": type(error).__name__, "text": str(error)}
-    return said | {name: getattr(error, name) for name in SHOWN if hasattr(error, name)}
 
 
 async def main(url: str, office: str, name: str, tcp: str = "", version: str = "") -> None:

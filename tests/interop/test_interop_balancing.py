@@ -18,7 +18,7 @@ from smcp_testing.gateway_world import NAMESPACE, Client, World, gateway_world, 
 from smcp_testing.waiting import eventually
 from tests.interop.balancer import Balancer, Choose, balancer, by_address, in_turn
 from tests.interop.clients import POLLING, UPGRADE, WEBSOCKET, client_at
-from tests.interop.published import published_agent, published_computer
+from tests.interop.published import KINDS, SELDOM, Kind, published_agent, published_computer
 
 pytestmark = pytest.mark.timeout(published_env.INSTALL_S + 120)
 
@@ -159,11 +159,14 @@ def _conversation() -> list[tuple[str, dict[str, Any], Any]]:
     ]
 
 
-async def test_published_clients_behind_a_sticky_proxy_come_back_and_join_again(nats_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_published_clients_behind_a_sticky_proxy_come_back_and_join_again(
+    nats_url: str, tmp_path: Path, kind: Kind
+) -> None:
     async with (
         replicas(nats_url, by_address) as (world, front),
-        published_agent(tmp_path, front.url, OFFICE, "anna", tcp=_from("127.0.0.2")) as anna,
-        published_computer(tmp_path, front.url, OFFICE, "box", tcp=_from("127.0.0.3")) as box,
+        published_agent(tmp_path, front.url, OFFICE, "anna", kind=kind, tcp=_from("127.0.0.1")) as anna,
+        published_computer(tmp_path, front.url, OFFICE, "box", tcp=_from("127.0.0.2")) as box,
     ):
         await asyncio.gather(anna.ready(), box.ready())
         assert spread(world) == [1, 1]
@@ -180,8 +183,9 @@ async def test_published_clients_behind_a_sticky_proxy_come_back_and_join_again(
         assert spread(world) == [1, 1]
 
 
+@pytest.mark.parametrize("kind", SELDOM)
 async def test_published_clients_of_a_gateway_that_stops_go_on_at_another_and_nobody_sees_them_leave(
-    nats_url: str, tmp_path: Path
+    nats_url: str, tmp_path: Path, kind: Kind
 ) -> None:
     async with gateway_world(nats_url, lease_s=10.0) as staying, AsyncExitStack() as stack:
         leaving = await stack.enter_async_context(gateway_world(nats_url, registry=False, lease_s=10.0, drain_s=20.0))
@@ -190,7 +194,7 @@ async def test_published_clients_of_a_gateway_that_stops_go_on_at_another_and_no
         async with (
             client_at("127.0.0.2", staying.url, WEBSOCKET, rejoins=("computer", "watcher", OFFICE)) as watcher,
             balancer(ports, lambda _address, _number: len(stopping)) as front,
-            published_agent(tmp_path, front.url, OFFICE, "anna", tcp={}) as anna,
+            published_agent(tmp_path, front.url, OFFICE, "anna", kind=kind, tcp={}) as anna,
             published_computer(tmp_path, front.url, OFFICE, "box", tcp={}) as box,
         ):
             await asyncio.gather(anna.ready(), box.ready())

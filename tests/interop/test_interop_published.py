@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from bench import published_env
+from smcp_gateway.memberships import GRACE_S
 from smcp_testing.gateway_world import connected, gateway_world
 from smcp_testing.waiting import eventually
 from tests.interop.couple import OFFICE, couple
-from tests.interop.published import READY_S, TOOLS, published_agent
+from tests.interop.published import KINDS, READY_S, SELDOM, TOOLS, Kind, published_agent
 
 pytestmark = pytest.mark.timeout(published_env.INSTALL_S + 120)  # the first test may have to make the environment
 
@@ -17,8 +18,9 @@ LISTED = [f"tools__{tool}" for tool in TOOLS]
 SAID = 512 * 1024
 
 
-async def test_join_list_tools_config_and_calls(nats_url: str, tmp_path: Path) -> None:
-    async with couple(nats_url, tmp_path) as both:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_join_list_tools_config_and_calls(nats_url: str, tmp_path: Path, kind: Kind) -> None:
+    async with couple(nats_url, tmp_path, kind) as both:
         anna = both.anna
         members = await anna.run("get_computers_in_office", OFFICE)
         assert [(member["role"], member["name"], member["a2c_version"]) for member in members] == [
@@ -47,8 +49,9 @@ async def test_join_list_tools_config_and_calls(nats_url: str, tmp_path: Path) -
         assert "[404]" in missing["content"][0]["text"]
 
 
-async def test_a_time_out_and_a_cancel_reach_the_tool(nats_url: str, tmp_path: Path) -> None:
-    async with couple(nats_url, tmp_path) as both:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_time_out_and_a_cancel_reach_the_tool(nats_url: str, tmp_path: Path, kind: Kind) -> None:
+    async with couple(nats_url, tmp_path, kind) as both:
         result = await both.anna.call("box", "tools__slow", seconds=60, timeout=2)
         assert result["isError"] is True
         assert result["meta"]["a2c_timeout"] is True
@@ -63,8 +66,9 @@ async def test_a_time_out_and_a_cancel_reach_the_tool(nats_url: str, tmp_path: P
         assert both.running == 0
 
 
-async def test_an_office_switch_and_a_name_that_is_taken(nats_url: str, tmp_path: Path) -> None:
-    async with couple(nats_url, tmp_path) as both, connected(both.world.url) as rival:
+@pytest.mark.parametrize("kind", SELDOM)
+async def test_an_office_switch_and_a_name_that_is_taken(nats_url: str, tmp_path: Path, kind: Kind) -> None:
+    async with couple(nats_url, tmp_path, kind) as both, connected(both.world.url) as rival:
         anna, box = both.anna, both.box
         assert await rival.join("computer", "box", "taken") == [True, None]
         said = await box.do("switch taken")
@@ -85,8 +89,9 @@ async def test_an_office_switch_and_a_name_that_is_taken(nats_url: str, tmp_path
         assert after["code"] == 4103
 
 
-async def test_either_dies_in_the_middle_of_a_call(nats_url: str, tmp_path: Path) -> None:
-    async with couple(nats_url, tmp_path) as both, connected(both.world.url) as bob:
+@pytest.mark.parametrize("kind", SELDOM)
+async def test_either_dies_in_the_middle_of_a_call(nats_url: str, tmp_path: Path, kind: Kind) -> None:
+    async with couple(nats_url, tmp_path, kind) as both, connected(both.world.url) as bob:
         both.slow_call("d1").cancel()
         await eventually(lambda: both.journal() == ["slow"], timeout=10)
         await both.anna.kill()
@@ -107,10 +112,26 @@ async def test_either_dies_in_the_middle_of_a_call(nats_url: str, tmp_path: Path
         await eventually(lambda: bob.told("notify:leave_office") == [{"office_id": OFFICE, "computer": "box"}])
 
 
-async def test_a_release_of_another_protocol_understands_why_it_is_refused(nats_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_agent_that_says_goodbye_in_the_middle_of_a_call_has_it_cancelled_at_once(
+    nats_url: str, tmp_path: Path, kind: Kind
+) -> None:
+    async with couple(nats_url, tmp_path, kind) as both:
+        both.slow_call("g1").cancel()
+        await eventually(lambda: both.journal() == ["slow"], timeout=10)
+        await both.anna.ask("disconnect")
+        await eventually(lambda: both.journal() == ["slow", "cancelled"], timeout=GRACE_S - 1)
+        await eventually(lambda: [len(gateway.calls) for gateway in both.world.gateways] == [0, 0])
+        assert both.running == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_release_of_another_protocol_understands_why_it_is_refused(
+    nats_url: str, tmp_path: Path, kind: Kind
+) -> None:
     async with (
         gateway_world(nats_url, registry=False) as world,
-        published_agent(tmp_path, world.url, OFFICE, "anna", version="0.5.0") as anna,
+        published_agent(tmp_path, world.url, OFFICE, "anna", kind=kind, version="0.5.0") as anna,
     ):
         async with asyncio.timeout(READY_S):
             said = await anna.began

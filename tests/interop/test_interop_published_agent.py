@@ -1,4 +1,4 @@
-"""The unchanged published Agent on one gateway and our own Computer, on the bus."""
+"""The unchanged published Agents on one gateway and our own Computer, on the bus."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +14,7 @@ from smcp_testing.gateway_world import MIB, World, connected, gateway_world
 from smcp_testing.mcp_servers.configs import stdio
 from smcp_testing.waiting import eventually
 from tests.interop.couple import LEASE_S, OFFICE
-from tests.interop.published import PublishedAgent, published_agent
+from tests.interop.published import SELDOM, Kind, PublishedAgent, published_agent
 
 pytestmark = pytest.mark.timeout(published_env.INSTALL_S + 120)
 
@@ -31,13 +31,13 @@ LATER: dict[str, dict[str, Any]] = {
 
 @asynccontextmanager
 async def anna_and_a_native_box(
-    nats_url: str, home: Path
+    nats_url: str, home: Path, kind: Kind
 ) -> AsyncIterator[tuple[World, PublishedAgent, Callable[[], list[str]]]]:
     log = home / "ran"
     servers = {"toolbox": stdio(log=log, forbidden_tools=["pid"])}
     async with (
         gateway_world(nats_url, gateways=2, lease_s=LEASE_S) as world,
-        published_agent(home, world.gateways[1].url, OFFICE, "anna") as anna,
+        published_agent(home, world.gateways[1].url, OFFICE, "anna", kind=kind) as anna,
     ):
         await anna.ready()
         async with native_computer(world, OFFICE, "box", servers):
@@ -51,8 +51,11 @@ def said(result: Any) -> str:
     return text
 
 
-async def test_it_learns_calls_times_out_and_cancels_the_tools_of_our_computer(nats_url: str, tmp_path: Path) -> None:
-    async with anna_and_a_native_box(nats_url, tmp_path) as (_, anna, ran):
+@pytest.mark.parametrize("kind", SELDOM)
+async def test_it_learns_calls_times_out_and_cancels_the_tools_of_our_computer(
+    nats_url: str, tmp_path: Path, kind: Kind
+) -> None:
+    async with anna_and_a_native_box(nats_url, tmp_path, kind) as (_, anna, ran):
         assert anna.heard("enter") == [{"office_id": OFFICE, "computer": "box"}]
         listed = [tool["name"] for tool in (await anna.run("get_tools_from_computer", "box"))["tools"]]
         assert anna.heard("tools") == [{"computer": "box", "tools": sorted(listed)}]
@@ -88,8 +91,9 @@ async def test_it_learns_calls_times_out_and_cancels_the_tools_of_our_computer(n
             assert (answer["code"], set(answer)) == (503, {"code", "message", "details"}), event
 
 
-async def test_it_is_told_what_changes_and_its_calls_end_with_it(nats_url: str, tmp_path: Path) -> None:
-    async with anna_and_a_native_box(nats_url, tmp_path) as (world, anna, ran):
+@pytest.mark.parametrize("kind", SELDOM)
+async def test_it_is_told_what_changes_and_its_calls_end_with_it(nats_url: str, tmp_path: Path, kind: Kind) -> None:
+    async with anna_and_a_native_box(nats_url, tmp_path, kind) as (world, anna, ran):
         anna.told.clear()
         assert said(await anna.call("box", "add_tool", name="one_more")) == "one_more"
         await eventually(lambda: any("one_more" in told["tools"] for told in anna.heard("tools")), timeout=10)

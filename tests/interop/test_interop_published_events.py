@@ -10,7 +10,7 @@ from bench import published_env
 from smcp_testing.gateway_world import connected
 from smcp_testing.waiting import eventually
 from tests.interop.couple import OFFICE, couple
-from tests.interop.published import TOOLS
+from tests.interop.published import KINDS, SELDOM, TOOLS, Kind
 
 pytestmark = pytest.mark.timeout(published_env.INSTALL_S + 120)
 
@@ -25,10 +25,11 @@ def write_skill(home: Path, name: str, text: str) -> None:
     (folder / "SKILL.md").write_text(f"---\nname: {name}\ndescription: how to {name}\n---\n{text}")
 
 
-async def test_resources_skills_and_blobs_go_both_ways(nats_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", SELDOM)
+async def test_resources_skills_and_blobs_go_both_ways(nats_url: str, tmp_path: Path, kind: Kind) -> None:
     write_skill(tmp_path, "wave", "Lift a hand.")
     write_skill(tmp_path, "tell", "word " * 20_000)
-    async with couple(nats_url, tmp_path) as both:
+    async with couple(nats_url, tmp_path, kind) as both:
         anna = both.anna
         server = next(iter((await anna.run("get_config_from_computer", "box"))["servers"]))
         resources = await anna.run("get_resources", "box", server)
@@ -54,11 +55,12 @@ async def test_resources_skills_and_blobs_go_both_ways(nats_url: str, tmp_path: 
             assert (gone["raised"], gone["code"]) == ("SMCPProtocolError", 404)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 async def test_every_notification_has_the_agent_ask_again_and_reaches_every_room_mate(
-    nats_url: str, tmp_path: Path
+    nats_url: str, tmp_path: Path, kind: Kind
 ) -> None:
     (tmp_path / SKILLS).mkdir(parents=True)
-    async with couple(nats_url, tmp_path) as both, connected(both.world.gateways[1].url) as plain:
+    async with couple(nats_url, tmp_path, kind) as both, connected(both.world.gateways[1].url) as plain:
         anna, box = both.anna, both.box
 
         async def told(what: str, payload: Any) -> None:
