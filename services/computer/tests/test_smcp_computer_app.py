@@ -15,6 +15,7 @@ from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
 from smcp_computer.app import Computer, open_computer
 from smcp_computer.config.file import parse_config
+from smcp_computer.mcp.supervisor import State
 from smcp_computer.settings import ComputerSettings
 from smcp_registry.app import open_registry
 from smcp_registry.buckets import open_store
@@ -215,18 +216,25 @@ async def test_a_tool_that_cannot_be_run_is_a_failed_result_not_an_error(nats_ur
         assert result.get("meta", {}).get("a2c_forbidden", False) is ("forbidden" in words)
 
 
-async def test_a_server_that_names_an_input_that_is_not_there_is_given_up_and_that_is_said_once(
+async def test_a_server_that_can_never_run_here_is_given_up_and_that_is_said_once(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    lost = {"type": "stdio", "server_parameters": {"command": "x", "args": ["${input:tok}", "${input:tok}"]}}
-    async with world(nats_url, box=configs.stdio(), lost=lost) as here:
+    parameters = {"command": "x", "args": ["${input:tok}"], "env": {"A": "${env:NOT_SET}"}}
+    async with world(nats_url, box=configs.stdio(), lost={"type": "stdio", "server_parameters": parameters}) as here:
         assert (await here.call("echo", req_id="1", text="x"))["isError"] is False
+        await here.computer.wait_ready()
         supervisor = here.computer.fleet.supervisors["lost"]
-        assert supervisor.reason == "server 'lost': ${input:tok}: no input has this id"
+        assert (supervisor.state, supervisor.reason) == (State.FAILED, WHY_LOST)
         assert supervisor._backoff._step == 0.0, "no other try is planned"
-    said = [record.getMessage() for record in caplog.records if "${input:tok}" in record.getMessage()]
-    assert said == ["MCP server 'lost': ${input:tok}: no input has this id (it is not started)"]
+    said = [record.getMessage() for record in caplog.records if "'lost'" in record.getMessage()]
+    assert said == [f"MCP {WHY_LOST} (it is not started, nor tried again)"]
+
+
+WHY_LOST = (
+    "server 'lost': server_parameters.args.0: ${input:tok}: no input has this id; "
+    "server_parameters.env.A: ${env:NOT_SET}: the environment variable is not set"
+)
 
 
 async def test_arguments_that_the_tool_refuses_are_its_own_answer(nats_url: str) -> None:

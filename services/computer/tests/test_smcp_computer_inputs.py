@@ -1,12 +1,14 @@
 """Placeholders get their values; one that is missing names its server and its input."""
 
 import json
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from smcp_computer.config.errors import ConfigError, MissingValue
+from smcp_computer.config.errors import CannotRun, ConfigError, InputProgramFailed
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import MAX_OUTPUT_BYTES, InputResolver, variable_of
 
@@ -56,11 +58,12 @@ async def test_placeholders_stand_in_any_parameter_and_are_not_searched_again() 
         ("${input:r}", [pick(default="asia")], {}, ["'git'", "'r'", "default"]),
     ],
 )
-async def test_a_missing_value_names_the_server_and_the_input(
+async def test_a_missing_value_names_the_server_the_field_and_the_input(
     reference: str, inputs: list[dict[str, Any]], environ: dict[str, str], words: list[str]
 ) -> None:
-    with pytest.raises(MissingValue) as raised:
+    with pytest.raises(CannotRun) as raised:
         await resolve({"args": [reference]}, inputs, environ)
+    assert "server_parameters.args.0" in str(raised.value)
     for word in words:
         assert word in str(raised.value)
     assert "asia" not in str(raised.value)
@@ -99,7 +102,7 @@ async def test_a_program_that_fails_is_a_missing_value(tmp_path: Any, body: str,
     program.write_text(f"#!{sys.executable}\n{body}\n")
     program.chmod(0o755)
     definition = {"id": "c", "type": "command", "description": "", "command": str(program)}
-    with pytest.raises(MissingValue, match=why):
+    with pytest.raises(InputProgramFailed, match=why):
         await resolve({"args": ["${input:c}"]}, [definition], {})
 
 
@@ -111,18 +114,44 @@ async def test_a_program_that_hangs_is_stopped_with_its_children(
     program.write_text("#!/bin/sh\nsleep 60 & sleep 60\n")
     program.chmod(0o755)
     definition = {"id": "c", "type": "command", "description": "", "command": str(program)}
-    with pytest.raises(MissingValue, match="did not end within"):
+    with pytest.raises(InputProgramFailed, match="did not end within"):
         await resolve({"args": ["${input:c}"]}, [definition], {"PATH": "/usr/bin:/bin"})
 
 
 async def test_a_program_that_does_not_exist_is_named() -> None:
     definition = {"id": "c", "type": "command", "description": "", "command": "no-such-program"}
-    with pytest.raises(MissingValue, match="'no-such-program': No such file"):
+    with pytest.raises(InputProgramFailed, match="'no-such-program': No such file"):
         await resolve({"args": ["${input:c}"]}, [definition], {})
 
 
-async def test_a_value_that_makes_the_parameters_invalid_is_refused() -> None:
-    servers = {"web": {"type": "streamable", "server_parameters": {"url": "http://x", "timeout": "${env:T}"}}}
-    config = parse_config(json.dumps({"servers": servers}))
-    with pytest.raises(ConfigError, match=r"'web': server_parameters\.timeout"):
-        await InputResolver({}, {"T": "soon"}).resolve(config.servers["web"])
+async def test_all_values_that_are_missing_are_said_at_once_and_no_program_runs(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    program = {"id": "c", "type": "command", "description": "", "command": "touch", "args": {"reference": str(ran)}}
+    parameters = {"args": ["${input:c}", "${env:A}"], "env": {"K": "Bearer ${input:api key}"}}
+    with pytest.raises(CannotRun) as raised:
+        await resolve(parameters, [program, prompt()], {})
+    assert str(raised.value) == (
+        "server 'git': server_parameters.args.1: ${env:A}: the environment variable is not set; "
+        "server_parameters.env.K: input 'api key': set SMCP_INPUT_API_KEY, it has no default"
+    )
+    assert not ran.exists()
+
+
+WEB = {"type": "streamable", "server_parameters": {"url": "http://x", "timeout": "${input:t}"}}
+
+
+@pytest.mark.parametrize(
+    ("definition", "error"),
+    [
+        ({"type": "promptString", "default": "soon"}, CannotRun),
+        ({"type": "command", "command": "echo", "args": {}}, ConfigError),
+    ],
+)
+async def test_a_value_that_makes_the_parameters_invalid_is_refused(
+    definition: dict[str, Any], error: type[ConfigError]
+) -> None:
+    inputs = [{"id": "t", "description": "", **definition}]
+    config = parse_config(json.dumps({"servers": {"web": WEB}, "inputs": inputs}))
+    with pytest.raises(ConfigError, match=r"'web': with the values put in, server_parameters\.timeout: ") as raised:
+        await InputResolver(config.inputs, {"PATH": os.environ["PATH"]}).resolve(config.servers["web"])
+    assert type(raised.value) is error  # what a program printed may be right another time

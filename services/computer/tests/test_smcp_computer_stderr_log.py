@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -66,6 +67,24 @@ async def test_a_server_that_never_starts_is_told_of_once_with_what_it_said(
     assert "; the next try is in 0." in warnings[0]
     own = [line for line in shown(caplog) if line.startswith("no licence")]
     assert len(own) <= 3  # of its first lives; later ones are told at debug
+
+
+async def test_a_command_that_does_not_exist_is_told_of_once_and_starts_once_it_is_installed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    command = tmp_path / "server"
+    server = configs.stdio()
+    parameters = server["server_parameters"]
+    installed = shlex.join([parameters["command"], *parameters["args"]])
+    async with supervised({**server, "server_parameters": {"command": str(command)}}) as box:
+        await eventually(lambda: box._backoff._step >= 0.1, timeout=30)  # of the second try, at least
+        (line,) = shown(caplog)
+        assert f"its command '{command}' does not exist; the next try is in 0." in line
+        command.write_text(f"#!/bin/sh\nexec {installed}\n")
+        command.chmod(0o755)
+        await eventually(lambda: box.ready, timeout=30)
+    assert len([line for line in shown(caplog) if "does not exist" in line]) == 1
 
 
 def test_a_program_that_ends_before_it_is_asked_is_told_of_in_the_same_words(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,5 +1,9 @@
 """Errors of a configuration, named so that a user can act on them."""
 
+from pydantic import ValidationError
+
+from smcp_proto.validation import field_of, reason_of
+
 
 class ConfigError(Exception):
     """The file cannot be used as it is.
@@ -13,9 +17,15 @@ class ConfigError(Exception):
         self.problems = problems
 
 
-class MissingValue(ConfigError):
-    """A placeholder of one server has no value; only that server cannot run."""
+class CannotRun(ConfigError):
+    """With this file, and in the environment of this process, one server can never run; the others can."""
 
 
-class UndeclaredInput(MissingValue):
-    """A placeholder names an input that the file does not have: its server can never run with this file."""
+class InputProgramFailed(ConfigError):
+    """The program of a `command` input gave no value; it may give one another time."""
+
+
+def wrong_fields(error: ValidationError) -> list[tuple[str, str]]:
+    """The path of each field that is wrong, and why."""
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    return [(field_of(one), reason_of(one)) for one in errors]

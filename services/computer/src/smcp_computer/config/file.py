@@ -14,10 +14,9 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from smcp_computer.config import doubts
-from smcp_computer.config.errors import ConfigError
+from smcp_computer.config.errors import ConfigError, wrong_fields
 from smcp_computer.config.places import Place, meant
 from smcp_proto.schemas.config import SERVER_CONFIG, SERVER_INPUT, MCPServerConfig, MCPServerInput
-from smcp_proto.validation import field_of, reason_of
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 _FLAT_STDIO: Final = ("command", "args", "env", "cwd", "encoding", "encoding_error_handler")
@@ -159,7 +158,7 @@ def _server(place: Place, body: dict[str, Any]) -> MCPServerConfig:
     try:
         server: MCPServerConfig = SERVER_CONFIG.validate_python({**body, "name": place.name})
     except ValidationError as error:
-        problems += (f"{place.field(path)}: {why}" for path, why in _wrong(error))
+        problems += (f"{place.field(path)}: {why}" for path, why in wrong_fields(error))
         raise ConfigError(*problems) from None
     if server.default_tool_meta is not None and server.default_tool_meta.alias is not None:
         problems.append(f"{place.field('default_tool_meta.alias')}: an alias belongs to one tool, in tool_meta")
@@ -182,7 +181,7 @@ def _inputs(bodies: Any, problems: list[str], found: list[str]) -> dict[str, MCP
         try:
             definition: MCPServerInput = SERVER_INPUT.validate_python(body)
         except ValidationError as error:
-            problems += (f"{place}{'.' if path else ''}{path}: {why}{label}" for path, why in _wrong(error))
+            problems += (f"{place}{'.' if path else ''}{path}: {why}{label}" for path, why in wrong_fields(error))
             continue
         if definition.id in inputs:
             problems.append(f"{place}.id: is used twice{label}")
@@ -194,12 +193,6 @@ def _ids(bodies: Any) -> list[str]:
     """The ids of all inputs, also of those that are not valid."""
     ids = [body.get("id") for body in bodies if isinstance(body, dict)] if isinstance(bodies, list) else []
     return [said for said in ids if isinstance(said, str)]
-
-
-def _wrong(error: ValidationError) -> list[tuple[str, str]]:
-    """The path of each field that is wrong, and why."""
-    errors = error.errors(include_url=False, include_context=False, include_input=False)
-    return [(field_of(one), reason_of(one)) for one in errors]
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

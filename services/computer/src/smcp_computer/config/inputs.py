@@ -15,9 +15,10 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from smcp_computer.config.doubts import no_input
-from smcp_computer.config.errors import ConfigError, MissingValue, UndeclaredInput
-from smcp_computer.config.placeholders import Placeholder, find_all, replace_all
+from smcp_computer.config.doubts import no_input, placed
+from smcp_computer.config.errors import CannotRun, ConfigError, InputProgramFailed, wrong_fields
+from smcp_computer.config.placeholders import Placeholder, replace_all
+from smcp_computer.config.places import PARAMETERS
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,
     MCPServerCommandInput,
@@ -25,7 +26,6 @@ from smcp_proto.schemas.config import (
     MCPServerInput,
     MCPServerPickStringInput,
 )
-from smcp_proto.validation import malformed
 
 COMMAND_TIMEOUT_S: Final = 20.0
 """How long the program of a `command` input may take, in seconds."""
@@ -53,37 +53,41 @@ class InputResolver:
         """`server` with its parameters' placeholders replaced.
 
         Raises:
-            UndeclaredInput: there is no such input.
-            MissingValue: a value is missing, or is not one that the input allows; names the server and the input.
-            ConfigError: with the values put in, the parameters are not valid any more.
+            CannotRun: placeholders have no value in this environment, or none that is allowed; or with the values put
+                in, the parameters are not valid any more. Names the server, and each field with its placeholder.
+            InputProgramFailed: the program of an input gave no value.
+            ConfigError: what a program printed makes the parameters invalid.
         """
         parameters = server.server_parameters.model_dump(exclude_unset=True)
-        wanted = dict.fromkeys(find_all(parameters))
+        wanted = list(placed(parameters, PARAMETERS))
         if not wanted:
             return server
-        undeclared = [no_input(each, self._inputs) for each in wanted if self._is_undeclared(each)]
-        if undeclared:
-            raise UndeclaredInput(f"server {server.name!r}: {', '.join(undeclared)}")
-        values = {placeholder: await self._value(server.name, placeholder) for placeholder in wanted}
+        missing = [f"{path}: {why}" for path, each in wanted if (why := self.missing(each)) is not None]
+        if missing:
+            raise CannotRun(f"server {server.name!r}: {'; '.join(missing)}")
+        placeholders = dict.fromkeys(placeholder for _, placeholder in wanted)
+        values = {placeholder: await self._value(server.name, placeholder) for placeholder in placeholders}
         body = server.model_dump(exclude_unset=True)
         body["server_parameters"] = replace_all(parameters, values.__getitem__)
         try:
             resolved: MCPServerConfig = SERVER_CONFIG.validate_python(body)
         except ValidationError as error:
-            raise ConfigError(f"server {server.name!r}: {malformed(error).message}") from None
+            wrong = "; ".join(f"{path}: {why}" for path, why in wrong_fields(error))
+            kind = ConfigError if any(map(self._is_printed, placeholders)) else CannotRun
+            raise kind(f"server {server.name!r}: with the values put in, {wrong}") from None
         return resolved
 
     async def _value(self, server: str, placeholder: Placeholder) -> str:
-        why = self.missing(placeholder)
-        if why is not None:
-            raise MissingValue(f"server {server!r}: {why}")
+        """The value of a placeholder that is not `missing`."""
         if placeholder.kind == "env":
             return self._environ[placeholder.name]
         definition = self._inputs[placeholder.name]
         given = self._environ.get(variable_of(definition.id))
+        if given is not None:
+            return given
         if isinstance(definition, MCPServerCommandInput):
-            return given if given is not None else await self._printed(server, definition)
-        return given if given is not None else definition.default or ""
+            return await self._printed(server, definition)
+        return definition.default or ""
 
     def missing(self, placeholder: Placeholder) -> str | None:
         """Why a placeholder has no value in this environment, as far as that is known without running a program."""
@@ -105,8 +109,10 @@ class InputResolver:
             return f"input {definition.id!r}: {source} is none of its options ({options})"
         return None
 
-    def _is_undeclared(self, placeholder: Placeholder) -> bool:
-        return placeholder.kind == "input" and placeholder.name not in self._inputs
+    def _is_printed(self, placeholder: Placeholder) -> bool:
+        """Whether a program gives its value."""
+        definition = self._inputs.get(placeholder.name) if placeholder.kind == "input" else None
+        return isinstance(definition, MCPServerCommandInput) and variable_of(definition.id) not in self._environ
 
     async def _printed(self, server: str, definition: MCPServerCommandInput) -> str:
         label = f"server {server!r}: input {definition.id!r}: its program {definition.command!r}"
@@ -123,23 +129,23 @@ class InputResolver:
             )
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else "cannot be started"
-            raise MissingValue(f"{label}: {reason}") from None
+            raise InputProgramFailed(f"{label}: {reason}") from None
         try:
             async with asyncio.timeout(COMMAND_TIMEOUT_S):
                 output = await _read_bounded(process)
                 status = await process.wait()
         except TimeoutError:
-            raise MissingValue(f"{label} did not end within {COMMAND_TIMEOUT_S:g} s") from None
+            raise InputProgramFailed(f"{label} did not end within {COMMAND_TIMEOUT_S:g} s") from None
         finally:
             await _end(process)
         if len(output) > MAX_OUTPUT_BYTES:
-            raise MissingValue(f"{label} printed more than {MAX_OUTPUT_BYTES} bytes")
+            raise InputProgramFailed(f"{label} printed more than {MAX_OUTPUT_BYTES} bytes")
         if status != 0:
-            raise MissingValue(f"{label} ended with status {status}")
+            raise InputProgramFailed(f"{label} ended with status {status}")
         try:
             return output.decode().strip()
         except UnicodeDecodeError:
-            raise MissingValue(f"{label} printed what is no UTF-8 text") from None
+            raise InputProgramFailed(f"{label} printed what is no UTF-8 text") from None
 
 
 async def _read_bounded(process: Process) -> bytes:

@@ -23,19 +23,6 @@ def find(text: str) -> Iterator[Placeholder]:
         yield _of(match)
 
 
-def find_all(value: Any) -> Iterator[Placeholder]:
-    """The placeholders in all strings of a JSON value; keys are not looked at."""
-    match value:
-        case str():
-            yield from find(value)
-        case dict():
-            for inner in value.values():
-                yield from find_all(inner)
-        case list():
-            for inner in value:
-                yield from find_all(inner)
-
-
 def is_pure(text: str) -> bool:
     """Whether `text` is made of placeholders alone, so that it tells no secret."""
     return bool(text) and not _PLACEHOLDER.sub("", text).strip()

@@ -15,7 +15,7 @@ from typing import Any, Final
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
-from smcp_computer.config.errors import UndeclaredInput
+from smcp_computer.config.errors import CannotRun
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.mcp.call_span import CallSpan
@@ -42,7 +42,7 @@ class State(StrEnum):
     READY = "ready"
     RESTARTING = "restarting"
     FAILED = "failed"
-    """It could not be started. It is tried again, but where its configuration names an input that does not exist."""
+    """It could not be started. It is tried again, but where its configuration can never work in this environment."""
     STOPPED = "stopped"
 
 
@@ -142,7 +142,7 @@ class Supervisor:
                 except Exception as error:  # noqa: BLE001 -- whatever a server does is its own failure, and is shown
                     if self._stopping.is_set() or self._ended_at_the_question(error):
                         continue
-                    if isinstance(first_of(error), UndeclaredInput):
+                    if isinstance(first_of(error), CannotRun):
                         self._given_up(error)
                         await self._stopping.wait()
                         continue
@@ -275,7 +275,7 @@ class Supervisor:
 
     def _given_up(self, error: Exception) -> None:
         self.state, self.reason = State.FAILED, describe(error)
-        _log.warning("MCP %s (it is not started)", self.reason)
+        _log.warning("MCP %s (it is not started, nor tried again)", self.reason)
         self.settled.set()
 
     def _not_given(self) -> list[str]:
