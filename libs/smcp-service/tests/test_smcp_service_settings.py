@@ -146,6 +146,15 @@ def test_a_variable_that_nothing_reads_is_warned_about_with_the_likely_one() -> 
     assert sentences == ["SMCP_LEASES is not a setting of this command and is ignored; did you mean SMCP_LEASE_S?"]
 
 
+def test_a_variable_of_another_command_is_named_with_the_option_of_this_one_and_not_taken_for_a_typing_error() -> None:
+    environ = {"SMCP_LEASES": "1"}
+    options = {"SMCP_LEASES": "--leases"}
+
+    assert unknown_variables(ThingSettings, environ, options=options) == [
+        "SMCP_LEASES is not read by this command: use --leases"
+    ]
+
+
 def test_settings_do_not_change_after_they_were_read() -> None:
     settings = load_settings(ServiceSettings)
 

@@ -80,11 +80,13 @@ async def test_up_runs_everything_and_ctrl_c_ends_it_with_0(config: Path) -> Non
 
 async def test_up_warns_of_variables_that_none_of_its_parts_reads_and_of_no_other(config: Path) -> None:
     read = {"SMCP_CONFIRM": "allow", "SMCP_PASS_NETWORK_ENV": "true", "SMCP_KV_REPLICAS": "1"}
-    async with running("--config", str(config), **read, SMCP_CONFIRN="ask", SMCP_CONFIG="other.json") as (process, _):
-        warned = [str(line["event"]) for line in process.log if "is not a setting" in str(line["event"])]
+    unread = {"SMCP_CONFIRN": "ask", "SMCP_CONFIG": "other.json", "SMCP_OFFICE": "lab"}
+    async with running("--config", str(config), **read, **unread) as (process, _):
+        warned = [str(line["event"]) for line in process.log if "SMCP_" in str(line["event"])]
         assert sorted(warned) == [
-            "SMCP_CONFIG is not a setting of this command and is ignored; did you mean SMCP_CONFIRM?",
+            "SMCP_CONFIG is not read by this command: use --config",
             "SMCP_CONFIRN is not a setting of this command and is ignored; did you mean SMCP_CONFIRM?",
+            "SMCP_OFFICE is not read by this command: use --office",
         ]
 
 

@@ -15,9 +15,10 @@ A service's ``main.py`` is::
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 import typer
@@ -67,18 +68,19 @@ def serve_command(
     *,
     check_config: bool = False,
     also_read: Collection[str] = (),
+    options: Mapping[str, str] = MappingProxyType({}),
     at_once: Callable[[], None] | None = None,
     trace_id_key: str | None = None,
     own_decision_key: str | None = None,
 ) -> NoReturn:
     """Log, trace and serve until a signal comes, then exit with the process's code; or only check the settings.
 
-    Does not return: raises typer.Exit. `also_read` names the variables that are read beside `settings`;
-    `at_once` is that of `run`; `trace_id_key` and `own_decision_key` are those of `open_telemetry`.
+    Does not return: raises typer.Exit. `also_read` and `options` are those of `unknown_variables`; `at_once` is that of
+    `run`; `trace_id_key` and `own_decision_key` are those of `open_telemetry`.
     """
     configure_logging(service, level=settings.log_level, log_format=settings.log_format)
     log = get_logger(__name__)
-    for sentence in unknown_variables(type(settings), also_read=also_read):
+    for sentence in unknown_variables(type(settings), also_read=also_read, options=options):
         log.warning(sentence)
     if check_config:
         print_settings(settings)

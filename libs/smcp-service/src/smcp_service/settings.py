@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
@@ -140,16 +141,21 @@ def unknown_variables(
     environ: Mapping[str, str] | None = None,
     *,
     also_read: Collection[str] = (),
+    options: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
     """A sentence for each variable that begins with our prefix and that nothing reads: mostly typing errors.
 
-    `also_read` names the variables that the process reads beside those settings.
+    `also_read` names the variables that the process reads beside those settings; `options` those that another command
+    reads, and that this one is told by an option, by variable.
     """
     environ = os.environ if environ is None else environ
     known = variables(settings_class) | frozenset(also_read)
     sentences = []
     for variable in sorted(environ):
         if not variable.upper().startswith(PREFIX) or variable.upper() in known:
+            continue
+        if (option := options.get(variable.upper())) is not None:
+            sentences.append(f"{variable} is not read by this command: use {option}")
             continue
         if any(fnmatchcase(variable, pattern) for pattern in settings_class.known_variables):
             continue

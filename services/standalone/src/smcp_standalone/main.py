@@ -59,6 +59,7 @@ def up(
     # What runs takes seconds to load, and other commands need none of it.
     from smcp_standalone.run_directory import remove  # noqa: PLC0415
     from smcp_standalone.up import (  # noqa: PLC0415
+        OPTIONS,
         UpOptions,
         load_up_settings,
         open_system,
@@ -82,6 +83,7 @@ def up(
             settings.gateway,
             open_and_tell,
             also_read=read_variables(),
+            options=OPTIONS,
             at_once=partial(remove, directory) if data is None else None,
             trace_id_key=TRACE_ID_KEY,
             own_decision_key=OWN_DECISION_KEY,

@@ -8,7 +8,7 @@ import asyncio
 import fcntl
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +46,9 @@ COMPUTER: Final = "up-computer"
 _OWN: Final = frozenset({REGISTRY, GATEWAY, COMPUTER})
 STILL_S: Final = 5.0
 """After how many seconds it is said which MCP servers are waited for."""
+
+OPTIONS: Final[Mapping[str, str]] = {"SMCP_CONFIG": "--config", "SMCP_OFFICE": "--office", "SMCP_NAME": "--name"}
+"""What `smcp-computer` reads from its environment, and `smcp up` is told by options alone."""
 
 _log = logging.getLogger("smcp_standalone.up")
 
@@ -142,8 +145,7 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
 
 def read_variables() -> frozenset[str]:
     """The variables that `smcp up` reads; the Computer's file, office and name are said by options alone."""
-    named = {"SMCP_CONFIG", "SMCP_OFFICE", "SMCP_NAME"}
-    return (variables(RegistrySettings) | variables(GatewaySettings) | variables(ComputerSettings)) - named
+    return (variables(RegistrySettings) | variables(GatewaySettings) | variables(ComputerSettings)) - OPTIONS.keys()
 
 
 def with_local_parts(model: NatsModel, office: str, name: str) -> NatsModel:
