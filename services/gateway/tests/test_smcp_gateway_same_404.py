@@ -1,0 +1,102 @@
+"""An unknown Computer and one of another office: nats-server saw no difference between the two questions.
+
+No clock is read: the same messages, to the same services, of the same sizes, in the same order take the same time.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smcp_bus.bus import Incoming, Reply
+from smcp_testing.gateway_world import Client, World, connected, gateway_world, reply
+from smcp_testing.nats_process import NatsServer
+
+OFFICE = "office"
+FOREIGN, UNKNOWN = "foreign", "unknown"
+"""As long as each other, so that sizes can be compared, too."""
+
+_LINE = re.compile(r" - (?P<connection>cid:\d+) - .* - (?P<what>(?:<<-|->>) (?:\[H?(?:PUB|MSG) |MSG_PAYLOAD: ).*)")
+_RANDOM = re.compile(r"_INBOX\.\S+")
+_BUDGET = re.compile(r"Smcp-Budget: \d+")
+
+
+class Traced:
+    """A nats-server that writes down each message that it takes and gives."""
+
+    def __init__(self, directory: Path) -> None:
+        self.server = NatsServer(directory, options=["--trace"])
+
+    def begin(self) -> None:
+        self._at = self.server.log.stat().st_size
+
+    def messages(self, asked: str) -> list[tuple[str, str]]:
+        """Since `begin`: connection, and direction, subject, sizes or body; without what is random, or `asked`."""
+        with self.server.log.open() as log:
+            log.seek(self._at)
+            found = [match for line in log if (match := _LINE.search(line))]
+        return [
+            (match["connection"], _BUDGET.sub("Smcp-Budget", _RANDOM.sub("_INBOX", match["what"])).replace(asked, "X"))
+            for match in found
+        ]
+
+
+async def serve(verb: str, _: Incoming) -> Reply:
+    return reply({"verb": verb})
+
+
+@asynccontextmanager
+async def native(world: World) -> AsyncIterator[None]:
+    async with world.computer("other", FOREIGN, serve):
+        yield
+
+
+@asynccontextmanager
+async def on_the_same_gateway(world: World) -> AsyncIterator[None]:
+    async with connected(world.url) as computer:
+        assert await computer.join("computer", FOREIGN, "other") == [True, None]
+        yield
+
+
+async def ask(anna: Client, event: str, computer: str) -> Any:
+    call: dict[str, Any] = {"agent": "anna", "req_id": "r", "computer": computer}
+    if event == "client:tool_call":
+        call |= {"tool_name": "t", "params": {}, "timeout": 60}
+    return await anna.call(event, call, timeout=60)
+
+
+@pytest.mark.parametrize("foreign", [native, on_the_same_gateway])
+@pytest.mark.parametrize("event", ["client:tool_call", "client:get_config", "client:get_skills"])
+async def test_a_computer_of_another_office_is_looked_for_like_one_that_does_not_exist(
+    tmp_path: Path, event: str, foreign: Any
+) -> None:
+    traced = Traced(tmp_path / "nats")
+    await traced.server.start()
+    try:
+        # a long lease: nothing else is said meanwhile
+        async with gateway_world(traced.server.url, lease_s=600) as world, foreign(world), connected(world.url) as anna:
+            assert await anna.join("agent", "anna", OFFICE) == [True, None]
+            room = await anna.call("server:list_room", {"agent": "anna", "req_id": "l", "office_id": OFFICE})
+            assert len(room["sessions"]) == 1  # the registry knows her by now, and need not look after her
+            seen = []
+            for name in (UNKNOWN, FOREIGN):
+                traced.begin()
+                answer = await ask(anna, event, name)
+                assert answer == {
+                    "code": 404,
+                    "message": "no such Computer in this office",
+                    "details": {"computer": name},
+                }
+                seen.append(traced.messages(name))
+    finally:
+        await traced.server.stop()
+    unknown, other = seen
+    asked = [what for _, what in unknown if what.startswith("<<- [HPUB smcp.v1.office.")]
+    assert [what.split()[2] for what in asked] == [
+        f"smcp.v1.office.client.X.{event.partition(':')[2]}",
+        "smcp.v1.office.server.agent.anna.find",
+    ]
+    assert other == unknown
