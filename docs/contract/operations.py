@@ -11,12 +11,13 @@ from smcp_bus import internal_rows
 from smcp_bus.dispatch import SECONDS
 from smcp_bus.subjects import OWNER_QUEUE, REGISTRY_QUEUE
 from smcp_proto.catalog import CATALOG
-from smcp_proto.catalog_row import Ack, Row, SizeClass, TimeClass
+from smcp_proto.catalog_row import EVERYBODY, Ack, Row, SizeClass, TimeClass
 
 SMALL_BYTES: Final = 64 * 1024
 """What `SizeClass.SMALL` means at the gateway."""
 TOLD: Final = "Told to everyone in the office but the one who caused it."
-SAID: Final = "A Computer on Socket.IO says it itself; it is passed on."
+TOLD_AGENT: Final = "Told to the office's Agent."
+SAID: Final = "A Computer on Socket.IO says it itself; it is passed on to the office's Agent."
 
 
 def operations() -> Document:
@@ -26,9 +27,10 @@ def operations() -> Document:
         name = key_of(row)
         if row not in native:
             if row.ack is Ack.NONE:
-                found[f"gateway.{name}"] = _operation("send", SOCKET_CHANNEL, [name], row, TOLD)
+                told = TOLD if row.told == EVERYBODY else TOLD_AGENT
+                found[f"gateway.{name}"] = _operation("send", SOCKET_CHANNEL, [name], row, told)
                 if row.senders:
-                    found[f"gateway.said.{name}"] = _operation("receive", SOCKET_CHANNEL, [name], row, SAID)
+                    found[f"gateway.said.{name}"] = _said(row)
             else:
                 found[f"gateway.{name}"] = _acknowledged(row)
         if prefix_of(row) == "client":
@@ -60,6 +62,14 @@ def _acknowledged(row: Row) -> Document:
     if row.notifies:
         operation["x-notifies"] = row.notifies
     return operation
+
+
+def _said(row: Row) -> Document:
+    """A notification that a client may say: acknowledged as an update is."""
+    operation = _operation("receive", SOCKET_CHANNEL, [key_of(row)], row, SAID)
+    operation["x-ack"] = words.ACKS[Ack.NOTHING]
+    operation["reply"] = _reply(SOCKET_CHANNEL, [NULL, ERROR])
+    return operation | _limits(row)
 
 
 def _relayed(row: Row) -> Document:

@@ -177,7 +177,7 @@ async def published_agent(
     Args:
         tcp: as of `published_computer`; of a synchronous one only that they are given counts.
         version: of the protocol, in place of the package's own.
-    """  # fmt: skip
+    """
     arguments = [url, office, name, _options(tcp), version]
     async with _process(home, AGENTS[kind], name, *arguments) as process:
         agent = PublishedAgent(process)

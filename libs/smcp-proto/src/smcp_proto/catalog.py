@@ -57,10 +57,16 @@ def _update(name: str, request: type[BaseModel], source: str = "") -> Row:
     return Row(event, request, None, COMPUTER, verb_of(event), Ack.NOTHING, time_class, size, notifies, source)
 
 
-def _notify(name: str, request: type[BaseModel], source: str = "", *, senders: frozenset[Role] = NOBODY) -> Row:
+def _notify(name: str, request: type[BaseModel], source: str = "") -> Row:
     event = f"notify:{name}"
     source = source or f"events.txt, {event}"
-    return Row(event, request, None, senders, verb_of(event), Ack.NONE, TimeClass.NOTICE, source=source)
+    return Row(event, request, None, NOBODY, verb_of(event), Ack.NONE, TimeClass.NOTICE, source=source)
+
+
+def _said(name: str, request: type[BaseModel]) -> Row:
+    """What a Computer on Socket.IO may say itself, and what the office's Agent is then told."""
+    event, time_class = f"notify:{name}", TimeClass.NOTICE
+    return Row(event, request, None, COMPUTER, verb_of(event), Ack.NONE, time_class, source=_RESOURCES, told=AGENT)
 
 
 _ROWS: Final = (
@@ -115,10 +121,8 @@ _ROWS: Final = (
     _notify("update_finder", schemas.UpdateComputerConfigReq),
     _notify("tool_call_cancel", schemas.AgentCallData),
     _notify("update_capabilities", schemas.UpdateCapabilitiesReq, _CAPABILITIES),
-    _notify(
-        "resources/list_changed", schemas.ResourceListChangedNotification, _RESOURCES, senders=COMPUTER
-    ),
-    _notify("resources/updated", schemas.ResourceUpdatedNotification, _RESOURCES, senders=COMPUTER),
+    _said("resources/list_changed", schemas.ResourceListChangedNotification),
+    _said("resources/updated", schemas.ResourceUpdatedNotification),
 )  # fmt: skip
 
 CATALOG: Final[Mapping[str, Row]] = MappingProxyType({row.event: row for row in _ROWS})

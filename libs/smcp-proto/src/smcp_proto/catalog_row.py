@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final, get_args
 
 from pydantic import BaseModel
 
@@ -18,7 +19,7 @@ class Ack(Enum):
     NOTHING = "nothing"
     """`null`, or the flat error."""
     NONE = "none"
-    """A notification: it is never acknowledged."""
+    """A notification: who is told of it acknowledges nothing. A client that may say it gets what `NOTHING` says."""
 
 
 class TimeClass(Enum):
@@ -43,6 +44,9 @@ class SizeClass(Enum):
     """64 KiB: names, ids, filters."""
 
 
+EVERYBODY: Final[frozenset[Role]] = frozenset(get_args(Role))
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One event of the protocol.
@@ -62,3 +66,5 @@ class Row:
     notifies: str | None = None
     source: str = ""
     """Where the protocol says it: page and section."""
+    told: frozenset[Role] = EVERYBODY
+    """Of a notification: members of which roles are told; whoever caused it is not."""

@@ -10,6 +10,7 @@ from smcp_bus.bus import Incoming
 from smcp_bus.headers import EPOCH
 from smcp_gateway.picture import MemberKey
 from smcp_proto import catalog
+from smcp_proto.catalog_row import EVERYBODY
 from smcp_proto.ids import Role
 from smcp_proto.names import check_name
 
@@ -28,6 +29,8 @@ class Notice:
     """Who caused it, and is not told."""
     epoch: int | None = None
     """Of an enter or a leave."""
+    told: frozenset[Role] = EVERYBODY
+    """Members of which roles are told."""
 
     @property
     def entered(self) -> bool:
@@ -49,7 +52,7 @@ def read_notice(incoming: Incoming) -> Notice:
         raise ValueError(f"{verb} carries no object")  # noqa: TRY004 -- the content is wrong, not the code
     about = _about(payload)
     if verb not in {ENTER, LEAVE}:
-        return Notice(row.event, incoming.body, about)
+        return Notice(row.event, incoming.body, about, told=row.told)
     if about is None:
         raise ValueError(f"{verb} names no member")
     return Notice(row.event, incoming.body, about, int(incoming.headers.get(EPOCH, "")))

@@ -134,7 +134,11 @@ class Office:
 
     async def _pass_on(self, sessions: Iterable[Session], notice: Notice) -> None:
         about = notice.about
-        told = [session for session in sessions if about is None or not session.is_(*about)]
+        told = [
+            session
+            for session in sessions
+            if session.role in notice.told and (about is None or not session.is_(*about))
+        ]
         if told:
             await self._tell(told, notice.event, notice.body)
 

@@ -1,6 +1,7 @@
 """Events that the gateway passes on without understanding them, those of the catalog and those that come later."""
 
 from smcp_bus.dispatch_types import Handler
+from smcp_proto.catalog import upstream
 from smcp_proto.catalog_row import Row
 
 
@@ -9,7 +10,8 @@ class PassingOn:
 
     Args:
         relay: for `client:*`: to the Computer that it names.
-        update: for `server:update_*`: to the registry, which tells the office.
+        update: for `server:update_*`, and for the notifications that a Computer may say itself: to the registry, which
+            tells the office.
     """
 
     def __init__(self, *, relay: Handler, update: Handler) -> None:
@@ -19,4 +21,5 @@ class PassingOn:
     def __call__(self, row: Row) -> Handler | None:
         if row.event.startswith("client:"):
             return self._relay
-        return self._update if row.event.startswith("server:update_") else None
+        said = row.event.startswith("server:update_") or upstream(row) is not None
+        return self._update if said else None

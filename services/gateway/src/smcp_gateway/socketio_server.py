@@ -5,7 +5,7 @@ and which shape of acknowledgement. Every event that asks for an acknowledgement
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -19,6 +19,7 @@ from smcp_gateway.packet import NAMESPACE, Frame, Inbound, event_frame
 from smcp_gateway.reply_room import ReplyRoom, ReplyShare
 from smcp_gateway.session import Session, Sessions
 from smcp_proto import catalog
+from smcp_proto.catalog import CATALOG, upstream
 from smcp_proto.catalog_row import Row, SizeClass
 from smcp_proto.errors import Malformed, RateLimited, SmcpError, TooLarge, Unavailable
 
@@ -36,6 +37,12 @@ while the other waits. More stay with their Computers."""
 UNASKED: Final = 4
 """Large replies in one message that wait for one client's outbox, in the same measure; above it 503."""
 JOIN: Final = "server:join_office"
+CALLED: Final = "client:"
+"""Events that run free; everything else of one client happens in the order in which it came."""
+SAID_AS: Final[Mapping[str, str]] = {
+    up.event: row.event for row in CATALOG.values() if (up := upstream(row)) is not None
+}
+"""What native Computers tell the registry, and what a client says in its place."""
 MAX_IN_FLIGHT: Final = 4096
 """Events of one client that may be unanswered at a time; above it 429."""
 
@@ -154,7 +161,7 @@ class SocketIoServer:
             return failed(refusal.body())
         assert row is not None
         assert inbound.body is not None
-        if not row.event.startswith("server:"):
+        if row.event.startswith(CALLED):
             membership = session.membership
             if (membership is None or membership.ending) and session.order.locked():
                 async with session.order:  # published Agents do not wait for the answer to their join or leave
@@ -166,6 +173,8 @@ class SocketIoServer:
     def _refusal(self, session: Session, row: Row | None, inbound: Inbound) -> SmcpError | None:
         if row is None:
             return Malformed(inbound.fault or "there is no such event", details={"field": ""})
+        if row.event in SAID_AS:
+            return Malformed(f"{row.event} is not for clients; say {SAID_AS[row.event]}", details={"field": ""})
         if inbound.body is None:
             return Malformed(inbound.fault or "the event needs one argument, an object", details={"field": ""})
         limit = SMALL_BYTES if row.size is SizeClass.SMALL else self._max_payload
@@ -173,7 +182,7 @@ class SocketIoServer:
             return TooLarge("the request is too large", details={"limit": limit, "size": len(inbound.body)})
         if session.in_flight > MAX_IN_FLIGHT:
             return RateLimited("too many unanswered events on this connection", details={"limit": MAX_IN_FLIGHT})
-        if session.leaving and (row.event == JOIN or not row.event.startswith("server:")):
+        if session.leaving and (row.event == JOIN or row.event.startswith(CALLED)):
             # by `moving` our SDK knows that it is to ask again when it has come back
             details = {"may_have_run": False, "moving": True}
             return Unavailable("the gateway is stopping; connect again", details=details)

@@ -136,6 +136,8 @@ def handlers(
         "server:update_tool_list": told,
         "server:update_desktop": told,
         "server:update_finder": told,
+        "server:resources/list_changed": told,
+        "server:resources/updated": told,
         "server:update_capabilities": partial(update_capabilities, bus=bus, membership=membership, places=places),
         internal_rows.CONFIRM.event: partial(confirm, view=view, membership=membership),
         internal_rows.FIND.event: partial(find, view=view, membership=membership, now=time.time),

@@ -1,4 +1,4 @@
-"""`server:update_*`: what a Computer tells its office; the registry makes the notification of it."""
+"""`server:update_*` and `notify:resources/*`: what a Computer tells its office; the registry makes the notification."""
 
 import orjson
 from pydantic import BaseModel

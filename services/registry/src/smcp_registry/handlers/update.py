@@ -1,4 +1,5 @@
-"""`server:update_*`: what a Computer tells its office (events.txt, configuration and state)."""
+"""`server:update_*` and `server:resources/*`: what a Computer tells its office (events.txt, configuration and state;
+computer.txt, resources chapter)."""
 
 from pydantic import BaseModel
 
@@ -8,6 +9,7 @@ from smcp_bus.dispatch_types import Call
 from smcp_bus.tracing import sending
 from smcp_proto.catalog import verb_of
 from smcp_proto.errors import Malformed, NotAllowed
+from smcp_proto.schemas import Envelope
 from smcp_registry.membership import Membership, named
 
 
@@ -23,11 +25,12 @@ async def update(request: BaseModel, call: Call, *, bus: Bus, membership: Member
     office, _, name = named(call)
     if call.row.notifies is None:
         raise Malformed(f"{call.row.event} tells nobody")
-    computer = getattr(request, "computer", None)
+    field = "computerId" if isinstance(request, Envelope) else "computer"
+    computer = getattr(request, field, None)
     if computer is None:
-        raise Malformed("computer: is missing", details={"field": "computer"})
+        raise Malformed(f"{field}: is missing", details={"field": field})
     if computer != name:
-        raise NotAllowed("a Computer speaks for itself only", details={"field": "computer"})
+        raise NotAllowed("a Computer speaks for itself only", details={"field": field})
     await membership.caller(call)
     body = request.model_dump_json(exclude_unset=True).encode()
     subject = subjects.notify(office, verb_of(call.row.notifies))

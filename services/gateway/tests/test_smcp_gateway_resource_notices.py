@@ -1,0 +1,201 @@
+"""`notify:resources/*`: what a Computer says of its resources is told to its office's Agent, and to nobody else."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import orjson
+import pytest
+
+from smcp_agent import Event, Notified, SmcpAgent
+from smcp_bus.bus import Incoming, Reply
+from smcp_proto.errors import Malformed, NotAllowed
+from smcp_testing.computer_world import native_computer
+from smcp_testing.gateway_world import NAMESPACE, Client, World, connected, gateway_world, reply
+from smcp_testing.waiting import eventually
+
+HERE, THERE = "办公室 1", "other"
+BOX = "盒子.*"
+LIST, UPDATED = "notify:resources/list_changed", "notify:resources/updated"
+METHODS = {LIST: "notifications/resources/list_changed", UPDATED: "notifications/resources/updated"}
+
+
+def said(event: str, *, params: Any = None, **changes: Any) -> dict[str, Any]:
+    """What the Computer says; `changes` are of the envelope."""
+    if params is None and event == UPDATED:
+        params = {"uri": "file:///深", "title": "t"}
+    payload = {"jsonrpc": "2.0", "method": METHODS[event]} | ({} if params is None else {"params": params})
+    return {"roomId": HERE, "computerId": BOX, "serverId": "files", "payload": payload} | changes
+
+
+def _contains(events: list[Event], event: Event) -> bool:
+    return event in events
+
+
+@dataclass
+class Scene:
+    """Two gateways: the Agent and a room mate on the first, the Computer on the second; an Agent elsewhere on both."""
+
+    world: World
+    anna: Client
+    box: Client
+    mate: Client
+    foreign: Client
+
+    async def told(self) -> list[tuple[str, Any]]:
+        """Of resources, to the office's Agent; nobody else was told anything. Another notice comes last."""
+        assert await self.box.call("server:update_config", {"computer": BOX}) is None
+        for client in (self.anna, self.mate):
+            await eventually(partial(client.told, "notify:update_config"))
+        assert self.mate.events == [("notify:update_config", {"computer": BOX})]
+        assert self.box.events == self.foreign.events == []
+        told = self.anna.events[:-1]
+        self.anna.events.clear()
+        self.mate.events.clear()
+        return told
+
+
+@asynccontextmanager
+async def opened(nats_url: str) -> AsyncIterator[Scene]:
+    async with (
+        gateway_world(nats_url, gateways=2, lease_s=10.0) as world,
+        connected(world.gateways[0].url) as anna,
+        connected(world.gateways[0].url) as mate,
+        connected(world.gateways[1].url) as box,
+        connected(world.gateways[1].url) as foreign,
+    ):
+        assert await foreign.join("agent", "otto", THERE) == [True, None]
+        assert await anna.join("agent", "anna", HERE) == [True, None]
+        assert await mate.join("computer", "mate", HERE) == [True, None]
+        assert await box.join("computer", BOX, HERE) == [True, None]
+        await eventually(lambda: anna.told("notify:enter_office")[1:] and mate.told("notify:enter_office"))
+        anna.events.clear()
+        mate.events.clear()
+        yield Scene(world, anna, box, mate, foreign)
+
+
+async def test_the_office_s_agent_is_told_as_it_was_said_and_nobody_else_is(nats_url: str) -> None:
+    async with opened(nats_url) as scene:
+        for event in (LIST, UPDATED):
+            for payload in (said(event), said(event, unknown={"深": [None, 1.5]}), said(event, serverId=None)):
+                assert await scene.box.call(event, payload) is None
+                assert await scene.told() == [(event, payload)]
+            await scene.box.sio.emit(
+                event, said(event), namespace=NAMESPACE
+            )  # and where no acknowledgement is asked for
+            assert await scene.told() == [(event, said(event))]
+
+
+async def test_what_one_computer_says_is_told_in_its_order(nats_url: str) -> None:
+    async with opened(nats_url) as scene:
+        told = []
+        for number in range(20):
+            for event, payload in (
+                (UPDATED, said(UPDATED, params={"uri": f"file:///{number}"})),
+                ("server:update_desktop", {"computer": BOX}),
+            ):
+                await scene.box.sio.emit(event, payload, namespace=NAMESPACE)
+                told.append((event.replace("server:", "notify:"), payload))
+        await eventually(lambda: len(scene.anna.events) == len(told))
+        assert scene.anna.events == told
+
+
+async def test_a_native_computer_is_told_nothing_by_it_and_says_it_in_its_own_words(nats_url: str) -> None:
+    async def silent(verb: str, _: Incoming) -> Reply:
+        return reply({"verb": verb})
+
+    async with (
+        opened(nats_url) as scene,
+        native_computer(scene.world, HERE, "native", {}),
+        scene.world.computer(HERE, "tiny", silent) as tiny,
+    ):
+        await eventually(lambda: len(scene.anna.told("notify:enter_office")) == 2)
+        await eventually(lambda: len(scene.mate.told("notify:enter_office")) == 2)
+        await eventually(lambda: len(scene.box.told("notify:enter_office")) == 2)
+        for client in (scene.anna, scene.mate, scene.box):
+            client.events.clear()
+        assert await scene.box.call(LIST, said(LIST)) is None
+        assert await scene.told() == [(LIST, said(LIST))]
+        asked = {"agent": "anna", "req_id": "1", "computer": "native"}
+        assert await scene.anna.call("client:get_tools", asked) == {"tools": [], "req_id": "1"}
+        for event in (LIST, UPDATED):
+            verb, payload = event.partition(":")[2].replace("/", "_"), said(event, computerId="tiny")
+            await tiny.registry.tell(HERE, "computer", "tiny", verb, orjson.dumps(payload))
+            assert await scene.told() == [(event, payload)]
+            for forged, kind in (
+                (payload | {"computerId": BOX}, NotAllowed),
+                (payload | {"roomId": THERE}, NotAllowed),
+                ({key: value for key, value in payload.items() if key != "computerId"}, Malformed),
+                (payload | {"payload": {}}, Malformed),
+            ):
+                with pytest.raises(kind):
+                    await tiny.registry.tell(HERE, "computer", "tiny", verb, orjson.dumps(forged))
+            assert await scene.told() == []
+
+
+async def test_our_agent_hands_it_on_to_its_application(nats_url: str) -> None:
+    async with (
+        gateway_world(nats_url, gateways=2, lease_s=10.0) as world,
+        SmcpAgent(world.gateways[0].url, office=HERE, name="anna") as agent,
+        connected(world.gateways[1].url) as box,
+    ):
+        events: list[Event] = []
+        agent.on_event(events.append)
+        assert await box.join("computer", BOX, HERE) == [True, None]
+        for event in (LIST, UPDATED):
+            assert await box.call(event, said(event)) is None
+            await eventually(partial(_contains, events, Notified(event, said(event))))
+
+
+@pytest.mark.parametrize("event", [LIST, UPDATED])
+async def test_who_may_not_say_it_or_says_it_of_another_is_refused_and_nobody_is_told(
+    nats_url: str, event: str
+) -> None:
+    async with opened(nats_url) as scene:
+
+        async def refused(client: Client, payload: Any, code: int, field: str | None = None, say: str = event) -> None:
+            answer = await client.call(say, payload)
+            assert set(answer) == {"code", "message", "details"}, answer
+            assert answer["code"] == code, answer
+            assert field is None or answer["details"]["field"] == field, answer
+
+        for client in (scene.anna, scene.foreign):
+            await refused(client, said(event), 403)
+            await refused(client, said(event, roomId=THERE), 403)
+        await refused(scene.mate, said(event), 403, "computerId")
+        await refused(scene.box, said(event, computerId="mate"), 403, "computerId")
+        await refused(scene.box, said(event, computerId=f"{BOX}\u200b"), 403, "computerId")
+        await refused(scene.box, said(event, roomId=THERE), 403, "roomId")
+        whole = said(event)
+        for field in ("computerId", "roomId", "payload"):
+            await refused(scene.box, {key: value for key, value in whole.items() if key != field}, 400, field)
+        for field, value in (
+            ("computerId", 1), ("computerId", ""), ("roomId", None), ("roomId", "x" * 129), ("serverId", 1),
+        ):  # fmt: skip
+            await refused(scene.box, whole | {field: value}, 400, field)
+        payloads: tuple[Any, ...] = (None, [], {}, {"jsonrpc": "1.0"}, {"method": METHODS[event], "jsonrpc": 2})
+        for payload in payloads:
+            await refused(scene.box, said(event, payload=payload), 400)
+        other = LIST if event == UPDATED else UPDATED
+        await refused(scene.box, said(event, payload=said(other)["payload"]), 400, "payload.method")
+        if event == UPDATED:
+            several: tuple[Any, ...] = ({}, {"uri": 1}, {"uri": ""}, {"uri": "x" * 9000}, [], "x")
+            for params in several:
+                await refused(scene.box, said(event, params=params), 400)
+        await refused(scene.box, said(event, more="x" * 70_000), 413)
+        await refused(scene.box, "text", 400)
+        await refused(scene.box, said(event), 400, say=event.replace("notify:", "server:"))  # native Computers' own
+        assert await scene.told() == []
+
+
+async def test_who_is_in_no_office_tells_nobody(nats_url: str) -> None:
+    async with opened(nats_url) as scene, connected(scene.world.url) as nobody:
+        for event in (LIST, UPDATED):
+            assert (await nobody.call(event, said(event)))["code"] == 4103
+        assert await scene.mate.call("server:leave_office", {"office_id": HERE}) == [True, None]
+        for event in (LIST, UPDATED):
+            assert (await scene.mate.call(event, said(event, computerId="mate")))["code"] == 4103
+        await eventually(lambda: scene.box.told("notify:leave_office"))
+        assert [event for event, _ in scene.anna.events] == ["notify:leave_office"]
