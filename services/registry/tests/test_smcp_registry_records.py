@@ -9,8 +9,8 @@ from nats.js.kv import VALID_KEY_RE
 
 from smcp_proto.names import check_name
 from smcp_registry.announcements import announcements
-from smcp_registry.handlers.list_room import opaque, session_info
 from smcp_registry.records import Announce, MemberRecord, record_key, tombstone
+from smcp_registry.room_lists import opaque, session_info
 
 
 def legal(name: str) -> bool:

@@ -36,6 +36,7 @@ from smcp_registry.link import Link
 from smcp_registry.membership import Membership
 from smcp_registry.owners import SETTLE_S, Owners
 from smcp_registry.places import Places
+from smcp_registry.room_lists import RoomLists
 from smcp_registry.settings import RegistrySettings
 from smcp_registry.store import LEASES, MEMBERS
 from smcp_registry.sweeper import Sweeper
@@ -93,7 +94,7 @@ async def open_registry(
     )
     announcer = Announcer(bus, js, store.members)
     membership = Membership(store.members, view)
-    places = Places(store.members, owners, now=time.time, move_s=settings.move_s)
+    places = Places(store.members, owners, untouched=view.untouched, now=time.time, move_s=settings.move_s)
     sweeper = Sweeper(
         link, store.members, view, leases, leases_view, owners, announcer, lease_s=settings.lease_s, now=time.time
     )
@@ -130,7 +131,7 @@ def handlers(
     return {
         "server:join_office": partial(join_office, places=places),
         "server:leave_office": partial(leave_office, places=places),
-        "server:list_room": partial(list_room, view=view, membership=membership),
+        "server:list_room": partial(list_room, lists=RoomLists(view), membership=membership),
         "server:tool_call_cancel": partial(tool_call_cancel, bus=bus, membership=membership),
         "server:update_config": told,
         "server:update_tool_list": told,

@@ -17,6 +17,7 @@ from smcp_registry.store import Bucket, Conflict, StoredMember, read_member, wri
 ATTEMPTS: Final = 8
 """How often a decision is made anew because others wrote meanwhile."""
 PAUSE_S: Final = 0.02
+NOTHING: Final = StoredMember(None, 0)
 GIVEN_UP: Final = "the claim was given up meanwhile"
 
 
@@ -32,13 +33,24 @@ class Places:
     """What the registries do with places.
 
     Args:
+        untouched: whether nothing is known to stand under a key: most places are claimed for the first time, and need
+            no read then. It may be wrong: what is decided on it is a write over nothing, which is refused.
         now: unix seconds (UTC).
         move_s: how long a place that is moving is kept for its identity, in seconds.
     """
 
-    def __init__(self, members: Bucket, owners: Owners, *, now: Callable[[], float], move_s: float) -> None:
+    def __init__(
+        self,
+        members: Bucket,
+        owners: Owners,
+        *,
+        untouched: Callable[[str], bool],
+        now: Callable[[], float],
+        move_s: float,
+    ) -> None:
         self._members = members
         self._owners = owners
+        self._untouched = untouched
         self._now = now
         self._move_s = move_s
 
@@ -53,7 +65,7 @@ class Places:
         """
         key = record_key(office, role, name)
         for attempt in range(ATTEMPTS):
-            stored = await read_member(self._members, key)
+            stored = NOTHING if not attempt and self._untouched(key) else await read_member(self._members, key)
             decision = await self._decide(stored, claim, role=role, name=name, from_silent=from_silent)
             if decision.action is Action.REFUSE:
                 return Claimed(decision)

@@ -30,6 +30,9 @@ MEMBERS: Final = "members"
 LEASES: Final = "leases"
 ANSWER_S: Final = 2.0
 """How long the store may take for one read or write (seconds): a stream without quorum does not answer at all."""
+AT_A_TIME: Final = 64
+"""Reads and writes of a bucket that are under way; more wait, as long again. When hundreds join at once, the time that
+the store has is not used up by what this process itself has to do."""
 
 
 class Conflict(Exception):
@@ -48,7 +51,8 @@ class Stored:
 class Bucket:
     """One bucket, on a connection that may be down for now.
 
-    All methods raise `Unavailable` where JetStream does not answer, or not within 2 s: without quorum.
+    All methods raise `Unavailable` where JetStream does not answer, or not within 2 s (without quorum), and where too
+    many wait for it already.
     """
 
     def __init__(self, name: str, js: JetStreamContext, kv: KeyValue, bus: Bus) -> None:
@@ -57,6 +61,7 @@ class Bucket:
         self._js = js
         self._kv = kv
         self._bus = bus
+        self._turns = asyncio.Semaphore(AT_A_TIME)
 
     async def read(self, key: str) -> Stored:
         try:
@@ -95,6 +100,7 @@ class Bucket:
         if not self._bus.connected:
             # nats-py would keep the write and send it when the connection is back, long after our answer
             raise Unavailable("the registry is not connected to NATS")
+        await self._turn()
         try:
             async with asyncio.timeout(ANSWER_S):
                 yield
@@ -107,6 +113,15 @@ class Bucket:
             written = writing and not isinstance(error, NoStreamResponseError | nats.errors.NoRespondersError)
             details = {"may_have_run": True} if written else None
             raise Unavailable("the registry's store does not answer now", details=details) from error
+        finally:
+            self._turns.release()
+
+    async def _turn(self) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise Unavailable("the registry's store has too much to do now") from None
 
 
 @dataclass(frozen=True, slots=True)

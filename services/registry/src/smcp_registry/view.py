@@ -42,6 +42,8 @@ class MembersView:
         self._loop = asyncio.get_running_loop()
         self._entries: dict[str, Entry] = {}
         self._offices: dict[str, dict[str, Entry]] = {}
+        self._versions: dict[str, int] = {}
+        self._changes = 0
         self._processes: dict[Process, set[str]] = {}
         self._tombstones: dict[str, Tombstone] = {}
         self._moving: set[str] = set()
@@ -54,6 +56,7 @@ class MembersView:
     def reset(self, entries: Sequence[Change], revision: int) -> None:
         tombstones = self._tombstones
         self._entries, self._offices, self._processes, self._tombstones, self._moving = {}, {}, {}, {}, set()
+        self._versions = {}
         for change in entries:
             self._put(change, tombstones.get(change.key))
         self._reach(revision)
@@ -89,6 +92,14 @@ class MembersView:
         """All members of an office, also those that were not announced yet."""
         return self._offices.get(office, {}).values()
 
+    def entries(self, office: str) -> Iterable[tuple[str, Entry]]:
+        """The same, with their keys."""
+        return self._offices.get(office, {}).items()
+
+    def version(self, office: str) -> int:
+        """Another number after each change of an office's members, never one that it had before; 0: it has none."""
+        return self._versions.get(office, 0)
+
     def owners(self) -> Mapping[Process, set[str]]:
         """The keys of the members that each owner process holds."""
         return self._processes
@@ -99,6 +110,10 @@ class MembersView:
 
     def entry(self, key: str) -> Entry | None:
         return self._entries.get(key)
+
+    def untouched(self, key: str) -> bool:
+        """Whether, as far as the view has come, nothing stands under a key, not even a tombstone."""
+        return self.synced and key not in self._entries and key not in self._tombstones
 
     def tombstones(self) -> Mapping[str, Tombstone]:
         return self._tombstones
@@ -132,6 +147,7 @@ class MembersView:
         if record.moving_until is not None:
             self._moving.add(change.key)
         self._offices.setdefault(record.office, {})[change.key] = entry
+        self._changed(record.office)
         self._processes.setdefault((record.credential, record.process), set()).add(change.key)
 
     def _remove(self, key: str) -> None:
@@ -142,12 +158,18 @@ class MembersView:
             return
         office = self._offices[entry.record.office]
         del office[key]
+        self._changed(entry.record.office)
         if not office:
             del self._offices[entry.record.office]
+            del self._versions[entry.record.office]
         process = (entry.record.credential, entry.record.process)
         self._processes[process].discard(key)
         if not self._processes[process]:
             del self._processes[process]
+
+    def _changed(self, office: str) -> None:
+        self._changes += 1
+        self._versions[office] = self._changes
 
     def _reach(self, revision: int) -> None:
         self.revision = revision

@@ -1,0 +1,61 @@
+"""Claims that are decided without a read, by a view that lags: what stands in the store decides all the same."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_proto.errors import NotInOffice
+from smcp_registry.admission import Action
+from smcp_registry.buckets import open_store
+from smcp_registry.leases import Leases, LeasesView
+from smcp_registry.link import Link
+from smcp_registry.owners import Owners
+from smcp_registry.places import Places
+from smcp_registry.records import record_key
+from smcp_registry.store import read_member
+from smcp_testing.member_process import member_process
+
+
+@asynccontextmanager
+async def blind_places(url: str) -> AsyncIterator[Places]:
+    """Their view has seen nothing yet, and takes every place for untouched."""
+    async with open_bus(BusConfig(url=url)) as bus:
+        link = Link(bus)
+        try:
+            store = await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)
+            leases = Leases(store.leases, LeasesView(), lease_s=10, now=time.time)
+            owners = Owners(bus, link, leases, patience_s=5, settle_s=0)
+            places = Places(store.members, owners, untouched=lambda _: True, now=time.time, move_s=30)
+            yield places
+            stored = await read_member(store.members, record_key("lab", "computer", "pc"))
+            assert stored.record is not None
+        finally:
+            link.close()
+
+
+async def test_a_place_that_is_anothers_is_refused(nats_url: str) -> None:
+    async with blind_places(nats_url) as places, member_process(nats_url) as member:
+        first = await places.claim("lab", "computer", "pc", member.claim("s1"))
+        assert first.decision.action is Action.CLAIM
+        refused = await places.claim("lab", "computer", "pc", member.claim("s2"))
+        assert refused.decision.action is Action.REFUSE
+        assert member.asked == 1, "its owner was asked"
+
+
+async def test_a_claim_that_is_made_again_changes_nothing(nats_url: str) -> None:
+    async with blind_places(nats_url) as places, member_process(nats_url) as member:
+        first = await places.claim("lab", "computer", "pc", member.claim())
+        again = await places.claim("lab", "computer", "pc", member.claim())
+        assert (again.decision.action, again.revision) == (Action.UNCHANGED, first.revision)
+
+
+async def test_a_late_copy_of_a_join_that_was_given_up_brings_nobody_back(nats_url: str) -> None:
+    async with blind_places(nats_url) as places, member_process(nats_url) as member:
+        with pytest.raises(NotInOffice):
+            await places.release("lab", "computer", "pc", member.claim())
+        member.given_up.add(member.claim().incarnation)
+        late = await places.claim("lab", "computer", "pc", member.claim())
+        assert late.decision.action is Action.REFUSE
