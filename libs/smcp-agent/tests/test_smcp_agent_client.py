@@ -175,7 +175,7 @@ async def test_after_the_time_out_the_sdk_gives_up_cancels_and_keeps_nothing() -
         calls = [agent.call_tool("red", "slow", timeout=1, req_id=f"r{number}") for number in range(50)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(outcome, NoAnswer) for outcome in outcomes)
-        assert 2.9 <= loop.time() - start < 5
+        assert 2.9 <= loop.time() - start < 10
         await eventually(lambda: len(gateway.seen("server:tool_call_cancel")) == 50)
         assert {"agent": "bot", "req_id": "r7"} in gateway.seen("server:tool_call_cancel")
         await eventually(lambda: pending(agent) == 0)

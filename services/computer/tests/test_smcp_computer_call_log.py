@@ -53,6 +53,7 @@ async def test_each_call_is_one_line_without_what_was_said(nats_url: str, tmp_pa
         agent_and_registry(nats_url) as agent,
         service_process(COMMAND, *arguments, env={"SMCP_NATS_URL": nats_url, "SMCP_LOG_FORMAT": "json"}) as process,
     ):
+        await process.logged("MCP server 'box' is ready with 17 tools", timeout=40)
         await process.logged("in the office 'lab' as 'pc'", timeout=40)
         traced = "4bf92f3577b34da6a3ce929d0e0e4736"
         await call(agent, "echo", traced, text="s3cret")

@@ -66,7 +66,7 @@ async def test_an_answer_that_was_lost_on_the_way_is_fetched_from_its_computer_w
         loop = asyncio.get_running_loop()
         began = loop.time()
         assert await ask(anna, call()) == {"content": "kept"}
-        assert loop.time() - began < 1.3
+        assert loop.time() - began < 5
         assert box.asked == 2
         assert box.pending == 2
         assert len(world.gateways[0].calls) == 0

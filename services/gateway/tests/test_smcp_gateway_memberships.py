@@ -18,7 +18,7 @@ from smcp_proto.errors import NotAllowed, Unavailable
 from smcp_registry.buckets import open_store
 from smcp_registry.records import record_key, tombstone
 from smcp_registry.store import Bucket, read_member, write_member
-from smcp_testing.gateway_world import LEASE_S, Client, World, connected, gateway_world, reply
+from smcp_testing.gateway_world import LEASE_S, SHORT_LEASE_S, Client, World, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
@@ -256,10 +256,13 @@ async def test_a_member_that_the_registry_let_go_while_it_lived_is_asserted_agai
 async def test_pings_are_so_frequent_that_a_client_notices_a_gateway_that_stands_still_within_a_lease(
     nats_url: str,
 ) -> None:
-    async with gateway_world(nats_url, registry=False) as world, connected(world.url) as client:
+    async with (
+        gateway_world(nats_url, registry=False, lease_s=SHORT_LEASE_S) as world,
+        connected(world.url) as client,
+    ):
         eio = client.sio.eio
-        assert eio.ping_interval + eio.ping_timeout <= 0.71 * LEASE_S
+        assert eio.ping_interval + eio.ping_timeout <= 0.71 * SHORT_LEASE_S
         loop = asyncio.get_running_loop()
         since = loop.time()
-        await eventually(lambda: loop.time() - since > 2 * LEASE_S, timeout=10)
+        await eventually(lambda: loop.time() - since > 2 * SHORT_LEASE_S, timeout=10)
         assert not client.gone.is_set()

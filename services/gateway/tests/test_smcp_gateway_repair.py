@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_testing.gateway_world import LEASE_S, connected, gateway_world, reply
+from smcp_testing.gateway_world import SHORT_LEASE_S, connected, gateway_world, reply
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
@@ -22,7 +22,7 @@ async def test_nats_is_restarted(nats_server: NatsServer) -> None:
         return reply({"verb": verb, "unknown": []})
 
     async with (
-        gateway_world(nats_server.url, gateways=2) as world,
+        gateway_world(nats_server.url, gateways=2, lease_s=SHORT_LEASE_S) as world,
         connected(world.gateways[0].url) as anna,
         connected(world.gateways[1].url) as car,
         world.computer(OFFICE, "box", serve),
@@ -37,15 +37,15 @@ async def test_nats_is_restarted(nats_server: NatsServer) -> None:
         await nats_server.stop()
         began = loop.time()
         answer = await waiting
-        assert loop.time() - began < 1.0
+        assert loop.time() - began < 5
         assert answer["code"] == 503
         assert answer["details"] == {"may_have_run": True}
         answer = await anna.call("client:get_tools", TOOLS)
         assert answer["code"] == 503
         assert answer["details"] == {"may_have_run": False}
-        assert loop.time() - began < 2.0
+        assert loop.time() - began < 10
         down_for = loop.time()
-        await eventually(lambda: loop.time() - down_for > 1.5 * LEASE_S, timeout=10)
+        await eventually(lambda: loop.time() - down_for > 1.5 * SHORT_LEASE_S, timeout=10)
         await nats_server.start()
 
         async def answered() -> bool:

@@ -8,7 +8,7 @@ import orjson
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_proto.catalog import CATALOG
-from smcp_testing.gateway_world import NAMESPACE, connected, gateway_world, reply
+from smcp_testing.gateway_world import NAMESPACE, Client, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
@@ -127,6 +127,19 @@ async def test_an_agent_that_left_may_join_another_office(nats_url: str) -> None
         assert await anna.join("agent", "anna", "two") == [True, None]
 
 
+async def answered(client: Client, answers: asyncio.Queue[Any]) -> Any:
+    """The next answer. Raises AssertionError when the connection is lost instead."""
+    lost, answer = asyncio.create_task(client.gone.wait()), asyncio.create_task(answers.get())
+    try:
+        async with asyncio.timeout(60):
+            await asyncio.wait((lost, answer), return_when=asyncio.FIRST_COMPLETED)
+        assert answer.done(), "the connection was lost"
+        return answer.result()
+    finally:
+        lost.cancel()
+        answer.cancel()
+
+
 async def test_more_unanswered_events_than_a_client_may_have_are_429(nats_url: str) -> None:
     release = asyncio.Event()
 
@@ -144,12 +157,12 @@ async def test_more_unanswered_events_than_a_client_may_have_are_429(nats_url: s
         for _ in range(MAX_IN_FLIGHT + 3):
             await anna.sio.emit("client:get_tools", ASKED, namespace=NAMESPACE, callback=answers.put_nowait)
         for _ in range(3):
-            refused = await asyncio.wait_for(answers.get(), 60)
+            refused = await answered(anna, answers)
             assert (refused["code"], refused["details"]) == (429, {"limit": MAX_IN_FLIGHT})
         assert answers.empty()
         release.set()
         for _ in range(MAX_IN_FLIGHT):
-            assert await asyncio.wait_for(answers.get(), 60) == {}
+            assert await answered(anna, answers) == {}
 
 
 async def test_what_a_computer_says_it_can_do_when_it_joins_is_listed(nats_url: str) -> None:

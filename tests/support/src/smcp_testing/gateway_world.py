@@ -24,7 +24,10 @@ from smcp_registry.settings import RegistrySettings
 from smcp_testing.bad_buses import BadBuses
 
 NAMESPACE: Final = "/smcp"
-LEASE_S: Final = 2.0
+LEASE_S: Final = 10.0
+SHORT_LEASE_S: Final = 2.0
+"""For worlds in which a lease is to run out. A process that stands still for as long loses its members, so no other
+world should have it: many services share one process, and one machine."""
 MIB: Final = 1024 * 1024
 WorldBus = NatsBus | BadBus
 PATIENCE_S: Final = 60.0
