@@ -17,7 +17,7 @@ from smcp_agent import (
     SmcpAgent,
     ToolsChanged,
 )
-from smcp_agent.errors import BadReply, Malformed, NotAuthenticated, TooLarge, Unavailable
+from smcp_agent.errors import BadReply, Malformed, NotAuthenticated, Unavailable
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
 from smcp_testing.waiting import eventually
 
@@ -142,14 +142,12 @@ async def test_a_timeout_is_in_whole_seconds_and_the_refusal_says_how_many() -> 
             await agent.call_tool("red", "echo", timeout=0.5)
 
 
-async def test_parameters_that_are_no_json_or_too_large_leave_the_connection_alone() -> None:
+async def test_parameters_that_are_no_json_leave_the_connection_alone() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         stream = agent.events()
         for bad in (float("nan"), b"bytes", "\ud800"):
             with pytest.raises(Malformed):
                 await agent.call_tool("red", "echo", {"x": bad})
-        with pytest.raises(TooLarge):
-            await agent.call_tool("red", "echo", {"x": "x" * 33 * 1024 * 1024})
         assert pending(agent) == 0
         assert (await agent.call_tool("red", "echo")).text == "echo"
         assert stream.waiting == 0

@@ -20,7 +20,7 @@ def encode(packet: Any) -> Any:
 
 @given(JSON)
 def test_what_is_json_goes_through_a_packet_unchanged(value: Any) -> None:
-    packet = packet_class(10_000_000)
+    packet = packet_class(WireJson(10_000_000))
     encoded = encode(packet(data=["event", value], namespace="/smcp", id=3))
     decoded = packet(encoded_packet=encoded)
     assert (decoded.namespace, decoded.id, decoded.data) == ("/smcp", 3, ["event", value])
@@ -29,7 +29,7 @@ def test_what_is_json_goes_through_a_packet_unchanged(value: Any) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), b"bytes", object(), {1, 2}, "\ud800", {(1, 2): 3}])
 def test_what_is_no_json_is_refused_before_it_is_sent(value: object) -> None:
     with pytest.raises(Malformed, match="JSON"):
-        encode(packet_class(1000)(data=["event", {"params": {"x": value}}], namespace="/smcp"))
+        encode(packet_class(WireJson(1000))(data=["event", {"params": {"x": value}}], namespace="/smcp"))
 
 
 def test_the_limit_counts_bytes_not_characters() -> None:
@@ -37,6 +37,15 @@ def test_the_limit_counts_bytes_not_characters() -> None:
     with pytest.raises(TooLarge) as caught:
         WireJson(7).dumps("好好")
     assert caught.value.details == {"limit": 7, "size": 8}
+
+
+def test_what_the_server_takes_is_the_limit_and_what_it_carries_is_said() -> None:
+    wire_json = WireJson(7)
+    wire_json.limit(1024 * 1024 + 64 * 1024)
+    assert len(wire_json.dumps("x" * 1_100_000)) == 1_100_002  # its 413 is the server's to say
+    with pytest.raises(TooLarge) as caught:
+        wire_json.dumps("x" * 1_114_112)
+    assert caught.value.details == {"limit": 1024 * 1024, "size": 1_114_114}
 
 
 def test_bad_surrogates_do_not_pass_as_text() -> None:

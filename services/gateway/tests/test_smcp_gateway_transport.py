@@ -200,3 +200,11 @@ async def test_a_gateway_that_stood_still_does_not_take_its_clients_for_silent(n
             assert await socket.receive_str(timeout=5) == "2"
             await socket.send_str('42/smcp,1["server:list_room",{}]')
             assert (await socket.receive_str(timeout=5)).startswith("43/smcp,1[")
+
+
+async def test_a_large_request_of_a_polling_client_is_read_whole(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url, transports=["polling"]) as client:
+        await client.join("agent", "anna", "office")
+        for size in (200_000, 900_000):
+            answer = await client.call("client:tool_call", CALL | {"params": {"x": "y" * size}})
+            assert code_of(answer) == 404, "it was understood: there is no such Computer"

@@ -20,8 +20,9 @@ from socketio.exceptions import ConnectionError as SocketIOConnectionError
 
 from smcp_agent.diagnosis import reason, was_refused
 from smcp_agent.errors import CannotConnect, SmcpError, received_error
+from smcp_agent.opening import Opening
 from smcp_agent.pending import Acked, Broken, PendingAcks
-from smcp_agent.wire_json import packet_class
+from smcp_agent.wire_json import WireJson, packet_class
 
 NAMESPACE: Final = "/smcp"
 MAX_MESSAGE: Final = 36 * 1024 * 1024
@@ -57,7 +58,7 @@ class ConnectionOptions:
     max_message: int = MAX_MESSAGE
     """Bytes of the largest message to receive; said to the server, which answers 413 for what is larger."""
     max_request: int = MAX_REQUEST
-    """Bytes of the largest request to send."""
+    """Bytes of the largest request to send to a server that does not say what it takes."""
     auth: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     connect_s: float = CONNECT_S
@@ -92,8 +93,10 @@ class Connection:
         self._on_notice = on_notice
         self._pending = PendingAcks()
         self._refusal: object = None
-        self._session = aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True))
-        self._sio = _client(options, self._session)
+        self._opening = Opening()
+        self._session = self._opening.http_session()
+        self._json = WireJson(options.max_request)
+        self._sio = _client(options, self._session, self._json)
         self._sio.on("disconnect", self._on_disconnect, namespace=NAMESPACE)
         self._sio.on("connect_error", self._on_connect_error, namespace=NAMESPACE)
         self._sio.on("*", self._on_event, namespace=NAMESPACE)
@@ -182,6 +185,8 @@ class Connection:
                 raise self._refused() or self._cannot(error) from error
             except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
                 raise self._cannot(error) from error
+            if self._opening.max_payload is not None:
+                self._json.limit(self._opening.max_payload)
             self.heartbeat_s = self._sio.eio.ping_interval + self._sio.eio.ping_timeout
             if transport == "websocket":
                 self._count_bytes()
@@ -270,13 +275,13 @@ async def connect(url: str, options: ConnectionOptions, on_notice: Notice) -> Co
     return connection
 
 
-def _client(options: ConnectionOptions, session: aiohttp.ClientSession) -> Any:
+def _client(options: ConnectionOptions, session: aiohttp.ClientSession, wire_json: WireJson) -> Any:
     return socketio.AsyncClient(  # type: ignore[no-untyped-call]
         reconnection=False,
         handle_sigint=False,
         logger=logger,
         engineio_logger=logger,
-        serializer=packet_class(options.max_request),
+        serializer=packet_class(wire_json),
         http_session=session,
         websocket_extra_options={"max_msg_size": options.max_message + FRAME_SLACK},
     )

@@ -7,18 +7,33 @@ before the server cuts the connection for it.
 """
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from socketio.packet import Packet
 
 from smcp_agent.errors import Malformed, TooLarge
 
+ENVELOPE_BYTES: Final = 64
+"""Round the JSON of a message: the types of both packets, the namespace, an id."""
+HEADROOM: Final = 64 * 1024
+"""A gateway takes messages of so many bytes above its limit (`SMCP_MAX_PAYLOAD`), to answer them with 413."""
+
 
 class WireJson:
-    """What `socketio.packet.Packet` takes as its `json`."""
+    """What `socketio.packet.Packet` takes as its `json`.
+
+    Args:
+        max_bytes: of the JSON of a packet, until the server has said what it takes.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
+        self._told = max_bytes
+
+    def limit(self, max_payload: int) -> None:
+        """From now on hold to what the server takes: messages of `max_payload` bytes. It cuts off who sends more."""
+        self._max_bytes = max_payload - ENVELOPE_BYTES
+        self._told = max_payload - HEADROOM if max_payload > HEADROOM else self._max_bytes
 
     def dumps(self, value: Any, **options: Any) -> str:
         """The JSON of a packet.
@@ -34,8 +49,8 @@ class WireJson:
             raise Malformed(f"this cannot be said in JSON: {error}") from error
         if size > self._max_bytes:
             raise TooLarge(
-                f"the request has {size} bytes, the limit is {self._max_bytes}",
-                details={"limit": self._max_bytes, "size": size},
+                f"the request has {size} bytes, the limit is {self._told}",
+                details={"limit": self._told, "size": size},
             )
         return text
 
@@ -43,6 +58,6 @@ class WireJson:
         return json.loads(text, **options)
 
 
-def packet_class(max_bytes: int) -> type[Packet]:
-    """A Socket.IO packet of at most `max_bytes` of JSON, in which bytes are refused instead of attached."""
-    return type("WirePacket", (Packet,), {"json": WireJson(max_bytes), "uses_binary_events": False})
+def packet_class(wire_json: WireJson) -> type[Packet]:
+    """A Socket.IO packet with this JSON, in which bytes are refused instead of attached."""
+    return type("WirePacket", (Packet,), {"json": wire_json, "uses_binary_events": False})

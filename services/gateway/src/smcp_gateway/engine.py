@@ -13,10 +13,12 @@ from typing import Any, Final
 import engineio
 import orjson
 import socketio
-from aiohttp import web
+from aiohttp import StreamReader, web
 from engineio import packet as engine_packet
 from engineio import payload as engine_payload
+from engineio.async_drivers.aiohttp import translate_request
 from engineio.async_socket import AsyncSocket
+from engineio.exceptions import EngineIOError
 
 from smcp_gateway.connection import LINGER_S, Connection
 from smcp_gateway.handshake import unknown_session
@@ -58,7 +60,7 @@ class Engine(engineio.AsyncServer):
 
     def __init__(self, *, outbox_limit: int, **options: Any) -> None:
         super().__init__(async_mode="aiohttp", monitor_clients=False, **options)  # type: ignore[no-untyped-call]
-        self._async: dict[str, Any] = {**(self._async or {}), "websocket": Connection}
+        self._async: dict[str, Any] = {**(self._async or {}), "websocket": Connection, "translate_request": _environ}
         self._outbox_limit = outbox_limit
         self._pings: dict[str, asyncio.Task[Any]] = {}
         self._progress = Progress()
@@ -167,6 +169,25 @@ class Engine(engineio.AsyncServer):
                     transport.abort()
                 self._closing(socket.close(wait=False, abort=True, reason=self.reason.TRANSPORT_ERROR))
                 return
+
+
+class _Body:
+    """What a polling client posts, whole: aiohttp's `read(n)` gives what has come so far, and engine.io takes that for
+    all of it."""
+
+    def __init__(self, content: StreamReader) -> None:
+        self._content = content
+
+    async def read(self, length: int) -> bytes:
+        try:
+            return await self._content.readexactly(length)
+        except asyncio.IncompleteReadError:
+            raise EngineIOError("the client hung up in the middle of a request") from None
+
+
+def _environ(request: web.Request) -> dict[str, Any]:
+    environ: dict[str, Any] = translate_request(request)  # type: ignore[no-untyped-call]
+    return {**environ, "wsgi.input": _Body(request.content)}
 
 
 class Server(socketio.AsyncServer):
