@@ -35,6 +35,6 @@ async def test_only_the_first_outcome_counts_and_a_late_ack_is_harmless() -> Non
     with acks.open() as pending:
         pending.settle(1)
         pending.settle(2)
-        pending.break_off("gone")
+        pending.break_off(Broken("gone"))
         assert await pending.future == Acked((1,))
     pending.settle(3)

@@ -2,6 +2,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from aiohttp import WSCloseCode
 
 from smcp_agent import (
     ComputerEntered,
@@ -19,6 +20,7 @@ from smcp_agent import (
 )
 from smcp_agent.errors import Unavailable
 from smcp_agent.link import MAX_DELAY_S, pause
+from smcp_proto.errors import NOTHING_BEGUN
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
 from smcp_testing.waiting import eventually
 
@@ -100,6 +102,17 @@ async def test_a_call_in_flight_is_repeated_with_the_same_req_id_in_what_is_left
         assert {**first, "timeout": 0, "a2c_repeat": True} == {**second, "timeout": 0}
         assert "a2c_repeat" not in first
         assert gateway.seen("server:tool_call_cancel") == []
+
+
+@pytest.mark.parametrize(("code", "marked"), [(NOTHING_BEGUN, False), (WSCloseCode.SERVICE_RESTART, True)])
+async def test_what_a_gateway_says_not_to_have_begun_is_asked_again_as_if_it_were_new(code: int, marked: bool) -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        answered_the_second_time(gateway)
+        call = asyncio.create_task(agent.call_tool("red", "slow", req_id="r1"))
+        await eventually(lambda: gateway.seen("client:tool_call"))
+        gateway.close_sockets(code)
+        assert (await call).text == "done"
+        assert [data.get("a2c_repeat", False) for data in gateway.seen("client:tool_call")] == [False, marked]
 
 
 async def test_a_call_whose_connection_is_not_back_in_time_may_have_run() -> None:

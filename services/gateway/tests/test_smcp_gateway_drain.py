@@ -1,6 +1,7 @@
 """A gateway that stops: its clients move to another one, and nobody loses a call or notices it."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_gateway import drain
+from smcp_proto.errors import NOTHING_BEGUN
 from smcp_testing.gateway_world import NAMESPACE, Client, World, connected, gateway_world, reply
+from smcp_testing.raw_client import raw_client
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
@@ -148,6 +151,34 @@ async def test_calls_end_before_their_members_go_and_new_ones_are_refused_after_
         await gone(client)
         await in_time(left)
         assert box.asked == ["r0", "r1"]
+
+
+async def test_who_is_told_to_go_is_told_that_what_it_sends_from_then_on_is_not_begun(nats_url: str) -> None:
+    async with (
+        two_gateways(nats_url) as (staying, leaving, leave),
+        connected(staying.url) as client,
+        raw_client(leaving.url) as anna,
+    ):
+        await client.join("computer", "box", OFFICE)
+        box = Box(client)
+        await anna.join("agent", "anna", OFFICE)
+        left = leave()
+        await eventually(lambda: not len(leaving.gateways[0].sessions))
+        await anna.event("client:tool_call", json.dumps(call()))
+        while (message := await anna.socket.receive()).type is aiohttp.WSMsgType.TEXT:
+            pass
+        assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, NOTHING_BEGUN)
+        await in_time(left)
+        assert box.asked == []
+
+
+async def test_a_client_of_a_gateway_that_does_not_stop_is_not_told_that_nothing_was_begun(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, raw_client(world.url) as anna:
+        (session,) = world.gateways[0].sessions
+        await world.gateways[0].transport.hang_up(session, "for a test")
+        while (message := await anna.socket.receive()).type is aiohttp.WSMsgType.TEXT:
+            pass
+        assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.OK)
 
 
 async def test_a_call_to_a_computer_that_moves_waits_until_it_is_taken_up(nats_url: str) -> None:

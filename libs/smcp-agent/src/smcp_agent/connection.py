@@ -23,6 +23,7 @@ from smcp_agent.errors import CannotConnect, SmcpError, received_error
 from smcp_agent.opening import Opening
 from smcp_agent.pending import Acked, Broken, PendingAcks
 from smcp_agent.wire_json import WireJson, packet_class
+from smcp_proto.errors import NOTHING_BEGUN
 
 NAMESPACE: Final = "/smcp"
 MAX_MESSAGE: Final = 36 * 1024 * 1024
@@ -65,7 +66,10 @@ class ConnectionOptions:
 
 
 class ConnectionBroken(Exception):
-    """The connection ended before the ack came. `sent` is False where the request cannot have reached the server."""
+    """The connection ended before the ack came.
+
+    `sent` is False where the request cannot have reached the server, or the server says that it did not begin it.
+    """
 
     def __init__(self, reason: str, *, sent: bool) -> None:
         super().__init__(reason)
@@ -134,7 +138,7 @@ class Connection:
                 if not isinstance(outcome, Acked):
                     self._forget(pending.settle)
         if isinstance(outcome, Broken):
-            raise ConnectionBroken(outcome.reason, sent=True)
+            raise ConnectionBroken(outcome.reason, sent=outcome.begun)
         if len(outcome.args) == 1:
             return outcome.args[0]
         return list(outcome.args) or None
@@ -246,17 +250,18 @@ class Connection:
         if self._protocol is not None and isinstance(self._protocol.exception(), aiohttp.SocketTimeoutError):
             self.silent = True
             reason = f"nothing was heard for {self.heartbeat_s:g} s"
-        self._break_off(reason or "connection lost")
+        settled = getattr(self._sio.eio.ws, "close_code", None) == NOTHING_BEGUN
+        self._break_off("the gateway is stopping" if settled else reason or "connection lost", begun=not settled)
 
     def _on_event(self, event: str, *args: Any) -> None:
         data = args[0] if args and isinstance(args[0], dict) else {}
         self._on_notice(event, data)
 
-    def _break_off(self, reason: str) -> None:
+    def _break_off(self, reason: str, *, begun: bool = True) -> None:
         if self.lost.is_set():
             return
         self.reason = reason
-        self._pending.break_off(reason)
+        self._pending.break_off(reason, begun=begun)
         self.lost.set()
 
 

@@ -20,9 +20,10 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The connection broke before the ack came."""
+    """The connection broke before the ack came. `begun` is False where nothing was done for it."""
 
     reason: str
+    begun: bool = True
 
 
 class Pending:
@@ -37,9 +38,9 @@ class Pending:
         if not self.future.done():
             self.future.set_result(Acked(args))
 
-    def break_off(self, reason: str) -> None:
+    def break_off(self, broken: Broken) -> None:
         if not self.future.done():
-            self.future.set_result(Broken(reason))
+            self.future.set_result(broken)
 
 
 class PendingAcks:
@@ -47,7 +48,7 @@ class PendingAcks:
 
     def __init__(self) -> None:
         self._waiting: set[Pending] = set()
-        self._broken: str | None = None
+        self._broken: Broken | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -65,8 +66,8 @@ class PendingAcks:
             self._waiting.discard(pending)
             pending.future.cancel()
 
-    def break_off(self, reason: str) -> None:
+    def break_off(self, reason: str, *, begun: bool = True) -> None:
         """Settle all entries, present and to come, as broken."""
-        self._broken = reason
+        self._broken = Broken(reason, begun)
         for pending in self._waiting:
-            pending.break_off(reason)
+            pending.break_off(self._broken)

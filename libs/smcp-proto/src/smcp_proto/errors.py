@@ -6,9 +6,14 @@ is raised becomes a 500 without its text: no text of an internal exception ever 
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, Field
+
+NOTHING_BEGUN: Final = 4503
+"""With it a gateway closes the WebSocket of a client whose calls have ended: all that it took is answered, and what the
+client has sent since is not begun. It is one of the codes that are left to applications (RFC 6455, 7.4.2), so that no
+proxy says it by itself."""
 
 
 class ErrorCode(IntEnum):

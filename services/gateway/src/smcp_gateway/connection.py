@@ -4,6 +4,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
@@ -70,6 +71,8 @@ class Connection:
         self._transport: asyncio.Transport | None = None
         self._goodbye = False
         """The client closed the WebSocket in order; python-socketio's says nothing else when it disconnects."""
+        self._read_all = asyncio.Event()
+        """Nothing is read from the client any more."""
 
     async def __call__(self, environ: dict[str, Any]) -> web.WebSocketResponse:
         request: web.Request = environ["aiohttp.request"]
@@ -86,6 +89,7 @@ class Connection:
         try:
             await self._read()
         finally:
+            self._read_all.set()
             engine.queue.put_nowait(None)  # ends the writer
             await writer
             self._server.tcp.pop(sid, None)
@@ -162,7 +166,17 @@ class Connection:
                 await self._socket.send_frame(wire, WSMsgType.TEXT)
         except (ClientConnectionResetError, ConnectionError):
             _log.debug("a connection ended while it was written to")
-        await self._socket.close()
+        await self._close(outbox.last_word)
+
+    async def _close(self, code: int) -> None:
+        """Say it, and let the client say it, too, before the TCP connection is closed: what it sends in this moment
+        would reset that, and it might never hear the code."""
+        if not self._read_all.is_set():
+            with suppress(ConnectionError, TimeoutError):
+                async with asyncio.timeout(LINGER_S):
+                    await self._socket.send_frame(code.to_bytes(2), WSMsgType.CLOSE)
+                    await self._read_all.wait()
+        await self._socket.close(code=code)
 
 
 def text_header(length: int) -> bytes:

@@ -91,6 +91,10 @@ class Engine(engineio.AsyncServer):
         socket = self.sockets.get(sid)
         if socket is None or socket.closed:
             return None
+        return self.outbox_of(socket)
+
+    @staticmethod
+    def outbox_of(socket: AsyncSocket) -> Outbox:
         outbox: Outbox = socket.queue
         return outbox
 
@@ -135,13 +139,17 @@ class Engine(engineio.AsyncServer):
         if not self.tcp[socket.sid].get_write_buffer_size():  # it is writing, and must hear that we are there
             socket.queue.put_nowait(engine_packet.Packet(engine_packet.NOOP))  # type: ignore[no-untyped-call]
 
-    async def hang_up(self, sid: str) -> None:
-        """Close a client's connection; what waits for it is still written, for a while.
+    async def hang_up(self, sid: str, code: int) -> None:
+        """Close a client's connection; what waits for it is still written, for a while, and nothing more is read.
 
         Without engine.io's CLOSE: clients take that for the end, and a closed transport for a reason to come back.
+
+        Args:
+            code: what a WebSocket is closed with.
         """
         socket = self.sockets.get(sid)
         if socket is not None:
+            self.outbox_of(socket).last_word = code
             await socket.close(wait=False, abort=True, reason=self.reason.SERVER_DISCONNECT)
 
     def ended(self, sid: str) -> None:

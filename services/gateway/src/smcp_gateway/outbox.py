@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from aiohttp import WSCloseCode
 from engineio.packet import NOOP, PING
 
 from smcp_gateway.packet import Frame
@@ -43,6 +44,8 @@ class Outbox(asyncio.Queue[Any]):
         self._reader_waits = False
         self.at_once: Callable[[Frame], bool] | None = None
         """Writes a frame that nothing waits before; False: it cannot, the frame has to wait here."""
+        self.last_word: int = WSCloseCode.OK
+        """What a WebSocket is closed with when all has been written."""
 
     @property
     def bytes(self) -> int:

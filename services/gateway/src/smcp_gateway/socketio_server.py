@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from aiohttp import web
+from aiohttp import WSCloseCode, web
 
 from smcp_bus.dispatch import Door, failed
 from smcp_bus.dispatch_types import Answer
@@ -21,7 +21,7 @@ from smcp_gateway.session import Session, Sessions
 from smcp_proto import catalog
 from smcp_proto.catalog import CATALOG, upstream
 from smcp_proto.catalog_row import Row, SizeClass
-from smcp_proto.errors import Malformed, RateLimited, SmcpError, TooLarge, Unavailable
+from smcp_proto.errors import NOTHING_BEGUN, Malformed, RateLimited, SmcpError, TooLarge, Unavailable
 
 SMALL_BYTES: Final = 64 * 1024
 """What a request of `SizeClass.SMALL` may have."""
@@ -105,9 +105,14 @@ class SocketIoServer:
             await outbox.room()
 
     async def hang_up(self, session: Session, why: str) -> None:
-        """Close a client's connection; it comes back by itself if it wants."""
+        """Close a client's connection; it comes back by itself if it wants.
+
+        A client that is leaving and waits for nothing is told so (`NOTHING_BEGUN`): what it has sent since is not read.
+        """
         _log.info("a client is told to go: %s", why, extra={"session": session.id})
-        await self._server.eio.hang_up(session.engine_id)
+        settled = session.leaving and session.in_flight == 0
+        code = NOTHING_BEGUN if settled else WSCloseCode.OK
+        await self._server.eio.hang_up(session.engine_id, code)
 
     def held_bytes(self, session: Session) -> int:
         """Of replies and notifications that are here, or may come, and that a client has not been sent yet."""

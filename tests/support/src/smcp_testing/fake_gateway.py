@@ -4,6 +4,7 @@ It stands beside the tests against the real gateway and shows what that one cann
 """
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -99,6 +100,12 @@ class FakeGateway:
         """Tell all clients to go, as a gateway that drains does: by closing the engine.io connection."""
         for sid in self.sessions:
             await self._sio.eio.disconnect(self._sio.manager.eio_sid_from_sid(sid, NAMESPACE))
+
+    def close_sockets(self, code: int) -> None:
+        """Close all WebSockets with that code."""
+        for request in self._requests.values():
+            assert request.transport is not None
+            request.transport.write(struct.pack("!BBH", 0x88, 2, code))  # RFC 6455, 5.5.1
 
     async def notify(self, event: str, **data: Any) -> None:
         await self._sio.emit(event, data, namespace=NAMESPACE)
