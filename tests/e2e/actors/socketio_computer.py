@@ -4,22 +4,27 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from socketio.exceptions import ConnectionError as CannotConnect
 
 from tests.e2e.actors.bare import NAMESPACE, BareMember, Refused
 
+Roaming = TypeVar("Roaming", bound="SocketIoComputer")
+
 
 class SocketIoComputer(BareMember):
     """Its tools: `echo` of `text`, and `sleep` for `seconds`; what ran stands in `ran`, by `req_id`."""
+
+    TOOLS: ClassVar[Sequence[str]] = ("echo", "sleep")
 
     def __init__(self, office: str, name: str) -> None:
         self.ran: list[str] = []
         self.joins = 0
         self.lost = asyncio.Event()
         """Its connection is gone."""
-        self._closing = asyncio.Event()
+        self.closing = asyncio.Event()
+        """It goes for good: a tool that sleeps does not outlive it."""
         super().__init__("computer", office, name)
 
     def _new_client(self) -> Any:
@@ -45,13 +50,13 @@ class SocketIoComputer(BareMember):
         self.lost.set()
 
     async def close(self) -> None:
-        self._closing.set()  # a tool that sleeps does not outlive it
+        self.closing.set()
         await super().close()
 
     async def _get_tools(self, request: Mapping[str, Any]) -> dict[str, Any]:
         tools = [
             {"name": name, "description": "", "params_schema": {"type": "object"}, "return_schema": None}
-            for name in ("echo", "sleep")
+            for name in self.TOOLS
         ]
         return {"tools": tools, "req_id": request["req_id"]}
 
@@ -60,7 +65,7 @@ class SocketIoComputer(BareMember):
         params = request["params"]
         if request["tool_name"] == "sleep":
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), params["seconds"])
+                await asyncio.wait_for(self.closing.wait(), params["seconds"])
             text = f"slept {params['seconds']}"
         else:
             text = params["text"]
@@ -82,15 +87,21 @@ async def socketio_computer(url: str, office: str, name: str) -> AsyncIterator[S
 @asynccontextmanager
 async def roaming_computer(urls: Sequence[str], office: str, name: str) -> AsyncIterator[SocketIoComputer]:
     """One that comes back by the next URL whenever its connection is lost, as an application does. Raises Refused."""
-    computer = SocketIoComputer(office, name)
+    async with coming_back(SocketIoComputer(office, name), urls) as computer:
+        yield computer
+
+
+@asynccontextmanager
+async def coming_back(computer: Roaming, urls: Sequence[str]) -> AsyncIterator[Roaming]:
+    """It connects and joins, and comes back by the next URL whenever its connection is lost. Raises Refused."""
     await computer.connect(urls[0])
     await computer.join()
-    coming_back = asyncio.create_task(_come_back(computer, urls))
+    returns = asyncio.create_task(_come_back(computer, urls))
     try:
         yield computer
     finally:
-        coming_back.cancel()
-        await asyncio.wait({coming_back})
+        returns.cancel()
+        await asyncio.wait({returns})
         await computer.close()
 
 

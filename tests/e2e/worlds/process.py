@@ -25,6 +25,7 @@ class Process:
         self.env = dict(env)
         self.log = directory / f"{name}.log"
         self.ready_url = ready_url
+        self.wanted = False
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
@@ -39,6 +40,7 @@ class Process:
         """Start it, without waiting."""
         if self.running:
             raise RuntimeError(f"{self.name} runs already")
+        self.wanted = True
         with self.log.open("ab") as log:
             # In a session of its own, so that a ctrl-C at the terminal ends the test and not its world first.
             self._child = subprocess.Popen(
@@ -79,12 +81,16 @@ class Process:
         self.launch()
         await self.ready()
 
-    async def stop(self) -> int:
+    async def stop(self, within: float = _STOP_S) -> int:
         """Ask it to end (SIGTERM) and wait; gives its exit code. One that does not end is killed, which is told.
+
+        Args:
+            within: seconds.
 
         Raises:
             AssertionError: it had to be killed.
         """
+        self.wanted = False
         child = self._child
         if child is None:
             return 0
@@ -92,11 +98,11 @@ class Process:
             child.send_signal(signal.SIGTERM)
             child.send_signal(signal.SIGCONT)
         try:
-            return await self._ended(child, _STOP_S)
+            return await self._ended(child, within)
         except TimeoutError:
             child.kill()
             await self._ended(child, _STOP_S)
-            raise AssertionError(f"{self.name} did not end within {_STOP_S:g} s:\n{self.tail()}") from None
+            raise AssertionError(f"{self.name} did not end within {within:g} s:\n{self.tail()}") from None
 
     async def kill(self) -> None:
         """kill -9, and wait."""

@@ -1,6 +1,6 @@
 """World `processes`: every part is an installed command of its own, on one nats-server with all permissions on."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -26,19 +26,25 @@ async def open_processes(
     registries: int = 2,
     environment: Mapping[str, str] | None = None,
     of_their_own: Mapping[str, Mapping[str, str]] | None = None,
+    places: Sequence[Place] = PLACES,
     more: Sequence[Place] = (),
+    known: Sequence[Place] = (),
+    offices: Sequence[str] = (),
+    later: Container[int] = (),
     over: Mapping[str, Line] | None = None,
 ) -> AsyncIterator[World]:
     """One nats-server, `registries`, `gateways`, and the Computers of the layout; all ready, and all gone after it.
 
     Args:
         environment: what is set for every part; `of_their_own`: what beside it, by credential (`gateway-2`).
-        more: Computers beside those of the layout.
+        places: the Computers of the layout; `more`: those beside them.
+        known: Computers that have credentials, and are not started; `offices`: those without any Computer of a world.
+        later: numbers of gateways that are not started.
         over: the lines over which parts reach nats-server, by credential; the others reach it directly.
     """
-    ports, mark, places = Ports(), uuid4().hex, [*PLACES, *more]
+    ports, mark, places = Ports(), uuid4().hex, [*places, *more]
     nats_port, monitoring = ports.take(), ports.take()
-    model = _model(nats_port, monitoring, gateways, registries, places)
+    model = _model(nats_port, monitoring, gateways, registries, [*places, *known], offices)
     written = nats_files.write(model, directory / "nats")
     nats_url = f"nats://127.0.0.1:{nats_port}"
     lines = over or {}
@@ -86,14 +92,16 @@ async def open_processes(
         spread=True,
         mark=mark,
     )
-    async with running(world):
+    async with running(world, later=[gateway.part for number, gateway in enumerate(world.gateways) if number in later]):
         yield world
 
 
-def _model(port: int, monitoring: int, gateways: int, registries: int, places: Sequence[Place]) -> NatsModel:
+def _model(
+    port: int, monitoring: int, gateways: int, registries: int, places: Sequence[Place], offices: Sequence[str]
+) -> NatsModel:
     return NatsModel.model_validate(
         {
-            "offices": sorted({place.office for place in places}),
+            "offices": sorted({*offices, *(place.office for place in places)}),
             "registries": registries,
             "gateways": gateways,
             "computers": [

@@ -1,7 +1,7 @@
 """Starting and stopping a world: nothing of it stays, and nothing ends in a way that nobody sees."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 
 from smcp_testing.waiting import eventually
@@ -9,15 +9,18 @@ from tests.e2e.worlds.world import Part, World, strays
 
 
 @asynccontextmanager
-async def running(world: World) -> AsyncIterator[None]:
+async def running(world: World, later: Collection[Part] = ()) -> AsyncIterator[None]:
     """Start the parts in their order, and stop them in the opposite one.
+
+    Args:
+        later: these are for the block to start.
 
     Raises:
         AssertionError: a part did not become ready, did not end with 0, or left processes behind.
     """
     try:
         with world.telling():
-            await _start(world)
+            await _start([part for part in world.parts if part not in later])
             yield
     except BaseException:
         for part in reversed(world.parts):
@@ -31,8 +34,8 @@ async def running(world: World) -> AsyncIterator[None]:
         assert not wrong, wrong
 
 
-async def _start(world: World) -> None:
-    first, *rest = world.parts
+async def _start(parts: Sequence[Part]) -> None:
+    first, *rest = parts
     await first.start()
     # The others wait for each other by themselves, as they do where nobody orders them.
     results = await asyncio.gather(*(part.start() for part in rest), return_exceptions=True)
@@ -43,6 +46,8 @@ async def _start(world: World) -> None:
 
 async def _stopped(part: Part) -> str | None:
     """Stop it; says what was wrong with that."""
+    if not part.wanted:
+        return None
     if not part.running:
         return f"{part.name} had ended by itself"
     code = await part.stop()

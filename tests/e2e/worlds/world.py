@@ -26,6 +26,11 @@ class Part(Protocol):
     def running(self) -> bool: ...
 
     @property
+    def wanted(self) -> bool:
+        """Whether it is to run: it was started, and nobody has told it to stop since."""
+        ...
+
+    @property
     def pid(self) -> int: ...
 
     @property
@@ -39,8 +44,8 @@ class Part(Protocol):
         """Wait until it says that it is ready."""
         ...
 
-    async def stop(self) -> int:
-        """SIGTERM; returns its exit code."""
+    async def stop(self, within: float = ...) -> int:
+        """SIGTERM; returns its exit code. Raises AssertionError when it did not end in time (seconds)."""
         ...
 
     async def kill(self) -> None:
