@@ -34,10 +34,12 @@ KINDS = [(1024, 1), (1024, 64), (65536, 1), (65536, 64)]
 
 @dataclass
 class System:
+    """`servers`: what is compared, one process or several; `nats` is shown beside them."""
+
     name: str
-    server: psutil.Process
+    servers: list[psutil.Process]
     load: subprocess.Popen[str]
-    beside: dict[str, psutil.Process] = field(default_factory=dict)
+    nats: list[psutil.Process] = field(default_factory=list)
 
 
 def start(
@@ -77,7 +79,7 @@ def load(stack: contextlib.ExitStack, url: str) -> subprocess.Popen[str]:
 
 def echo(stack: contextlib.ExitStack) -> System:
     server = start(stack, sys.executable, "-m", "bench.servers.echo")
-    return System("bare echo", psutil.Process(server.pid), load(stack, f"http://127.0.0.1:{line_of(server)}"))
+    return System("bare echo", [psutil.Process(server.pid)], load(stack, f"http://127.0.0.1:{line_of(server)}"))
 
 
 def published(stack: contextlib.ExitStack) -> System:
@@ -86,10 +88,11 @@ def published(stack: contextlib.ExitStack) -> System:
     url = f"http://127.0.0.1:{line_of(server)}"
     computers = start(stack, sys.executable, "-m", "bench.computers", "--url", url, "--on", "socketio")
     line_of(computers, "ready")
-    return System("published", psutil.Process(server.pid), load(stack, url))
+    return System("published", [psutil.Process(server.pid)], load(stack, url))
 
 
-def ours(stack: contextlib.ExitStack, on: str = "nats") -> System:
+def ours(stack: contextlib.ExitStack, name: str, on: str = "nats", gateways: int = 1) -> System:
+    """Agents are on the first gateway, Computers on Socket.IO on the last one."""
     ports = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     nats = start(
         stack,
@@ -109,14 +112,15 @@ def ours(stack: contextlib.ExitStack, on: str = "nats") -> System:
     url = wait_for_nats(ports, nats)
     env = {"SMCP_NATS_URL": url, "SMCP_HEALTH_PORT": "0", "SMCP_LOG_LEVEL": "error", "SMCP_GATEWAY_PORT": "0"}
     start(stack, BIN / "smcp-registry", env=env)
-    gateway = start(stack, BIN / "smcp-gateway", env=env)
-    gateway_url = line_of(gateway, "http://").split()[-1]
-    wait_until_ready(gateway_url)
-    where = url if on == "nats" else gateway_url
+    replicas = [start(stack, BIN / "smcp-gateway", env=env) for _ in range(gateways)]
+    urls = [line_of(replica, "http://").split()[-1] for replica in replicas]
+    for each in urls:
+        wait_until_ready(each)
+    where = url if on == "nats" else urls[-1]
     computers = start(stack, sys.executable, "-m", "bench.computers", "--url", where, "--on", on)
     line_of(computers, "ready")
-    name = "gateway" if on == "nats" else "gateway, Socket.IO Computers"
-    return System(name, psutil.Process(gateway.pid), load(stack, gateway_url), {"nats": psutil.Process(nats.pid)})
+    servers = [psutil.Process(replica.pid) for replica in replicas]
+    return System(name, servers, load(stack, urls[0]), [psutil.Process(nats.pid)])
 
 
 def wait_for_nats(ports: Path, nats: subprocess.Popen[str]) -> str:
@@ -141,8 +145,13 @@ def polls() -> Iterator[None]:
         time.sleep(0.05)
 
 
-def cpu(process: psutil.Process) -> float:
-    """Seconds on a CPU, over all threads; the scheduler counts in ns where cpu_times has 10 ms steps."""
+def cpu(processes: list[psutil.Process]) -> float:
+    """Seconds on a CPU, of all together, over all threads."""
+    return sum(map(cpu_of_one, processes))
+
+
+def cpu_of_one(process: psutil.Process) -> float:
+    # the scheduler counts in ns where cpu_times has 10 ms steps
     threads = list(Path(f"/proc/{process.pid}/task").glob("*/schedstat"))
     if threads:
         return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
@@ -151,13 +160,13 @@ def cpu(process: psutil.Process) -> float:
 
 
 def measure(system: System, size: int, concurrency: int, calls: int) -> dict[str, float]:
-    before = {name: cpu(process) for name, process in {"server": system.server, **system.beside}.items()}
+    before = cpu(system.servers), cpu(system.nats)
     stdin = cast("IO[str]", system.load.stdin)
     stdin.write(json.dumps({"concurrency": concurrency, "size": size, "calls": calls}) + "\n")
     stdin.flush()
     result: dict[str, float] = json.loads(line_of(system.load, "{"))
-    for name, process in {"server": system.server, **system.beside}.items():
-        result[f"{name}_us"] = (cpu(process) - before[name]) / result["calls"] * 1e6
+    for what, processes, began in (("server", system.servers, before[0]), ("nats", system.nats, before[1])):
+        result[f"{what}_us"] = (cpu(processes) - began) / result["calls"] * 1e6
     return result
 
 
@@ -165,7 +174,13 @@ def run(runs: int, calls: int) -> None:
     console = Console(width=110)
     figures: dict[tuple[int, int, str], list[dict[str, float]]] = {}
     with contextlib.ExitStack() as stack:
-        systems = [echo(stack), published(stack), ours(stack), ours(stack, "socketio")]
+        systems = [
+            echo(stack),
+            published(stack),
+            ours(stack, "gateway"),
+            ours(stack, "Socket.IO Computers, same replica", "socketio"),
+            ours(stack, "Socket.IO Computers, another replica", "socketio", gateways=2),
+        ]
         for turn in range(runs + 1):
             for size, concurrency in KINDS:
                 for system in systems:
@@ -192,7 +207,7 @@ def run(runs: int, calls: int) -> None:
                 f"{median(rows, 'p99_ms'):.2f}",
                 f"{server:.0f}",
                 f"{spread[0]:.0f}–{spread[-1]:.0f}",
-                f"{median(rows, 'nats_us'):.0f}" if "nats_us" in rows[0] else "",
+                f"{median(rows, 'nats_us'):.0f}" if system.nats else "",
                 f"{server / floor:.2f}",
                 f"{server / peer:.2f}",
             )

@@ -20,6 +20,7 @@ WITH_AN_AGENT: list[Callable[[World, OpenAgent], Awaitable[None]]] = [
     calls.an_unknown_computer_and_one_of_another_office_get_the_same_404,
     calls.two_offices_use_the_same_computer_name_without_noticing_each_other,
     socketio_computers.an_agent_calls_a_socketio_computer_of_another_gateway,
+    socketio_computers.an_agent_calls_a_socketio_computer_of_its_own_gateway,
 ]
 BY_ITSELF: list[Callable[[World], Awaitable[None]]] = [
     rooms.members_on_different_gateways_see_each_other_come_and_go_exactly_once,

@@ -19,6 +19,7 @@ from smcp_testing.otlp_process import otlp_receiver
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import BareMember, FlatError, member
+from tests.e2e.actors.socketio_computer import socketio_computer
 from tests.e2e.scenarios.calls import text
 from tests.e2e.traces import agent_app
 from tests.e2e.traces.recorder import ENVIRONMENT, Barrier, Recorder
@@ -134,6 +135,18 @@ async def test_a_tool_that_fails(recorder: Recorder, tool: str) -> None:
     async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
         assert (await agent.call("alpha", tool, req_id=req_id))["isError"]
         await recorder.matches(f"tool_{tool}", {req_id: "req_id"}, through(agent))
+
+
+@pytest.mark.parametrize(("gateway", "golden"), [(0, "socketio_same_replica"), (1, "socketio_other_replica")])
+async def test_a_call_of_a_computer_on_socketio(recorder: Recorder, gateway: int, golden: str) -> None:
+    """The tree is the same whether the Agent's gateway holds the Computer's socket or another one does."""
+    req_id, world = uuid4().hex, recorder.world
+    async with (
+        member(world.url(0), "agent", LAB, "caller") as agent,
+        socketio_computer(world.url(gateway), LAB, golden),
+    ):
+        assert text(await agent.call(golden, "echo", {"text": "x"}, req_id=req_id)) == "x"
+        await recorder.matches(golden, {req_id: "req_id", golden: "computer"}, through(agent))
 
 
 async def test_a_tool_that_takes_too_long(recorder: Recorder) -> None:

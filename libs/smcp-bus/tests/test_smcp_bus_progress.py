@@ -23,7 +23,7 @@ class Told:
     def request_delivered(self) -> None:
         self.what.append("delivered")
 
-    def answer_begun(self) -> None:
+    def watched(self) -> None:
         self.what.append("answer")
 
 

@@ -3,11 +3,11 @@
 import asyncio
 from typing import Any
 
-import aiohttp
 import orjson
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_gateway.app import Gateway
+from smcp_testing.deaf_agent import deaf_agent
 from smcp_testing.gateway_world import MIB, Client, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
 
@@ -78,34 +78,6 @@ async def test_eight_answers_of_32_mib_arrive_while_small_calls_go_on(nats_url: 
         assert small > 8
 
 
-class DeafAgent:
-    """An Agent on a WebSocket of its own that reads only when it is told to."""
-
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self.socket = socket
-
-    async def join(self) -> None:
-        await self.socket.send_str('40/smcp,{"max_message":67108864}')
-        join = {"role": "agent", "name": "anna", "office_id": OFFICE}
-        await self.socket.send_str(f'42/smcp,0["server:join_office",{orjson.dumps(join).decode()}]')
-        while not (await self.read()).startswith("43/smcp,0"):
-            pass
-
-    async def call(self, number: int, *, timeout: int = 60) -> None:
-        event = orjson.dumps(["client:tool_call", call(number, timeout=timeout)]).decode()
-        await self.socket.send_str(f"42/smcp,{number}{event}")
-
-    async def read(self) -> str:
-        text: str = (await self.socket.receive(timeout=20)).data
-        if text == "2":
-            await self.socket.send_str("3")
-        return text
-
-
-def deaf_agent(http: aiohttp.ClientSession, url: str) -> Any:
-    return http.ws_connect(f"{url}/socket.io/?EIO=4&transport=websocket", max_msg_size=64 * MIB)
-
-
 def held(gateway: Gateway) -> int:
     """Bytes of answers that the gateway has, or has made room for."""
     return sum(gateway.transport.held_bytes(session) for session in gateway.sessions)
@@ -123,13 +95,11 @@ async def test_answers_that_their_agent_does_not_read_stay_with_their_computer(n
     async with (
         gateway_world(nats_url, max_payload=4 * MIB, lease_s=30) as world,
         world.computer(OFFICE, "box", serve) as box,
-        aiohttp.ClientSession() as http,
-        deaf_agent(http, world.url) as socket,
+        deaf_agent(world.url, OFFICE) as anna,
     ):
-        anna, gateway, bus = DeafAgent(socket), world.gateways[0], world.buses[0]
-        await anna.join()
+        gateway, bus = world.gateways[0], world.buses[0]
         for number in range(1, 25):
-            await anna.call(number)
+            await anna.send(number, "client:tool_call", call(number, timeout=60))
         session = next(iter(gateway.sessions))
         most, coming = 0, 0
 
@@ -163,13 +133,11 @@ async def test_answers_in_one_message_that_their_agent_does_not_read_are_503_abo
     async with (
         gateway_world(nats_url, max_payload=MIB, lease_s=30) as world,
         world.computer(OFFICE, "box", serve),
-        aiohttp.ClientSession() as http,
-        deaf_agent(http, world.url) as socket,
+        deaf_agent(world.url, OFFICE) as anna,
     ):
-        anna, gateway = DeafAgent(socket), world.gateways[0]
-        await anna.join()
+        gateway = world.gateways[0]
         for number in range(1, 41):
-            await anna.call(number)
+            await anna.send(number, "client:tool_call", call(number, timeout=60))
         session = next(iter(gateway.sessions))
         await eventually(lambda: len(gateway.calls) == 0 and session.in_flight in range(1, 12), timeout=20)
         assert session.replies.bytes <= 4 * MIB
@@ -195,12 +163,9 @@ async def test_a_client_hears_of_the_gateway_right_before_a_large_answer(nats_ur
     async with (
         gateway_world(nats_url, lease_s=30) as world,
         world.computer(OFFICE, "box", serve),
-        aiohttp.ClientSession() as http,
-        deaf_agent(http, world.url) as socket,
+        deaf_agent(world.url, OFFICE) as anna,
     ):
-        anna = DeafAgent(socket)
-        await anna.join()
-        await anna.call(1)
+        await anna.send(1, "client:tool_call", call(1, timeout=60))
         heard = [await anna.read()]
         while not heard[-1].startswith("43/smcp,1"):
             heard.append(await anna.read())

@@ -22,9 +22,17 @@ SLEEP_S = 1.0
 
 
 async def an_agent_calls_a_socketio_computer_of_another_gateway(world: World, open_agent: OpenAgent) -> None:
+    await _an_agent_calls_a_socketio_computer(world, open_agent, gateway=1)
+
+
+async def an_agent_calls_a_socketio_computer_of_its_own_gateway(world: World, open_agent: OpenAgent) -> None:
+    await _an_agent_calls_a_socketio_computer(world, open_agent, gateway=0)
+
+
+async def _an_agent_calls_a_socketio_computer(world: World, open_agent: OpenAgent, *, gateway: int) -> None:
     name = f"盒子 {uuid4().hex}"
     async with open_agent(world.url(0), LAB, "caller") as agent:
-        async with socketio_computer(world.url(1), LAB, name) as computer:
+        async with socketio_computer(world.url(gateway), LAB, name) as computer:
             assert {("computer", name), ("computer", "alpha")} <= await agent.room()
             assert await agent.tools(name) == {"echo", "sleep"}
             slow = asyncio.create_task(agent.call(name, "sleep", {"seconds": SLEEP_S}))

@@ -243,7 +243,7 @@ class _NoAnswer:
     def request_delivered(self) -> None:
         self._progress.request_delivered()
 
-    def answer_begun(self) -> None:
+    def watched(self) -> None:
         """Nobody hears of it."""
 
 

@@ -74,8 +74,9 @@ class Progress(Protocol):
     def request_delivered(self) -> None:
         """The receiver has all parts."""
 
-    def answer_begun(self) -> None:
-        """The answer comes in parts, and the first one is here. Whoever has the rest is now watched by the bus."""
+    def watched(self) -> None:
+        """Who answers is watched by the bus from here on, and has not to be asked whether it lives: the answer comes
+        in parts, and the first one is here."""
 
 
 Admit = Callable[[int, Callable[[], None]], None]
@@ -88,11 +89,8 @@ class Subscription(Protocol):
         """Take no new messages, wait until the handlers that run have ended, let go. Idempotent."""
 
 
-class Bus(Protocol):
-    """See the promises above."""
-
-    @property
-    def connected(self) -> bool: ...
+class Asking(Protocol):
+    """What is needed of a bus to ask."""
 
     @property
     def max_body(self) -> int:
@@ -121,6 +119,13 @@ class Bus(Protocol):
             BodyTooLarge: nothing was sent.
         """
         ...
+
+
+class Bus(Asking, Protocol):
+    """See the promises above."""
+
+    @property
+    def connected(self) -> bool: ...
 
     async def publish(self, subject: str, body: bytes, *, headers: Headers = NO_HEADERS) -> None:
         """Tell whoever listens on `subject`; one message, so at most the server's max_payload.

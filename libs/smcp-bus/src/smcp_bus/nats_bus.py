@@ -140,7 +140,7 @@ class NatsBus:
         answer_headers = decode_head(answer_head)
         if SIZE in answer_headers:
             if progress is not None:
-                progress.answer_begun()
+                progress.watched()
             return await self.transfers.read_reply(address, answer_headers, answer, deadline, admit)
         return Reply(answer, answer_headers)
 

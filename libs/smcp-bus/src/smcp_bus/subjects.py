@@ -136,6 +136,11 @@ def verb_of(subject: str) -> str:
     return subject.rpartition(".")[2]
 
 
+def without_verb(subject: str) -> str:
+    """All but the last token: of a `client` subject the Computer that is asked."""
+    return subject.rpartition(".")[0]
+
+
 def _split(subject: str, tokens: int) -> list[str]:
     parts = subject.split(".")
     if len(parts) != tokens:

@@ -20,6 +20,7 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_bus.serving import host_route, serve_door
 from smcp_bus.tracing import client_spans, office_of, trace_id_of
+from smcp_gateway.call_route import CallRoute
 from smcp_gateway.call_watch import CallWatch
 from smcp_gateway.calls import CallTable, PendingCall
 from smcp_gateway.drain import Drain
@@ -74,6 +75,7 @@ class Gateway:
     offices: Offices
     computers: RelayComputers
     calls: CallTable
+    route: CallRoute
     transport: SocketIoServer
     readiness: Readiness
 
@@ -143,8 +145,10 @@ async def open_gateway(
             generation=lambda: generations.current,
             doubt=generations.want,
         )
-        relay = Relay(bus, registry, calls, _cancelling(errands, registry))
-        door = _door(sessions, memberships, registry, calls, relay)
+        route = CallRoute(bus, computers.serving)
+        door = _door(
+            sessions, memberships, registry, calls, Relay(route, registry, calls, _cancelling(errands, registry))
+        )
         transport = SocketIoServer(
             sessions,
             door,
@@ -177,7 +181,7 @@ async def open_gateway(
         readiness.add("nats", lambda: None if bus.connected else "not connected")
         readiness.add("registry", lambda: None if lease.acquired else "no lease yet")
 
-        unwatch = bus.watch(generations.on_connection)
+        stack.callback(bus.watch(generations.on_connection))
         alive_subject = subjects.hosts(bus.credential, process, "alive")
         serving = await serve_door(
             bus, Door({"hosts:alive": partial(alive, sessions=sessions)}), alive_subject, host_route
@@ -193,7 +197,7 @@ async def open_gateway(
                 tasks.start(work, name=name)
             with front.answering(transport.answer):
                 try:
-                    yield Gateway(front, process, sessions, offices, computers, calls, transport, readiness)
+                    yield Gateway(front, process, sessions, offices, computers, calls, route, transport, readiness)
                 except BaseException:
                     errands.close()  # an error, not a stop: the lease says the rest
                     raise
@@ -204,7 +208,7 @@ async def open_gateway(
                 memberships.stop()
                 await errands.settle(within=LAST_ERRANDS_S)
         finally:
-            unwatch()
+            await route.close()
             await serving.drain()
 
 

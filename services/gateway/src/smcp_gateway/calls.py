@@ -80,8 +80,8 @@ class PendingCall:
         if self.ask_from != NOT_SENT:
             self.ask_from = asyncio.get_running_loop().time() + ASK_AFTER_S
 
-    def answer_begun(self) -> None:
-        self.ask_from = NOT_SENT  # the bus watches over the rest of the answer
+    def watched(self) -> None:
+        self.ask_from = NOT_SENT
 
 
 class CallTable:

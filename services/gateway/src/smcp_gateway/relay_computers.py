@@ -14,7 +14,7 @@ import orjson
 from pydantic import ValidationError
 
 from smcp_bus import subjects
-from smcp_bus.bus import Bus, Connection
+from smcp_bus.bus import Bus, Connection, RequestHandler
 from smcp_bus.dispatch import Observe
 from smcp_bus.owner import OwnerGate
 from smcp_bus.registry_client import RegistryClient
@@ -69,6 +69,8 @@ class RelayComputers:
         self._stopping = False
         self._owned: dict[Key, OwnedComputer] = {}
         self._offices: dict[str, set[OwnedComputer]] = {}
+        self._by_subject: dict[str, list[OwnedComputer]] = {}
+        """One, but for the moment in which a name changes hands here."""
         self.records = CallRecords()
         self._around = Surroundings(send, room, self.records, bus.max_body, bus_spans(), observe, self._is_open)
 
@@ -120,9 +122,11 @@ class RelayComputers:
         owned = OwnedComputer(session, office, name, self._around)
         self._owned[session.id, office] = owned
         self._offices.setdefault(office, set()).add(owned)
+        subject = subjects.client_all(office, name)
+        self._by_subject.setdefault(subjects.without_verb(subject), []).append(owned)
         try:
             owned.subscription = await self._bus.serve(
-                subjects.client_all(office, name), owned.handle, queue=subjects.OWNER_QUEUE, limit=MAX_REQUESTS
+                subject, owned.handle, queue=subjects.OWNER_QUEUE, limit=MAX_REQUESTS
             )
         except BaseException:
             self.close(session, office)
@@ -151,9 +155,21 @@ class RelayComputers:
         here.discard(owned)
         if not here:
             del self._offices[office]
+        subject = subjects.without_verb(subjects.client_all(office, owned.name))
+        served = self._by_subject[subject]
+        served.remove(owned)
+        if not served:
+            del self._by_subject[subject]
         owned.close()
         if owned.subscription is not None:
             self._errands.once("giving up a Computer's subject", owned.subscription.drain)
+
+    def serving(self, subject: str) -> RequestHandler | None:
+        """What answers on that subject here and now: its claim is confirmed, its gate is open, and its client stays."""
+        for owned in self._by_subject.get(subjects.without_verb(subject), ()):
+            if self._is_open(owned) and not owned.session.leaving:
+                return owned.handle
+        return None
 
     def cancelled(self, office: str, body: bytes) -> None:
         """`notify:tool_call_cancel` was heard in an office."""

@@ -14,7 +14,7 @@ import orjson
 from pydantic import BaseModel
 
 from smcp_bus import subjects
-from smcp_bus.bus import Bus, Headers, Reply
+from smcp_bus.bus import Asking, Headers, Reply
 from smcp_bus.dispatch_types import Call, RawJson
 from smcp_bus.errors import BusError, NoResponder, RequestTimedOut
 from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID
@@ -39,10 +39,11 @@ TimedOutCall = Callable[[PendingCall], None]
 
 class Relay:
     """Args:
+    bus: the way to the Computers.
     timed_out: told of each call that timed out here, so that its Computer stops it; must not block.
     """
 
-    def __init__(self, bus: Bus, registry: RegistryClient, calls: CallTable, timed_out: TimedOutCall) -> None:
+    def __init__(self, bus: Asking, registry: RegistryClient, calls: CallTable, timed_out: TimedOutCall) -> None:
         self._bus = bus
         self._registry = registry
         self._calls = calls

@@ -1,0 +1,213 @@
+"""A call to a Computer whose socket the Agent's own replica holds does not pass NATS, and nobody can tell."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import pytest
+
+from smcp_bus import subjects
+from smcp_bus.bus import Incoming
+from smcp_testing.deaf_agent import DeafAgent, deaf_agent
+from smcp_testing.gateway_world import MIB, World, connected, gateway_world
+from smcp_testing.nats_process import NatsServer
+from smcp_testing.socketio_couple import BOX, OFFICE, RESULT, call, couple, echo, hang, query, serve
+from smcp_testing.waiting import eventually
+
+CALL = "client:tool_call"
+BOTH = pytest.mark.parametrize("replicas", [1, 2], ids=["one replica", "two replicas"])
+
+
+@asynccontextmanager
+async def overheard(world: World) -> AsyncIterator[list[str]]:
+    """The verbs of what passes NATS on its way to a Computer."""
+    heard: list[str] = []
+
+    async def hear(incoming: Incoming) -> None:
+        heard.append(subjects.verb_of(incoming.subject))
+
+    async with world.bus("ear") as bus:
+        await bus.listen(f"{subjects.ROOT}.*.client.*.*", hear)
+        yield heard
+
+
+@BOTH
+async def test_a_call_passes_nats_only_on_its_way_to_another_replica(nats_url: str, replicas: int) -> None:
+    async with couple(nats_url, replicas) as pair, overheard(pair.world) as heard:
+        serve(pair.box, CALL, echo)
+        serve(pair.box, "client:get_tools", echo)
+        for number in range(3):
+            assert (await pair.anna.call(CALL, call(number)))["echo"]
+        assert (await pair.anna.call("client:get_tools", query()))["echo"]
+        # what the same connection sends after them
+        await pair.world.buses[0].publish(subjects.client(OFFICE, BOX, "marker"), b"{}")
+        await eventually(lambda: "marker" in heard)
+        assert heard == ([] if replicas == 1 else ["tool_call"] * 3 + ["get_tools"]) + ["marker"]
+
+
+async def test_behind_a_closed_gate_a_call_takes_the_bus_and_runs_once_when_the_gate_is_open(nats_url: str) -> None:
+    async with couple(nats_url, 1) as pair, overheard(pair.world) as heard:
+        asked = serve(pair.box, CALL, echo)
+        calls = 0
+
+        async def gone_over_the_bus() -> bool:
+            nonlocal calls
+            pair.owner.computers.close_gate("a test")  # confirmed again a moment later
+            calls += 1
+            assert (await pair.anna.call(CALL, call(calls)))["echo"]
+            return "tool_call" in heard
+
+        await eventually(gone_over_the_bus)
+        assert [each["req_id"] for each in asked] == [f"r{number}" for number in range(1, calls + 1)]
+
+
+async def test_a_name_leads_to_the_one_who_has_it_whoever_else_asks_for_it_on_this_replica(nats_url: str) -> None:
+    async with couple(nats_url, 1) as pair, connected(pair.world.url) as other, overheard(pair.world) as heard:
+        first, second = serve(pair.box, CALL, echo), serve(other, CALL, echo)
+        for number in range(4):
+            waiting = asyncio.create_task(other.join("computer", BOX, OFFICE))
+            assert (await pair.anna.call(CALL, call(number)))["echo"]
+            assert (await waiting)[0] is False
+        assert (len(first), len(second)) == (4, 0)
+        assert (await pair.box.call("server:leave_office", {"office_id": OFFICE}))[0] is True
+        assert await other.join("computer", BOX, OFFICE) == [True, None]
+        assert (await pair.anna.call(CALL, call(4)))["echo"]
+        assert (len(first), len(second)) == (4, 1)
+        assert heard == []
+
+
+async def test_a_computer_in_another_office_of_the_same_replica_is_404_as_on_any_other(nats_url: str) -> None:
+    async with couple(nats_url, 1) as pair, connected(pair.world.url) as other:
+        asked = serve(other, CALL, echo)
+        assert await other.join("computer", "car", "elsewhere") == [True, None]
+        refused = await pair.anna.call(CALL, call() | {"computer": "car"})
+        assert refused["code"] == 404
+        assert refused["details"] == {"computer": "car"}
+        assert asked == []
+
+
+async def test_a_call_that_runs_here_goes_on_while_nats_is_away(nats_server: NatsServer) -> None:
+    async with couple(nats_server.url, 1) as pair:
+        released = asyncio.Event()
+
+        async def tool(_: dict[str, Any]) -> Any:
+            await released.wait()
+            return RESULT
+
+        asked = serve(pair.box, CALL, tool)
+        waiting = asyncio.create_task(pair.anna.call(CALL, call(timeout=60), timeout=60))
+        await eventually(lambda: asked)
+        await nats_server.stop()
+        await eventually(lambda: not pair.world.buses[0].connected)
+        refused = await pair.anna.call(CALL, call(1))
+        assert refused["code"] == 503
+        assert refused["details"] == {"may_have_run": False}
+        released.set()
+        assert await waiting == RESULT
+        assert len(asked) == 1
+        await nats_server.start()
+
+
+@BOTH
+async def test_a_call_whose_agent_broke_off_goes_on_and_its_repeat_gets_the_result(
+    nats_url: str, replicas: int
+) -> None:
+    async with couple(nats_url, replicas) as pair:
+        released = asyncio.Event()
+
+        async def tool(_: dict[str, Any]) -> Any:
+            await released.wait()
+            return RESULT
+
+        asked = serve(pair.box, CALL, tool)
+        first = asyncio.create_task(pair.anna.call(CALL, call(timeout=60), timeout=60))
+        await eventually(lambda: asked)
+        pair.anna.sio.eio.ws._response.connection.transport.abort()
+        await eventually(lambda: len(pair.world.gateways[0].calls) == 0)
+        first.cancel()
+        async with connected(pair.world.gateways[0].url) as anna:
+
+            async def joined() -> bool:
+                return bool((await anna.join("agent", "anna", OFFICE))[0])
+
+            await eventually(joined)
+            again = asyncio.create_task(anna.call(CALL, call(timeout=60), timeout=60))
+            assert pair.running == 1
+            released.set()
+            assert await again == RESULT
+            assert len(asked) == 1
+        assert len(pair.owner.route) == 0
+
+
+@BOTH
+async def test_a_repeat_that_waits_shorter_ends_at_its_own_time_and_cancels_the_call(
+    nats_url: str, replicas: int
+) -> None:
+    async with couple(nats_url, replicas) as pair:
+        asked = serve(pair.box, CALL, hang(pair.box))
+        first = asyncio.create_task(pair.anna.call(CALL, call(timeout=60), timeout=60))
+        await eventually(lambda: asked)
+        late = await pair.anna.call(CALL, call(timeout=1))
+        assert late["code"] == 408
+        assert late["details"] == {"may_have_run": True}
+        # a call that timed out is cancelled at its Computer, whoever else waits for it
+        assert (await first)["meta"] == {"a2c_cancelled": True}
+        assert len(asked) == 1
+
+
+async def test_a_result_of_20_mb_arrives_from_a_computer_of_the_same_replica(nats_url: str) -> None:
+    async with couple(nats_url, 1, auth={"max_message": 33 * MIB}, take=34 * MIB, lease_s=30) as pair:
+
+        async def tool(_: dict[str, Any]) -> Any:
+            return RESULT | {"text": "x" * 20_000_000}
+
+        serve(pair.box, CALL, tool)
+        for number in range(2):
+            answer = await pair.anna.call(CALL, call(number, timeout=60), timeout=60)
+            assert len(answer["text"]) == 20_000_000
+        await eventually(lambda: len(pair.owner.route) == pair.owner.route.waiting_bytes == 0)
+
+
+async def refusals(anna: DeafAgent, calls: int) -> list[dict[str, Any]]:
+    """Read the answers of so many calls; returns those that are errors."""
+    refused, answered = [], 0
+    while answered < calls:
+        text = await anna.read()
+        if text.startswith("43/smcp,"):
+            answered += 1
+            answer = orjson.loads(text[text.index("[") :])[0]
+            if "code" in answer:
+                refused.append(answer)
+    return refused
+
+
+@pytest.mark.parametrize(("calls", "bound"), [(20, False), (40, True)], ids=["some", "too many"])
+async def test_large_results_that_their_agent_does_not_read_wait_within_a_bound(
+    nats_url: str, calls: int, bound: bool
+) -> None:
+    text = "x" * (900 * 1024)
+    async with (
+        gateway_world(nats_url, max_payload=MIB, lease_s=30) as world,
+        connected(world.url) as box,
+        deaf_agent(world.url, OFFICE) as anna,
+    ):
+
+        async def tool(_: dict[str, Any]) -> Any:
+            return RESULT | {"text": text}
+
+        asked = serve(box, CALL, tool)
+        assert await box.join("computer", BOX, OFFICE) == [True, None]
+        gateway = world.gateways[0]
+        for number in range(1, calls + 1):
+            await anna.send(number, CALL, call(number, timeout=60))
+        session = next(session for session in gateway.sessions if session.role == "agent")
+        await eventually(lambda: len(asked) == calls and len(gateway.route) == 0, timeout=30)
+        assert session.replies.bytes <= 2 * MIB
+        assert 2 * MIB < gateway.route.waiting_bytes <= 16 * MIB
+        refused = await refusals(anna, calls)
+        assert bool(refused) is bound
+        assert {error["code"] for error in refused} <= {503}
+        assert all(error["details"] == {"may_have_run": True} for error in refused)
+        await eventually(lambda: session.replies.bytes == gateway.route.waiting_bytes == 0)

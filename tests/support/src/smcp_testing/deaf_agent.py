@@ -1,0 +1,44 @@
+"""An Agent on a WebSocket of its own that reads only when it is told to."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import orjson
+
+from smcp_testing.gateway_world import MIB
+
+
+class DeafAgent:
+    """Its answers stay in the line until `read`."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+
+    async def join(self, office: str) -> None:
+        await self._socket.send_str('40/smcp,{"max_message":67108864}')
+        await self.send(0, "server:join_office", {"role": "agent", "name": "anna", "office_id": office})
+        while not (await self.read()).startswith("43/smcp,0"):
+            pass
+
+    async def send(self, number: int, event: str, payload: dict[str, Any]) -> None:
+        """Send an event that is answered as `43/smcp,<number>[…]`."""
+        await self._socket.send_str(f"42/smcp,{number}{orjson.dumps([event, payload]).decode()}")
+
+    async def read(self) -> str:
+        """The next packet."""
+        text: str = (await self._socket.receive(timeout=20)).data
+        if text == "2":
+            await self._socket.send_str("3")
+        return text
+
+
+@asynccontextmanager
+async def deaf_agent(url: str, office: str) -> AsyncIterator[DeafAgent]:
+    """One in its office, that takes 64 MiB in a message."""
+    socket = f"{url}/socket.io/?EIO=4&transport=websocket"
+    async with aiohttp.ClientSession() as http, http.ws_connect(socket, max_msg_size=64 * MIB) as connection:
+        agent = DeafAgent(connection)
+        await agent.join(office)
+        yield agent
