@@ -1,18 +1,18 @@
 """Calls, cancels and large bodies over buses that lose, double and delay: no double run, and one answer each.
 
-Real registries, gateways and a native Computer with a real MCP server; all their buses are bad in the same way.
+Real registries, gateways and a Computer, all of whose buses are bad in the same way: a native one with a real MCP
+server, or one on Socket.IO at the other gateway than the Agent.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from smcp_computer.app import Computer
 from smcp_testing.bad_buses import FAULTS, BadBuses
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import MIB, NAMESPACE, Client, World, connected, gateway_world
@@ -23,8 +23,15 @@ from smcp_testing.waiting import eventually
 OFFICE = "office"
 LEASE_S = 10.0
 ALL_ENDED_S = 40.0
-KINDS = FAULTS if scaled(ci=0, soak=1) else ("lost", "doubled", "late")
+Kind = Literal["native", "socketio"]
+FEW: dict[Kind, tuple[str, ...]] = {"native": ("lost", "doubled", "late"), "socketio": ("lost", "reordered")}
 SEEDS = range(1, 1 + scaled(ci=1, soak=10))
+CASES = [
+    (kind, name, seed)
+    for kind, few in FEW.items()
+    for name in (FAULTS if scaled(ci=0, soak=1) else few)
+    for seed in SEEDS
+]
 CALLS = scaled(ci=40, soak=200)
 CANCELS = scaled(ci=12, soak=50)
 LARGE = scaled(ci=4, soak=30)
@@ -34,15 +41,16 @@ LARGE = scaled(ci=4, soak=30)
 class Scene:
     world: World
     anna: Client
-    box: Computer
-    log: Path
+    lines: Callable[[], list[str]]
+    """What the Computer's tools wrote."""
+    running: Callable[[], int]
+    """Calls that its owner runs."""
     answers: dict[str, list[Any]] = field(default_factory=dict)
     """Per event that was sent, all that came back."""
 
     def ran(self, word: str = "") -> Counter[str]:
         """How often each mark was written, of the lines that begin with `word`."""
-        lines = self.log.read_text().splitlines() if self.log.exists() else []
-        return Counter(line.removeprefix(word)[:100] for line in lines if line.startswith(word))
+        return Counter(line.removeprefix(word)[:100] for line in self.lines() if line.startswith(word))
 
     async def send(self, what: str, event: str, payload: dict[str, Any]) -> None:
         """Send an event; python-socketio would call back for a second acknowledgement, too."""
@@ -55,27 +63,64 @@ class Scene:
 
     async def all_answered(self) -> None:
         await eventually(lambda: all(self.answers.values()), timeout=ALL_ENDED_S)
-        await eventually(lambda: self.box.in_flight.running == 0, timeout=ALL_ENDED_S)
+        await eventually(lambda: self.running() == 0, timeout=ALL_ENDED_S)
         assert {what: came for what, came in self.answers.items() if len(came) != 1} == {}
         assert [len(gateway.calls) for gateway in self.world.gateways] == [0, 0]
 
 
-@pytest.fixture(params=[(name, seed) for name in KINDS for seed in SEEDS], ids=lambda param: f"{param[0]}-{param[1]}")
-def bad(request: pytest.FixtureRequest) -> BadBuses:
-    name, seed = request.param
-    return BadBuses(FAULTS[name], seed)
+@dataclass(frozen=True)
+class Case:
+    kind: Kind
+    bad: BadBuses
+
+
+@pytest.fixture(params=CASES, ids=lambda param: "-".join(map(str, param)))
+def case(request: pytest.FixtureRequest) -> Case:
+    kind, name, seed = request.param
+    return Case(kind, BadBuses(FAULTS[name], seed))
 
 
 @asynccontextmanager
-async def opened(nats_url: str, bad: BadBuses, log: Path) -> AsyncIterator[Scene]:
+async def native_box(world: World, log: Path) -> AsyncIterator[tuple[Callable[[], list[str]], Callable[[], int]]]:
+    """What its tools wrote, and how many run."""
+    async with native_computer(world, OFFICE, "box", {"toolbox": configs.stdio(log=log)}) as box:
+        yield lambda: log.read_text().splitlines() if log.exists() else [], lambda: box.in_flight.running
+
+
+@asynccontextmanager
+async def socketio_box(world: World) -> AsyncIterator[tuple[Callable[[], list[str]], Callable[[], int]]]:
+    """The same two tools, behind a socket."""
+    lines: list[str] = []
+
+    async def tool_call(request: dict[str, Any]) -> dict[str, Any]:
+        mark = request["params"]["mark"]
+        if request["tool_name"] == "append":
+            lines.append(mark)
+            return {"content": [{"type": "text", "text": mark}], "isError": False}
+        lines.append(f"sleep {mark}")
+        await box.gone.wait()  # one that does not hear a cancel: its gateway answers for it
+        return {}
+
+    async with connected(world.gateways[0].url, auth={"max_message": 16 * MIB}, take=17 * MIB) as box:
+        box.sio.on("client:tool_call", tool_call, namespace=NAMESPACE)
+        await joined(box, "computer", "box")
+        yield lambda: lines, lambda: sum(gateway.computers.running for gateway in world.gateways)
+
+
+async def joined(client: Client, role: str, name: str) -> None:
+    while (await client.join(role, name, OFFICE)) != [True, None]:
+        pass  # 503: no registry answered
+
+
+@asynccontextmanager
+async def opened(nats_url: str, case: Case, log: Path) -> AsyncIterator[Scene]:
     async with (
-        gateway_world(nats_url, gateways=2, registries=2, lease_s=LEASE_S, bad=bad) as world,
-        native_computer(world, OFFICE, "box", {"toolbox": configs.stdio(log=log)}) as box,
+        gateway_world(nats_url, gateways=2, registries=2, lease_s=LEASE_S, bad=case.bad) as world,
+        native_box(world, log) if case.kind == "native" else socketio_box(world) as (lines, running),
         connected(world.gateways[1].url, auth={"max_message": 16 * MIB}, take=17 * MIB) as anna,
     ):
-        while (await anna.join("agent", "anna", OFFICE)) != [True, None]:
-            pass  # 503: no registry answered
-        yield Scene(world, anna, box, log)
+        await joined(anna, "agent", "anna")
+        yield Scene(world, anna, lines, running)
 
 
 def worked(answer: Any) -> bool:
@@ -87,8 +132,8 @@ def open_end(answer: Any) -> bool:
     return answer.get("code") in {408, 503} and isinstance(answer["details"]["may_have_run"], bool)
 
 
-async def test_no_call_runs_twice_and_each_has_one_answer(nats_url: str, bad: BadBuses, tmp_path: Path) -> None:
-    async with opened(nats_url, bad, tmp_path / "log") as scene:
+async def test_no_call_runs_twice_and_each_has_one_answer(nats_url: str, case: Case, tmp_path: Path) -> None:
+    async with opened(nats_url, case, tmp_path / "log") as scene:
         marks = [f"m{number}" for number in range(CALLS)]
         for mark in marks:
             await scene.call(mark, "append", {"mark": mark}, timeout=10)
@@ -106,13 +151,13 @@ async def test_no_call_runs_twice_and_each_has_one_answer(nats_url: str, bad: Ba
                 assert open_end(answer), (what, answer)
                 assert ran[mark] == 0 or answer["details"]["may_have_run"] or f"{mark} again" in scene.answers
         assert sum(worked(answer) for [answer] in scene.answers.values()) >= CALLS / 2
-        bad.check()
+        case.bad.check()
 
 
 async def test_a_cancelled_call_has_one_answer_and_every_cancel_has_one(
-    nats_url: str, bad: BadBuses, tmp_path: Path
+    nats_url: str, case: Case, tmp_path: Path
 ) -> None:
-    async with opened(nats_url, bad, tmp_path / "log") as scene:
+    async with opened(nats_url, case, tmp_path / "log") as scene:
         marks = [f"m{number}" for number in range(CANCELS)]
         for mark in marks:
             await scene.call(mark, "sleep", {"seconds": 60, "mark": mark}, timeout=6)
@@ -134,11 +179,11 @@ async def test_a_cancelled_call_has_one_answer_and_every_cancel_has_one(
                 assert set(answer["meta"]) <= {"a2c_cancelled", "a2c_timeout"}
                 outcomes.update(answer["meta"])
         assert outcomes["a2c_cancelled"] >= CANCELS / 2, outcomes
-        bad.check()
+        case.bad.check()
 
 
-async def test_large_bodies_arrive_whole_or_not_at_all(nats_url: str, bad: BadBuses, tmp_path: Path) -> None:
-    async with opened(nats_url, bad, tmp_path / "log") as scene:
+async def test_large_bodies_arrive_whole_or_not_at_all(nats_url: str, case: Case, tmp_path: Path) -> None:
+    async with opened(nats_url, case, tmp_path / "log") as scene:
         texts = {f"m{number}": f"m{number:099}" + "x" * 2 * MIB for number in range(LARGE)}
         for mark, text in texts.items():
             await scene.call(mark, "append", {"mark": text}, timeout=30)
@@ -152,4 +197,4 @@ async def test_large_bodies_arrive_whole_or_not_at_all(nats_url: str, bad: BadBu
             else:
                 assert open_end(answer), (mark, answer)
         assert sum(worked(answer) for [answer] in scene.answers.values()) >= LARGE / 2
-        assert any(what.startswith("chunk") for what in bad.met), bad.met
+        assert any(what.startswith("chunk") for what in case.bad.met), case.bad.met

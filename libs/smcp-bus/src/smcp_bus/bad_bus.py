@@ -38,9 +38,9 @@ T = TypeVar("T")
 class BadBus:
     """A `Bus` round a `NatsBus`.
 
-    Requests are lost and late on the asking side, doubled where they are served; replies are lost and late where they
-    arrive; notices where they are listened to; chunks (and questions for one) where they are sent. Leaving it as a
-    context manager ends what it still holds back; the bus inside stays open.
+    Requests are lost and late on the asking side, doubled where they are served, and the second copy may be late;
+    replies are lost and late where they arrive; notices where they are listened to; chunks (and questions for one)
+    where they are sent. Leaving it as a context manager ends what it still holds back; the bus inside stays open.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class BadBus:
         self.inner = bus
         # lost and late on the asking side, doubled where they are served
         self._requests = replace(requests, doubled=0.0)
-        self._served = Rates(doubled=requests.doubled)
+        self._served = Rates(doubled=requests.doubled, late=requests.late if requests.doubled else 0.0)
         self._replies = replace(replies, doubled=0.0)
         self._notices = notices
         self._max_delay = max_delay
@@ -151,9 +151,10 @@ class BadBus:
 
     async def serve(self, subject: str, handler: RequestHandler, *, queue: str = "", limit: int = 1024) -> Subscription:
         async def twice_at_times(incoming: Incoming) -> Reply:
-            if not self._fates.draw("served", incoming.subject, self._served).doubled:
+            fate = self._fates.draw("served", incoming.subject, self._served)
+            if not fate.doubled:
                 return await handler(incoming)
-            runs = [self._spawn(_run(handler, incoming)) for _ in range(2)]
+            runs = [self._spawn(_run(handler, incoming, delay)) for delay in (0.0, fate.delay)]
             try:
                 done, _ = await asyncio.wait(runs, return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
@@ -281,5 +282,7 @@ class _Drained:
         await self._bus.settle()
 
 
-async def _run(handler: RequestHandler, incoming: Incoming) -> Reply:
+async def _run(handler: RequestHandler, incoming: Incoming, delay: float) -> Reply:
+    if delay:
+        await asyncio.sleep(delay)
     return await handler(incoming)

@@ -52,7 +52,15 @@ ALL: Final = Faults(
     chunks=Rates(lost=0.05, doubled=0.2, late=0.2),
     happen=("request lost", "reply lost", "served doubled", "request late", "reply late"),
 )
-FAULTS: Final = {"lost": LOST, "doubled": DOUBLED, "late": LATE, "all": ALL}
+REORDERED: Final = Faults(
+    requests=Rates(doubled=0.5, late=0.7),
+    replies=Rates(late=0.3),
+    notices=Rates(doubled=0.3, late=0.7),
+    chunks=Rates(doubled=0.2, late=0.5),
+    happen=("served doubled", "served late", "request late"),
+)
+"""A second copy of a request is served later than what was asked after it."""
+FAULTS: Final = {"lost": LOST, "doubled": DOUBLED, "late": LATE, "reordered": REORDERED, "all": ALL}
 """By name, for parametrizing."""
 
 

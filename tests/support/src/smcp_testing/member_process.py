@@ -15,6 +15,7 @@ from smcp_bus.nats_bus import BusConfig, open_bus
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, Claim, Joined, LeaseRenewal, Left
 from smcp_proto.ids import Role
+from smcp_testing.bad_buses import BadBuses
 
 
 class MemberProcess:
@@ -75,10 +76,14 @@ class MemberProcess:
 
 
 @asynccontextmanager
-async def member_process(url: str) -> AsyncIterator[MemberProcess]:
-    """One with a connection of its own, which ends with the body: from then on there is no responder."""
-    async with open_bus(BusConfig(url=url, drain_timeout=0)) as bus:
-        process = MemberProcess(bus)
+async def member_process(url: str, *, bad: BadBuses | None = None) -> AsyncIterator[MemberProcess]:
+    """One with a connection of its own, which ends with the body: from then on there is no responder.
+
+    Args:
+        bad: makes its bus bad.
+    """
+    async with open_bus(BusConfig(url=url, drain_timeout=0)) as sound, AsyncExitStack() as stack:
+        process = MemberProcess(sound if bad is None else await stack.enter_async_context(bad.over(sound)))
         await process.serve()
         try:
             yield process
