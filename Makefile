@@ -15,6 +15,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 # Most tests share the processors, and wait more than they compute; those with time limits get the machine to themselves.
 JOBS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 PYTEST_ARGS ?=
+SOAK := PYTEST_ADDOPTS="--timeout 3600" HYPOTHESIS_PROFILE=soak WORLD_LEASE_S=10
 # uv does not read pip's settings; a mirror that pip was told of counts for it, too.
 ifdef PIP_INDEX_URL
 export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
@@ -86,7 +87,8 @@ e2e: setup setup-e2e  ## Run the e2e tests alone: the whole system, as processes
 
 .PHONY: soak
 soak: setup setup-e2e  ## Run the tests with full counts and the lease of production: long
-	HYPOTHESIS_PROFILE=soak WORLD_LEASE_S=10 $(BIN)/pytest --timeout 3600 $(PYTEST_ARGS)
+	$(SOAK) $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not alone" $(PYTEST_ARGS)
+	$(SOAK) $(BIN)/pytest -m alone $(PYTEST_ARGS)
 
 .PHONY: bench
 bench: setup  ## Compare with the published server and a bare echo, side by side

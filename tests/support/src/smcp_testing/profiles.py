@@ -23,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "dev", max_examples=50, stateful_step_count=20, deadline=timedelta(seconds=5), suppress_health_check=calm
     )
     settings.register_profile(
-        "soak", max_examples=5000, stateful_step_count=100, deadline=None, suppress_health_check=calm
+        "soak", max_examples=1000, stateful_step_count=100, deadline=None, suppress_health_check=calm
     )
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", DEFAULT))
 
