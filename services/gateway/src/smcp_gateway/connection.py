@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -146,14 +146,22 @@ class Connection:
                 case _:
                     _log.debug("a packet that is not engine.io's was ignored")
 
-    def _write_at_once(self, frame: Frame) -> bool:
-        """Write a frame without a task's turn and without copying it; False where something else has to go first."""
+    def _write_at_once(self, frames: Sequence[Frame]) -> bool:
+        """Write frames without a task's turn; False where something else has to go first."""
         transport = self._transport
         if transport is None or self._socket.closed or transport.is_closing():
             return False
-        if transport.get_write_buffer_size() > AT_ONCE or len(frame.wire) >= HERALDED:
+        if transport.get_write_buffer_size() > AT_ONCE:
             return False
-        transport.writelines((text_header(len(frame.wire)), frame.wire))
+        if len(frames) == 1:  # often large: it is not copied
+            wire = frames[0].wire
+            if len(wire) >= HERALDED:
+                return False
+            transport.writelines((text_header(len(wire)), wire))
+            return True
+        if any(len(frame.wire) >= HERALDED for frame in frames):
+            return False
+        transport.write(b"".join([part for frame in frames for part in (text_header(len(frame.wire)), frame.wire)]))
         return True
 
     async def _write(self) -> None:

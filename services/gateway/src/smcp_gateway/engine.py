@@ -21,6 +21,7 @@ from engineio.async_socket import AsyncSocket
 from engineio.exceptions import EngineIOError
 
 from smcp_gateway.connection import LINGER_S, Connection
+from smcp_gateway.gathering import Gathering
 from smcp_gateway.handshake import unknown_session
 from smcp_gateway.outbox import Outbox
 from smcp_gateway.packet import (
@@ -237,6 +238,7 @@ class Server(socketio.AsyncServer):
         self._on_event = on_event
         self._on_ack = on_ack
         self._events: set[asyncio.Task[None]] = set()
+        self._gathering = Gathering()
         self.eio.on_message = self._on_packet
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -248,10 +250,9 @@ class Server(socketio.AsyncServer):
         return answer
 
     def send_frame(self, engine_ids: Iterable[str], frame: Frame) -> None:
-        """Write a frame to each of these clients; nobody is waited for."""
-        for engine_id in engine_ids:
-            if (outbox := self.eio.outbox(engine_id)) is not None:
-                outbox.put_nowait(frame)
+        """Write a frame to each of these clients, under load together with others; nobody is waited for."""
+        outboxes = [self.eio.outbox(engine_id) for engine_id in engine_ids]
+        self._gathering.tell([outbox for outbox in outboxes if outbox is not None], frame)
 
     def _engineio_server_class(self) -> type[Engine]:
         return Engine

@@ -67,8 +67,8 @@ class Office:
         missed = self._arriving.pop(session, [])
         self.members[session] = membership
         for notice in missed:
-            self._check([(session, membership)], notice)
-            if notice.epoch is None or notice.epoch > _own_epoch(membership):
+            if notice.epoch is None or notice.epoch > membership.epoch:
+                self._check([(session, membership)], notice)
                 await self._pass_on([session], notice)
 
     def remove(self, session: Session) -> None:
@@ -92,12 +92,13 @@ class Office:
         if news is None:
             return
         self._check(self.members.items(), notice)
-        epoch, generation = notice.epoch, max(self.compared, self._generation())
+        # an enter's or leave's revision is half its epoch; what is newer than the member's own enter came after it
+        revision, generation = notice.epoch // 2, max(self.compared, self._generation()) if news.told_already else -1
         await self._pass_on(
             [
                 session
                 for session, membership in self.members.items()
-                if epoch > _own_epoch(membership) and not (news.told_already and membership.generation < generation)
+                if revision > membership.revision and membership.generation >= generation
             ],
             notice,
         )
@@ -128,7 +129,7 @@ class Office:
         if notice.entered or notice.about is None or notice.epoch is None:
             return
         for session, membership in members:
-            if session.is_(*notice.about) and notice.epoch > _own_epoch(membership) and not membership.ending:
+            if session.is_(*notice.about) and notice.epoch > membership.epoch and not membership.ending:
                 membership.ended_by = max(membership.ended_by, notice.epoch)
                 self._doubt()
 
@@ -195,8 +196,3 @@ class Offices:
             subscription, office.subscription = office.subscription, None
         if subscription is not None:
             await subscription.drain()
-
-
-def _own_epoch(membership: Membership) -> int:
-    """The epoch of the member's own enter: what is newer came after it."""
-    return 2 * membership.revision + 1

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from aiohttp import WSCloseCode
@@ -15,6 +15,9 @@ PORTION: Final = 16
 
 ROOMY: Final = 1024 * 1024
 """Bytes in the outbox up to which a large message may join them."""
+
+GATHERED: Final = 16 * 1024
+"""Bytes from which what was gathered is written without waiting for more: many small ones are what it is for."""
 
 _SIGNS: Final = (PING, NOOP)
 """Packets that say no more than that the gateway is there: they overtake what waits. Behind large messages they would
@@ -42,8 +45,10 @@ class Outbox(asyncio.Queue[Any]):
         self._roomy = asyncio.Event()
         self._roomy.set()
         self._reader_waits = False
-        self.at_once: Callable[[Frame], bool] | None = None
-        """Writes a frame that nothing waits before; False: it cannot, the frame has to wait here."""
+        self._gathered: list[Frame] = []
+        self._gathered_bytes = 0
+        self.at_once: Callable[[Sequence[Frame]], bool] | None = None
+        """Writes frames that nothing waits before; False: it cannot, they have to wait here."""
         self.last_word: int = WSCloseCode.OK
         """What a WebSocket is closed with when all has been written."""
 
@@ -54,8 +59,8 @@ class Outbox(asyncio.Queue[Any]):
 
     @property
     def held(self) -> int:
-        """Bytes that wait, and of the portion that the writer has and may not have written yet."""
-        return self._bytes + self._handed_bytes
+        """Bytes that wait, also for others, and of the portion that the writer has and may not have written yet."""
+        return self._bytes + self._gathered_bytes + self._handed_bytes
 
     async def room(self) -> None:
         """Return when a large message may be put: the client has read most of what was sent before, or is gone."""
@@ -68,10 +73,28 @@ class Outbox(asyncio.Queue[Any]):
         self._roomy.set()
 
     def put_nowait(self, item: Any) -> None:
-        idle = self._reader_waits and not self._queue
-        if idle and self.at_once is not None and isinstance(item, Frame) and self.at_once(item):
+        if self._gathered:
+            self.write_gathered()
+        if isinstance(item, Frame) and self._written((item,)):
             return
         super().put_nowait(item)
+
+    def gather(self, frame: Frame) -> None:
+        """As `put_nowait`, but it may wait for others until `write_gathered`, or until the next is put."""
+        self._gathered.append(frame)
+        self._gathered_bytes += len(frame.wire)
+        if self._gathered_bytes > GATHERED:
+            self.write_gathered()
+
+    def write_gathered(self) -> None:
+        frames, self._gathered = self._gathered, []
+        self._gathered_bytes = 0
+        if frames and not self._written(frames):
+            for frame in frames:
+                super().put_nowait(frame)
+
+    def _written(self, frames: Sequence[Frame]) -> bool:
+        return self._reader_waits and not self._queue and self.at_once is not None and self.at_once(frames)
 
     async def get(self) -> Any:
         self._handed_out = self._handed_bytes = 0

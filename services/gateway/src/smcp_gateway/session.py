@@ -36,6 +36,11 @@ class Membership:
     ended_by: int = 0
     """Epoch of the last leave of it that nobody here asked for: what the registry says of it has to be newer."""
 
+    @property
+    def epoch(self) -> int:
+        """Of the member's own enter: what is newer came after it."""
+        return 2 * self.revision + 1
+
 
 @dataclass(slots=True, eq=False)
 class Session:

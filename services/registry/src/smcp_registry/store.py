@@ -31,8 +31,10 @@ LEASES: Final = "leases"
 ANSWER_S: Final = 2.0
 """How long the store may take for one read or write (seconds): a stream without quorum does not answer at all."""
 AT_A_TIME: Final = 64
-"""Reads and writes of a bucket that are under way; more wait, as long again. When hundreds join at once, the time that
-the store has is not used up by what this process itself has to do."""
+"""Reads and writes of a bucket that are under way; more wait. When hundreds join at once, the time that the store has
+is not used up by what this process itself has to do."""
+TURN_S: Final = 6.0
+"""How long one waits for its turn (seconds)."""
 
 
 class Conflict(Exception):
@@ -62,6 +64,8 @@ class Bucket:
         self._kv = kv
         self._bus = bus
         self._turns = asyncio.Semaphore(AT_A_TIME)
+        self._silent = 0.0
+        """Loop time at which the store was last found not to answer; 0 where it has answered since."""
 
     async def read(self, key: str) -> Stored:
         try:
@@ -104,10 +108,13 @@ class Bucket:
         try:
             async with asyncio.timeout(ANSWER_S):
                 yield
+            self._silent = 0.0
             raise_if_cancelled()
         except (KeyNotFoundError, KeyWrongLastSequenceError):
+            self._silent = 0.0
             raise
         except (nats.errors.Error, TimeoutError) as error:
+            self._silent = asyncio.get_running_loop().time()
             _log.warning("the bucket %s does not answer: %s", self.name, said(error))
             # where nobody took the write, nobody can have carried it out
             written = writing and not isinstance(error, NoStreamResponseError | nats.errors.NoRespondersError)
@@ -117,11 +124,15 @@ class Bucket:
             self._turns.release()
 
     async def _turn(self) -> None:
+        asked = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(TURN_S):
                 await self._turns.acquire()
         except TimeoutError:
             raise Unavailable("the registry's store has too much to do now") from None
+        if self._silent > asked:  # as the others found out meanwhile
+            self._turns.release()
+            raise Unavailable("the registry's store does not answer now")
 
 
 @dataclass(frozen=True, slots=True)
