@@ -86,9 +86,14 @@ e2e: setup setup-e2e  ## Run the e2e tests alone: the whole system, as processes
 	$(BIN)/pytest tests/e2e $(PYTEST_ARGS)
 
 .PHONY: soak
-soak: setup setup-e2e  ## Run the tests with full counts and the lease of production: long
+soak: setup setup-e2e  ## Run the tests with full counts and the lease of production, then the mutation tester: long
 	$(SOAK) $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not alone" $(PYTEST_ARGS)
 	$(SOAK) $(BIN)/pytest -m alone $(PYTEST_ARGS)
+	$(BIN)/python -m tests.mutants
+
+.PHONY: mutants
+mutants: setup  ## Change the contract and the admission in a thousand small ways: 90 % have to fail a test
+	$(BIN)/python -m tests.mutants
 
 .PHONY: bench
 bench: setup  ## Compare with the published server and a bare echo, side by side

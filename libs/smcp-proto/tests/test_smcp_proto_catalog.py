@@ -58,6 +58,9 @@ server:resources/updated
 """
 """The events that become a notification of the same name."""
 
+UNKNOWN = "design, unknown events"
+"""Where it is said what happens to events that nobody knows."""
+
 verbs = st.from_regex(r"[a-z][a-z0-9_]{0,63}", fullmatch=True)
 
 
@@ -122,23 +125,51 @@ def test_verbs_are_the_names_with_slashes_replaced(event: str, verb: str) -> Non
 def test_an_unknown_client_event_is_relayed(event: str) -> None:
     row = lookup(event)
     assert row is not None
-    assert row.event == event
-    assert row.request is schemas.UnknownClientReq
-    assert row.senders == {"agent"}
-    assert (row.ack, row.time_class, row.size) == (Ack.REPLY, TimeClass.QUERY, SizeClass.BODY)
+    assert row == Row(
+        event=event,
+        request=schemas.UnknownClientReq,
+        reply=schemas.UnknownRet,
+        senders=frozenset({"agent"}),
+        verb=event.removeprefix("client:"),
+        ack=Ack.REPLY,
+        time_class=TimeClass.QUERY,
+        size=SizeClass.BODY,
+        notifies=None,
+        source=UNKNOWN,
+    )
     assert by_verb("client", row.verb) == row
 
 
 def test_an_unknown_update_becomes_its_notification() -> None:
     row = lookup("server:update_skills")
     assert row is not None
-    assert row.notifies == "notify:update_skills"
-    assert row.senders == {"computer"}
-    assert (row.ack, row.verb) == (Ack.NOTHING, "update_skills")
-    notification = lookup(row.notifies)
-    assert notification is not None
-    assert (notification.senders, notification.ack) == (frozenset(), Ack.NONE)
-    assert by_verb("notify", row.verb) == notification
+    assert row == by_verb("server", "update_skills")
+    assert row == Row(
+        event="server:update_skills",
+        request=schemas.UnknownUpdate,
+        reply=None,
+        senders=frozenset({"computer"}),
+        verb="update_skills",
+        ack=Ack.NOTHING,
+        time_class=TimeClass.ROOM,
+        size=SizeClass.SMALL,
+        notifies="notify:update_skills",
+        source=UNKNOWN,
+    )
+    notification = lookup("notify:update_skills")
+    assert notification == by_verb("notify", "update_skills")
+    assert notification == Row(
+        event="notify:update_skills",
+        request=schemas.UnknownUpdate,
+        reply=None,
+        senders=frozenset(),
+        verb="update_skills",
+        ack=Ack.NONE,
+        time_class=TimeClass.NOTICE,
+        size=SizeClass.SMALL,
+        notifies=None,
+        source=UNKNOWN,
+    )
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,8 @@ def test_any_text_is_read_or_refused_with_a_value_error(text: str) -> None:
         ("dpe://com.example.docs/rpt-2026", DpeUri(HOST, "rpt-2026"), 1, None),
         ("dpe://com.example.docs/rpt-2026/", DpeUri(HOST, "rpt-2026"), 1, None),
         ("dpe://com.example.docs/rpt-2026/pages/0", DpeUri(HOST, "rpt-2026", page=0), 2, "pages/0"),
+        ("dpe://com.example.docs/rpt-2026/pages/0/", DpeUri(HOST, "rpt-2026", page=0), 2, "pages/0"),
+        ("dpe://com.example.docs/r/elements/e/", DpeUri(HOST, "r", element="e"), 3, "elements/e"),
         ("dpe://com.example.docs/rpt-2026/pages/007", DpeUri(HOST, "rpt-2026", page=7), 2, "pages/7"),
         (
             "dpe://com.example.docs/rpt-2026/elements/tbl-001",
@@ -143,6 +145,8 @@ def test_a_dpe_uri_is_built(uri: DpeUri, text: str) -> None:
         ("dpe://h/d/elements/", "sub-path"),
         ("dpe://h/d/elements//", "sub-path"),
         ("dpe://h/d/elements/a/b", "sub-path"),
+        ("dpe://h/d/elements/%", "sub-path"),
+        ("dpe://h/d/elements/%FF", "sub-path"),
         ("dpe://h/d/chapters/1", "sub-path"),
         ("dpe://h/d?format=xml", "format"),
         ("dpe://h/d?format=", "format"),
@@ -161,6 +165,8 @@ def test_a_dpe_uri_is_built(uri: DpeUri, text: str) -> None:
         ("dpe://h/d/pages/0?categories=sheet", "categories"),
         ("dpe://h/d?=1", "query"),
         ("dpe://h/d?a=%0A", "query"),
+        ("dpe://h/d?%0A=a", "query"),
+        ("dpe://h/d?%=a", "query"),
         ("dpe://h/d#top", "fragment"),
         # a parameter where it has no meaning
         ("dpe://h?depth=pages", "depth"),
@@ -174,6 +180,26 @@ def test_a_dpe_uri_is_built(uri: DpeUri, text: str) -> None:
 def test_a_refusal_names_the_part(text: str, part: str) -> None:
     with pytest.raises(ValueError, match=f"^{part}: "):
         parse_dpe_uri(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "choices"),
+    [
+        ("dpe://h/d?format=xml", FORMATS),
+        ("dpe://h/d?depth=all", DEPTHS),
+        ("dpe://h/d/pages/0?categories=sheet", ELEMENT_CATEGORIES),
+    ],
+)
+def test_a_refusal_names_what_may_be_chosen(text: str, choices: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=f" {', '.join(choices)}$"):
+        parse_dpe_uri(text)
+
+
+def test_a_uri_is_read_up_to_8192_characters() -> None:
+    longest = "dpe://h/".ljust(8192, "d")
+    assert str(parse_dpe_uri(longest)) == longest
+    with pytest.raises(ValueError, match=r"^uri: "):
+        parse_dpe_uri(longest + "d")
 
 
 @pytest.mark.parametrize("level_uri", ["dpe://h", "dpe://h/d", "dpe://h/d/pages/0", "dpe://h/d/elements/e"])
@@ -213,6 +239,9 @@ def test_the_ends_of_the_range_of_limit_are_in_it(limit: int) -> None:
         ({"page": 0, "depth": "pages"}, "depth"),
         ({"other": (("limit", "3"),)}, "query"),
         ({"other": (("", "3"),)}, "query"),
+        ({"other": (("a\n", "3"),)}, "query"),
+        ({"other": (("a", "\x00"),)}, "query"),
+        ({"other": (("a", "\ud800"),)}, "query"),
     ],
 )
 def test_what_cannot_be_written_cannot_be_built(change: dict[str, Any], part: str) -> None:

@@ -33,6 +33,12 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         parse_duration(text)
 
 
+def test_a_duration_is_written_in_at_most_64_characters() -> None:
+    assert parse_duration("PT" + "1".zfill(61) + "S") == timedelta(seconds=1)
+    with pytest.raises(ValueError, match="duration"):
+        parse_duration("PT" + "1".zfill(62) + "S")
+
+
 @given(st.timedeltas(min_value=timedelta(microseconds=1), max_value=timedelta(days=300)))
 def test_what_pydantic_writes_is_read(duration: timedelta) -> None:
     written = TypeAdapter(timedelta).dump_python(duration, mode="json")

@@ -64,7 +64,7 @@ def test_the_envelope_of_the_page() -> None:
         ("client:resources/unsubscribe", {"method": "resources/unsubscribe", "params": {"uri": "file:///a"}}),
     ],
 )
-@pytest.mark.parametrize("request_id", [1, 0, "call-1"])
+@pytest.mark.parametrize("request_id", [1, 0, "call-1", "x" * 256])
 def test_the_requests_of_the_page(event: str, payload: dict[str, Any], request_id: int | str) -> None:
     model = CATALOG[event].request
     body = {"roomId": "r", "computerId": "c", "payload": {"jsonrpc": "2.0", "id": request_id, **payload}}

@@ -73,14 +73,13 @@ def test_a_computer_may_say_what_it_can_do(capabilities: dict[str, Any]) -> None
     assert dumped(EnterOfficeReq.model_validate(body)) == body
 
 
-@pytest.mark.parametrize(
-    "resources", [{"subscribe": True}, {"aggregate": {"subscribe": True}, "byServer": {}, "subscribe": False}]
-)
-def test_what_a_computer_as_a_whole_can_do_is_read_from_both_forms(resources: dict[str, Any]) -> None:
-    capability = schemas.Capabilities.model_validate({"resources": resources}).resources
-    assert capability is not None
-    assert capability.whole().subscribe
-    assert not capability.whole().listChanged
+@pytest.mark.parametrize(("subscribe", "listed"), [(True, False), (False, True), (True, True), (False, False)])
+def test_what_a_computer_as_a_whole_can_do_is_read_from_both_forms(subscribe: bool, listed: bool) -> None:
+    flags = {"subscribe": subscribe, "listChanged": listed}
+    for resources in (flags, {"aggregate": flags, "byServer": {}, "subscribe": not subscribe}):
+        capability = schemas.Capabilities.model_validate({"resources": resources}).resources
+        assert capability is not None
+        assert (capability.whole().subscribe, capability.whole().listChanged) == (subscribe, listed)
 
 
 def test_the_desktop_may_be_asked_for_without_size_and_window() -> None:

@@ -54,6 +54,12 @@ def test_what_is_no_trace_id_is_hashed_with_its_owner(req_id: str) -> None:
     assert trace_id("o", "a", req_id) != trace_id("p", "a", req_id)
 
 
+@pytest.mark.parametrize("req_id", ["\ud800", "call-\udfff-1"])
+def test_half_a_character_as_json_may_bring_it_has_a_trace_too(req_id: str) -> None:
+    assert 0 < trace_id("o", "a", req_id) < 2**128
+    assert trace_id("o", "a", req_id) != trace_id("o", "a", req_id + "x")
+
+
 def test_the_hash_stays_what_it_is() -> None:
     """Another process, another version: the same trace."""
     assert f"{trace_id('office', 'agent', 'call-1'):032x}" == "733e08be5d89393689d73deb44a2afb1"

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import ERRORS, ErrorCode, Malformed, SmcpError
-from smcp_proto.schemas import GetToolsRet, ToolCallReq
+from smcp_proto.schemas import GetToolsRet, ListResourcesReq, ToolCallReq
 from smcp_proto.validation import MAX_DEPTH, MAX_TEXT, check_depth, malformed
 
 CALL: dict[str, Any] = {
@@ -50,6 +50,24 @@ def test_the_field_and_the_reason_are_named(change: dict[str, Any], field: str, 
         "message": f"{field}: {reason}",
         "details": {"field": field, "reason": reason},
     }
+
+
+@pytest.mark.parametrize(
+    ("request_id", "reason"),
+    [(None, "neither a string nor an integer"), (True, "neither a string nor an integer"),
+     ("x" * 257, "longer than 256 characters")],
+)  # fmt: skip
+def test_an_id_that_json_rpc_does_not_know_is_told_so(request_id: object, reason: str) -> None:
+    payload = {"jsonrpc": "2.0", "id": request_id, "method": "resources/list"}
+    error = refusal(ListResourcesReq, {"roomId": "r", "computerId": "c", "payload": payload})
+    assert error.details == {"field": "payload.id", "reason": reason}
+
+
+@pytest.mark.parametrize("value", [{}, {"a": 1}, ["a", 1], [["a"]]])
+def test_what_no_tools_meta_may_hold_is_told_so(value: object) -> None:
+    tool = {"name": "t", "description": "", "params_schema": {}, "meta": {"k": value}}
+    error = refusal(GetToolsRet, {"tools": [tool], "req_id": "r"})
+    assert error.details["reason"] == "neither a scalar nor a list of strings"
 
 
 @pytest.mark.parametrize("field", CALL)
@@ -134,6 +152,18 @@ def test_the_depth_of_fields_that_nobody_knows_counts_too() -> None:
     with pytest.raises(Malformed) as caught:
         check_depth(CALL | {"more": nested(2000)})
     assert caught.value.details["field"] == "more"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("x" * (MAX_TEXT - 1), "x" * (MAX_TEXT - 1)), ("x" * MAX_TEXT, "x" * MAX_TEXT),
+     ("x" * (MAX_TEXT + 1), "x" * (MAX_TEXT - 1) + "…"), ("x" * 10_000, "x" * (MAX_TEXT - 1) + "…")],
+    ids=len,
+)  # fmt: skip
+def test_the_name_of_a_field_is_cut_where_it_is_too_long_to_be_shown(name: str, shown: str) -> None:
+    with pytest.raises(Malformed) as caught:
+        check_depth({name: nested(MAX_DEPTH + 1)})
+    assert caught.value.details["field"] == shown
 
 
 @given(st.dictionaries(st.text(max_size=5), json_values, max_size=5))

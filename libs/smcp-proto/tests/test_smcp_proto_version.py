@@ -34,6 +34,13 @@ def test_is_refused_with_all_that_a_client_needs_to_know(version: str) -> None:
     }
 
 
+@pytest.mark.parametrize("version", ["", "0.4", "latest", "0.4.0 "])
+def test_what_is_no_version_is_told_what_one_looks_like(version: str) -> None:
+    refusal = refuse_version(version)
+    assert refusal is not None
+    assert refusal.message == "a2c_version: a version is MAJOR.MINOR.PATCH"
+
+
 def test_a_long_version_is_cut_in_the_answer() -> None:
     refusal = refuse_version("9" * 10_000)
     assert refusal is not None

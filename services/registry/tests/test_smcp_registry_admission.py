@@ -124,8 +124,39 @@ def test_from_an_owner_that_stands_still_an_agent_alone_comes_back_by_its_identi
     assert (decision.action, decision.announce) == expected
 
 
-def test_a_members_own_name_cannot_change() -> None:
-    assert decided(record("mine", process="p1", name="old"), claim(), Owner.NOT_ASKED).action is Action.REFUSE
+def test_a_members_own_name_cannot_change_and_it_is_told_so() -> None:
+    decision = decided(record("mine", process="p1", name="old"), claim(), Owner.NOT_ASKED)
+    assert decision == Decision(Action.REFUSE, why="the name of a member cannot change")
+
+
+def test_a_claim_that_is_carried_out_leaves_all_that_the_claimant_said_and_what_is_to_be_announced() -> None:
+    said = Claim(
+        session="mine", credential="c", process="p1", incarnation="i", identity="alice", announce=True,
+        a2c_version="0.4.2", capabilities={"resources": {"subscribe": True}},
+    )  # fmt: skip
+    for before in (None, tombstone(record()), record()):
+        for announce in Announce:
+            written = claimed(before, said, announce, office="lab", role="computer", name="pc")
+            assert said.model_dump(exclude={"announce"}).items() <= written.model_dump().items()
+            assert (written.office, written.role, written.name) == ("lab", "computer", "pc")
+            assert (written.state, written.announce, written.moving_until) == (State.MEMBER, announce, None)
+
+
+@pytest.mark.parametrize(
+    ("before", "announce", "left"),
+    [
+        (None, Announce.ENTER, None),
+        (record(name="old"), Announce.NOTHING, None),
+        (record(name="old"), Announce.ENTER, None),
+        (record(name="old"), Announce.LEAVE, "old"),
+        (record(name="old"), Announce.LEAVE_ENTER, "old"),
+        (record(name="pc"), Announce.LEAVE_ENTER, None),
+    ],
+)
+def test_the_name_that_left_is_kept_only_where_it_is_announced_and_is_another(
+    before: MemberRecord | None, announce: Announce, left: str | None
+) -> None:
+    assert claimed(before, claim(), announce, office="lab", role="agent", name="pc").left_name == left
 
 
 def test_an_agent_of_another_name_that_takes_a_moving_place_is_a_leave_and_an_enter() -> None:
@@ -136,10 +167,12 @@ def test_an_agent_of_another_name_that_takes_a_moving_place_is_a_leave_and_an_en
     assert (written.name, written.left_name) == ("pc", "old")
 
 
-def test_a_refusal_says_what_is_taken() -> None:
-    assert "'pc'" in decided(record(), claim(), Owner.ALIVE).why
-    agent = decide(record(), claim(), Owner.ALIVE, role="agent", name="pc", now=NOW)
-    assert "Agent" in agent.why
+@pytest.mark.parametrize("present", [record(), record(moving_until=NOW + 1)])
+def test_a_refusal_says_what_is_taken(present: MemberRecord) -> None:
+    computer = decide(present, claim(), Owner.ALIVE, role="computer", name="pc", now=NOW)
+    assert computer.why == "the office has a Computer named 'pc' already"
+    agent = decide(present, claim(), Owner.ALIVE, role="agent", name="pc", now=NOW)
+    assert agent.why == "the office has an Agent already"
 
 
 SESSIONS = st.sampled_from(["a", "b"])

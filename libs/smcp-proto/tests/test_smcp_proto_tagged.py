@@ -1,0 +1,49 @@
+"""Unions by their `type`, and fields that are absent rather than null."""
+
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import Tag, TypeAdapter, ValidationError
+
+from smcp_proto.schemas.base import Wire, absent
+from smcp_proto.tagged import by_type
+from smcp_proto.validation import malformed
+
+
+class Cat(Wire):
+    type: Literal["cat"]
+
+
+class Dog(Wire):
+    type: Literal["dog"]
+
+
+def pets() -> TypeAdapter[Cat | Dog]:
+    return TypeAdapter(
+        Annotated[Annotated[Cat, Tag("type=cat")] | Annotated[Dog, Tag("type=dog")], by_type("cat", "dog")]
+    )
+
+
+@pytest.mark.parametrize(("kind", "member"), [("cat", Cat), ("dog", Dog)])
+def test_the_type_chooses_the_member_of_what_is_read_and_of_what_is_written(kind: str, member: type) -> None:
+    pet = pets().validate_python({"type": kind})
+    assert type(pet) is member
+    assert type(pets().validate_python(pet)) is member
+    assert pets().dump_python(pet) == {"type": kind}
+
+
+@pytest.mark.parametrize("body", [{"type": "cow"}, {"type": 1}, {"type": None}, {}, "cat", ["cat"], None])
+def test_a_type_that_nobody_knows_is_refused_with_those_that_are_known(body: object) -> None:
+    with pytest.raises(ValidationError) as caught:
+        pets().validate_python(body)
+    assert malformed(caught.value).details == {"field": "type", "reason": "unknown or missing type; known are cat, dog"}
+
+
+def test_an_absent_field_may_be_left_out_and_is_then_not_written() -> None:
+    class Sized(Wire):
+        size: int | None = absent()
+
+    assert Sized.model_validate({}).size is None
+    assert Sized(size=None).model_dump() == {}
+    assert Sized(size=None).model_dump_json() == "{}"
+    assert Sized(size=0).model_dump() == {"size": 0}
