@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import httpx2
 import orjson
-from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
+from smcp_computer.mcp.sse import sse_transport
 from smcp_computer.mcp.stderr_log import StderrLog
 from smcp_computer.mcp.stdio import stdio_transport
 from smcp_computer.mcp.streams import Streams, Watch
@@ -38,6 +38,7 @@ async def open_transport(
 
     Raises:
         StartFailed: a program that cannot be started.
+        Lost: a server behind SSE did not take a message.
         httpx2.HTTPError, ExceptionGroup: an address that cannot be reached.
     """
     if isinstance(server, MCPServerStdioConfig):
@@ -47,13 +48,7 @@ async def open_transport(
         async with _streamable(server.server_parameters, max_message) as streams:
             yield watch.wrap(streams)
     else:
-        parameters = server.server_parameters
-        async with sse_client(
-            parameters.url,
-            headers=_headers(parameters.headers),
-            timeout=parameters.timeout,
-            sse_read_timeout=parameters.sse_read_timeout,
-        ) as streams:
+        async with sse_transport(server.server_parameters, _headers(server.server_parameters.headers)) as streams:
             yield watch.wrap(streams)
 
 

@@ -3,12 +3,12 @@
 import asyncio
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-_START_S = 20.0
+_START_S = 60.0
 
 
 def stdio(module: str = "toolbox", *arguments: str, log: Path | None = None, **config: Any) -> dict[str, Any]:
@@ -36,18 +36,16 @@ def http(kind: Literal["streamable", "sse"], url: str, **parameters: Any) -> dic
 class HttpToolbox:
     """A toolbox over HTTP; made by `http_toolbox`."""
 
-    def __init__(self, kind: Literal["streamable", "sse"], log: Path | None) -> None:
+    def __init__(self, kind: Literal["streamable", "sse"], options: Sequence[str]) -> None:
         self.kind = kind
         self.url = ""
-        self._log = log
+        self._options = options
         self._port = 0
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
         """Start it; the port stays the same from the second time on."""
-        arguments = ["--transport", self.kind, "--port", str(self._port)]
-        if self._log is not None:
-            arguments += ["--log", str(self._log)]
+        arguments = ["--transport", self.kind, "--port", str(self._port), *self._options]
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "smcp_testing.mcp_servers.toolbox", *arguments, stdout=PIPE
         )
@@ -65,11 +63,26 @@ class HttpToolbox:
 
 
 @asynccontextmanager
-async def http_toolbox(kind: Literal["streamable", "sse"], *, log: Path | None = None) -> AsyncIterator[HttpToolbox]:
-    """Run a toolbox over HTTP while the body runs."""
-    toolbox = HttpToolbox(kind, log)
-    await toolbox.start()
+async def http_toolbox(
+    kind: Literal["streamable", "sse"],
+    *,
+    log: Path | None = None,
+    requests: Path | None = None,
+    hold: Sequence[str] = (),
+) -> AsyncIterator[HttpToolbox]:
+    """Run a toolbox over HTTP while the body runs.
+
+    Args:
+        log: see `toolbox`.
+        requests, hold: see `http_door`.
+    """
+    options = [] if log is None else ["--log", str(log)]
+    options += [] if requests is None else ["--requests", str(requests)]
+    for what in hold:
+        options += ["--hold", what]
+    toolbox = HttpToolbox(kind, options)
     try:
+        await toolbox.start()
         yield toolbox
     finally:
         await toolbox.kill()

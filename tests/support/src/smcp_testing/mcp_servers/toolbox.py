@@ -1,9 +1,10 @@
 """An MCP server with tools that work, wait, fail, die and change.
 
     python -m smcp_testing.mcp_servers.toolbox [--transport stdio|streamable|sse] [--port N] [--log FILE] [--name NAME]
+        [--requests FILE] [--hold WHAT ...]
 
 Over HTTP it prints its URL to standard output once it serves. With `--log` each call of `append`, and each start and
-cancel of `sleep`, is a line of that file.
+cancel of `sleep`, is a line of that file. With `--requests` each HTTP request is one: see `http_door`.
 """
 
 import argparse
@@ -21,6 +22,8 @@ import anyio
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
+
+from smcp_testing.mcp_servers.http_door import HttpDoor
 
 
 def build(name: str, log: Path | None) -> MCPServer[Any]:
@@ -147,10 +150,10 @@ async def _tell(ctx: Context[Any, Any]) -> None:
         await ctx.session.send_tool_list_changed()
 
 
-async def serve_http(server: MCPServer[Any], transport: str, port: int) -> None:
+async def serve_http(server: MCPServer[Any], transport: str, port: int, requests: Path | None, hold: list[str]) -> None:
     """Serve on 127.0.0.1; port 0 takes a free one. Prints the URL."""
     listener = socket.create_server(("127.0.0.1", port))
-    app = server.streamable_http_app() if transport == "streamable" else server.sse_app()
+    app = HttpDoor(server.streamable_http_app() if transport == "streamable" else server.sse_app(), requests, hold)
     path = "mcp" if transport == "streamable" else "sse"
     print(f"http://127.0.0.1:{listener.getsockname()[1]}/{path}", flush=True)  # noqa: T201 -- the parent reads it
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
@@ -163,12 +166,14 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--log", type=Path)
     parser.add_argument("--name", default="toolbox")
+    parser.add_argument("--requests", type=Path)
+    parser.add_argument("--hold", action="append", default=[])
     options = parser.parse_args()
     server = build(options.name, options.log)
     if options.transport == "stdio":
         server.run("stdio")
     else:
-        asyncio.run(serve_http(server, options.transport, options.port))
+        asyncio.run(serve_http(server, options.transport, options.port, options.requests, options.hold))
 
 
 if __name__ == "__main__":

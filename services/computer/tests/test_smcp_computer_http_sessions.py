@@ -1,0 +1,117 @@
+"""Sessions and time-outs of servers over HTTP, with servers of the MCP SDK."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import aiohttp
+import pytest
+
+from smcp_computer.config.file import parse_config
+from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.call_span import CallSpan
+from smcp_computer.mcp.errors import ServerDied
+from smcp_computer.mcp.session import connect
+from smcp_computer.mcp.supervisor import Limits, State, Supervisor
+from smcp_proto.schemas.config import MCPServerConfig
+from smcp_service.lifecycle import background
+from smcp_testing.mcp_servers import configs
+from smcp_testing.waiting import eventually
+
+Kind = Literal["streamable", "sse"]
+SHORT: dict[Kind, Any] = {"streamable": "PT2S", "sse": 2}
+PATIENCE_S = 60.0
+NOT_IN_TIME = {"streamable": "did not answer in time", "sse": "did not take a message in time"}
+LONG: dict[Kind, Any] = {"streamable": "PT5M", "sse": 300}
+
+
+def config(kind: Kind, url: str, **parameters: Any) -> MCPServerConfig:
+    return parse_config(json.dumps({"web": configs.http(kind, url, **parameters)})).servers["web"]
+
+
+@asynccontextmanager
+async def supervised(server: MCPServerConfig) -> AsyncIterator[Supervisor]:
+    supervisor = Supervisor(server, InputResolver({}, {}), limits=Limits(start_s=300), on_change=lambda: None)
+    async with background() as tasks:
+        task = tasks.start(supervisor.run(), name="owner")
+        try:
+            yield supervisor
+        finally:
+            supervisor.stop()
+            await asyncio.wait_for(task, PATIENCE_S)
+
+
+async def status_of(url: str, session: str) -> int:
+    """What the server says to a question in that session (HTTP)."""
+    headers = {"mcp-session-id": session, "accept": "application/json, text/event-stream"}
+    ping = {"jsonrpc": "2.0", "id": 99, "method": "ping"}
+    limit = aiohttp.ClientTimeout(total=PATIENCE_S)
+    async with aiohttp.ClientSession(timeout=limit) as http, http.post(url, json=ping, headers=headers) as answer:
+        return answer.status
+
+
+@pytest.mark.parametrize("terminate", [True, False])
+async def test_a_session_that_is_closed_is_ended_at_the_server_only_where_terminate_on_close_says_so(
+    tmp_path: Path, terminate: bool
+) -> None:
+    log = tmp_path / "requests"
+    async with configs.http_toolbox("streamable", requests=log) as toolbox:
+        server = config("streamable", toolbox.url, terminate_on_close=terminate)
+        # of the protocol before 2026, as the newer one has no sessions
+        async with connect(
+            server, negotiation="legacy", max_message=2**20, on_tools_changed=lambda: None
+        ) as connection:
+            assert await connection.list_tools()
+        requests = [line.split() for line in log.read_text().splitlines()]
+        (session,) = {session for what, session in requests if what == "tools/list"}
+        assert session != "-"
+        assert [what for what in requests if what[0] == "DELETE"] == ([["DELETE", session]] if terminate else [])
+        assert await status_of(toolbox.url, session) == (404 if terminate else 200)
+
+
+@pytest.mark.parametrize("kind", ["streamable", "sse"])
+async def test_a_regular_operation_that_is_not_answered_ends_after_timeout(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smcp_computer.mcp.session.LIST_TIMEOUT_S", 600.0)  # what would end it without the setting
+    async with configs.http_toolbox(kind, hold=["tools/list"]) as toolbox:
+        server = config(kind, toolbox.url, timeout=SHORT[kind], sse_read_timeout=LONG[kind])
+        async with supervised(server) as box:
+            await asyncio.wait_for(box.settled.wait(), PATIENCE_S)
+            assert (box.state, box.reason) == (State.FAILED, NOT_IN_TIME[kind])
+
+
+@pytest.mark.parametrize("kind", ["streamable", "sse"])
+async def test_a_server_whose_events_stop_for_longer_than_sse_read_timeout_is_given_up(
+    tmp_path: Path, kind: Kind
+) -> None:
+    log = tmp_path / "log"
+    async with configs.http_toolbox(kind, log=log) as toolbox:
+        server = config(kind, toolbox.url, timeout=LONG[kind], sse_read_timeout=SHORT[kind])
+        async with supervised(server) as box:
+            await eventually(lambda: box.ready, timeout=PATIENCE_S)
+            with pytest.raises(ServerDied):
+                await asyncio.wait_for(box.call("sleep", {"seconds": 600}, timeout=600, span=CallSpan({})), PATIENCE_S)
+            assert log.read_text().startswith("sleep")
+
+
+@pytest.mark.parametrize("kind", ["streamable", "sse"])
+async def test_what_a_tool_does_may_take_longer_than_timeout(kind: Kind) -> None:
+    async with configs.http_toolbox(kind) as toolbox:
+        server = config(kind, toolbox.url, timeout=SHORT[kind], sse_read_timeout=LONG[kind])
+        async with supervised(server) as box:
+            await eventually(lambda: box.ready, timeout=PATIENCE_S)
+            result = await box.call("sleep", {"seconds": 3.0}, timeout=60, span=CallSpan({}))
+            assert result["content"][0]["text"] == "slept 3.0"
+
+
+async def test_a_message_that_is_not_taken_in_time_ends_the_connection_and_it_is_made_anew() -> None:
+    async with configs.http_toolbox("sse", hold=["tools/call"]) as toolbox:
+        async with supervised(config("sse", toolbox.url, timeout=SHORT["sse"])) as box:
+            await eventually(lambda: box.ready, timeout=PATIENCE_S)
+            with pytest.raises(ServerDied):
+                await asyncio.wait_for(box.call("echo", {"text": "x"}, timeout=600, span=CallSpan({})), PATIENCE_S)
+            await eventually(lambda: box.ready and box.starts == 2, timeout=PATIENCE_S)
