@@ -173,17 +173,17 @@ async def gateway_world(
     async with AsyncExitStack() as stack:
         world = World(nats_url, [], [], bad=bad)
 
-        async def bus() -> tuple[NatsBus, WorldBus]:
-            config = BusConfig(url=nats_url, max_payload=max_payload, drain_timeout=0.5)
+        async def bus(name: str) -> tuple[NatsBus, WorldBus]:
+            config = BusConfig(url=nats_url, name=name, max_payload=max_payload, drain_timeout=0.5)
             sound = await stack.enter_async_context(open_bus(config))
             return sound, sound if bad is None else await stack.enter_async_context(bad.over(sound))
 
-        for _ in range(registries if registry else 0):
+        for number in range(registries if registry else 0):
             settings = RegistrySettings(nats_url=nats_url, lease_s=lease_s, move_s=move_s)
-            _, used = await bus()
+            _, used = await bus(f"registry-{number}")
             world.registries.append(await stack.enter_async_context(open_registry(settings, used)))
-        for _ in range(gateways):
-            sound, used = await bus()
+        for number in range(gateways):
+            sound, used = await bus(f"gateway-{number}")
             world.buses.append(sound)
             gateway_settings = GatewaySettings(
                 nats_url=nats_url,

@@ -57,6 +57,12 @@ class NatsServer:
         return f"nats://127.0.0.1:{self.port}"
 
     @property
+    def monitoring_url(self) -> str:
+        """Where it tells of itself, if it was given `--http_port -1`."""
+        [written] = (self.directory / "ports").glob("*.ports")
+        return str(json.loads(written.read_text())["monitoring"][0])
+
+    @property
     def pid(self) -> int:
         if self._process is None:
             raise RuntimeError("nats-server does not run")
