@@ -1,5 +1,6 @@
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,8 +25,8 @@ from tests.sdk.system import COMPUTER, OFFICE, System, open_system
 PATIENCE_S = 20.0
 
 
-def agent_in(system: System, name: str = "bot") -> SmcpAgent:
-    return SmcpAgent(system.url, office=OFFICE, name=name)
+def agent_in(system: System, name: str = "bot", **options: Any) -> SmcpAgent:
+    return SmcpAgent(system.url, office=OFFICE, name=name, **options)
 
 
 async def test_tools_are_listed_called_and_fail_as_results(nats_url: str, tmp_path: Path) -> None:
@@ -120,8 +121,10 @@ async def test_a_second_agent_is_refused_and_the_place_is_free_as_soon_as_the_fi
             assert other.connected
 
 
-async def test_a_call_in_flight_survives_the_death_of_the_gateway_and_runs_once(nats_url: str, tmp_path: Path) -> None:
-    async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
+async def test_a_call_that_may_wait_survives_the_restart_of_the_only_gateway_and_runs_once(
+    nats_url: str, tmp_path: Path
+) -> None:
+    async with open_system(nats_url, tmp_path) as system, agent_in(system, resume_within=PATIENCE_S) as agent:
         stream = agent.events()
         call = asyncio.create_task(agent.call_tool(COMPUTER, "sleep", {"seconds": 3, "mark": "m"}, timeout=60))
         await eventually(lambda: "sleep m" in system.ran(), timeout=PATIENCE_S)
@@ -138,7 +141,7 @@ async def test_a_call_in_flight_survives_the_death_of_the_gateway_and_runs_once(
 
 
 async def test_a_call_whose_gateway_and_computer_were_both_lost_is_not_run_again(nats_url: str, tmp_path: Path) -> None:
-    async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
+    async with open_system(nats_url, tmp_path) as system, agent_in(system, resume_within=PATIENCE_S) as agent:
         call = asyncio.create_task(agent.call_tool(COMPUTER, "sleep", {"seconds": 60, "mark": "m"}, timeout=100))
         await eventually(lambda: "sleep m" in system.ran(), timeout=PATIENCE_S)
         await system.kill_gateway()

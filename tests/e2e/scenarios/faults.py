@@ -17,7 +17,7 @@ from tests.e2e.actors.agents import SdkAgent
 from tests.e2e.actors.bare import BareMember, FlatError, Refused, comings_and_goings, member
 from tests.e2e.actors.traffic import Traffic, traffic
 from tests.e2e.scenarios.calls import text
-from tests.e2e.worlds.world import LAB, ComputerHost, World
+from tests.e2e.worlds.world import ELSEWHERE, LAB, ComputerHost, World
 
 ENTER, LEAVE = "notify:enter_office", "notify:leave_office"
 
@@ -94,17 +94,29 @@ async def a_computer_stands_still_past_its_lease(world: World) -> None:
 
 
 async def a_gateway_is_killed(world: World) -> None:
+    """An Agent that knows of another gateway gets its result there; to one that does not, nobody can say any more what
+    becomes of its call, and it hears that at once."""
     gateway = world.gateway(0)
-    alpha = world.computer(LAB, "alpha")
-    async with crowd(world, gateway=0) as there:
+    alpha, other = world.computer(LAB, "alpha"), world.computer(ELSEWHERE, "alpha")
+    async with (
+        crowd(world, gateway=0) as there,
+        SmcpAgent(world.url(0), office=ELSEWHERE, name="loner") as loner,
+    ):
         async with member(world.url(0), "computer", LAB, "neighbour"):
             await there.watcher.told(ENTER, computer="neighbour")
-            async with in_flight(there.agent, alpha, seconds=4) as answer:
+            async with (
+                in_flight(there.agent, alpha, seconds=4) as answer,
+                in_flight(SdkAgent(loner), other, seconds=4) as lost,
+            ):
                 await gateway.part.kill()
+                error = await refused_within(AT_ONCE_S, lost)
+                assert (error.code, error.details.get("may_have_run")) == (503, True)
                 # Its socket is gone; the SDK is back on the other gateway, and the call was not run again.
                 assert text(await asyncio.wait_for(answer, 4 + BACK_S)) == "slept 4.0"
             await there.watcher.told(LEAVE, timeout=_swept(world), computer="neighbour")
         await gateway.part.start()
+        back = await loner.call_tool(other.name, "echo", {"text": "back"}, timeout=int(BACK_S))
+        assert back.text == "back"
     assert there.noticed("alpha") == []
     assert there.noticed("beta") == []
     assert there.noticed("neighbour") == ["enter", "leave"]

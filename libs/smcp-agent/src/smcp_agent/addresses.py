@@ -71,17 +71,19 @@ class Addresses:
 
     def _none(self, failed: dict[str, SmcpError]) -> SmcpError:
         refusal: SmcpError | None = None
+        gone = True
         reasons: dict[str, str] = {}
         for url in self._urls:
             match failed.get(url):
-                case CannotConnect(details=details):
+                case CannotConnect(details=details) as error:
                     reasons.update(details["urls"])
+                    gone = gone and error.nobody_there
                 case SmcpError() as error:
                     refusal = error
         if refusal is not None:
             return refusal
         said = "; ".join(f"{url}: {why}" for url, why in reasons.items())
-        return CannotConnect(f"cannot connect to {said}", details={"urls": reasons})
+        return CannotConnect(f"cannot connect to {said}", details={"urls": reasons}, nobody_there=gone)
 
 
 def checked_url(url: str) -> str:

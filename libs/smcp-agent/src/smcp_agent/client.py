@@ -26,7 +26,7 @@ from smcp_agent.llm_tools import (
 )
 from smcp_agent.models import Model, checked, reply_of
 from smcp_agent.office import ROOM_S, Office
-from smcp_agent.requests import GRACE_S, Requests
+from smcp_agent.requests import GRACE_S, RESUME_S, Requests
 from smcp_agent.results import CallResult, call_result
 from smcp_agent.tool_cache import ToolCache, Tools
 from smcp_agent.tracing import request_span
@@ -63,6 +63,8 @@ class SmcpAgent:
         auth: what the server wants to know at connect, for example a token.
         transports: in the order in which they are tried; see `ConnectionOptions`.
         max_message: bytes of the largest reply to receive; a larger one is answered with `TooLarge`.
+        resume_within: seconds that what is in flight waits when its gateway died and no other runs at the URLs, before
+            it ends with `ConnectionLost`. More than a restart takes: calls outlive the restart of an only gateway.
 
     Raises:
         Malformed: a URL or a name that cannot be right; at once, everything else on entering.
@@ -82,6 +84,7 @@ class SmcpAgent:
         transports: Sequence[Transport] = DEFAULT_TRANSPORTS,
         max_message: int = MAX_MESSAGE,
         connect_timeout: float = 10.0,
+        resume_within: float = RESUME_S,
     ) -> None:
         place = checked(EnterOfficeReq, role="agent", name=name, office_id=office)
         options = ConnectionOptions(
@@ -101,7 +104,7 @@ class SmcpAgent:
         addresses = Addresses([url] if isinstance(url, str) else url)
         self._link = Link(addresses, place, options, self._room, self._room.on_notice)
         self._link.fail(not_open)
-        self._requests = Requests(self._link, self._background.spawn)
+        self._requests = Requests(self._link, self._background.spawn, resume_within=resume_within)
 
     @property
     def connected(self) -> bool:
@@ -131,7 +134,7 @@ class SmcpAgent:
             TimedOut: nobody answered in time. (A tool stopped by its Computer is a result with `timed_out`.)
             TooLarge, RateLimited, NotAllowed: as the server says.
             Unavailable: as the server says; `details.may_have_run` where the Computer was lost during the call.
-            ConnectionLost: broken, and not back in time.
+            ConnectionLost: broken, and not back in time; within a second where no gateway is left.
         """
         request = checked(
             ToolCallReq,

@@ -241,7 +241,11 @@ class Connection:
             why = f"no answer within {self._options.connect_s:g} s"
         else:
             why = reason(error) or (said if isinstance(said, str) else str(error))
-        return CannotConnect(f"cannot connect to {self.url}: {why}", details={"urls": {self.url: why}})
+        return CannotConnect(
+            f"cannot connect to {self.url}: {why}",
+            details={"urls": {self.url: why}},
+            nobody_there=self._opening.nobody_there,
+        )
 
     def _on_connect_error(self, *args: Any) -> None:
         self._refusal = args[0] if args else None

@@ -9,7 +9,16 @@ from typing import Any, Final, Protocol
 
 from smcp_agent.addresses import Addresses
 from smcp_agent.connection import AckTimedOut, Connection, ConnectionBroken, ConnectionOptions, Notice
-from smcp_agent.errors import BadReply, ConnectionLost, ErrorCode, JoinRefused, NotAllowed, SmcpError, received_error
+from smcp_agent.errors import (
+    BadReply,
+    CannotConnect,
+    ConnectionLost,
+    ErrorCode,
+    JoinRefused,
+    NotAllowed,
+    SmcpError,
+    received_error,
+)
 from smcp_proto.errors import ERRORS, read_refusal
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq
 
@@ -40,6 +49,10 @@ class Listener(Protocol):
     def on_refused(self, why: str) -> None: ...
 
 
+class NobodyThere(Exception):
+    """There is no connection, and no gateway runs at any of the URLs."""
+
+
 class Link:
     """One joined connection at a time. `open` makes the first, `run` replaces it whenever it is lost."""
 
@@ -58,6 +71,8 @@ class Link:
         self._on_notice = on_notice
         self._connection: Connection | None = None
         self._failure: Callable[[], SmcpError] | None = None
+        self._nobody_there = False
+        """Whether the last look at all URLs found no gateway at any of them."""
         self._changed = asyncio.Event()
 
     @property
@@ -115,18 +130,26 @@ class Link:
             finally:
                 await closing
 
-    async def ready(self) -> Connection:
+    async def ready(self, *, patience: float | None = None) -> Connection:
         """The joined connection, once there is one.
+
+        `patience` is the time (of the loop) from which on it is not waited for where no gateway runs at any URL.
 
         Raises:
             SmcpError: there will be none, or the office does not take the agent back.
+            NobodyThere: no gateway runs, and the patience is over.
         """
         while True:
             if self._failure is not None:
                 raise self._failure()
             if self._connection is not None and not self._connection.lost.is_set():
                 return self._connection
-            await self._changed.wait()
+            over = patience if self._nobody_there else None
+            try:
+                async with asyncio.timeout_at(over):
+                    await self._changed.wait()
+            except TimeoutError:
+                raise NobodyThere from None
 
     def drop(self, connection: Connection) -> None:
         """Give up a connection whose membership the server does not know any more."""
@@ -164,7 +187,9 @@ class Link:
                 connection = await self._addresses.connect(self._options, self._on_notice)
             except SmcpError as error:
                 logger.info("not connected yet: %s", error.message)
+                self._see(nobody=isinstance(error, CannotConnect) and error.nobody_there)
                 continue
+            self._see(nobody=False)
             try:
                 self._addresses.prefer(connection.url)
                 self._listener.joining()
@@ -211,6 +236,10 @@ class Link:
 
     def _set(self, connection: Connection | None) -> None:
         self._connection = connection
+        self._see(nobody=False)
+
+    def _see(self, *, nobody: bool) -> None:
+        self._nobody_there = nobody
         self._tell()
 
     def _tell(self) -> None:

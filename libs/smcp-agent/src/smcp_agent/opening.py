@@ -1,9 +1,14 @@
-"""What a server says first on a connection: engine.io's open packet. python-engineio keeps only a part of it."""
+"""What is heard while a connection is opened, and python-engineio does not keep: more of engine.io's open packet, and
+whether anybody is there at all."""
 
+import errno
 import json
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
+
+_NO_GATEWAY: Final = (502, 503, 504)
+"""What a proxy answers that has nobody to pass a request on to."""
 
 
 class Opening:
@@ -12,10 +17,13 @@ class Opening:
     Attributes:
         max_payload: bytes of the largest message that the server takes; it cuts off who sends a larger one. None as
             long as it has not said so.
+        nobody_there: whether the host, or a proxy before it, said to the last request that no gateway runs there; no
+            network in between is to blame then.
     """
 
     def __init__(self) -> None:
         self.max_payload: int | None = None
+        self.nobody_there = False
 
     def http_session(self) -> aiohttp.ClientSession:
         """The session for the connection; both transports are read."""
@@ -33,9 +41,23 @@ class Opening:
                 hear(body)
                 return body
 
+        trace = aiohttp.TraceConfig()
+        trace.on_request_exception.append(self._on_exception)
+        trace.on_request_end.append(self._on_answer)
         return aiohttp.ClientSession(
-            cookie_jar=aiohttp.CookieJar(unsafe=True), ws_response_class=WebSocket, response_class=Response
+            cookie_jar=aiohttp.CookieJar(unsafe=True),
+            ws_response_class=WebSocket,
+            response_class=Response,
+            trace_configs=[trace],
         )
+
+    async def _on_exception(self, _: object, context: object, params: aiohttp.TraceRequestExceptionParams) -> None:
+        error = params.exception
+        refused = isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno == errno.ECONNREFUSED
+        self.nobody_there = refused
+
+    async def _on_answer(self, _: object, context: object, params: aiohttp.TraceRequestEndParams) -> None:
+        self.nobody_there = params.response.status in _NO_GATEWAY
 
     def _hear(self, said: object) -> None:
         if self.max_payload is not None or not isinstance(said, str | bytes):

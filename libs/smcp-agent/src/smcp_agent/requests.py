@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from smcp_agent.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, Unavailable, received_error
-from smcp_agent.link import Link
+from smcp_agent.link import Link, NobodyThere
 from smcp_proto.schemas.tools import REPEAT
 
 GRACE_S: Final = 2.0
@@ -18,6 +18,9 @@ SILENCE_S: Final = 1.5
 """Where a gateway fell silent, what was in flight there has to be asked again elsewhere within this share of the time
 in which the silence was noticed (a gateway's pings are 0.7 of its lease, so that is the rest of the lease), and no less
 than these seconds."""
+RESUME_S: Final = 0.8
+"""What was in flight at a gateway that died gets its result or an error within a second: so long it is waited for that
+a gateway runs again."""
 MAX_REPEATS: Final = 8
 """A request that breaks so many connections is likely the reason why they break."""
 CANCEL_S: Final = 30.0
@@ -38,13 +41,16 @@ class Requests:
     an error included, is never repeated; only what was refused before it ran is: a 4103, and a 503 of a gateway that
     sends its clients away (`details.moving`).
 
-    A connection that broke off is waited for as long as the request may take. One that fell silent had its gateway's
-    whole patience already: where no gateway takes the agent in soon, what was sent there ends with ConnectionLost.
+    A connection that broke off is waited for as long as the request may take. Two exceptions for what had been sent end
+    with ConnectionLost. Where no gateway runs any more at any URL, this one died, and the caller hears of it after
+    `resume_within` seconds. And a connection that fell silent had its gateway's whole patience already: there it is
+    where no gateway takes the agent in soon.
     """
 
-    def __init__(self, link: Link, spawn: Spawn) -> None:
+    def __init__(self, link: Link, spawn: Spawn, *, resume_within: float) -> None:
         self._link = link
         self._spawn = spawn
+        self._resume_within = resume_within
         self._cancels: set[asyncio.Task[None]] = set()
 
     async def ask(
@@ -61,16 +67,17 @@ class Requests:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout + GRACE_S
         sent, rejoined, breaks = False, False, 0
-        back_by = deadline
+        back_by, patience = deadline, None
         while True:
-            connection = await self._ready(back_by, sent=sent)
-            back_by = deadline
+            connection = await self._ready(back_by, patience, sent=sent)
+            back_by, patience = deadline, None
             left = deadline - loop.time()
             _for_this_try(event, data, left, sent=sent)
             try:
                 reply = await connection.request(event, data, timeout=left)
             except ConnectionBroken as broken:
                 sent = sent or broken.sent
+                patience = loop.time() + self._resume_within if broken.sent else None
                 if broken.sent and connection.silent:
                     back_by = min(deadline, loop.time() + max(SILENCE_S, SILENCE_SHARE * connection.heartbeat_s))
                 breaks += 1
@@ -129,10 +136,12 @@ class Requests:
         except (TimeoutError, AckTimedOut, SmcpError) as error:
             logger.info("the cancel of %s was not acknowledged: %r", data["req_id"], error)
 
-    async def _ready(self, deadline: float, *, sent: bool) -> Connection:
+    async def _ready(self, deadline: float, patience: float | None, *, sent: bool) -> Connection:
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._link.ready()
+                return await self._link.ready(patience=patience)
+        except NobodyThere:
+            raise ConnectionLost("the gateway is gone, and no other is there", may_have_run=sent) from None
         except TimeoutError:
             raise ConnectionLost("the connection was not back in time", may_have_run=sent) from None
 
