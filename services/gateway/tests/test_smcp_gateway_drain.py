@@ -1,9 +1,6 @@
 """A gateway that stops: its clients move to another one, and nobody loses a call or notices it."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -11,78 +8,13 @@ import pytest
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_gateway import drain
-from smcp_proto.errors import NOTHING_BEGUN
-from smcp_testing.gateway_world import NAMESPACE, Client, World, connected, gateway_world, reply
-from smcp_testing.raw_client import raw_client
+from smcp_testing.gateway_world import Client, connected, reply
+from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, call, gone, in_time, two_gateways
 from smcp_testing.waiting import eventually
-
-OFFICE = "office"
-RESULT: dict[str, Any] = {"content": [{"type": "text", "text": "done"}], "isError": False}
-
-Leave = Callable[[], "asyncio.Task[object]"]
-"""Tell the gateway to stop; done when it has stopped."""
-
-
-def call(number: int = 0, *, timeout: int = 30, computer: str = "box") -> dict[str, Any]:
-    return {
-        "agent": "anna", "req_id": f"r{number}", "computer": computer, "tool_name": "t", "params": {},
-        "timeout": timeout,
-    }  # fmt: skip
-
-
-@asynccontextmanager
-async def two_gateways(
-    nats_url: str, *, drain_s: float = 20.0, move_s: float = 30.0
-) -> AsyncIterator[tuple[World, World, Leave]]:
-    """The one that stays (with the registry), the one that leaves, and what makes it leave."""
-    async with gateway_world(nats_url, move_s=move_s) as staying:
-        opened = gateway_world(nats_url, registry=False, drain_s=drain_s, move_s=move_s)
-        leaving = await opened.__aenter__()
-        closing: list[asyncio.Task[object]] = []
-
-        def leave() -> asyncio.Task[object]:
-            if not closing:
-                closing.append(asyncio.create_task(opened.__aexit__(None, None, None)))
-            return closing[0]
-
-        try:
-            yield staying, leaving, leave
-        finally:
-            async with asyncio.timeout(drain_s + 10):
-                await leave()
 
 
 def comings_and_goings(client: Client) -> list[tuple[str, Any]]:
     return [told for told in client.events if told[0] in ("notify:enter_office", "notify:leave_office")]
-
-
-class Box:
-    """A Computer on Socket.IO whose tool ends when it is released."""
-
-    def __init__(self, client: Client) -> None:
-        self.asked: list[str] = []
-        self.released = asyncio.Event()
-        self._client = client
-        client.sio.on("client:tool_call", self._tool, namespace=NAMESPACE)
-
-    async def _tool(self, request: dict[str, Any]) -> dict[str, Any]:
-        self.asked.append(request["req_id"])
-        gone = asyncio.create_task(self._client.gone.wait())
-        released = asyncio.create_task(self.released.wait())
-        await asyncio.wait((gone, released), return_when=asyncio.FIRST_COMPLETED)
-        gone.cancel()
-        released.cancel()
-        return RESULT
-
-
-async def in_time(task: "asyncio.Future[Any]", seconds: float = 10.0) -> Any:
-    async with asyncio.timeout(seconds):
-        return await task
-
-
-async def gone(client: Client, seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        await client.gone.wait()
 
 
 async def test_members_move_to_another_gateway_and_their_office_hears_nothing(nats_url: str) -> None:
@@ -151,34 +83,6 @@ async def test_calls_end_before_their_members_go_and_new_ones_are_refused_after_
         await gone(client)
         await in_time(left)
         assert box.asked == ["r0", "r1"]
-
-
-async def test_who_is_told_to_go_is_told_that_what_it_sends_from_then_on_is_not_begun(nats_url: str) -> None:
-    async with (
-        two_gateways(nats_url) as (staying, leaving, leave),
-        connected(staying.url) as client,
-        raw_client(leaving.url) as anna,
-    ):
-        await client.join("computer", "box", OFFICE)
-        box = Box(client)
-        await anna.join("agent", "anna", OFFICE)
-        left = leave()
-        await eventually(lambda: not len(leaving.gateways[0].sessions))
-        await anna.event("client:tool_call", json.dumps(call()))
-        while (message := await anna.socket.receive()).type is aiohttp.WSMsgType.TEXT:
-            pass
-        assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, NOTHING_BEGUN)
-        await in_time(left)
-        assert box.asked == []
-
-
-async def test_a_client_of_a_gateway_that_does_not_stop_is_not_told_that_nothing_was_begun(nats_url: str) -> None:
-    async with gateway_world(nats_url) as world, raw_client(world.url) as anna:
-        (session,) = world.gateways[0].sessions
-        await world.gateways[0].transport.hang_up(session, "for a test")
-        while (message := await anna.socket.receive()).type is aiohttp.WSMsgType.TEXT:
-            pass
-        assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.OK)
 
 
 async def test_a_call_to_a_computer_that_moves_waits_until_it_is_taken_up(nats_url: str) -> None:

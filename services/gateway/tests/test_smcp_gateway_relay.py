@@ -6,8 +6,10 @@ from typing import Any
 import orjson
 import pytest
 
+from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID
+from smcp_bus.registry_contract import Assertion, Member
 from smcp_testing.gateway_world import SHORT_LEASE_S, Client, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
 
@@ -173,6 +175,29 @@ async def test_a_member_that_nobody_answers_for_is_503_and_was_not_run(nats_url:
         assert answer["code"] == 503
         assert answer["details"] == {"may_have_run": False}
         assert 4.5 < loop.time() - began < 15
+
+
+async def test_a_member_that_begins_to_move_while_it_is_looked_for_is_waited_for(nats_url: str) -> None:
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as anna,
+        world.computer(OFFICE, "box", echo, served=False) as box,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        asked = asyncio.create_task(ask(anna, call(timeout=30), timeout=30))
+        looking = world.gateways[0].calls
+        await eventually(lambda: len(looking) == 1)
+        await asyncio.wait({asked}, timeout=1)  # the registry has said by now that it does not move
+        moves = Member(office=OFFICE, role="computer", name="box", claim=box.claim, moving=True)
+        assert (await box.registry.assert_members(Assertion(members=[moves]))).members[0].outcome == "unchanged"
+        await asyncio.wait({asked}, timeout=6)
+        assert not asked.done()
+
+        async def served(incoming: Incoming) -> Reply:
+            return await echo("tool_call", incoming)
+
+        await box.bus.serve(subjects.client_all(OFFICE, "box"), served, queue=subjects.OWNER_QUEUE)
+        assert (await asked)["verb"] == "tool_call"
 
 
 async def test_an_owner_that_dies_is_noticed_long_before_the_calls_own_time_out(nats_url: str) -> None:

@@ -1,15 +1,17 @@
 """A gateway that stops gives its clients to the other replicas: one after the other, and each when it is quiet.
 
 Everybody goes on as before until his turn has come and nothing of him or for him is unanswered, but for a third of the
-drain time at most. From then on nothing new is begun for him (he *leaves*), the registry keeps his place for his
-identity (he is *moving*), and when what runs has ended his connection is closed: he comes back to another replica and
-takes his place up again, and his office hears nothing of it. What still runs at the end of the drain time is cut off.
+drain time at most. Then the registry keeps his place for his identity (he is *moving*), nothing new is begun for him
+(he *leaves*), and when what runs has ended his connection is closed: he comes back to another replica and takes his
+place up again, and his office hears nothing of it. What still runs at the end of the drain time is cut off.
 """
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 from smcp_bus.errors import BusError
@@ -29,10 +31,10 @@ SHARE: Final = 1 / 3
 LAST_WORDS_S: Final = 1.0
 """What is kept of the drain time (at most a tenth) for telling those that are cut off."""
 MARK_S: Final = 2.0
-"""How long the registry may take to mark a member (seconds), tries included; then it is told to go unmarked."""
+"""How long the registry may take to mark a member (seconds), tries included. One that waits for its calls has more."""
 MARK_PAUSE_S: Final = 0.1
 SHORTEST_S: Final = 1.0
-"""Between two marks of one member that waits for its calls."""
+"""Between two times that the registry is asked for one member that waits for its calls."""
 MARKED_AT_ONCE: Final = 32
 
 HangUp = Callable[[Session, str], Awaitable[None]]
@@ -81,24 +83,32 @@ class Drain:
             await self._hang_up(session, "the gateway is stopping")  # it was connecting when all others were listed
 
     async def _send_away(self, session: Session, turn: float, begin: float, within: float) -> None:
-        end = begin + within - min(LAST_WORDS_S, within / 10)
+        share, end = begin + SHARE * within, begin + within - min(LAST_WORDS_S, within / 10)
+        place = _Place()
         await asyncio.sleep(turn - self._loop.time())
-        await self._quiet(session, begin + SHARE * within)
+        # Before nothing is begun for it any more: who calls it from then on is told that it moves.
+        while await self._quiet(session, share) and self._is_old(place):
+            await self._mark(session, place)
+        if self._is_old(place):
+            await self._mark(session, place)
         session.leaving = True
-        marked = self._loop.time()
-        await self._mark(session)
-        again = max(self._move_s / 3, SHORTEST_S)
-        while not await self._quiet(session, min(end, marked + again)) and self._loop.time() < end:
-            marked = self._loop.time()
-            await self._mark(session)
+        while not await self._quiet(session, min(end, self._due(place))) and self._loop.time() < end:
+            await self._mark(session, place)
         if session.busy and not session.closed:
             _log.warning("what a client waits for is cut off", extra={"session": session.id})
             self._cut_off(session)
             await self._quiet(session, self._loop.time() + LAST_WORDS_S)
-        elif self._loop.time() - marked > self._move_s / 10:
-            await self._mark(session)  # its time begins when it goes
+        elif self._is_old(place) or not place.kept:
+            await self._mark(session, place)  # its time begins when it goes
         if not session.closed:
             await self._hang_up(session, "the gateway is stopping")
+
+    def _is_old(self, place: "_Place") -> bool:
+        return self._loop.time() - place.asked > self._move_s / 10
+
+    def _due(self, place: "_Place") -> float:
+        """When the registry is asked again, for a member that waits for its calls (loop time)."""
+        return place.asked + (max(self._move_s / 3, SHORTEST_S) if place.kept else SHORTEST_S)
 
     async def _quiet(self, session: Session, until: float) -> bool:
         """Wait until nothing of a client or for it is unanswered, or until then (loop time); whether it came so."""
@@ -118,20 +128,23 @@ class Drain:
         for call in self._calls.of_session(session.id):
             self._calls.settle(call, Unavailable("the gateway is stopping", details={"may_have_run": True}))
 
-    async def _mark(self, session: Session) -> None:
-        """Have its place kept. Where that does not work it is told to go all the same, and leaves its office."""
+    async def _mark(self, session: Session, place: "_Place") -> None:
+        """Have its place kept. Where that never works it is told to go all the same, and leaves its office."""
         try:
             async with asyncio.timeout(MARK_S), self._limit:
                 while session.membership is not None and not await self._marked(session):  # noqa: ASYNC110 -- asked of others
                     await asyncio.sleep(MARK_PAUSE_S)
+            place.kept = True
         except (BusError, SmcpError, TimeoutError) as error:
             _log.warning("a member's place cannot be kept: %s", type(error).__name__, extra={"session": session.id})
+            place.kept = False
+        place.asked = self._loop.time()
 
     async def _marked(self, session: Session) -> bool:
         """Ask the registry once. False: it cannot say."""
         membership = session.membership
         assert membership is not None
-        result = await self._registry.assert_members(Assertion(members=[asserted(session, membership)]))
+        result = await self._registry.assert_members(Assertion(members=[asserted(session, membership, moving=True)]))
         match result.members[0].outcome:
             case AssertOutcome.UNAVAILABLE:
                 return False
@@ -140,3 +153,11 @@ class Drain:
             case _:
                 session.moving = True
         return True
+
+
+@dataclass(slots=True)
+class _Place:
+    """A member's: when the registry was last asked to keep it (loop time), and whether it did."""
+
+    asked: float = -math.inf
+    kept: bool = False

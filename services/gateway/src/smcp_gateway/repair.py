@@ -129,7 +129,12 @@ class Repair:
 
     async def _assert(self, members: list[tuple[Session, Membership]]) -> None:
         gate = self._computers.generation
-        assertion = Assertion(members=[asserted(session, membership) for session, membership in members])
+        assertion = Assertion(
+            members=[
+                asserted(session, membership, moving=session.leaving or session.moving)
+                for session, membership in members
+            ]
+        )
         result = await self._registry.assert_members(assertion)
         open_questions = 0
         for (session, membership), answer in zip(members, result.members, strict=True):
@@ -180,10 +185,8 @@ class Repair:
         )
 
 
-def asserted(session: Session, membership: Membership) -> Member:
-    """What is asserted of a member: one that leaves is moving."""
+def asserted(session: Session, membership: Membership, *, moving: bool) -> Member:
+    """What is asserted of a member."""
     assert session.role is not None
     assert session.name is not None
-    return Member(
-        office=membership.office, role=session.role, name=session.name, claim=membership.claim, moving=session.leaving
-    )
+    return Member(office=membership.office, role=session.role, name=session.name, claim=membership.claim, moving=moving)

@@ -7,7 +7,8 @@ asked, once.
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -29,6 +30,8 @@ _log = logging.getLogger("smcp_gateway.relay")
 
 RETRY_S: Final = 5.0
 """How long a member that nobody answers for is tried again, at most (seconds)."""
+LOOK_AGAIN: Final = 0.8
+"""After this share of it the registry is asked whether the member has begun to move."""
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.4
 
@@ -132,18 +135,41 @@ class Relay:
 
     async def _try_again(self, subject: str, body: bytes, headers: Headers, pending: PendingCall, call: Call) -> Reply:
         """Nobody was there. A member that moves is waited for: the registry is asked again while it says so."""
-        pause = FIRST_PAUSE_S
+        send, pauses = partial(self._send, subject, body, headers, pending, call), _pauses()
         moving = True
         while moving and (began := self._loop.time()) < call.deadline:
             patience = min(began + RETRY_S, call.deadline)
             moving = await self._find(pending, patience - began)
-            while (left := patience - self._loop.time()) > 0:
-                await asyncio.sleep(min(left, pause * random.uniform(0.5, 1.5)))  # noqa: S311 -- not a secret
-                pause = min(2 * pause, LONGEST_PAUSE_S)
-                reply = await self._send(subject, body, headers, pending, call)
-                if reply is not None:
+            look = patience if moving else began + LOOK_AGAIN * (patience - began)
+            if (reply := await self._retry(send, pauses, look)) is not None:
+                return reply
+            if not moving:  # it may have begun to since; nobody told the registry then
+                moving = await self._moves_now(pending, patience - self._loop.time())
+                if (reply := await self._retry(send, pauses, patience)) is not None:
                     return reply
         raise _not_available(pending)
+
+    async def _retry(
+        self, send: Callable[[], Awaitable[Reply | None]], pauses: Iterator[float], until: float
+    ) -> Reply | None:
+        """Send it again and again until then (loop time). None: nobody ran it."""
+        while (left := until - self._loop.time()) > 0:
+            await asyncio.sleep(min(left, next(pauses)))
+            reply = await send()
+            if reply is not None:
+                return reply
+        return None
+
+    async def _moves_now(self, pending: PendingCall, timeout: float) -> bool:
+        """Whether a member that did not move some seconds ago does; where the registry cannot say it does not.
+
+        Raises:
+            NotFound: it is a member no more.
+        """
+        try:
+            return await self._find(pending, timeout)
+        except Unavailable:
+            return False
 
     async def _find(self, pending: PendingCall, timeout: float) -> bool:
         """Ask the registry after a Computer that nobody answers for: whether it moves.
@@ -163,6 +189,14 @@ class Relay:
         if not found.member:
             raise NotFound("no such Computer in this office", details={"computer": pending.computer})
         return found.moving
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds between two tries: growing, and never quite the same for all that wait."""
+    pause = FIRST_PAUSE_S
+    while True:
+        yield pause * random.uniform(0.5, 1.5)  # noqa: S311 -- not a secret
+        pause = min(2 * pause, LONGEST_PAUSE_S)
 
 
 def _not_available(pending: PendingCall) -> Unavailable:

@@ -1,0 +1,108 @@
+"""In which order a gateway that stops keeps a client's place, begins nothing for it any more, and lets it go."""
+
+import asyncio
+import json
+
+import aiohttp
+import pytest
+
+from smcp_bus.errors import RequestTimedOut
+from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_contract import Assertion, AssertionResult
+from smcp_proto.errors import NOTHING_BEGUN
+from smcp_testing.gateway_world import connected, gateway_world
+from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, call, gone, in_time, two_gateways
+from smcp_testing.raw_client import raw_client
+from smcp_testing.waiting import eventually
+
+
+async def test_who_is_told_to_go_is_told_that_what_it_sends_from_then_on_is_not_begun(nats_url: str) -> None:
+    async with (
+        two_gateways(nats_url) as (staying, leaving, leave),
+        connected(staying.url) as client,
+        raw_client(leaving.url) as anna,
+    ):
+        await client.join("computer", "box", OFFICE)
+        box = Box(client)
+        await anna.join("agent", "anna", OFFICE)
+        left = leave()
+        await eventually(lambda: not len(leaving.gateways[0].sessions))
+        await anna.event("client:tool_call", json.dumps(call()))
+        while (message := await anna.socket.receive()).type is aiohttp.WSMsgType.TEXT:
+            pass
+        assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, NOTHING_BEGUN)
+        await in_time(left)
+        assert box.asked == []
+
+
+async def test_a_client_of_a_gateway_that_does_not_stop_is_not_told_that_nothing_was_begun(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, raw_client(world.url) as anna:
+        (session,) = world.gateways[0].sessions
+        await world.gateways[0].transport.hang_up(session, "for a test")
+        while (message := await anna.socket.receive()).type is aiohttp.WSMsgType.TEXT:
+            pass
+        assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.OK)
+
+
+async def test_who_is_about_to_go_is_served_until_its_place_is_kept(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        two_gateways(nats_url) as (staying, leaving, leave),
+        connected(staying.url) as anna,
+        connected(leaving.url) as client,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        await client.join("computer", "box", OFFICE)
+        box = Box(client)
+        box.released.set()
+        asked, go = asyncio.Event(), asyncio.Event()
+        assert_members = RegistryClient.assert_members
+
+        async def slowly(registry: RegistryClient, assertion: Assertion) -> AssertionResult:
+            asked.set()
+            await go.wait()
+            return await assert_members(registry, assertion)
+
+        monkeypatch.setattr(RegistryClient, "assert_members", slowly)
+        left = leave()
+        await in_time(asyncio.ensure_future(asked.wait()))
+        assert await anna.call("client:tool_call", call()) == RESULT
+        go.set()
+        await gone(client)
+        await in_time(left)
+
+
+async def test_a_place_that_cannot_be_kept_at_once_is_asked_for_again_while_calls_run(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        two_gateways(nats_url, drain_s=12) as (staying, leaving, leave),
+        connected(staying.url) as anna,
+        connected(leaving.url) as client,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        await client.join("computer", "box", OFFICE)
+        box = Box(client)
+        running = asyncio.create_task(anna.call("client:tool_call", call(0), timeout=30))
+        await eventually(lambda: box.asked == ["r0"])
+        failures = 2
+        assert_members = RegistryClient.assert_members
+
+        async def not_yet(registry: RegistryClient, assertion: Assertion) -> AssertionResult:
+            nonlocal failures
+            if failures:
+                failures -= 1
+                raise RequestTimedOut("for a test")
+            return await assert_members(registry, assertion)
+
+        monkeypatch.setattr(RegistryClient, "assert_members", not_yet)
+        left = leave()
+        (session,) = leaving.gateways[0].sessions
+        await eventually(lambda: session.moving)
+        assert session.leaving
+        assert failures == 0
+        box.released.set()
+        assert await running == RESULT
+        await gone(client)
+        await in_time(left)
