@@ -118,10 +118,13 @@ async def test_a_refusal_for_now_that_was_the_only_answer_says_what_it_said(nats
         assert unavailable.details == {}
 
 
-async def test_a_refusal_by_decision_stays_what_it_is(nats_url: str) -> None:
+@pytest.mark.parametrize("alone", [True, False])
+async def test_a_refusal_by_decision_may_have_run_where_another_registry_was_asked_too(
+    nats_url: str, alone: bool
+) -> None:
     async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
-        registries = Registries(error(403))
+        registries = Registries(error(403, field="name"), still=0 if alone else 1)
         await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)
         refused = await failed(bus, "join")
         assert isinstance(refused, NotAllowed)
-        assert refused.details == {}
+        assert refused.details == {"field": "name"} | ({} if alone else {"may_have_run": True})

@@ -31,7 +31,7 @@ from smcp_bus.registry_contract import (
     Left,
 )
 from smcp_bus.tracing import sending
-from smcp_proto.errors import ERRORS, ErrorBody, Internal, SmcpError, Unavailable
+from smcp_proto.errors import ERRORS, ErrorBody, Internal, NotAllowed, SmcpError, Unavailable
 from smcp_proto.ids import Role
 from smcp_proto.schemas import ListRoomRet
 
@@ -80,8 +80,10 @@ class RegistryClient:
 
         Raises:
             NotAllowed: refused; its message says why.
-            Unavailable: no quorum, no registry, or the question to the present owner is open; where it may have been
-                carried out all the same, `details.may_have_run` is true.
+            Unavailable: no quorum, no registry, or the question to the present owner is open.
+
+            Of both `details.may_have_run` is true where it may have been carried out all the same: another registry
+            was asked, too, and may have found the place free.
         """
         headers = {CLAIM: claim.model_dump_json(exclude_none=True)} | _req_id_header(req_id)
         return await self._ask(subjects.server(office, role, name, "join_office"), body, Joined, headers)
@@ -202,8 +204,8 @@ async def _let_go(asked: set[asyncio.Task[Reply]]) -> None:
 def _refusal(reply: Reply, *, others: bool) -> SmcpError:
     """The error that ends a request. `others`: the same question was put to others too, which may yet carry it out."""
     error = to_error(reply)
-    if others and isinstance(error, Unavailable):
-        return Unavailable(error.message, details={**error.details, "may_have_run": True})
+    if others and isinstance(error, Unavailable | NotAllowed):
+        return type(error)(error.message, details={**error.details, "may_have_run": True})
     return error
 
 

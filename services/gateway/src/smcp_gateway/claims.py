@@ -28,6 +28,11 @@ def claim_for(registry: RegistryClient, session: Session, request: EnterOfficeRe
     )
 
 
+def renewed(claim: Claim) -> Claim:
+    """The same claim made anew: what was asked by the old one is not asked by this one."""
+    return claim.model_copy(update={"incarnation": uuid.uuid4().hex})
+
+
 def unauthenticated_identity(request: EnterOfficeReq) -> str:
     """Who a client is that nobody has authenticated: its office, role and name."""
     return blake2b(orjson.dumps([request.office_id, request.role, request.name]), digest_size=16).hexdigest()
@@ -38,8 +43,8 @@ def may_have_run(error: BaseException) -> bool:
     match error:
         case Unavailable(details=details):
             return bool(details.get("may_have_run", True))  # who does not say that it was not done may have done it
-        case SmcpError():
-            return False
+        case SmcpError(details=details):
+            return bool(details.get("may_have_run", False))
         case ConnectionLost() | TransferFailed():
             return True
         case Exception():

@@ -11,7 +11,7 @@ from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.calls import CallTable
-from smcp_gateway.claims import claim_for, may_have_run
+from smcp_gateway.claims import claim_for, may_have_run, renewed
 from smcp_gateway.errands import Errands
 from smcp_gateway.offices import Doubt, Office, Offices
 from smcp_gateway.relay_computers import RelayComputers
@@ -106,12 +106,11 @@ class Memberships:
         membership.ending = True
         try:
             await self._cancel(session, membership, self._tracked(session))
-            with suppress(NotInOffice):  # the registry has let it go already
-                await self._registry.leave(office_id, session.role, session.name, membership.claim, req_id=req_id)
+            await self._release(session, membership, req_id)
         except BaseException as error:
             membership.ending = False
             if may_have_run(error):
-                self._doubt()  # it was told that it stays a member: if it does not, it is asserted again
+                self._stays(membership)
             raise
         await self._forget(session, membership)
 
@@ -141,7 +140,7 @@ class Memberships:
             if left and (goodbye or not await self._stops(until)) and await self._has_its_place(session, membership):
                 await self._cancel(session, membership, left)
             if not kept:
-                await self._end(session, membership)
+                await self._release(session, membership)
             if office is not None:
                 await self._offices.release(office)
 
@@ -167,8 +166,11 @@ class Memberships:
         office = self._offices.get(membership.office)
         if office is not None and any(other.is_(session.role, session.name) for other in office.members):
             return False
-        found = await self._registry.confirm(membership.office, session.role, session.name, membership.claim)
-        return found.mine or found.view < membership.revision
+        for claim in membership.claims:
+            found = await self._registry.confirm(membership.office, session.role, session.name, claim)
+            if found.mine or found.view < membership.revision:
+                return True
+        return False
 
     def _tracked(self, session: Session) -> list[str]:
         """`req_id` of each call of it whose Computer can be told to stop."""
@@ -245,11 +247,24 @@ class Memberships:
             office.remove(session)
             await self._offices.release(office)
 
-    async def _end(self, session: Session, membership: Membership) -> None:
+    async def _release(self, session: Session, membership: Membership, req_id: str = "") -> None:
+        """Give the place up, by whichever of its claims the registry knows the member."""
         assert session.role is not None
         assert session.name is not None
-        with suppress(NotInOffice):  # somebody has the place already, or the lease had run out
-            await self._registry.leave(membership.office, session.role, session.name, membership.claim)
+        for claim in membership.claims:
+            with suppress(NotInOffice):  # somebody has the place already, or the lease had run out
+                await self._registry.leave(membership.office, session.role, session.name, claim, req_id=req_id)
+                return
+            membership.former = None  # it is known by it no more
+
+    def _stays(self, membership: Membership) -> None:
+        """Its leave failed, and it was told that it stays a member: it is asserted, by a claim of its own.
+
+        Copies of that leave may be carried out later; they are of the claim before.
+        """
+        if membership.former is None:  # else it was by that one that it could not leave
+            membership.former, membership.claim = membership.claim, renewed(membership.claim)
+        self._doubt()
 
     def _undo(self, office: Office, request: EnterOfficeReq, claim: Claim) -> None:
         """A claim of which nobody knows whether it was granted is given up again."""

@@ -140,10 +140,11 @@ class RelayComputers:
             if not self._open(owned, generation):
                 self._confirm_soon(owned)
 
-    def asserted(self, session: Session, office: str, generation: int) -> None:
-        """The registry holds the member, asked in that generation of the gate."""
+    def asserted(self, session: Session, office: str, claim: Claim, generation: int) -> None:
+        """The registry holds the member by that claim, asked in that generation of the gate."""
         owned = self._owned.get((session.id, office))
         if owned is not None and owned.claim is not None:
+            owned.claim = claim
             self._open(owned, generation)
 
     def close(self, session: Session, office: str) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 from smcp_bus.bus import Connection
@@ -64,6 +65,21 @@ class Generations:
         await self._wanted.wait()
         self._wanted.clear()
         return self.current
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a member was when it was asserted."""
+
+    session: Session
+    membership: Membership
+    said: Member
+    ending: bool
+
+    @property
+    def old(self) -> bool:
+        """Whether a refusal says nothing: it was about to leave then, or means another claim since."""
+        return self.ending or self.said.claim != self.membership.claim
 
 
 class Repair:
@@ -129,38 +145,38 @@ class Repair:
 
     async def _assert(self, members: list[tuple[Session, Membership]]) -> None:
         gate = self._computers.generation
-        assertion = Assertion(
-            members=[
-                asserted(session, membership, moving=session.leaving or session.moving)
-                for session, membership in members
-            ]
-        )
-        result = await self._registry.assert_members(assertion)
+        asked = [_asked(session, membership) for session, membership in members]
+        result = await self._registry.assert_members(Assertion(members=[each.said for each in asked]))
         open_questions = 0
-        for (session, membership), answer in zip(members, result.members, strict=True):
-            if session.membership is membership:
-                open_questions += await self._settle(session, membership, answer, gate)
+        for each, answer in zip(asked, result.members, strict=True):
+            if each.session.membership is each.membership:
+                open_questions += await self._settle(each, answer, gate)
         if open_questions:
             raise Unavailable(f"{open_questions} members could not be asserted yet")
 
-    async def _settle(self, session: Session, membership: Membership, answer: AssertedMember, gate: int) -> bool:
+    async def _settle(self, asked: "_Asked", answer: AssertedMember, gate: int) -> bool:
         """True: it is to be asked again. `gate` is the generation of the Computers' gate when it was asked."""
+        membership = asked.membership
         match answer.outcome:
             case AssertOutcome.UNAVAILABLE:
                 return True
-            case AssertOutcome.REFUSED if membership.ending:
+            case AssertOutcome.REFUSED if membership.ending or asked.old:
                 return True  # it leaves just now; where that does not work, it is a member still
             case AssertOutcome.REFUSED:
-                await self._memberships.lost(session)
-                await self._hang_up(session, answer.why or "its place is another's now")
+                await self._memberships.lost(asked.session)
+                await self._hang_up(asked.session, answer.why or "its place is another's now")
+                return False
+            case AssertOutcome.UNCHANGED if answer.revision < membership.ended_by // 2:
+                return True  # that registry has not seen the leave yet
+            case AssertOutcome.UNCHANGED:
+                membership.revision = max(membership.revision, answer.revision)  # asked twice, the first one claimed
             case AssertOutcome.CLAIMED:
                 membership.revision = answer.revision
-                self._computers.asserted(session, membership.office, gate)
-            case AssertOutcome.UNCHANGED:
-                if answer.revision < membership.ended_by // 2:
-                    return True  # that registry has not seen the leave yet
-                membership.revision = max(membership.revision, answer.revision)  # asked twice, the first one claimed
-                self._computers.asserted(session, membership.office, gate)
+        if asked.said.claim != membership.claim:
+            return True  # it has made another one since
+        if not asked.said.moving:  # that is said of a member by whatever claim
+            membership.former = None
+        self._computers.asserted(asked.session, membership.office, membership.claims[0], gate)
         return False
 
     async def _compare(self, office: Office, generation: int) -> None:
@@ -190,3 +206,8 @@ def asserted(session: Session, membership: Membership, *, moving: bool) -> Membe
     assert session.role is not None
     assert session.name is not None
     return Member(office=membership.office, role=session.role, name=session.name, claim=membership.claim, moving=moving)
+
+
+def _asked(session: Session, membership: Membership) -> _Asked:
+    said = asserted(session, membership, moving=session.leaving or session.moving)
+    return _Asked(session, membership, said, membership.ending)

@@ -29,10 +29,13 @@ class Membership:
     revision: int
     """Of the member's own record: it is told of enters and leaves after that."""
     claim: Claim
+    """By which it is one, or is being asserted."""
     generation: int
     """How often this gateway's connection had come back when it joined (see `repair`)."""
     ending: bool = False
     """The registry is being told that it ends: its leave is no news."""
+    former: Claim | None = None
+    """The claim before, for as long as the registry may still know the member by it."""
     ended_by: int = 0
     """Epoch of the last leave of it that nobody here asked for: what the registry says of it has to be newer."""
 
@@ -40,6 +43,11 @@ class Membership:
     def epoch(self) -> int:
         """Of the member's own enter: what is newer came after it."""
         return 2 * self.revision + 1
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """By which the registry may know the member: the older one first, which the newer one replaces."""
+        return (self.claim,) if self.former is None else (self.former, self.claim)
 
 
 @dataclass(slots=True, eq=False)
