@@ -124,6 +124,7 @@ def test_every_code_has_its_error_and_every_error_says_its_own() -> None:
         error = kind("why", details={"a": 1})
         assert isinstance(error, SmcpError)
         assert error.body().model_dump() == {"code": code, "message": "why", "details": {"a": 1}}
+        assert str(error) == "why"  # in a log, too
     assert Malformed("why").body().model_dump() == {"code": 400, "message": "why", "details": {}}
 
 
