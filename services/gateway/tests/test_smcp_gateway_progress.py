@@ -1,8 +1,10 @@
 """Telling a busy line from a dead one."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
+import uvloop
 
 from smcp_gateway.progress import SLOWEST, Progress, moved_bytes
 from smcp_testing.waiting import eventually
@@ -38,6 +40,20 @@ async def test_bytes_count_in_both_directions_once_they_are_there() -> None:
             for each in (writer, served):
                 each.close()
                 await each.wait_closed()
+
+
+@pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+def test_a_connection_that_has_ended_tells_of_no_progress(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def look() -> int:
+        async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            moved_bytes(writer.transport)  # uvloop's transport keeps what it gave once, as it does for aiohttp
+            writer.close()
+            await writer.wait_closed()
+            return moved_bytes(writer.transport)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert runner.run(look()) == 0
 
 
 @pytest.mark.parametrize("told", [OSError("gone"), b"", b"x" * 104])

@@ -46,6 +46,6 @@ def moved_bytes(transport: asyncio.BaseTransport) -> int:
         return 0
     try:
         info = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _BYTES_AT + _BYTES.size)
-    except OSError:
+    except (OSError, ValueError):  # it has ended; uvloop's says so with a ValueError
         return 0
     return sum(_BYTES.unpack_from(info, _BYTES_AT)) if len(info) >= _BYTES_AT + _BYTES.size else 0
