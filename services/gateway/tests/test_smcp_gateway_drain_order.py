@@ -6,14 +6,19 @@ import json
 import aiohttp
 import pytest
 
+from smcp_bus.bus import Incoming, Reply
 from smcp_bus.errors import RequestTimedOut
 from smcp_bus.registry_client import RegistryClient
-from smcp_bus.registry_contract import Assertion, AssertionResult
+from smcp_bus.registry_contract import Assertion, AssertionResult, Member
 from smcp_proto.errors import NOTHING_BEGUN
 from smcp_testing.gateway_world import connected, gateway_world
 from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, call, gone, in_time, two_gateways
 from smcp_testing.raw_client import raw_client
 from smcp_testing.waiting import eventually
+
+
+async def never(verb: str, _: Incoming) -> Reply:
+    raise AssertionError(f"{verb} was sent to a Computer that is not there")
 
 
 async def test_who_is_told_to_go_is_told_that_what_it_sends_from_then_on_is_not_begun(nats_url: str) -> None:
@@ -70,6 +75,44 @@ async def test_who_is_about_to_go_is_served_until_its_place_is_kept(
         assert await anna.call("client:tool_call", call()) == RESULT
         go.set()
         await gone(client)
+        await in_time(left)
+
+
+async def test_agents_begin_nothing_any_more_before_computers_do(nats_url: str) -> None:
+    async with (
+        two_gateways(nats_url, drain_s=12) as (_, leaving, leave),
+        connected(leaving.url) as anna,
+        connected(leaving.url) as client,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        await client.join("computer", "box", OFFICE)
+        box = Box(client)
+        running = asyncio.create_task(anna.call("client:tool_call", call(0), timeout=30))
+        await eventually(lambda: box.asked == ["r0"])
+        sessions = {session.name: session for session in leaving.gateways[0].sessions}
+        left = leave()
+        await eventually(lambda: sessions["anna"].leaving)
+        assert not sessions["box"].leaving
+        await eventually(lambda: sessions["box"].leaving)
+        box.released.set()
+        assert await running == RESULT
+        await in_time(left)
+
+
+async def test_what_still_waits_for_a_computer_that_moves_at_the_end_of_the_drain_has_not_run(nats_url: str) -> None:
+    async with (
+        two_gateways(nats_url, drain_s=3) as (staying, leaving, leave),
+        staying.computer(OFFICE, "box", never, served=False) as box,
+        connected(leaving.url) as anna,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        moves = Member(office=OFFICE, role="computer", name="box", claim=box.claim, moving=True)
+        await box.registry.assert_members(Assertion(members=[moves]))
+        waiting = asyncio.create_task(anna.call("client:tool_call", call(), timeout=30))
+        await eventually(lambda: len(leaving.gateways[0].calls) == 1)
+        left = leave()
+        answer = await in_time(waiting)
+        assert (answer["code"], answer["details"]) == (503, {"may_have_run": False, "moving": True})
         await in_time(left)
 
 

@@ -66,6 +66,11 @@ class PendingCall:
         """Office and Computer."""
         return self.office, self.computer
 
+    @property
+    def may_have_run(self) -> bool:
+        """Whether it is on the wire, or was and its answer was lost."""
+        return self.asked_again or self.ask_from != NOT_SENT
+
     def sent(self, now: float) -> None:
         """It goes on the wire."""
         self.ask_from = now + ASK_AFTER_S

@@ -30,6 +30,9 @@ SHARE: Final = 1 / 3
 """Of the drain time: after it nothing new is begun for anybody, so that calls have the rest to end in."""
 LAST_WORDS_S: Final = 1.0
 """What is kept of the drain time (at most a tenth) for telling those that are cut off."""
+COMPUTERS_SHARE: Final = 5 / 12
+"""The same for Computers. Before, the Agents here have stopped to begin anything: what is in flight for them then runs
+already, and does not have to wait until its Computer has come back elsewhere."""
 MARK_S: Final = 2.0
 """How long the registry may take to mark a member (seconds), tries included. One that waits for its calls has more."""
 MARK_PAUSE_S: Final = 0.1
@@ -83,7 +86,8 @@ class Drain:
             await self._hang_up(session, "the gateway is stopping")  # it was connecting when all others were listed
 
     async def _send_away(self, session: Session, turn: float, begin: float, within: float) -> None:
-        share, end = begin + SHARE * within, begin + within - min(LAST_WORDS_S, within / 10)
+        share = begin + (COMPUTERS_SHARE if session.role == "computer" else SHARE) * within
+        end = begin + within - min(LAST_WORDS_S, within / 10)
         place = _Place()
         await asyncio.sleep(turn - self._loop.time())
         # Before nothing is begun for it any more: who calls it from then on is told that it moves.
@@ -126,7 +130,9 @@ class Drain:
 
     def _cut_off(self, session: Session) -> None:
         for call in self._calls.of_session(session.id):
-            self._calls.settle(call, Unavailable("the gateway is stopping", details={"may_have_run": True}))
+            # by `moving` our SDK knows that it is to ask again when it has come back
+            details = {"may_have_run": True} if call.may_have_run else {"may_have_run": False, "moving": True}
+            self._calls.settle(call, Unavailable("the gateway is stopping", details=details))
 
     async def _mark(self, session: Session, place: "_Place") -> None:
         """Have its place kept. Where that never works it is told to go all the same, and leaves its office."""
