@@ -2,8 +2,9 @@
 
 import asyncio
 import itertools
+import random
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -23,10 +24,9 @@ class Guest(SocketIoComputer):
     TOOLS = ()
 
     def __init__(self, told: Mapping[str, Any], name: str, number: int, journal: Journal) -> None:
-        offices = told["offices"]
-        super().__init__(offices[0], name)
-        self._offices = itertools.cycle(offices[number % len(offices) :] + offices[: number % len(offices)])
-        self._urls = itertools.cycle(told["urls"])
+        super().__init__(told["offices"][0], name)
+        self._offices = _from(told["offices"], number)
+        self._urls = _from(told["urls"], number)
         self._pause_s = told["pause_s"]
         self._journal = journal
 
@@ -44,7 +44,7 @@ class Guest(SocketIoComputer):
                 return
 
     async def wander(self, finishing: asyncio.Event) -> None:
-        due = time.monotonic()
+        due = time.monotonic() + random.uniform(0, self._pause_s)
         while not finishing.is_set():
             due += self._pause_s
             await asyncio.sleep(max(0.0, due - time.monotonic()))
@@ -72,6 +72,11 @@ class Guest(SocketIoComputer):
             asked.cancel()
             lost.cancel()
             await asyncio.gather(asked, lost, return_exceptions=True)
+
+
+def _from(values: Sequence[str], number: int) -> Iterator[str]:
+    """The values again and again, beginning with that one."""
+    return itertools.islice(itertools.cycle(values), number % len(values), None)
 
 
 @asynccontextmanager

@@ -17,6 +17,8 @@ from tests.e2e.worlds.world import World
 
 READY_S: Final = 120.0
 END_S: Final = 60.0
+GUEST_S: Final = 2
+"""Between two joins of a guest."""
 ROOT: Final = Path(__file__).resolve().parents[3]
 
 
@@ -125,8 +127,9 @@ async def callers(load: Load, world: World, front: str, directory: Path) -> Asyn
         {"office": office, "name": "caller", "computer": COMPUTER, "url": front, "address": f"127.0.1.{number + 1}"}
         for number, office in enumerate(load.offices_of(published=True))
     ]
-    names = [f"guest {number}" for number in range(max(1, round(load.joins / 5)))]
-    guests = {"offices": load.offices_of(), "names": names, "pause_s": len(names) / load.joins, "urls": _urls(world, 0)}
+    # Each joins once in some seconds: a guest that has to wait does not make the others wait.
+    names = [f"guest {number}" for number in range(round(load.joins * GUEST_S))]
+    guests = {"offices": load.offices_of(), "names": names, "pause_s": GUEST_S, "urls": _urls(world, 0)}
     async with AsyncExitStack() as stack:
 
         async def start(name: str, module: str, told: Mapping[str, Any], interpreter: str | Path) -> Worker:
