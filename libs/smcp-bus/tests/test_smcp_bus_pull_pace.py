@@ -84,7 +84,7 @@ async def test_a_process_that_stands_still_asks_for_nothing_again_that_waits_in_
         await eventually(lambda: asked.times)
         much_to_do()
         assert (await on_its_way).body == body
-        assert pauses > 2
+        assert pauses >= 2  # one of them in the middle
         assert asked.times.total() == len(body) // CHUNK - 1
 
 

@@ -19,7 +19,7 @@ Promises, kept by every implementation and by the tests in `tests/test_smcp_bus_
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 Headers = Mapping[str, str]
 NO_HEADERS: Headers = {}
@@ -44,6 +44,8 @@ class Incoming:
     body: bytes
     headers: Headers = field(default_factory=dict)
     deadline: float | None = None
+    payload: Mapping[str, Any] | None = None
+    """The JSON object that `body` is, where it was read in this process already."""
 
 
 RequestHandler = Callable[[Incoming], Awaitable[Reply]]
@@ -89,8 +91,11 @@ class Subscription(Protocol):
         """Take no new messages, wait until the handlers that run have ended, let go. Idempotent."""
 
 
-class Asking(Protocol):
-    """What is needed of a bus to ask."""
+class Bus(Protocol):
+    """See the promises above."""
+
+    @property
+    def connected(self) -> bool: ...
 
     @property
     def max_body(self) -> int:
@@ -119,13 +124,6 @@ class Asking(Protocol):
             BodyTooLarge: nothing was sent.
         """
         ...
-
-
-class Bus(Asking, Protocol):
-    """See the promises above."""
-
-    @property
-    def connected(self) -> bool: ...
 
     async def publish(self, subject: str, body: bytes, *, headers: Headers = NO_HEADERS) -> None:
         """Tell whoever listens on `subject`; one message, so at most the server's max_payload.

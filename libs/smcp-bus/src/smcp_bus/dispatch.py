@@ -69,6 +69,7 @@ class Door:
         headers: Headers = NO_HEADERS,
         subject: str = "",
         admit: Admit | None = None,
+        payload: Mapping[str, Any] | None = None,
     ) -> Answer:
         """Answer one request.
 
@@ -77,11 +78,12 @@ class Door:
             deadline: when the caller stops waiting, in loop time (seconds); None: what the row's class says.
             subject: where it came in on the bus.
             admit: decides when a large answer of a peer may come here.
+            payload: what `body`, as bytes, was parsed to by another door of this process; it is validated again.
 
         Never raises but `asyncio.CancelledError`: every failure is an answer.
         """
         try:
-            payload, raw = _parse(body)
+            payload, raw = _parse(body, payload)
         except Malformed as error:
             return failed(error.body())
         request: BaseModel | Malformed
@@ -136,8 +138,10 @@ def _answer(result: BaseModel | RawJson | None) -> Answer:
             return Answer(result.model_dump_json(by_alias=True, exclude_unset=True).encode())
 
 
-def _parse(body: object) -> tuple[Mapping[str, Any], bytes | None]:
+def _parse(body: object, payload: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], bytes | None]:
     raw = None
+    if payload is not None and isinstance(body, bytes):
+        return payload, body
     if isinstance(body, bytes):
         raw = body
         try:

@@ -15,6 +15,7 @@ A service's ``main.py`` is::
 """
 
 import asyncio
+import gc
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
@@ -29,6 +30,8 @@ from smcp_service.logging import configure_logging, get_logger
 from smcp_service.settings import ServiceSettings, shown, unknown_variables
 from smcp_service.telemetry import open_telemetry
 
+YOUNGEST: Final = 5000
+"""New objects after which the garbage collector looks at them (its own: 700)."""
 LEAVING_GRACE_S: Final = 10.0
 """What a stopping service gets on top of its drain time, before it is stopped by force."""
 
@@ -85,6 +88,7 @@ def serve_command(
     if check_config:
         print_settings(settings)
         raise typer.Exit(0)
+    spare_what_stays()
 
     async def serve(stop: asyncio.Event) -> None:
         async with open_telemetry(service, trace_id_key=trace_id_key, own_decision_key=own_decision_key):
@@ -92,6 +96,17 @@ def serve_command(
         log.info("stopped")
 
     raise typer.Exit(run(serve, at_once=at_once))
+
+
+def spare_what_stays() -> None:
+    """Have Python's garbage collector look for cycles in what comes and goes only.
+
+    What is loaded by now stays for the life of the process: to look through it again and again took a tenth of a
+    gateway's CPU. Requests make thousands of objects that leave without its help.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNGEST, *gc.get_threshold()[1:])
 
 
 def print_settings(settings: ServiceSettings) -> None:

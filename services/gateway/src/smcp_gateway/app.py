@@ -2,11 +2,11 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -122,8 +122,8 @@ async def open_gateway(
         def send(session: Session, frame: Frame) -> bool:
             return transport.send(session, frame)
 
-        async def room(session: Session) -> None:
-            await transport.room(session)
+        def room(session: Session) -> Coroutine[Any, Any, None] | None:
+            return transport.room(session)
 
         computers = RelayComputers(
             bus,

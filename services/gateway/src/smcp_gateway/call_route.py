@@ -8,10 +8,10 @@ what waits is bounded.
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from smcp_bus.bus import NO_HEADERS, Admit, Asking, Headers, Incoming, Progress, Reply, RequestHandler
+from smcp_bus.bus import Admit, Bus, Headers, Incoming, Progress, Reply, RequestHandler
 from smcp_bus.chunks import MAX_CHUNK
 from smcp_bus.errors import BodyTooLarge, RequestTimedOut
 from smcp_bus.nats_serving import error_reply
@@ -27,13 +27,13 @@ Serving = Callable[[str], RequestHandler | None]
 
 
 class CallRoute:
-    """An `Asking` for the subjects of Computers. `close` it before the bus.
+    """A `relay.Way`. `close` it before the bus.
 
     Args:
         bus: the way to all that is not served here.
     """
 
-    def __init__(self, bus: Asking, serving: Serving) -> None:
+    def __init__(self, bus: Bus, serving: Serving) -> None:
         self._bus = bus
         self._serving = serving
         self._loop = asyncio.get_running_loop()
@@ -43,10 +43,6 @@ class CallRoute:
     def __len__(self) -> int:
         """How many requests run here."""
         return len(self._tasks)
-
-    @property
-    def max_body(self) -> int:
-        return self._bus.max_body
 
     @property
     def waiting_bytes(self) -> int:
@@ -59,9 +55,10 @@ class CallRoute:
         body: bytes,
         *,
         timeout: float,
-        headers: Headers = NO_HEADERS,
-        progress: Progress | None = None,
-        admit: Admit | None = None,
+        headers: Headers,
+        progress: Progress,
+        admit: Admit | None,
+        payload: Mapping[str, Any] | None,
     ) -> Reply:
         """See `Bus.request`. An owner in this process is not asked whether it lives, and no connection can break."""
         handler = self._serving(subject)
@@ -69,13 +66,13 @@ class CallRoute:
             return await self._bus.request(
                 subject, body, timeout=timeout, headers=headers, progress=progress, admit=admit
             )
-        if len(body) > self.max_body:
-            raise BodyTooLarge(len(body), self.max_body)
-        if progress is not None:
-            progress.watched()
+        if len(body) > self._bus.max_body:
+            raise BodyTooLarge(len(body), self._bus.max_body)
+        progress.watched()
         deadline = self._loop.time() + timeout
         answer: asyncio.Future[Reply | None] = self._loop.create_future()
-        task = self._loop.create_task(self._run(handler, Incoming(subject, body, headers, deadline), answer))
+        incoming = Incoming(subject, body, headers, deadline, payload)
+        task = self._loop.create_task(self._run(handler, incoming, answer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         timer = self._loop.call_at(deadline, _settle, answer, None)
@@ -113,7 +110,7 @@ class CallRoute:
         admit(size, lambda: _settle(admitted, reply))
         if admitted.done():
             return reply
-        if self._waiting_bytes + size > KEPT * self.max_body:
+        if self._waiting_bytes + size > KEPT * self._bus.max_body:
             _log.warning("a large answer was not taken: %d bytes of others wait", self._waiting_bytes)
             full = "too many large answers are on their way; ask again"
             return error_reply(ErrorCode.UNAVAILABLE, full, may_have_run=True)

@@ -62,9 +62,14 @@ class Outbox(asyncio.Queue[Any]):
         """Bytes that wait, also for others, and of the portion that the writer has and may not have written yet."""
         return self._bytes + self._gathered_bytes + self._handed_bytes
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a large message may be put: the client has read most of what was sent before, or is gone."""
+        return self._bytes <= ROOMY or self._cut_off is None
+
     async def room(self) -> None:
-        """Return when a large message may be put: the client has read most of what was sent before, or is gone."""
-        while self._bytes > ROOMY and self._cut_off is not None:
+        """Return when there is room."""
+        while not self.has_room:
             await self._roomy.wait()  # the one that goes first fills it again: look again
 
     def release(self) -> None:

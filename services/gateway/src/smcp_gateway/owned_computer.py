@@ -134,6 +134,7 @@ class OwnedComputer:
             deadline=incoming.deadline,
             headers=incoming.headers,
             subject=incoming.subject,
+            payload=incoming.payload,
         )
         return to_reply(answer)
 

@@ -20,8 +20,8 @@ LARGE_BYTES: Final = 64 * 1024
 
 Send = Callable[[Session, Frame], bool]
 """Write to a client without waiting; False: it is gone."""
-Room = Callable[[Session], Coroutine[Any, Any, None]]
-"""Returns when a large message may be sent to a client, or when it is gone."""
+Room = Callable[[Session], Coroutine[Any, Any, None] | None]
+"""None where a large message may be sent to a client now, or it is gone; else what returns when that is so."""
 
 
 class Questions:
@@ -60,8 +60,8 @@ class Questions:
                     "the request is larger than this Computer takes in one message",
                     details={"limit": session.max_message, "size": len(body)},
                 )
-            if len(frame.wire) >= LARGE_BYTES:
-                await self._until_room(answer)
+            if len(frame.wire) >= LARGE_BYTES and (room := self._room(session)) is not None:
+                await self._until_room(room, answer)
             if not answer.done() and (self.ended or not self._send(session, frame)):
                 settle(answer, Fate.GONE)
             return await answer
@@ -71,10 +71,10 @@ class Questions:
             session.asks.leave(number)
             session.answered()
 
-    async def _until_room(self, answer: "asyncio.Future[Outcome]") -> None:
+    async def _until_room(self, room: Coroutine[Any, Any, None], answer: "asyncio.Future[Outcome]") -> None:
         """Wait for room in the client's outbox, or until the question is settled."""
-        room = self._loop.create_task(self._room(self._session))
+        waiting = self._loop.create_task(room)
         try:
-            await asyncio.wait((room, answer), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((waiting, answer), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            room.cancel()
+            waiting.cancel()

@@ -5,7 +5,7 @@ and which shape of acknowledgement. Every event that asks for an acknowledgement
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from aiohttp import WSCloseCode, web
@@ -99,10 +99,10 @@ class SocketIoServer:
         outbox.put_nowait(frame)
         return True
 
-    async def room(self, session: Session) -> None:
-        """Return when a large message may be sent to a client, or when it is gone."""
-        if (outbox := self._server.eio.outbox(session.engine_id)) is not None:
-            await outbox.room()
+    def room(self, session: Session) -> Coroutine[Any, Any, None] | None:
+        """See `questions.Room`."""
+        outbox = self._server.eio.outbox(session.engine_id)
+        return None if outbox is None or outbox.has_room else outbox.room()
 
     async def hang_up(self, session: Session, why: str) -> None:
         """Close a client's connection; it comes back by itself if it wants.

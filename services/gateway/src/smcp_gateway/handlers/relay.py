@@ -7,15 +7,15 @@ asked, once.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 from pydantic import BaseModel
 
 from smcp_bus import subjects
-from smcp_bus.bus import Asking, Headers, Reply
+from smcp_bus.bus import Admit, Headers, Progress, Reply
 from smcp_bus.dispatch_types import Call, RawJson
 from smcp_bus.errors import BusError, NoResponder, RequestTimedOut
 from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID
@@ -37,17 +37,35 @@ LONGEST_PAUSE_S: Final = 0.4
 
 _MARK: Final = b',"%b":true}' % REPEAT.encode()
 
+
+class Way(Protocol):
+    """The way to a Computer: what is asked of it is what is asked of a `smcp_bus.bus.Bus`."""
+
+    async def request(
+        self,
+        subject: str,
+        body: bytes,
+        *,
+        timeout: float,
+        headers: Headers,
+        progress: Progress,
+        admit: Admit | None,
+        payload: Mapping[str, Any] | None,
+    ) -> Reply:
+        """See `Bus.request`; `payload` is what `body` was parsed to, None where that is not known."""
+        ...
+
+
 TimedOutCall = Callable[[PendingCall], None]
 
 
 class Relay:
     """Args:
-    bus: the way to the Computers.
     timed_out: told of each call that timed out here, so that its Computer stops it; must not block.
     """
 
-    def __init__(self, bus: Asking, registry: RegistryClient, calls: CallTable, timed_out: TimedOutCall) -> None:
-        self._bus = bus
+    def __init__(self, way: Way, registry: RegistryClient, calls: CallTable, timed_out: TimedOutCall) -> None:
+        self._way = way
         self._registry = registry
         self._calls = calls
         self._timed_out = timed_out
@@ -121,11 +139,18 @@ class Relay:
             details = {"may_have_run": pending.asked_again}
             raise TimedOut("the time was over before the Computer could be asked", details=details)
         pending.sent(now)
+        payload: Mapping[str, Any] | None = call.payload
         if pending.asked_again:
-            body = _marked(body)
+            body, payload = _marked(body), None
         try:
-            reply = await self._bus.request(
-                subject, body, timeout=call.deadline - now, headers=headers, progress=pending, admit=call.admit
+            reply = await self._way.request(
+                subject,
+                body,
+                timeout=call.deadline - now,
+                headers=headers,
+                progress=pending,
+                admit=call.admit,
+                payload=payload,
             )
         except NoResponder:
             pending.ask_from = NOT_SENT

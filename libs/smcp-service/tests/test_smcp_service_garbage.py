@@ -1,0 +1,21 @@
+"""What a process has loaded is not searched for garbage while it serves."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import gc
+from smcp_service.cli import spare_what_stays
+loaded = len(gc.get_objects())
+spare_what_stays()
+print(loaded, gc.get_freeze_count(), len(gc.get_objects()), gc.isenabled(), gc.get_threshold()[0])
+"""
+
+
+def test_what_is_loaded_is_left_alone_and_what_comes_later_is_still_collected() -> None:
+    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
+    loaded, frozen, searched, enabled, youngest = run.stdout.split()
+    assert int(frozen) > 0.9 * int(loaded)
+    assert int(searched) < 0.01 * int(loaded)
+    assert enabled == "True"
+    assert int(youngest) > 700
