@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 from smcp_agent import SmcpAgent
+from smcp_standalone.run_directory import run_directory
 from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.waiting import eventually
 
@@ -50,14 +52,15 @@ async def up_with_a_call(temporary: Path) -> AsyncIterator[ServiceProcess]:
             return next((words[3] for words in lines if words[:3] == ["Agents", "connect", "to"]), "")
 
         async with SmcpAgent(await eventually(url, timeout=60), office="home", name="caller") as agent:
+            await agent.call_tool("computer", "spawn")  # what does not end by itself, nor with its input
             call = asyncio.create_task(agent.call_tool("computer", "sleep", {"seconds": 50}))
             try:
                 await eventually(log.exists, timeout=30)
                 yield process
             finally:
-                await process.kill()
-                call.cancel()
+                call.cancel()  # while there is somebody who hears it
                 await asyncio.gather(call, return_exceptions=True)
+                await process.kill()
 
 
 def left(temporary: Path) -> list[str]:
@@ -78,24 +81,58 @@ async def test_ctrl_c_during_a_call_says_what_is_waited_for_and_a_second_one_lea
         assert left(temporary) == []
 
 
-async def test_what_a_killed_run_left_is_removed_by_the_next_one_and_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("impatient", [False, True])
+async def test_ctrl_c_ends_the_demo_however_often_and_leaves_nothing(tmp_path: Path, impatient: bool) -> None:
+    env = {"TMPDIR": str(tmp_path), "UV_OFFLINE": "1"}
+    async with service_process(SMCP, "demo", "--repository", str(Path(__file__).parent), env=env) as process:
+
+        def children() -> list[psutil.Process]:
+            return psutil.Process(process.pid).children(recursive=True)
+
+        await eventually(lambda: any("nats-server" in child.name() for child in children()), timeout=60)
+        started = children()
+        assert left(tmp_path)
+        process.signal(signal.SIGINT)
+        ended = asyncio.create_task(process.exit_code(timeout=30))
+        while impatient and not ended.done():
+            process.signal(signal.SIGINT)
+            await asyncio.wait({ended}, timeout=0.05)
+        assert await ended in ((1, -signal.SIGINT) if impatient else (1,))  # Python itself may hear the last one
+        if sys.platform == "linux":
+            await eventually(lambda: not any(child.is_running() for child in started), timeout=10)
+        assert left(tmp_path) == []
+        assert "Traceback" not in "\n".join(str(line) for line in process.log)
+
+
+async def test_what_a_killed_run_left_is_removed_by_the_next_one_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     temporary = tmp_path / "temporary"
-    async with up_with_a_call(temporary) as running:
-        (held,) = left(temporary)
-        async with up_with_a_call(temporary) as killed:
-            assert len(left(temporary)) == 2
-            await killed.kill()
-        (leftover,) = set(left(temporary)) - {held}
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with run_directory("smcp-up-") as held:  # of a run that goes on
+        (held / "nats" / "creds").mkdir(parents=True)
+        await a_killed_run(temporary)
+        (leftover,) = set(left(temporary)) - {held.name}
         (temporary / "smcp-up-file").write_text("not ours")
         async with up_with_a_call(temporary) as process:
             assert leftover not in left(temporary)
-            assert {held, "smcp-up-file"} < set(left(temporary))
+            assert {held.name, "smcp-up-file"} < set(left(temporary))
             process.signal(signal.SIGHUP)  # the terminal is closed
             process.signal(signal.SIGHUP)
             await process.logged(WAITING, timeout=30)
             process.signal(signal.SIGINT)
             assert await process.exit_code(timeout=30) == 1
-        assert sorted(left(temporary)) == sorted([held, "smcp-up-file"])
-        assert (temporary / held / "nats" / "creds").is_dir()
-        running.signal(signal.SIGTERM)
-        await running.logged(WAITING, timeout=30)
+        assert sorted(left(temporary)) == sorted([held.name, "smcp-up-file"])
+        assert (held / "nats" / "creds").is_dir()
+
+
+async def a_killed_run(temporary: Path) -> None:
+    config = temporary.with_name("empty.json")
+    config.write_text('{"servers": {}}')
+    env = {"TMPDIR": str(temporary)}
+    before = left(temporary)
+    async with service_process(SMCP, "up", "--port", "0", "--config", str(config), env=env) as process:
+        await eventually(lambda: [*temporary.glob("smcp-up-*/nats/creds/up-gateway.json")], timeout=60)
+        await process.kill()
+    assert len(left(temporary)) == len(before) + 1

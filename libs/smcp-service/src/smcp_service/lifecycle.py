@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import structlog
 
@@ -61,8 +61,11 @@ def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
     """
     log = structlog.get_logger("smcp_service.lifecycle")
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            code = runner.run(_with_signals(main, at_once))
+        try:
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                code = runner.run(_with_signals(main, at_once))
+        finally:
+            _end_on_signals(at_once)
     except KeyboardInterrupt:
         return INTERRUPTED  # before our handler stood, or in the moment after it was gone
     except PlainFailure as error:
@@ -165,10 +168,8 @@ def _stopping_on_signals(stop: asyncio.Event, at_once: Callable[[], None] | None
                 log.warning("stopping at once", signal=number.name)
                 sys.stderr.flush()
                 sys.stdout.flush()
-                if at_once is not None:
-                    at_once()
             finally:
-                os._exit(FAILED)
+                _end(at_once)
         stop.set()
         log.info("stopping", signal=number.name)
 
@@ -181,6 +182,20 @@ def _stopping_on_signals(stop: asyncio.Event, at_once: Callable[[], None] | None
         loop.add_signal_handler(hang_up, stop.set)
     # They stay until the loop is closed: what is left after `main` (threads of the executor) can hang, too.
     yield
+
+
+def _end_on_signals(at_once: Callable[[], None] | None) -> None:
+    """For what follows the loop: its handlers are gone, and Python's own would break off the clean-up of the caller."""
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: _end(at_once))
+
+
+def _end(at_once: Callable[[], None] | None) -> NoReturn:
+    try:
+        if at_once is not None:
+            at_once()
+    finally:
+        os._exit(FAILED)
 
 
 async def _expire_when_set(stop: asyncio.Event, timeout: asyncio.Timeout) -> None:

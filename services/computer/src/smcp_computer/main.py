@@ -51,6 +51,7 @@ def serve(
     credentials = configured_credentials(
         settings.nats_creds, SettingsError, kind="computer", office=settings.office, name=settings.name
     )
+    from smcp_computer.mcp.process import kill_all  # noqa: PLC0415 -- as below
     from smcp_computer.service import open_service  # noqa: PLC0415 -- takes a second to load; what is wrong is said before
 
     serve_command(
@@ -58,6 +59,7 @@ def serve(
         settings,
         lambda: open_service(settings, configuration, credentials),
         check_config=check_config,
+        at_once=kill_all,
         trace_id_key=TRACE_ID_KEY,
         own_decision_key=OWN_DECISION_KEY,
     )

@@ -57,7 +57,6 @@ def up(
 ) -> None:
     """Run everything on this machine: nats-server, registry, gateway and a Computer. ctrl-C stops it."""
     # What runs takes seconds to load, and other commands need none of it.
-    from smcp_standalone.run_directory import remove  # noqa: PLC0415
     from smcp_standalone.up import (  # noqa: PLC0415
         OPTIONS,
         UpOptions,
@@ -84,7 +83,7 @@ def up(
             open_and_tell,
             also_read=read_variables(),
             options=OPTIONS,
-            at_once=partial(remove, directory) if data is None else None,
+            at_once=partial(_end, directory if data is None else None),
             trace_id_key=TRACE_ID_KEY,
             own_decision_key=OWN_DECISION_KEY,
         )
@@ -98,7 +97,7 @@ def run_demo(
 ) -> None:
     """Start everything, let an Agent call two public MCP servers, and show what came back."""
     from smcp_standalone.demo import demo_until_stopped, find_repository  # noqa: PLC0415 -- as for `up`
-    from smcp_standalone.run_directory import remove, run_directory  # noqa: PLC0415
+    from smcp_standalone.run_directory import run_directory  # noqa: PLC0415
 
     configure_logging("smcp-demo", level="warning")
     chosen = find_repository((repository or Path()).absolute())
@@ -110,7 +109,7 @@ def run_demo(
                 with plain_failures():
                     return await demo_until_stopped(stop, Console(), chosen, directory)
 
-        raise typer.Exit(run(main, at_once=partial(remove, directory)))
+        raise typer.Exit(run(main, at_once=partial(_end, directory)))
 
 
 @app.command("nats-config")
@@ -125,6 +124,16 @@ def nats_config(
         typer.echo(f"{path}  (SMCP_NATS_CREDS for {name})")
     for path in written.forgotten:
         typer.echo(f"{path} is no longer in {file}: it opens nothing any more, remove it", err=True)
+
+
+def _end(directory: Path | None) -> None:
+    """End at once: nothing that runs, and no credential, stays behind."""
+    from smcp_computer.mcp.process import kill_all  # noqa: PLC0415 -- as for `up`
+    from smcp_standalone.run_directory import remove  # noqa: PLC0415
+
+    kill_all()
+    if directory is not None:
+        remove(directory)
 
 
 def _greeting(system: "System", chosen: "UpOptions") -> str:
