@@ -1,11 +1,11 @@
-"""Unions by their `type`, and fields that are absent rather than null."""
+"""Unions by their `type`."""
 
 from typing import Annotated, Literal
 
 import pytest
 from pydantic import Tag, TypeAdapter, ValidationError
 
-from smcp_proto.schemas.base import Wire, absent
+from smcp_proto.schemas.base import Wire
 from smcp_proto.tagged import by_type
 from smcp_proto.validation import malformed
 
@@ -37,13 +37,3 @@ def test_a_type_that_nobody_knows_is_refused_with_those_that_are_known(body: obj
     with pytest.raises(ValidationError) as caught:
         pets().validate_python(body)
     assert malformed(caught.value).details == {"field": "type", "reason": "unknown or missing type; known are cat, dog"}
-
-
-def test_an_absent_field_may_be_left_out_and_is_then_not_written() -> None:
-    class Sized(Wire):
-        size: int | None = absent()
-
-    assert Sized.model_validate({}).size is None
-    assert Sized(size=None).model_dump() == {}
-    assert Sized(size=None).model_dump_json() == "{}"
-    assert Sized(size=0).model_dump() == {"size": 0}

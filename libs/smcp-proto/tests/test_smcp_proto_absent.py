@@ -1,0 +1,69 @@
+"""Optional fields: those that are null on the wire where there is nothing, and all others, which are absent."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from smcp_proto import schemas
+from smcp_proto.schemas.base import Wire, absent
+
+NULL = """
+BaseMCPServerConfig.default_tool_meta
+BaseMCPServerConfig.vrl
+CallToolResult.meta
+CallToolResult.structuredContent
+DPEElement.content
+Envelope.serverId
+GetComputerConfigRet.inputs
+JsonRpcError.data
+JsonRpcNotification.params
+JsonRpcRequest.params
+MCPSSEParameters.headers
+MCPServerCommandInput.args
+MCPServerPickStringInput.default
+MCPServerPromptStringInput.default
+MCPServerPromptStringInput.password
+MCPServerStdioParameters.cwd
+MCPServerStdioParameters.env
+MCPServerStreamableHttpParameters.headers
+SMCPTool.meta
+SMCPTool.return_schema
+ToolMeta.alias
+ToolMeta.auto_apply
+ToolMeta.ret_object_mapper
+ToolMeta.tags
+"""
+"""The fields of which the pages say `or null`, and those of MCP and JSON-RPC that take anything."""
+
+
+def structures(base: type[Wire] = Wire) -> Iterator[type[Wire]]:
+    for model in base.__subclasses__():
+        if model.__module__.startswith(schemas.__name__):
+            yield model
+            yield from structures(model)
+
+
+def test_a_field_that_has_no_null_on_the_wire_is_not_written_where_there_is_nothing() -> None:
+    written = set()
+    for model in structures():
+        for name in model.__annotations__.keys() & model.model_fields.keys():
+            field = model.model_fields[name]
+            if not field.is_required() and field.get_default(call_default_factory=True) is None:
+                built = model.model_construct(**{name: None})
+                written |= {f"{model.__name__}.{name}" for shown in built.model_dump(include={name}) if shown == name}
+    assert sorted(written) == NULL.split()
+
+
+def test_an_absent_field_may_be_left_out_and_is_then_not_written() -> None:
+    class Sized(Wire):
+        size: int | None = absent()
+
+    assert Sized.model_validate({}).size is None
+    assert Sized(size=None).model_dump() == {}
+    assert Sized(size=None).model_dump_json() == "{}"
+    assert Sized(size=0).model_dump() == {"size": 0}
+
+
+@pytest.mark.parametrize("model", [schemas.ResourceFeatures, schemas.ResourceCapability])
+def test_what_a_computer_does_not_say_of_its_resources_it_does_not_offer(model: type[schemas.ResourceFeatures]) -> None:
+    assert (model().subscribe, model().listChanged) == (False, False)
