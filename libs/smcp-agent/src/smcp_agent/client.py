@@ -6,7 +6,6 @@ from types import TracebackType
 from typing import Any, Final, Self
 from uuid import uuid4
 
-from smcp_agent import llm_calls
 from smcp_agent.addresses import Addresses
 from smcp_agent.arguments import params_of, whole_seconds
 from smcp_agent.background import Background, not_open
@@ -14,16 +13,8 @@ from smcp_agent.connection import DEFAULT_TRANSPORTS, MAX_MESSAGE, ConnectionOpt
 from smcp_agent.errors import Closed, NoAnswer
 from smcp_agent.events import Event, EventHub, EventStream, ToolsChanged
 from smcp_agent.link import Link
-from smcp_agent.llm_tools import (
-    AnthropicTool,
-    NamedTool,
-    OpenAIApi,
-    OpenAITool,
-    ToolBook,
-    anthropic_tool,
-    name_tools,
-    openai_tool,
-)
+from smcp_agent.llm_office import LlmOffice
+from smcp_agent.llm_tools import AnthropicTool, OpenAIApi, OpenAITool, anthropic_tool, openai_tool
 from smcp_agent.models import Model, checked, reply_of
 from smcp_agent.office import ROOM_S, Office
 from smcp_agent.requests import GRACE_S, RESUME_S, Requests
@@ -98,8 +89,8 @@ class SmcpAgent:
         self.name = place.name
         self._events = EventHub()
         self._background = Background(on_end=self._events.close)
-        self._book = ToolBook()
         self._tools = ToolCache(self._fetch_tools, self._background.spawn, self._tools_changed)
+        self._models = LlmOffice(self._tools, self.call_tool)
         self._room = Office(place, self._tools, self._events.publish)
         addresses = Addresses([url] if isinstance(url, str) else url)
         self._link = Link(addresses, place, options, self._room, self._room.on_notice)
@@ -224,27 +215,25 @@ class SmcpAgent:
 
         A Computer whose tools could not be fetched so far is left out.
         """
-        return [openai_tool(named, api) for named in await self._named_tools()]
+        return [openai_tool(named, api) for named in await self._models.tools()]
 
     async def anthropic_tools(self) -> list[AnthropicTool]:
         """The tools of all Computers for Anthropic's Messages API, as `openai_tools`."""
-        return [anthropic_tool(named) for named in await self._named_tools()]
+        return [anthropic_tool(named) for named in await self._models.tools()]
 
     async def run_openai_tool_call(self, tool_call: Any, *, timeout: float = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
         """Run a model's tool call (a dict or an object of OpenAI's SDK); returns the message to append.
 
         Errors become a message that the model can read; only cancellation is raised.
         """
-        await self._learn_names()
-        return await llm_calls.run_openai(self._book, self.call_tool, tool_call, timeout)
+        return await self._models.run_openai(tool_call, timeout)
 
     async def run_anthropic_tool_use(self, block: Any, *, timeout: float = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
         """Run a `tool_use` block (a dict or an object of Anthropic's SDK); returns the `tool_result` block.
 
         Errors become a result with `is_error`; only cancellation is raised.
         """
-        await self._learn_names()
-        return await llm_calls.run_anthropic(self._book, self.call_tool, block, timeout)
+        return await self._models.run_anthropic(block, timeout)
 
     # Lifetime
 
@@ -292,13 +281,3 @@ class SmcpAgent:
             data = {**request.model_dump(exclude_unset=True), **traced.fields}
             answer = await self._requests.ask(event, data, timeout=timeout, expected=(expected,))
             return reply_of(reply, answer)
-
-    async def _named_tools(self) -> list[NamedTool]:
-        named = name_tools(await self._tools.all())
-        self._book.give(named)
-        return named
-
-    async def _learn_names(self) -> None:
-        """A model may call tools that another run of the application showed it."""
-        if self._book.empty:
-            await self._named_tools()
