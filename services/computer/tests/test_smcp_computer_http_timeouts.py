@@ -101,10 +101,3 @@ async def test_the_end_of_a_session_that_is_not_answered_is_over_after_timeout()
         async with supervised(url, timeout="PT0.3S") as box:
             await eventually(lambda: box.ready, timeout=20)
         assert "DELETE" in asked
-
-
-async def test_a_call_of_a_tool_may_take_longer_than_timeout() -> None:
-    async with configs.http_toolbox("streamable") as toolbox, supervised(toolbox.url, timeout="PT1S") as box:
-        await eventually(lambda: box.ready, timeout=20)
-        result = await box.call("sleep", {"seconds": 2.0}, timeout=20.0, span=CallSpan({}))
-        assert result["content"][0]["text"] == "slept 2.0"
