@@ -17,7 +17,7 @@ from tests.e2e.restarts import runs
 from tests.e2e.restarts.checker import Observed, calls_of, joins_of, lost_of, summary, wrongs
 from tests.e2e.restarts.front import sticky
 from tests.e2e.restarts.rollout import Rollout
-from tests.e2e.restarts.workers import Worker, callers, computers
+from tests.e2e.restarts.workers import READY_S, Worker, callers, computers
 from tests.e2e.worlds.processes import open_processes
 
 pytestmark = pytest.mark.alone
@@ -50,17 +50,14 @@ async def test_no_call_is_lost_while_gateways_and_registries_are_restarted_and_s
             callers(load, world, front.url, tmp_path) as calling,
         ):
             everybody = [*there, *calling]
+            await _hear(everybody, "ready", READY_S)
             _tell(everybody, "begin")
             await rollout.play(SCALE)
-            _tell(calling, "finish")
-            for one in calling:
-                await one.heard("done", load.timeout_s + 90)
-            for one in calling:
-                await one.go()
-            _tell(there, "finish")
-            for one in there:
-                await one.heard("done", 10)
-                await one.go()
+            for workers in (calling, there):
+                _tell(workers, "finish")
+                await _hear(workers, "done", load.timeout_s + 90)
+            _tell(everybody, "go")
+            await asyncio.gather(*(one.gone() for one in everybody))
     journal = list(_journal(tmp_path))
     ran = list(runs.read(tmp_path / "runs"))
     seen = Observed(ran, calls_of(journal), rollout.sigterms, joins_of(journal), lost_of(journal))
@@ -81,6 +78,11 @@ def _cpu_s() -> float:
 def _tell(workers: list[Worker], word: str) -> None:
     for one in workers:
         one.tell(word)
+
+
+async def _hear(workers: list[Worker], word: str, within: float) -> None:
+    for one in workers:
+        await one.heard(word, within)
 
 
 def _journal(directory: Path) -> Iterator[dict[str, Any]]:

@@ -52,9 +52,8 @@ class Worker:
             raise AssertionError(f"{self.name} did not say {word!r} within {within:g} s\n{self._tail()}") from None
         raise AssertionError(f"{self.name} ended without saying {word!r}\n{self._tail()}")
 
-    async def go(self) -> None:
-        """Have it leave, and end."""
-        self.tell("go")
+    async def gone(self) -> None:
+        """Wait until it has left, as it was told to (`go`), and ended."""
         self.cpu_s = float(await self.heard("cpu", END_S))
         async with asyncio.timeout(END_S):
             code = await self._process.wait()
@@ -87,7 +86,7 @@ async def worker(
 
 @asynccontextmanager
 async def computers(load: Load, world: World, directory: Path) -> AsyncIterator[list[Worker]]:
-    """All are in their offices."""
+    """They start; those that are `ready` are in their offices."""
     runs = str(directory / "runs")
     native = [
         {"office": place.office, "name": place.name, "credentials": str(world.credentials / f"{place.credential}.json")}
@@ -99,21 +98,18 @@ async def computers(load: Load, world: World, directory: Path) -> AsyncIterator[
     ]
     of_nats = {"nats_url": world.nats_url, "lease_s": world.lease_s}
     async with AsyncExitStack() as stack:
-        found = [
+        yield [
             await stack.enter_async_context(
                 worker(f"{kind}-{number}", kind, {"members": part, "runs": runs, **more}, directory, world.mark)
             )
             for kind, members, more in (("native_computers", native, of_nats), ("socketio_computers", socketio, {}))
             for number, part in enumerate(shared(members, load.processes))
         ]
-        for one in found:
-            await one.heard("ready", READY_S)
-        yield found
 
 
 @asynccontextmanager
 async def callers(load: Load, world: World, front: str, directory: Path) -> AsyncIterator[list[Worker]]:
-    """Agents of both kinds are in their offices, and guests have connected.
+    """Agents of both kinds, and guests, start; those that are `ready` are in their offices, or have connected.
 
     Args:
         front: where published clients connect.
@@ -145,8 +141,6 @@ async def callers(load: Load, world: World, front: str, directory: Path) -> Asyn
                 told = {"members": part, "timeout_s": timeout}
                 found.append(await start(f"{kind}-{number}", kind, told, interpreter))
         found.append(await start("guests", "guests", guests, sys.executable))
-        for one in found:
-            await one.heard("ready", READY_S)
         yield found
 
 
