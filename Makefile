@@ -98,6 +98,8 @@ mutants: setup  ## Change the contract and the admission in a thousand small way
 .PHONY: bench
 bench: setup  ## Compare with the published server and a bare echo, side by side
 	$(BIN)/python -m bench.call_relay
+	$(BIN)/python -m bench.rooms
+	$(BIN)/python -m bench.replicas
 
 .PHONY: demo
 demo: setup  ## An Agent asks mcp-server-git and mcp-server-time through the whole chain
