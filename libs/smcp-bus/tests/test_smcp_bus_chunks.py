@@ -6,29 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import nats
-import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from nats.aio.client import Client
-from nats.aio.msg import Msg
 
 from smcp_bus import chunks_pull
 from smcp_bus.bad_bus import BadBus, Rates
 from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.chunks import (
-    CHUNK,
-    CHUNKS,
-    MAX_CHUNKS,
-    SIZE,
     Send,
-    announced_plan,
-    chunk_head,
     chunk_index,
-    index_of,
-    is_chunk,
-    plan_for,
 )
 from smcp_bus.errors import BodyTooLarge, ConnectionLost, RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
@@ -64,49 +49,6 @@ async def two(url: str, **options: int) -> AsyncIterator[tuple[NatsBus, NatsBus]
     async with open_bus(config) as asker, open_bus(config) as server:
         await server.serve("echo", echo)
         yield asker, server
-
-
-# -- the plan
-
-
-@given(total=st.integers(1, 10**9), chunk=st.integers(1, 10**6))
-def test_a_plan_covers_the_body_exactly(total: int, chunk: int) -> None:
-    plan = plan_for(total, chunk)
-    assert plan.chunk * (plan.count - 1) < total <= plan.chunk * plan.count
-    assert plan.length(0) == min(chunk, total) or plan.count == 1
-    assert plan.chunk * (plan.count - 1) + plan.length(plan.count - 1) == total
-
-
-@given(total=st.integers(-5, 5000), count=st.integers(-5, 50), first=st.integers(0, 5000), limit=st.integers(0, 5000))
-def test_an_announced_plan_that_is_believed_adds_up(total: int, count: int, first: int, limit: int) -> None:
-    try:
-        plan = announced_plan({SIZE: str(total), CHUNKS: str(count)}, first, limit)
-    except (BodyTooLarge, TransferFailed):
-        return
-    assert plan.total <= limit
-    assert sum(plan.length(index) for index in range(plan.count)) == total
-    assert all(0 < plan.length(index) <= first for index in range(plan.count))
-
-
-@pytest.mark.parametrize(
-    ("total", "count", "first"),
-    [("x", "2", 5), ("10", "", 5), ("10", "3", 5), ("10", "2", 0), ("10", "1", 10), ("-10", "2", 5), ("１０", "2", 5)],
-)
-def test_an_announced_plan_that_contradicts_itself_is_refused(total: str, count: str, first: int) -> None:
-    with pytest.raises(TransferFailed):
-        announced_plan({SIZE: total, CHUNKS: count}, first, 1000)
-
-
-def test_a_peer_cannot_make_us_ask_byte_by_byte() -> None:
-    with pytest.raises(TransferFailed):
-        announced_plan({SIZE: str(MAX_CHUNKS + 1), CHUNKS: str(MAX_CHUNKS + 1)}, 1, 10 * MIB)
-
-
-@given(st.integers(0, 99999))
-def test_an_index_is_read_as_it_was_written(index: int) -> None:
-    head = chunk_head(b"%d" % index)
-    assert is_chunk(head)
-    assert index_of(chunk_index(head)) == index
 
 
 # -- whole bodies
@@ -287,120 +229,3 @@ async def test_a_peer_that_stands_still_does_not_hold_the_budget_for_ever(
                 async with asyncio.timeout(3):
                     await asker.request("large", b"", timeout=3600)
             assert asker.stats().budget_used == 0
-
-
-# -- peers that lie
-
-
-async def settle(client: Client) -> None:
-    """Return when nats-server knows what `client` subscribed.
-
-    One flush of nats-py is not enough: its PING goes straight to the transport and may overtake a SUB that is still in
-    its buffer. The second one goes after the first one's PONG, and by then the buffer has been written.
-    """
-    await client.flush()
-    await client.flush()
-
-
-@asynccontextmanager
-async def liar(url: str) -> AsyncIterator[Client]:
-    client = await nats.connect(url)
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
-@pytest.mark.parametrize(
-    ("headers", "first", "code"),
-    [
-        ({SIZE: str(10**12 - 1), CHUNKS: "2"}, bytes(100), "413"),
-        ({SIZE: str(33 * MIB), CHUNKS: "66"}, bytes(512 * 1024), "413"),
-        ({SIZE: "1000000", CHUNKS: "7"}, bytes(100), "503"),
-        ({SIZE: "-5", CHUNKS: "7"}, bytes(100), "503"),
-        ({SIZE: "1000"}, bytes(100), "503"),
-    ],
-)
-async def test_a_request_whose_sizes_lie_is_refused_and_nothing_is_pulled(
-    nats_url: str, headers: dict[str, str], first: bytes, code: str
-) -> None:
-    async with two(nats_url) as (_, server), liar(nats_url) as client:
-        reply = await client.request("echo", first, headers=headers, timeout=5)
-        assert reply.headers is not None
-        assert reply.headers[ERROR] == code
-        assert server.stats().budget_used == server.stats().pending == 0
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {SIZE: str(33 * MIB), CHUNKS: "66"},
-        {SIZE: "1000000", CHUNKS: "7"},
-        {SIZE: "nonsense", CHUNKS: "2"},
-        {SIZE: "200", CHUNKS: "2"},  # adds up, but carries no way to the rest
-    ],
-)
-async def test_a_reply_whose_sizes_lie_fails(nats_url: str, headers: dict[str, str]) -> None:
-    async with two(nats_url) as (asker, _), liar(nats_url) as client:
-
-        async def lie(message: Msg) -> None:
-            await client.publish(message.reply, bytes(100), headers=headers)
-
-        await client.subscribe("liar", cb=lie)
-        await settle(client)
-        with pytest.raises(TransferFailed):
-            await asker.request("liar", b"", timeout=5)
-        assert asker.stats().pending == asker.stats().budget_used == 0
-
-
-@pytest.mark.parametrize(
-    ("index", "length"),
-    [("1", 99), ("1", 101), ("7", 100), ("0", 100), ("-1", 100), ("nonsense", 100), ("gone", 0)],
-)
-async def test_a_chunk_of_a_wrong_index_or_size_fails_the_transfer(nats_url: str, index: str, length: int) -> None:
-    async with two(nats_url) as (asker, _), liar(nats_url) as client:
-
-        async def begin(message: Msg) -> None:
-            await client.publish(
-                message.reply, bytes(100), reply="_INBOX.liar.rest", headers={SIZE: "200", CHUNKS: "2"}
-            )
-
-        async def lie(message: Msg) -> None:
-            await client.publish(message.reply, bytes(length), headers={CHUNK: index})
-
-        await client.subscribe("liar", cb=begin)
-        await client.subscribe("_INBOX.liar.rest", cb=lie)
-        await settle(client)
-        if index == "0":  # it has come already, so it counts as doubled
-            with pytest.raises(RequestTimedOut):
-                await asker.request("liar", b"", timeout=0.3)
-            return
-        with pytest.raises(TransferFailed):
-            await asker.request("liar", b"", timeout=5)
-        assert asker.stats().pending == asker.stats().budget_used == 0
-
-
-async def test_a_question_for_what_we_do_not_keep_is_answered_gone(nats_url: str) -> None:
-    async with two(nats_url) as (asker, _), liar(nats_url) as client:
-        reply = await client.request(f"{asker.inbox_prefix}.{asker.process}.999", b"", headers={CHUNK: "1"}, timeout=5)
-        assert reply.headers == {CHUNK: "gone"}
-
-
-async def test_indices_that_are_none_are_not_answered(nats_url: str) -> None:
-    async with two(nats_url) as (asker, _), liar(nats_url) as client:
-        address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-        async def keep(message: Msg) -> None:
-            address.set_result(message.reply)
-
-        await client.subscribe("keeper", cb=keep)
-        await settle(client)
-        asking = asyncio.create_task(asker.request("keeper", body_of(MIB), timeout=5))
-        subject = await address
-        for index in ("2", "-1", "x", "999999", ""):
-            with pytest.raises(nats.errors.TimeoutError):
-                await client.request(subject, b"", headers={CHUNK: index}, timeout=0.05)
-        second = await client.request(subject, b"", headers={CHUNK: "1"}, timeout=5)
-        assert second.data == body_of(MIB)[512 * 1024 :]
-        await client.publish(subject, orjson.dumps("done"))
-        assert (await asking).body == b'"done"'

@@ -1,14 +1,11 @@
 """What happens to the bus when nats-server goes, stands still, comes back, or objects."""
 
 import asyncio
-import socket
-from pathlib import Path
 
 import pytest
 
 from smcp_bus.bus import Connection, Incoming, Reply
-from smcp_bus.credentials import Credentials
-from smcp_bus.errors import BusError, ConnectionLost, CredentialRefused, NoResponder, NotConnected, RequestTimedOut
+from smcp_bus.errors import BusError, ConnectionLost, NoResponder, NotConnected, RequestTimedOut
 from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
@@ -18,119 +15,6 @@ MIB = 1024 * 1024
 
 async def echo(incoming: Incoming) -> Reply:
     return Reply(incoming.body)
-
-
-async def test_a_server_that_is_not_there_is_told_clearly_within_the_time() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        url = f"nats://someone:secret@127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(NotConnected, match=r"127\.0\.0\.1:\d+ could not be reached within 0\.3 s") as told:
-            async with open_bus(BusConfig(url=url, connect_timeout=0.3)):
-                raise AssertionError("it opened")
-    assert "secret" not in str(told.value)
-
-
-async def test_a_server_that_comes_within_the_time_is_waited_for(tmp_path: Path) -> None:
-    server = NatsServer(tmp_path / "nats")
-    await server.start()
-    await server.stop()
-
-    async def opens() -> bool:
-        async with open_bus(BusConfig(url=server.url)) as bus:
-            return bus.connected
-
-    opening = asyncio.create_task(opens())
-    await server.start()
-    try:
-        assert await opening
-    finally:
-        await server.stop()
-
-
-async def test_that_nothing_answers_is_said_long_before_the_time_is_over(caplog: pytest.LogCaptureFixture) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        host = f"127.0.0.1:{taken.getsockname()[1]}"
-
-        async def open_it() -> None:
-            async with open_bus(BusConfig(url=f"nats://someone:secret@{host}", connect_timeout=30)):
-                raise AssertionError("it opened")
-
-        opening = asyncio.create_task(open_it())
-        said = f"NATS at {host} does not answer yet; trying for 30 s"
-        try:
-            await eventually(lambda: said in caplog.messages, timeout=15)
-            assert not opening.done()
-        finally:
-            opening.cancel()
-            await asyncio.wait({opening})
-
-
-async def test_an_opening_that_is_cancelled_leaves_nothing() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.2), open_bus(BusConfig(url=f"127.0.0.1:{taken.getsockname()[1]}")):
-                raise AssertionError("it opened")
-
-
-async def test_a_wrong_secret_is_told_clearly(tmp_path: Path) -> None:
-    config = tmp_path / "auth.conf"
-    config.write_text('authorization { users: [ {user: "host", password: "right"} ] }\n')
-    server = NatsServer(tmp_path / "nats", config=config)
-    await server.start()
-    try:
-        wrong = Credentials("host", "wrong", "_INBOX.host")
-        with pytest.raises(CredentialRefused, match="refuses the credential 'host'"):
-            async with asyncio.timeout(5), open_bus(BusConfig(url=server.url, credentials=wrong, connect_timeout=60)):
-                raise AssertionError("it opened")
-        with pytest.raises(CredentialRefused, match="asks for a credential, and there is none"):
-            async with asyncio.timeout(5), open_bus(BusConfig(url=server.url, connect_timeout=60)):
-                raise AssertionError("it opened")
-        right = Credentials("host", "right", "_INBOX.host")
-        async with open_bus(BusConfig(url=server.url, credentials=right)) as bus:
-            assert (bus.credential, bus.inbox_prefix) == ("host", "_INBOX.host")
-    finally:
-        await server.stop()
-
-
-async def test_a_credential_that_is_taken_away_is_said_once_and_asked_for_until_it_is_back(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", logger="smcp_bus")
-    config = tmp_path / "auth.conf"
-
-    def allow(secret: str) -> None:
-        config.write_text(f'authorization {{ users: [ {{user: "host", password: "{secret}"}} ] }}\n')
-
-    def said(words: str) -> int:
-        return sum(words in record.getMessage() for record in caplog.records)
-
-    allow("right")
-    server = NatsServer(tmp_path / "nats", config=config)
-    await server.start()
-    try:
-        right = Credentials("host", "right", "_INBOX.host", file=Path("host.json"))
-        async with open_bus(BusConfig(url=server.url, credentials=right)) as bus:
-            link = bus._link
-            allow("other")
-            server.reload()
-            await eventually(lambda: said("refuses the credential 'host' of host.json"), timeout=10)
-            attempts = link.refusals
-            await eventually(lambda: link.refusals > attempts + 5, timeout=20)
-            await server.stop()
-            await eventually(lambda: said("cannot be reached now"), timeout=10)
-            allow("right")
-            await server.start()
-            await eventually(lambda: bus.connected, timeout=10)
-            assert [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"] == [
-                "the connection to nats-server broke; connecting again",
-                f"{link.refusal()}; connecting again until it is taken",
-                next(r.getMessage() for r in caplog.records if "cannot be reached now" in r.getMessage()),
-                "connected to nats-server again",
-            ]
-    finally:
-        await server.stop()
 
 
 async def test_it_comes_back_as_often_as_the_server_does(nats_server: NatsServer) -> None:

@@ -1,0 +1,114 @@
+"""Who gets a place that somebody had: of the dead, of those that stand still, and of those whose lease ran out."""
+
+import asyncio
+
+import pytest
+
+from smcp_bus.registry_contract import Assertion, AssertOutcome, Member
+from smcp_proto.errors import NotAllowed, NotInOffice
+from smcp_testing.member_process import dying_process, member_process, observe
+from smcp_testing.registry_world import registries
+from smcp_testing.waiting import eventually
+
+
+async def test_who_is_not_the_member_cannot_leave_for_it(nats_url: str) -> None:
+    async with registries(nats_url), member_process(nats_url) as member, member_process(nats_url) as other:
+        with pytest.raises(NotInOffice):
+            await member.leave("lab", "computer", "pc")
+        await member.join("lab", "computer", "pc")
+        with pytest.raises(NotInOffice):
+            await other.leave("lab", "computer", "pc")
+        with pytest.raises(NotInOffice):
+            await member.leave("lab", "computer", "pc", member.claim(incarnation="an older one"))
+        assert await member.room("lab", "computer", "pc") == {("computer", "pc")}
+
+
+async def test_the_place_of_a_dead_owner_is_given_away_with_a_leave_and_an_enter(nats_url: str) -> None:
+    async with registries(nats_url), member_process(nats_url) as heir, dying_process(nats_url) as dying:
+        observer = await observe(heir.bus, "lab")
+        await dying.member.renew()
+        await dying.member.join("lab", "agent", "alice")
+        await dying.die()
+        joined = await heir.join("lab", "agent", "bob")
+        await eventually(lambda: len(observer.told) == 3)
+        assert [(told.verb, told.name) for told in observer.told] == [
+            ("enter_office", "alice"), ("leave_office", "alice"), ("enter_office", "bob"),
+        ]  # fmt: skip
+        assert [told.epoch for told in observer.told[1:]] == [2 * joined.revision, 2 * joined.revision + 1]
+
+
+async def test_the_place_of_a_session_that_its_process_no_longer_has_is_given_away(nats_url: str) -> None:
+    async with registries(nats_url), member_process(nats_url) as gateway:
+        observer = await observe(gateway.bus, "lab")
+        await gateway.join("lab", "computer", "pc", gateway.claim("first"))
+        with pytest.raises(NotAllowed):
+            await gateway.join("lab", "computer", "pc", gateway.claim("second"))
+        gateway.sessions.remove("first")
+        await gateway.join("lab", "computer", "pc", gateway.claim("second"))
+        await eventually(lambda: observer.of("pc") == ["enter_office", "leave_office", "enter_office"])
+
+
+async def test_a_paused_owner_keeps_its_place_for_as_long_as_its_lease_lives(nats_url: str) -> None:
+    async with registries(nats_url, lease_s=2), member_process(nats_url) as paused, member_process(nats_url) as heir:
+        await paused.renew()
+        await paused.join("lab", "computer", "pc")
+        paused.answering.clear()
+        with pytest.raises(NotAllowed):
+            await heir.join("lab", "computer", "pc")
+
+
+async def test_an_agent_comes_back_from_a_paused_owner_while_its_lease_lives(nats_url: str) -> None:
+    async with (
+        registries(nats_url, lease_s=30) as [first, _],
+        member_process(nats_url) as paused,
+        member_process(nats_url) as other,
+    ):
+        observer = await observe(other.bus, "lab")
+        await paused.renew()
+        await paused.join("lab", "agent", "anna", paused.claim(identity="anna"))
+        paused.answering.clear()
+        with pytest.raises(NotAllowed):
+            await other.join("lab", "agent", "anna", other.claim(identity="another"))
+        back = other.claim(identity="anna")
+        await other.join("lab", "agent", "anna", back)
+        assert first.leases.revision("open", paused.process) is not None
+        await eventually(lambda: observer.of("anna") == ["enter_office", "leave_office", "enter_office"])
+        assert (await other.registry.confirm("lab", "agent", "anna", back)).mine
+        assert not (await paused.registry.confirm("lab", "agent", "anna", paused.claim(identity="anna"))).mine
+
+
+async def test_an_owner_that_stood_still_does_not_take_a_place_back_from_one_that_stands_still(nats_url: str) -> None:
+    async with registries(nats_url, lease_s=30), member_process(nats_url) as old, member_process(nats_url) as new:
+        await new.renew()
+        await new.join("lab", "agent", "anna", new.claim(identity="anna"))
+        new.answering.clear()
+        member = Member(office="lab", role="agent", name="anna", claim=old.claim(identity="anna"))
+        result = await old.registry.assert_members(Assertion(members=[member]))
+        assert [each.outcome for each in result.members] == [AssertOutcome.REFUSED]
+
+
+async def test_a_name_is_claimed_ten_milliseconds_after_its_lease_expired(nats_url: str) -> None:
+    async with (
+        registries(nats_url, lease_s=1) as [first, _],
+        member_process(nats_url) as paused,
+        member_process(nats_url) as heir,
+    ):
+        observer = await observe(heir.bus, "lab")
+        await paused.renew()
+        await paused.join("lab", "computer", "pc")
+        paused.answering.clear()
+        await eventually(lambda: first.leases.revision("open", paused.process) is not None)
+        ran_out = first.leases.ran_out
+        ran_out.clear()
+        async with asyncio.timeout(5):
+            await ran_out.wait()
+        loop = asyncio.get_running_loop()
+        expired = loop.time()
+        await eventually(lambda: loop.time() >= expired + 0.01)
+        joined = await heir.join("lab", "computer", "pc")
+        assert not joined.unchanged
+        assert loop.time() - expired < 2.5
+        assert await heir.room("lab", "computer", "pc") == {("computer", "pc")}
+        await eventually(lambda: observer.of("pc") == ["enter_office", "leave_office", "enter_office"])
+        assert not await paused.renew()
+        assert not (await paused.registry.confirm("lab", "computer", "pc", paused.claim())).mine

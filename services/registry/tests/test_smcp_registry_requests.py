@@ -1,0 +1,191 @@
+"""What members ask of registries beside joining and leaving, and what is refused."""
+
+import orjson
+import pytest
+
+from smcp_bus import subjects
+from smcp_bus.headers import AFTER, CLAIM, ERROR
+from smcp_bus.registry_contract import Assertion, AssertOutcome, Claim, Member
+from smcp_proto.errors import Malformed, NotInOffice
+from smcp_testing.member_process import member_process, observe
+from smcp_testing.nats_process import NatsServer
+from smcp_testing.registry_world import asking, registries, send
+from smcp_testing.waiting import eventually
+
+
+async def test_a_room_is_for_its_members(nats_url: str) -> None:
+    async with registries(nats_url), member_process(nats_url) as member, asking(nats_url) as bus:
+        await member.join("lab", "computer", "pc")
+        body = {"agent": "pc", "req_id": "r", "office_id": "lab"}
+        assert await send(bus, "lab", "computer", "pc", "list_room", body) is None
+        assert await send(bus, "lab", "computer", "pc", "list_room", body | {"office_id": "lab2"}) == 403
+        assert await send(bus, "lab", "computer", "nobody", "list_room", body | {"agent": "nobody"}) == 4103
+        assert await send(bus, "lab", "agent", "alice", "list_room", body) == 403
+        assert await send(bus, "lab", "computer", "pc", "list_room", body, **{AFTER: "soon"}) == 400
+
+
+async def test_a_join_that_speaks_of_another_place_is_refused_by_the_field(nats_url: str) -> None:
+    async with registries(nats_url), member_process(nats_url) as member, asking(nats_url) as bus:
+        claim = {CLAIM: member.claim().model_dump_json()}
+        body = {"role": "computer", "name": "pc", "office_id": "lab"}
+        for field, value in (("role", "agent"), ("name", "other"), ("office_id", "lab2")):
+            reply = await bus.request(
+                subjects.server("lab", "computer", "pc", "join_office"),
+                orjson.dumps(body | {field: value}), timeout=5, headers=claim,
+            )  # fmt: skip
+            assert reply.headers[ERROR] == "403"
+            assert orjson.loads(reply.body)["details"] == {"field": field}
+        assert await send(bus, "lab", "computer", "pc", "join_office", {"role": "computer"}, **claim) == 400
+        assert await send(bus, "lab", "computer", "pc", "leave_office", {"office_id": "lab2"}, **claim) == 4103
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        None,
+        "not json",
+        "{}",
+        Claim(session="", credential="c", process="p", incarnation="i", identity="i").model_dump_json(),
+        Claim(session="s", credential="c", process="*", incarnation="i", identity="i").model_dump_json(),
+        Claim(session="s", credential="c", process="a.b", incarnation="i", identity="i").model_dump_json(),
+        Claim(session="s", credential="", process="p", incarnation="i", identity="i").model_dump_json(),
+        Claim(session="s" * 513, credential="c", process="p", incarnation="i", identity="i").model_dump_json(),
+    ],
+)
+async def test_a_claim_that_names_no_owner_who_can_be_asked_is_malformed(nats_url: str, claim: str | None) -> None:
+    async with registries(nats_url, count=1), asking(nats_url) as bus:
+        headers = {} if claim is None else {CLAIM: claim}
+        body = {"role": "computer", "name": "pc", "office_id": "lab"}
+        assert await send(bus, "lab", "computer", "pc", "join_office", body, **headers) == 400
+
+
+async def test_a_claim_is_confirmed_while_it_stands(nats_url: str) -> None:
+    async with registries(nats_url), member_process(nats_url) as member, member_process(nats_url) as other:
+        joined = await member.join("lab", "computer", "pc")
+
+        async def confirmed() -> bool:
+            state = await member.registry.confirm("lab", "computer", "pc", member.claim())
+            assert state.revision == (joined.revision if state.mine else 0)
+            return state.mine and state.view >= joined.revision
+
+        await eventually(confirmed)
+        assert not (await member.registry.confirm("lab", "computer", "pc", member.claim(incarnation="2"))).mine
+        assert not (await other.registry.confirm("lab", "computer", "pc", other.claim())).mine
+
+
+async def test_a_computer_is_found_at_once_where_it_is_a_member_and_nowhere_else(nats_url: str) -> None:
+    async with registries(nats_url), member_process(nats_url) as member:
+        await member.join("lab", "agent", "alice")
+        for number in range(20):
+            await member.join("lab", "computer", f"pc{number}")
+            found = await member.registry.find("lab", "agent", "alice", f"pc{number}", timeout=2)
+            assert (found.member, found.moving) == (True, False)
+        assert not (await member.registry.find("lab", "agent", "alice", "alice", timeout=2)).member
+        for office, asker in (("lab2", "alice"), ("lab", "bob")):
+            with pytest.raises(NotInOffice):
+                await member.registry.find(office, "agent", asker, "pc1", timeout=2)
+
+
+async def test_a_computer_is_found_without_quorum_where_the_view_knows_who_asks(nats_server: NatsServer) -> None:
+    url = nats_server.url
+    async with registries(url, count=1) as [registry], member_process(url) as member, asking(url) as bus:
+        await member.join("lab", "agent", "alice")
+        joined = await member.join("lab", "computer", "pc")
+        assert await registry.view.reached(joined.revision, 5)
+        # a stream that is gone does not answer either; the view stays until its watch notices
+        await bus.jetstream().delete_stream("KV_members")
+        assert (await member.registry.find("lab", "agent", "alice", "pc", timeout=2)).member
+        with pytest.raises(NotInOffice):
+            await member.registry.find("lab", "agent", "bob", "pc", timeout=2)
+
+
+@pytest.mark.parametrize(
+    "verb", ["update_config", "update_tool_list", "update_desktop", "update_finder", "update_skills"]
+)
+async def test_what_a_computer_updates_its_office_is_told(nats_url: str, verb: str) -> None:
+    async with registries(nats_url), member_process(nats_url) as member:
+        observer = await observe(member.bus, "lab")
+        await member.join("lab", "computer", "pc")
+        await member.registry.tell("lab", "computer", "pc", verb, b'{"computer":"pc","more":[1]}')
+        await eventually(lambda: observer.notices)
+        assert [(told, orjson.loads(body)) for told, body in observer.notices] == [
+            (verb, {"computer": "pc", "more": [1]})
+        ]
+
+
+async def test_capabilities_that_change_are_told_and_listed(nats_url: str) -> None:
+    async with registries(nats_url), member_process(nats_url) as member:
+        observer = await observe(member.bus, "lab")
+        await member.join("lab", "computer", "pc")
+        capabilities = {"resources": {"supported": True}}
+        body = orjson.dumps({"computer": "pc", "capabilities": capabilities})
+        await member.registry.tell("lab", "computer", "pc", "update_capabilities", body)
+        await eventually(lambda: [verb for verb, _ in observer.notices] == ["update_capabilities"])
+
+        async def listed() -> bool:
+            room = await member.registry.room("lab", "computer", "pc", after=0, req_id="r")
+            [session] = room.sessions
+            return session.capabilities is not None
+
+        await eventually(listed)
+        assert observer.of("pc") == ["enter_office"]
+
+
+async def test_nobody_updates_or_cancels_for_another(nats_url: str) -> None:
+    async with registries(nats_url), member_process(nats_url) as member, asking(nats_url) as bus:
+        observer = await observe(member.bus, "lab")
+        await member.join("lab", "computer", "pc")
+        await member.join("lab", "agent", "alice", member.claim("s2"))
+        cancel = {"agent": "alice", "req_id": "r"}
+        assert await send(bus, "lab", "computer", "pc", "update_config", {"computer": "other"}) == 403
+        assert await send(bus, "lab", "computer", "pc", "update_skills", {"computer": "other"}) == 403
+        assert await send(bus, "lab", "computer", "pc", "update_config", {}) == 400
+        assert await send(bus, "lab", "agent", "alice", "update_config", {"computer": "pc"}) == 403
+        assert await send(bus, "lab", "computer", "nobody", "update_config", {"computer": "nobody"}) == 4103
+        assert await send(bus, "lab", "computer", "pc", "tool_call_cancel", cancel) == 403
+        assert await send(bus, "lab", "agent", "alice", "tool_call_cancel", cancel | {"agent": "bob"}) == 403
+        assert await send(bus, "lab2", "agent", "alice", "tool_call_cancel", cancel) == 4103
+        assert await send(bus, "lab", "agent", "alice", "no_such_verb", {}) == 400
+        assert await send(bus, "lab", "agent", "alice", "tool_call_cancel", cancel | {"more": 1}) is None
+        await eventually(lambda: observer.notices)
+        assert [(told, orjson.loads(body)) for told, body in observer.notices] == [("tool_call_cancel", cancel)]
+
+
+async def test_an_assertion_is_silent_for_what_stands_and_a_join_for_what_was_lost(nats_url: str) -> None:
+    async with registries(nats_url), member_process(nats_url) as gateway, member_process(nats_url) as other:
+        observer = await observe(gateway.bus, "lab")
+        stands = await gateway.join("lab", "computer", "stands", gateway.claim("s1"))
+        await gateway.join("lab", "computer", "lost", gateway.claim("s2"))
+        await gateway.leave("lab", "computer", "lost", gateway.claim("s2"))
+        await other.join("lab", "computer", "taken")
+        foreign = other.claim().model_copy(update={"session": "x"})
+        members = [
+            Member(office="lab", role="computer", name="stands", claim=gateway.claim("s1")),
+            Member(office="lab", role="computer", name="lost", claim=gateway.claim("s2")),
+            Member(office="lab", role="computer", name="taken", claim=gateway.claim("s3")),
+            Member(office="lab", role="computer", name="foreign", claim=foreign),
+        ]
+        result = await gateway.registry.assert_members(Assertion(members=members))
+        assert [member.outcome for member in result.members] == [
+            AssertOutcome.UNCHANGED, AssertOutcome.CLAIMED, AssertOutcome.REFUSED, AssertOutcome.REFUSED,
+        ]  # fmt: skip
+        assert result.members[0].revision == stands.revision
+        assert "already" in str(result.members[2].why)
+        again = await gateway.registry.assert_members(Assertion(members=members[:2]))
+        assert {member.outcome for member in again.members} == {AssertOutcome.UNCHANGED}
+        await eventually(lambda: observer.of("lost") == ["enter_office", "leave_office", "enter_office"])
+        assert observer.of("stands") == ["enter_office"]
+        assert observer.of("foreign") == []
+
+
+async def test_a_process_that_is_named_by_no_token_gets_no_lease(nats_url: str) -> None:
+    async with registries(nats_url, count=1), asking(nats_url) as bus:
+        reply = await bus.request("smcp.hosts.v1.c.=2E.lease", b"{}", timeout=5)
+        assert reply.headers[ERROR] == "400"
+
+
+async def test_a_malformed_request_names_the_field(nats_url: str) -> None:
+    async with registries(nats_url, count=1), member_process(nats_url) as member:
+        with pytest.raises(Malformed) as refused:
+            await member.registry.join("lab", "computer", "pc", member.claim(), b'{"role":"computer","name":"pc"}')
+        assert "office_id" in str(refused.value.details) or "office_id" in refused.value.message

@@ -1,0 +1,37 @@
+"""Registries in this process, and a member's own voice on their bus."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import orjson
+
+from smcp_bus import subjects
+from smcp_bus.headers import ERROR
+from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_proto.ids import Role
+from smcp_registry.app import Registry, open_registry
+from smcp_registry.settings import RegistrySettings
+
+
+@asynccontextmanager
+async def registries(url: str, *, lease_s: float = 10, count: int = 2) -> AsyncIterator[list[Registry]]:
+    settings = RegistrySettings(nats_url=url, lease_s=lease_s)
+    async with AsyncExitStack() as stack:
+        opened = []
+        for _ in range(count):
+            bus = await stack.enter_async_context(open_bus(BusConfig(url=url)))
+            opened.append(await stack.enter_async_context(open_registry(settings, bus)))
+        yield opened
+
+
+@asynccontextmanager
+async def asking(url: str) -> AsyncIterator[NatsBus]:
+    async with open_bus(BusConfig(url=url)) as bus:
+        yield bus
+
+
+async def send(bus: NatsBus, office: str, role: Role, name: str, verb: str, body: object, **headers: str) -> int | None:
+    """The code of the answer's error, None for a success."""
+    subject = subjects.server(office, role, name, verb)
+    reply = await bus.request(subject, orjson.dumps(body), timeout=5, headers=headers)
+    return int(reply.headers[ERROR]) if ERROR in reply.headers else None
