@@ -101,7 +101,7 @@ def serve_command(
 def spare_what_stays() -> None:
     """Have Python's garbage collector look for cycles in what comes and goes only.
 
-    What is loaded by now stays for the life of the process: to look through it again and again took a tenth of a
+    What is loaded by now stays for the life of the process: to look through it again and again took an eighth of a
     gateway's CPU. Requests make thousands of objects that leave without its help.
     """
     gc.collect()

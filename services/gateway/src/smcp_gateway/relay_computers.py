@@ -119,10 +119,10 @@ class RelayComputers:
         Raises:
             BusError: it cannot be served now.
         """
+        subject = subjects.client_all(office, name)
         owned = OwnedComputer(session, office, name, self._around)
         self._owned[session.id, office] = owned
         self._offices.setdefault(office, set()).add(owned)
-        subject = subjects.client_all(office, name)
         self._by_subject.setdefault(subjects.without_verb(subject), []).append(owned)
         try:
             owned.subscription = await self._bus.serve(
