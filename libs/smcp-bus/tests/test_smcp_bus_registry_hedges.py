@@ -1,6 +1,7 @@
 """Questions that are put to several registries: where one stands still, and where one says no."""
 
 import asyncio
+import itertools
 
 import orjson
 import pytest
@@ -12,6 +13,7 @@ from smcp_bus.lease import LeaseKeeper
 from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal, LeaseState
+from smcp_bus.registry_hedges import BATCH_HEDGES, HEDGES, STILL_S, Hedges, Pace, Standstill
 from smcp_proto.errors import NotAllowed, SmcpError, Unavailable
 
 CLAIM = Claim(session="s", credential="open", process="ab" * 16, incarnation="i", identity="lab/computer/pc")
@@ -55,6 +57,52 @@ async def test_a_question_that_hits_a_registry_that_stands_still_again_and_again
         client = RegistryClient(bus, credential="open", process="ab" * 16)
         assert (await client.join("lab", "computer", "pc", CLAIM, ENTER)).revision == 7
         assert registries.asked == 8
+
+
+async def test_where_one_was_seen_to_stand_still_the_next_questions_are_soon_put_again(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
+        registries = Registries(Reply(b'{"revision": 7}'))
+        await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)
+        client = RegistryClient(bus, credential="open", process="ab" * 16)
+        await client.join("lab", "computer", "pc", CLAIM, ENTER)
+        registries.still = registries.asked + 6
+        async with asyncio.timeout(3):  # at the pace of the first one it would be 4.4 s
+            await client.join("lab", "computer", "pc", CLAIM, ENTER)
+        assert registries.asked == 2 + 7
+
+
+def waits(pace: Pace, now: float, tries: int) -> list[float]:
+    waited = []
+    for _ in range(tries):
+        waited.append(pace.wait(now))
+        now += waited[-1]
+        pace.missed()
+    return waited
+
+
+def test_a_registry_that_stands_still_is_told_from_registries_that_are_all_slow() -> None:
+    standstill = Standstill()
+    standstill.answered(10.0, asked=9.7, oldest=9.4)
+    standstill.answered(10.0, asked=9.999, oldest=9.999)
+    standstill.answered(10.0, asked=9.999, oldest=9.98)
+    assert not standstill.seen(10.0), "the later copy was no quicker, or the earlier one is not late"
+    standstill.answered(10.0, asked=9.99, oldest=9.69)
+    assert standstill.seen(10.0)
+    assert standstill.seen(9.99 + STILL_S)
+    assert not standstill.seen(10.0 + STILL_S), "and then it may have come back"
+
+
+@pytest.mark.parametrize(
+    ("hedges", "still", "first"), [(HEDGES, False, 0.3), (HEDGES, True, 0.03), (BATCH_HEDGES, True, 2.0)]
+)
+def test_questions_are_put_again_at_their_pace(hedges: Hedges, still: bool, first: float) -> None:
+    standstill = Standstill()
+    if still:
+        standstill.answered(1.0, asked=1.0, oldest=0.0)
+    waited = waits(Pace(hedges, standstill), 1.0, 40)
+    assert waited[0] == first
+    assert max(waited) == hedges.longest, "should all stand still by now, they are not flooded"
+    assert len(list(itertools.takewhile(lambda end: end <= 10, itertools.accumulate(waited)))) <= 20
 
 
 async def test_a_slow_registry_is_heard_and_not_flooded(nats_url: str) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from smcp_bus.errors import BusError
-from smcp_bus.registry_client import Hedges, RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal
+from smcp_bus.registry_hedges import Hedges
 from smcp_proto.errors import SmcpError
 
 _log = logging.getLogger("smcp_bus.lease")

@@ -8,7 +8,6 @@ notification that comes twice says the same. Where the connection to NATS breaks
 import asyncio
 import random
 import uuid
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import orjson
@@ -30,6 +29,7 @@ from smcp_bus.registry_contract import (
     LeaseState,
     Left,
 )
+from smcp_bus.registry_hedges import BATCH_HEDGES, HEDGES, Hedges, Pace, Standstill
 from smcp_bus.tracing import sending
 from smcp_proto.errors import ERRORS, ErrorBody, Internal, NotAllowed, SmcpError, Unavailable
 from smcp_proto.ids import Role
@@ -44,27 +44,6 @@ FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Hedges:
-    """When a question that has no answer is put once more, beside the others (seconds).
-
-    NATS picks the registry at random, so each try may go to one that stands still. No question is withdrawn for the
-    next one: a registry that has it works on it all the same, and the answer of a slow one may be the only one.
-    """
-
-    first: float
-    longest: float
-    """They grow from `first` to this."""
-
-
-HEDGES: Final = Hedges(0.3, 1.0)
-"""12 tries within `ROOM_S`: with one of two registries standing still all of them miss once in 2**12 requests. Where
-all registries are slow it is also all that they get more of: at most 12 times the load, spread over 10 s."""
-BATCH_HEDGES: Final = Hedges(2.0, 2.0)
-"""A batch takes its time."""
-HEDGE_GROWTH: Final = 1.5
-
-
 class RegistryClient:
     """Args:
     credential, process: the owner process that this client speaks for.
@@ -74,6 +53,7 @@ class RegistryClient:
         self._bus = bus
         self.credential = credential
         self.process = process
+        self._standstill = Standstill()
 
     async def join(self, office: str, role: Role, name: str, claim: Claim, body: bytes, *, req_id: str = "") -> Joined:
         """Claim a place. `body` is the EnterOfficeReq as it came.
@@ -165,16 +145,21 @@ class RegistryClient:
         """The first answer. A question that stays open is asked again beside it: its registry may be suspended."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        pause, hedge = FIRST_PAUSE_S, hedges.first
+        pause, pace = FIRST_PAUSE_S, Pace(hedges, self._standstill)
+        since: dict[asyncio.Task[Reply], float] = {}
         asked: set[asyncio.Task[Reply]] = set()
         ended: set[asyncio.Task[Reply]] = set()
         tried = False
         try:
             while (left := deadline - loop.time()) > 0:
-                asked.add(loop.create_task(self._bus.request(subject, body, timeout=left, headers=headers)))
-                ended, asked = await asyncio.wait(asked, timeout=min(left, hedge), return_when=asyncio.FIRST_COMPLETED)
+                now = loop.time()
+                question = loop.create_task(self._bus.request(subject, body, timeout=left, headers=headers))
+                asked.add(question)
+                since[question] = now
+                patience = min(left, pace.wait(now))
+                ended, asked = await asyncio.wait(asked, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 if not ended:
-                    hedge = min(HEDGE_GROWTH * hedge, hedges.longest)
+                    pace.missed()
                 refused: Reply | None = None
                 for question in ended:
                     try:
@@ -185,6 +170,8 @@ class RegistryClient:
                     except RequestTimedOut:
                         tried = True
                     else:
+                        oldest = min((since[other] for other in asked), default=since[question])
+                        self._standstill.answered(loop.time(), asked=since[question], oldest=oldest)
                         if ERROR not in reply.headers:
                             return reply
                         refused = reply

@@ -1,0 +1,74 @@
+"""When a question to the registries is put once more."""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Hedges:
+    """When a question that has no answer is put once more, beside the others (seconds).
+
+    NATS picks the registry at random, so each try may go to one that stands still. No question is withdrawn for the
+    next one: a registry that has it works on it all the same, and the answer of a slow one may be the only one.
+    """
+
+    first: float
+    longest: float
+    """They grow from `first` to this."""
+
+
+HEDGES: Final = Hedges(0.3, 1.0)
+"""12 tries within 10 s: with one of two registries standing still all of them miss once in 2**12 requests. Where
+all registries are slow it is also all that they get more of: at most 12 times the load, spread over 10 s."""
+BATCH_HEDGES: Final = Hedges(2.0, 2.0)
+"""A batch takes its time."""
+QUICK: Final = Hedges(0.03, 0.3)
+"""Where one of the registries stands still and another answers promptly."""
+QUICK_TRIES: Final = 10
+"""So many tries of a question are quick; then it goes on as the others do, should all of them stand still by now."""
+GROWTH: Final = 1.5
+STILL_S: Final = 10.0
+"""How long one registry is taken to stand still after that was seen last (seconds)."""
+PROMPT: Final = 0.2
+"""An answer is prompt that took this share of the time for which an earlier copy of its question is open. Where all
+registries are slow none is: a later copy is no quicker than an earlier one."""
+
+
+class Standstill:
+    """What one client has seen of its registries."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    def answered(self, now: float, *, asked: float, oldest: float) -> None:
+        """A copy of a question was answered while an older one is open.
+
+        Args:
+            now, asked, oldest: loop times (seconds): now, and at which those copies were sent.
+        """
+        if now - asked < PROMPT * (now - oldest) and now - oldest >= QUICK.first:
+            self._until = now + STILL_S
+
+    def seen(self, now: float) -> bool:
+        return now < self._until
+
+
+class Pace:
+    """The times of one question."""
+
+    def __init__(self, hedges: Hedges, standstill: Standstill) -> None:
+        self._hedges = hedges
+        self._standstill = standstill
+        self._next, self._quick = hedges.first, QUICK.first
+        self._tries = 0
+
+    def wait(self, now: float) -> float:
+        """How long to wait for an answer before the next try (seconds)."""
+        quick = self._tries < QUICK_TRIES and self._hedges is HEDGES and self._standstill.seen(now)
+        return self._quick if quick else self._next
+
+    def missed(self) -> None:
+        """There was no answer in that time."""
+        self._tries += 1
+        self._next = min(GROWTH * self._next, self._hedges.longest)
+        self._quick = min(GROWTH * self._quick, QUICK.longest)
