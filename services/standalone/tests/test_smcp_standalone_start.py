@@ -48,7 +48,8 @@ async def test_a_port_that_is_taken_is_named_with_what_chooses_another(command: 
         env = {**AWAY, "SMCP_HEALTH_PORT": str(port)}
         async with service_process(BIN / program, *arguments, env=env) as process:
             assert await process.exit_code(timeout=60) == 1
-            assert f"port {port} of 127.0.0.1 is taken; choose another with {choose}" in said(process)
+            last = f"error: port {port} of 127.0.0.1 is taken; choose another with {choose}"
+            assert process.log[-1] == {"event": last}
             assert "Traceback" not in said(process)
 
 
