@@ -1,5 +1,6 @@
 """What an owner and a claimant are asked, so that a late join makes no member and no session keeps another's place."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -8,12 +9,12 @@ import pytest
 
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.headers import ERROR
+from smcp_bus.headers import CLAIM, ERROR
 from smcp_bus.nats_bus import BusConfig, open_bus
 from smcp_proto.errors import NotAllowed, NotInOffice
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
-from smcp_testing.member_process import member_process, observe
+from smcp_testing.member_process import MemberProcess, member_process, observe
 from smcp_testing.waiting import eventually
 
 
@@ -53,3 +54,40 @@ async def test_an_owner_is_asked_after_the_place_and_an_older_one_after_the_sess
         assert not (await heir.join("lab", "computer", "pc")).unchanged
         place = {"office": "lab", "role": "computer", "name": "pc"}
         assert questions == [{"session": "s0", **place}, {"session": "s0"}]
+
+
+async def used_place(other: MemberProcess) -> None:
+    """Somebody was there before: who asks for it is asked whether it means it."""
+    await other.join("lab", "computer", "pc")
+    await other.leave("lab", "computer", "pc")
+
+
+async def test_a_claimant_that_is_slow_to_say_so_is_asked_again_and_no_member_before(nats_url: str) -> None:
+    async with registry(nats_url), member_process(nats_url) as member, member_process(nats_url) as other:
+        await used_place(other)
+        await other.join("lab", "computer", "watcher", other.claim("watcher"))
+        await member.renew()
+        member.answering.clear()
+        joining = asyncio.create_task(member.join("lab", "computer", "pc"))
+        # asked at once and every second, by as many questions as the join was put in
+        await eventually(lambda: member.asked >= 8, timeout=20)
+        assert not joining.done()
+        assert await other.room("lab", "computer", "watcher") == {("computer", "watcher")}
+        member.answering.set()
+        await joining
+        assert await other.room("lab", "computer", "watcher") == {("computer", "watcher"), ("computer", "pc")}
+
+
+async def test_a_claimant_that_never_says_so_makes_no_member(nats_url: str) -> None:
+    async with registry(nats_url), member_process(nats_url) as member, member_process(nats_url) as other:
+        await used_place(other)
+        await member.renew()
+        member.answering.clear()
+        body = orjson.dumps({"role": "computer", "name": "pc", "office_id": "lab"})
+        claim = member.claim().model_dump_json()
+        subject = subjects.server("lab", "computer", "pc", "join_office")
+        # a copy that waited somewhere, and whose time counts from when it comes
+        reply = await member.bus.request(subject, body, timeout=3, headers={CLAIM: claim})
+        assert reply.headers[ERROR] == "503"
+        await other.join("lab", "computer", "watcher", other.claim("watcher"))
+        assert await other.room("lab", "computer", "watcher") == {("computer", "watcher")}

@@ -1,5 +1,6 @@
 """Claims that are decided without a read, by a view that lags: what stands in the store decides all the same."""
 
+import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -38,17 +39,17 @@ async def blind_places(url: str) -> AsyncIterator[Places]:
 
 async def test_a_place_that_is_anothers_is_refused(nats_url: str) -> None:
     async with blind_places(nats_url) as places, member_process(nats_url) as member:
-        first = await places.claim("lab", "computer", "pc", member.claim("s1"))
+        first = await places.claim("lab", "computer", "pc", member.claim("s1"), until=math.inf)
         assert first.decision.action is Action.CLAIM
-        refused = await places.claim("lab", "computer", "pc", member.claim("s2"))
+        refused = await places.claim("lab", "computer", "pc", member.claim("s2"), until=math.inf)
         assert refused.decision.action is Action.REFUSE
         assert member.asked == 1, "its owner was asked"
 
 
 async def test_a_claim_that_is_made_again_changes_nothing(nats_url: str) -> None:
     async with blind_places(nats_url) as places, member_process(nats_url) as member:
-        first = await places.claim("lab", "computer", "pc", member.claim())
-        again = await places.claim("lab", "computer", "pc", member.claim())
+        first = await places.claim("lab", "computer", "pc", member.claim(), until=math.inf)
+        again = await places.claim("lab", "computer", "pc", member.claim(), until=math.inf)
         assert (again.decision.action, again.revision) == (Action.UNCHANGED, first.revision)
 
 
@@ -57,5 +58,5 @@ async def test_a_late_copy_of_a_join_that_was_given_up_brings_nobody_back(nats_u
         with pytest.raises(NotInOffice):
             await places.release("lab", "computer", "pc", member.claim())
         member.given_up.add(member.claim().incarnation)
-        late = await places.claim("lab", "computer", "pc", member.claim())
+        late = await places.claim("lab", "computer", "pc", member.claim(), until=math.inf)
         assert late.decision.action is Action.REFUSE

@@ -54,14 +54,18 @@ class Places:
         self._now = now
         self._move_s = move_s
 
-    async def claim(self, office: str, role: Role, name: str, claim: Claim, *, from_silent: bool = False) -> Claimed:
+    async def claim(
+        self, office: str, role: Role, name: str, claim: Claim, *, until: float, from_silent: bool = False
+    ) -> Claimed:
         """Give the place to the claimant, or say why not. Idempotent by the claim.
 
         Args:
+            until: when the claimant stops waiting (loop time); so long it is asked whether it means its claim.
             from_silent: the member itself asks, so that it may come back from an owner that stands still.
 
         Raises:
-            Unavailable: no quorum, or the question to the present owner is open, or too many want the place at once.
+            Unavailable: no quorum, or the question to the present owner or to the claimant is open, or too many want
+                the place at once.
         """
         key = record_key(office, role, name)
         for attempt in range(ATTEMPTS):
@@ -69,7 +73,7 @@ class Places:
             decision = await self._decide(stored, claim, role=role, name=name, from_silent=from_silent)
             if decision.action is Action.REFUSE:
                 return Claimed(decision)
-            if not _stands(stored.record, claim) and not await self._is_meant(claim):
+            if not _stands(stored.record, claim) and not await self._is_meant(claim, until):
                 return Claimed(Decision(Action.REFUSE, why=GIVEN_UP))
             record = claimed(stored.record, claim, decision.announce, office=office, role=role, name=name)
             if decision.action is Action.UNCHANGED and stored.record is not None and same(record, stored.record):
@@ -154,10 +158,17 @@ class Places:
                 return
         raise Unavailable("this place is being written by others; ask again")
 
-    async def _is_meant(self, claim: Claim) -> bool:
-        """Whether the claimant still means it. One that does not answer in time is believed."""
-        owner = await self._owners.ask(claim.credential, claim.process, claim.session, incarnation=claim.incarnation)
-        return owner is not Owner.GONE
+    async def _is_meant(self, claim: Claim, until: float) -> bool:
+        """Whether the claimant still means it.
+
+        Raises:
+            Unavailable: it does not say so until then (loop time); it does not wait for an answer any more.
+        """
+        who, loop = (claim.credential, claim.process, claim.session), asyncio.get_running_loop()
+        while (owner := await self._owners.ask(*who, incarnation=claim.incarnation)) is Owner.SILENT:
+            if loop.time() >= until:
+                raise Unavailable("who wants the place does not answer whether it still does; ask again")
+        return owner is Owner.ALIVE
 
     async def _decide(
         self, stored: StoredMember, claim: Claim, *, role: Role, name: str, from_silent: bool

@@ -36,7 +36,7 @@ async def assert_members(
         async with limit:
             try:
                 async with asyncio.timeout_at(call.deadline - RESERVE_S):
-                    return await _assert(member, owner, places=places, view=view)
+                    return await _assert(member, owner, places=places, view=view, until=call.deadline)
             except (Unavailable, TimeoutError):
                 return AssertedMember(outcome=AssertOutcome.UNAVAILABLE, revision=0, why="ask again")
             except Malformed as error:
@@ -45,7 +45,9 @@ async def assert_members(
     return AssertionResult(members=list(await asyncio.gather(*map(decide, request.members))))
 
 
-async def _assert(member: Member, owner: tuple[str, str], *, places: Places, view: MembersView) -> AssertedMember:
+async def _assert(
+    member: Member, owner: tuple[str, str], *, places: Places, view: MembersView, until: float
+) -> AssertedMember:
     claim = member.claim
     check_claim(claim)
     if (claim.credential, claim.process) != owner:
@@ -55,7 +57,7 @@ async def _assert(member: Member, owner: tuple[str, str], *, places: Places, vie
     known = view.member(member.office, member.role, member.name)
     if known is not None and known.holds(claim) and known.record.announced and known.record.moving_until is None:
         return AssertedMember(outcome=AssertOutcome.UNCHANGED, revision=known.revision)
-    claimed = await places.claim(member.office, member.role, member.name, claim)
+    claimed = await places.claim(member.office, member.role, member.name, claim, until=until)
     match claimed.decision.action:
         case Action.REFUSE:
             return AssertedMember(outcome=AssertOutcome.REFUSED, revision=0, why=claimed.decision.why)

@@ -1,5 +1,7 @@
 """`server:join_office` (events.txt, room events)."""
 
+from typing import Final
+
 from smcp_bus.dispatch_types import Call
 from smcp_bus.registry_contract import Joined
 from smcp_proto.errors import NotAllowed
@@ -9,6 +11,9 @@ from smcp_registry.claims import claim_of
 from smcp_registry.membership import named
 from smcp_registry.places import Places
 
+LAST_S: Final = 1.2
+"""What a last question to the claimant and the answer itself may take (seconds)."""
+
 
 async def join_office(request: EnterOfficeReq, call: Call, *, places: Places) -> Joined:
     """Claim the place that the subject names.
@@ -17,7 +22,7 @@ async def join_office(request: EnterOfficeReq, call: Call, *, places: Places) ->
         Malformed: there is no claim with it.
         NotAllowed: the request speaks of another place than the subject (`details.field`), or the place is
             another's (the message says why).
-        Unavailable: no quorum, or the present owner cannot be asked.
+        Unavailable: no quorum, or the present owner cannot be asked, or the claimant does not say that it means it.
     """
     office, role, name = named(call)
     for field, said, known in (
@@ -28,7 +33,7 @@ async def join_office(request: EnterOfficeReq, call: Call, *, places: Places) ->
     claim = claim_of(call)
     if claim.capabilities is None and request.capabilities is not None:
         claim = claim.model_copy(update={"capabilities": request.capabilities.model_dump(exclude_unset=True)})
-    claimed = await places.claim(office, role, name, claim, from_silent=True)
+    claimed = await places.claim(office, role, name, claim, until=call.deadline - LAST_S, from_silent=True)
     if claimed.decision.action is Action.REFUSE:
         raise NotAllowed(claimed.decision.why)
     return Joined(revision=claimed.revision, unchanged=claimed.decision.action is Action.UNCHANGED)
