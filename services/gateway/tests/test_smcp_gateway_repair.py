@@ -3,8 +3,12 @@
 import asyncio
 from typing import Any
 
-from smcp_bus.bus import Incoming, Reply
+from smcp_bus import subjects
+from smcp_bus.bus import Incoming, Reply, RequestHandler
+from smcp_bus.headers import ERROR
 from smcp_testing.gateway_world import SHORT_LEASE_S, connected, gateway_world, reply
+from smcp_testing.interposed_buses import InterposedBuses
+from smcp_testing.line import open_line
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
@@ -96,3 +100,56 @@ async def test_who_left_while_nats_was_away_is_told_as_gone_once(nats_server: Na
         assert anna.told("notify:leave_office") == [{"office_id": OFFICE, "computer": "car"}]
         assert anna.told("notify:enter_office")[1] == {"office_id": OFFICE, "computer": "box"}
         assert not [name for name, _ in box.events if "office" in name]
+
+
+async def test_an_outage_that_begins_as_soon_as_somebody_is_in_hides_nothing(nats_server: NatsServer) -> None:
+    port = int(nats_server.url.rpartition(":")[2])
+    async with (
+        gateway_world(nats_server.url) as world,
+        open_line(port) as line,
+        gateway_world(line.url.replace("http", "nats"), registry=False) as far,
+        connected(far.url) as anna,
+        connected(world.url) as box,
+        connected(world.url) as car,
+    ):
+        assert await box.join("computer", "box", OFFICE) == [True, None]
+        assert await anna.join("agent", "anna", OFFICE) == [True, None]
+        line.port = 1  # nobody is there
+        line.cut()
+        await eventually(lambda: not far.buses[0].connected)
+        assert await box.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
+        assert await car.join("computer", "car", OFFICE) == [True, None]
+        line.port = port
+        await eventually(lambda: len(anna.events) >= 2, timeout=20)
+        assert anna.events == [
+            ("notify:leave_office", {"office_id": OFFICE, "computer": "box"}),
+            ("notify:enter_office", {"office_id": OFFICE, "computer": "car"}),
+        ]
+
+
+async def test_nobody_is_in_an_office_of_which_its_gateway_learns_nothing(nats_url: str) -> None:
+    buses, silent = InterposedBuses(), True
+
+    async def between(incoming: Incoming, handler: RequestHandler) -> Reply:
+        if silent and subjects.verb_of(incoming.subject) == "list_room":
+            return Reply(b'{"code":503,"message":"not now","details":{}}', {ERROR: "503"})
+        return await handler(incoming)
+
+    buses.between = between
+    async with gateway_world(nats_url, gateways=2, bad=buses) as world, connected(world.url) as box:
+        done, why = await box.join("computer", "box", OFFICE)
+        assert (done, why.split()[0]) == (False, "503")
+        silent = False
+        assert await box.join("computer", "box", OFFICE) == [True, None]
+        silent = True
+        async with connected(world.gateways[1].url) as car:
+            assert await car.join("computer", "car", "elsewhere") != [True, None]
+            done, _ = await box.join("computer", "box", "elsewhere")
+            assert done is False
+            assert await box.call("server:update_config", {"computer": "box"}) is None  # where it was
+            silent = False
+            listed = await box.call("server:list_room", {"agent": "box", "req_id": "1", "office_id": OFFICE})
+            assert [session["name"] for session in listed["sessions"]] == ["box"]
+            assert await car.join("computer", "car", OFFICE) == [True, None]
+            assert await box.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
+            await eventually(lambda: car.told("notify:leave_office") == [{"office_id": OFFICE, "computer": "box"}])

@@ -14,6 +14,7 @@ from smcp_gateway.calls import CallTable
 from smcp_gateway.claims import claim_for, may_have_run, renewed
 from smcp_gateway.errands import Errands
 from smcp_gateway.offices import Doubt, Office, Offices
+from smcp_gateway.picture import member_keys
 from smcp_gateway.relay_computers import RelayComputers
 from smcp_gateway.session import Membership, Session
 from smcp_proto.errors import NotAllowed, NotInOffice, Unavailable
@@ -78,6 +79,7 @@ class Memberships:
                 await self._computers.serve(session, office.name, request.name)
             joined = await self._registry.join(office.name, request.role, request.name, claim, body, req_id=req_id)
             claimed = True
+            await self._learn(office, request, joined.revision, req_id)
             if present is not None:
                 claim = await self._switch(session, present, request, claim, body, req_id)
         except BaseException as error:
@@ -91,7 +93,7 @@ class Memberships:
             raise
         membership = Membership(office.name, joined.revision, claim, generation)
         self._computers.joined(session, office.name, claim, gate)
-        await self._admit(session, request, office, membership, req_id)
+        await self._admit(session, request, office, membership)
 
     async def leave(self, session: Session, office_id: str, req_id: str) -> None:
         """End the membership of `session`; its calls that still run are cancelled.
@@ -190,15 +192,18 @@ class Memberships:
         if session.membership is not None:
             await self._forget(session, session.membership)
 
-    async def seed(self, office: Office, session: Session, req_id: str) -> None:
-        """Learn who was in the office when the first member came, so that a comparison finds only what is new."""
-        membership = session.membership
-        if office.picture.known or membership is None or session.role is None or session.name is None:
-            return
-        room = await self._registry.room(
-            office.name, session.role, session.name, after=membership.revision, req_id=req_id
-        )
-        office.picture.learn((member.role, member.name) for member in room.sessions if member.role and member.name)
+    async def _learn(self, office: Office, request: EnterOfficeReq, revision: int, req_id: str) -> None:
+        """Who is in the office when the first member here comes: what an outage hides later is what differs from it.
+
+        Had before anybody is told that he is in: an outage that begins right then could not be compared with anything.
+
+        Raises:
+            Unavailable, BusError: no registry says it.
+        """
+        async with office.learning:
+            if not office.picture.known:
+                room = await self._registry.room(office.name, request.role, request.name, after=revision, req_id=req_id)
+                office.picture.learn(member_keys(room))
 
     async def _switch(
         self, session: Session, old: Membership, request: EnterOfficeReq, claim: Claim, body: bytes, req_id: str
@@ -225,17 +230,13 @@ class Memberships:
             self._errands.until_done("announcing a switch", announce_later)  # there is no way back to the old office
         return announced
 
-    async def _admit(
-        self, session: Session, request: EnterOfficeReq, office: Office, membership: Membership, req_id: str
-    ) -> None:
+    async def _admit(self, session: Session, request: EnterOfficeReq, office: Office, membership: Membership) -> None:
         session.joining = session.joining_place = None
         session.role, session.name = request.role, request.name
         session.membership = membership
         await office.admit(session, membership)
         if session.closed:
             self.gone(session, goodbye=True)
-        elif not office.picture.known:
-            self._errands.once("learning who is in an office", lambda: self.seed(office, session, req_id))
 
     async def _forget(self, session: Session, membership: Membership) -> None:
         if session.membership is not membership:

@@ -43,6 +43,8 @@ class Office:
         self.name = name
         self.picture = Picture()
         self.members: dict[Session, Membership] = {}
+        self.learning = asyncio.Lock()
+        """Held while the first list is asked for."""
         self.compared = -1
         """Members of generations before this one were told the last comparison."""
         self.holders = 0
@@ -109,9 +111,6 @@ class Office:
         Args:
             generation: of the connection that came back; who joined since then has missed nothing.
         """
-        if not self.picture.known:
-            self.picture.learn(members)
-            return
         difference = self.picture.compare(members)
         self.compared = generation
         told = [session for session, membership in self.members.items() if membership.generation < generation]

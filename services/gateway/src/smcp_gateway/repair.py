@@ -18,6 +18,7 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AssertedMember, Assertion, AssertOutcome, LeaseRenewal, Member
 from smcp_gateway.memberships import Memberships
 from smcp_gateway.offices import Office, Offices
+from smcp_gateway.picture import member_keys
 from smcp_gateway.relay_computers import RelayComputers
 from smcp_gateway.session import Membership, Session, Sessions
 from smcp_proto.errors import NotInOffice, SmcpError, Unavailable
@@ -196,9 +197,7 @@ class Repair:
             if session in office.members:
                 raise Unavailable("the registry's view is behind") from None
             return
-        await office.compare(
-            [(member.role, member.name) for member in room.sessions if member.role and member.name], generation
-        )
+        await office.compare(member_keys(room), generation)
 
 
 def asserted(session: Session, membership: Membership, *, moving: bool) -> Member:
