@@ -1,11 +1,15 @@
 """NATS goes and comes back: calls fail at once, everybody is back, and the difference is told."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
+
+import pytest
 
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.headers import ERROR
+from smcp_gateway import memberships
 from smcp_testing.gateway_world import SHORT_LEASE_S, connected, gateway_world, reply
 from smcp_testing.interposed_buses import InterposedBuses
 from smcp_testing.line import open_line
@@ -153,3 +157,25 @@ async def test_nobody_is_in_an_office_of_which_its_gateway_learns_nothing(nats_u
             assert await car.join("computer", "car", OFFICE) == [True, None]
             assert await box.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
             await eventually(lambda: car.told("notify:leave_office") == [{"office_id": OFFICE, "computer": "box"}])
+
+
+async def test_who_waits_for_a_list_that_does_not_come_waits_no_longer_behind_others(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memberships, "LEARN_S", 1.0)
+    buses, over = InterposedBuses(), asyncio.Event()
+
+    async def between(incoming: Incoming, handler: RequestHandler) -> Reply:
+        if subjects.verb_of(incoming.subject) == "list_room":
+            await over.wait()
+        return await handler(incoming)
+
+    buses.between = between
+    async with gateway_world(nats_url, bad=buses) as world, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(connected(world.url)) for _ in range(20)]
+        stack.callback(over.set)
+        joins = (client.join("computer", f"box {number}", OFFICE) for number, client in enumerate(clients))
+        answers = await asyncio.gather(*joins)  # each has ten seconds
+        assert [(done, why.split()[0]) for done, why in answers] == [(False, "503")] * len(clients)
+        over.set()
+        assert await clients[0].join("computer", "box 0", OFFICE) == [True, None]

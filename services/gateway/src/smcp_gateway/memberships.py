@@ -25,6 +25,9 @@ AGENTS_DO_NOT_SWITCH: Final = "an Agent that is in an office joins no other; lea
 GRACE_S: Final = 5.0
 """How long an Agent whose connection broke may take to come back before its calls are cancelled (seconds)."""
 
+LEARN_S: Final = 10.0
+"""How long a join may wait for the list of its office, behind others that wait for it, too (seconds)."""
+
 Generation = Callable[[], int]
 
 
@@ -200,10 +203,15 @@ class Memberships:
         Raises:
             Unavailable, BusError: no registry says it.
         """
-        async with office.learning:
-            if not office.picture.known:
-                room = await self._registry.room(office.name, request.role, request.name, after=revision, req_id=req_id)
-                office.picture.learn(member_keys(room))
+        try:
+            async with asyncio.timeout(LEARN_S), office.learning:
+                if not office.picture.known:
+                    room = await self._registry.room(
+                        office.name, request.role, request.name, after=revision, req_id=req_id
+                    )
+                    office.picture.learn(member_keys(room))
+        except TimeoutError:
+            raise Unavailable("no registry says who is in the office", details={"may_have_run": True}) from None
 
     async def _switch(
         self, session: Session, old: Membership, request: EnterOfficeReq, claim: Claim, body: bytes, req_id: str
