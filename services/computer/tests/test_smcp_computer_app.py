@@ -2,104 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from smcp_bus import subjects
-from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import ERROR, NOT_RUN
-from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
-from smcp_computer.app import Computer, open_computer
-from smcp_computer.config.file import parse_config
 from smcp_computer.mcp.supervisor import State
-from smcp_computer.settings import ComputerSettings
-from smcp_registry.app import open_registry
-from smcp_registry.buckets import open_store
-from smcp_registry.records import record_key, tombstone
-from smcp_registry.settings import RegistrySettings
-from smcp_registry.store import read_member, write_member
+from smcp_testing.computer_office import NAME, world
 from smcp_testing.mcp_servers import configs
-from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
-
-OFFICE, NAME = "lab", "pc"
-
-
-class World:
-    """An Agent's view of one Computer, and what the office hears."""
-
-    def __init__(self, computer: Computer, agent: NatsBus) -> None:
-        self.computer = computer
-        self.agent = agent
-        self.heard: list[tuple[str, dict[str, Any]]] = []
-
-    async def hear(self, incoming: Incoming) -> None:
-        self.heard.append((subjects.verb_of(incoming.subject), json.loads(incoming.body)))
-
-    def told(self, verb: str) -> list[dict[str, Any]]:
-        return [body for heard, body in self.heard if heard == verb]
-
-    async def raw(self, verb: str, **body: Any) -> Reply:
-        request = {"agent": "alice", "req_id": "r1", "computer": NAME, **body}
-        subject = subjects.client(OFFICE, NAME, verb)
-        return await self.agent.request(subject, json.dumps(request).encode(), timeout=20.0)
-
-    async def ask(self, verb: str, **body: Any) -> dict[str, Any]:
-        reply = await self.raw(verb, **body)
-        answer: dict[str, Any] = json.loads(reply.body)
-        assert reply.headers.get(ERROR) == (str(answer["code"]) if "code" in answer else None)
-        return answer
-
-    async def call(self, tool: str, req_id: str = "r1", timeout: int = 15, **params: Any) -> dict[str, Any]:
-        return await self.ask("tool_call", req_id=req_id, tool_name=tool, params=params, timeout=timeout)
-
-    async def cancel(self, req_id: str, agent: str = "alice") -> None:
-        body = json.dumps({"agent": agent, "req_id": req_id}).encode()
-        await self.agent.publish(subjects.notify(OFFICE, "tool_call_cancel"), body)
-
-
-@asynccontextmanager
-async def registry(url: str, **settings: Any) -> AsyncIterator[None]:
-    async with (
-        open_bus(BusConfig(url=url)) as bus,
-        open_registry(RegistrySettings(nats_url=url, **settings), bus),
-    ):
-        yield
-
-
-@asynccontextmanager
-async def computer(
-    url: str, servers: dict[str, Any] | None = None, *, joined: bool = True, lease_s: float = 10.0
-) -> AsyncIterator[Computer]:
-    settings = ComputerSettings(
-        nats_url=url, config=Path("unused"), office=OFFICE, name=NAME, drain_s=5.0, lease_s=lease_s
-    )
-    config = parse_config(json.dumps({"servers": servers or {}}))
-    async with (
-        open_bus(BusConfig(url=url)) as bus,
-        open_computer(settings, bus, config=config, environ={}) as opened,
-    ):
-        if joined:
-            await asyncio.wait_for(opened.wait_ready(), 35)
-        yield opened
-
-
-@asynccontextmanager
-async def world(url: str, **servers: dict[str, Any]) -> AsyncIterator[World]:
-    async with registry(url), open_bus(BusConfig(url=url)) as agent:
-        listening = None
-        try:
-            async with computer(url, servers) as opened:
-                here = World(opened, agent)
-                listening = await agent.listen(subjects.notify_all(OFFICE), here.hear)
-                yield here
-        finally:
-            if listening is not None:
-                await listening.drain()
 
 
 async def test_an_agent_lists_and_calls_tools(nats_url: str) -> None:
@@ -295,85 +206,3 @@ async def test_a_server_that_dies_is_told_and_told_again_when_it_is_back(nats_ur
         await eventually(lambda: len(here.told("update_tool_list")) == 1)
         await eventually(lambda: len(here.told("update_tool_list")) == 2, timeout=15)
         assert (await here.call("echo", req_id="2", text="back"))["isError"] is False
-
-
-async def test_a_name_that_is_taken_is_refused_and_tried_until_it_is_free(nats_url: str) -> None:
-    async with registry(nats_url):
-        async with computer(nats_url) as first:
-            async with computer(nats_url, joined=False) as second:
-                await eventually(lambda: (second.membership.problem or "").startswith("refused: "))
-                assert first.membership.problem is None
-                assert "office" in second.readiness.problems()
-        async with computer(nats_url) as third:
-            assert third.membership.problem is None
-
-
-async def test_who_is_refused_gets_the_name_when_it_becomes_free(nats_url: str) -> None:
-    async with registry(nats_url), AsyncExitStack() as first:
-        await first.enter_async_context(computer(nats_url))
-        async with computer(nats_url, joined=False) as second:
-            await eventually(lambda: (second.membership.problem or "").startswith("refused: "))
-            await first.aclose()
-            await asyncio.wait_for(second.membership.joined.wait(), 15)
-
-
-async def test_a_gated_owner_runs_nothing_and_says_so(nats_url: str) -> None:
-    async with registry(nats_url), computer(nats_url), computer(nats_url, joined=False) as refused:
-        await eventually(lambda: (refused.membership.problem or "").startswith("refused: "))
-        async with open_bus(BusConfig(url=nats_url)) as agent:
-            body = json.dumps({"agent": "a", "req_id": "r", "computer": NAME}).encode()
-
-            async def gated() -> bool:
-                reply = await agent.request(subjects.client(OFFICE, NAME, "get_tools"), body, timeout=5)
-                return reply.headers.get(NOT_RUN) == "1" and reply.headers.get(ERROR) == "503"
-
-            await eventually(gated)
-
-
-async def test_the_place_is_confirmed_after_nats_was_away(nats_server: NatsServer) -> None:
-    url = nats_server.url
-    async with registry(url), computer(url, {"box": configs.stdio()}, lease_s=2.0) as here:
-        await nats_server.stop()
-        await eventually(lambda: here.membership.problem is not None, timeout=10)
-        here.announcer.changed("update_tool_list")
-        await nats_server.start()
-        await eventually(lambda: here.membership.problem is None, timeout=20)
-        await eventually(lambda: not here.announcer.untold, timeout=10)
-        assert here.fleet.supervisors["box"].starts == 1
-
-
-async def test_a_place_that_a_registry_took_away_from_the_living_is_claimed_again(nats_url: str) -> None:
-    async with world(nats_url, box=configs.stdio()) as here, open_bus(BusConfig(url=nats_url)) as bus:
-        store = await open_store(bus, bus.jetstream(), lease_s=10.0, replicas=1)
-        key = record_key(OFFICE, "computer", NAME)
-
-        def presence() -> list[str]:
-            return [verb for verb, _ in here.heard if verb in {"leave_office", "enter_office"}]
-
-        for _ in range(2):
-            here.heard.clear()
-            member = await read_member(store.members, key)
-            assert member is not None
-            assert member.record is not None
-            await write_member(store.members, key, tombstone(member.record), last=member.revision)
-            # before the leave there may be the enter of the first join, still on its way
-            await eventually(lambda: presence()[-2:] == ["leave_office", "enter_office"], timeout=10)
-            await eventually(lambda: here.computer.membership.problem is None, timeout=10)
-        assert (await here.call("echo", text="back"))["isError"] is False
-
-
-async def test_it_joins_as_soon_as_there_is_a_registry(nats_url: str) -> None:
-    async with computer(nats_url, joined=False) as here:
-        assert here.membership.problem is not None
-        async with registry(nats_url):
-            await asyncio.wait_for(here.membership.joined.wait(), 30)
-
-
-async def test_leaving_waits_for_the_calls_that_run(nats_url: str, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    async with registry(nats_url), open_bus(BusConfig(url=nats_url)) as agent:
-        async with computer(nats_url, {"box": configs.stdio(log=log)}) as opened:
-            here = World(opened, agent)
-            running = asyncio.create_task(here.call("sleep", seconds=1))
-            await eventually(log.exists)
-        assert (await running)["isError"] is False

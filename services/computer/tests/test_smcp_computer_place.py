@@ -1,0 +1,99 @@
+"""A Computer's place in its office: asked for, kept over outages, given up."""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from smcp_bus import subjects
+from smcp_bus.headers import ERROR, NOT_RUN
+from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_registry.buckets import open_store
+from smcp_registry.records import record_key, tombstone
+from smcp_registry.store import read_member, write_member
+from smcp_testing.computer_office import NAME, OFFICE, World, computer, registry, world
+from smcp_testing.mcp_servers import configs
+from smcp_testing.nats_process import NatsServer
+from smcp_testing.waiting import eventually
+
+
+async def test_a_name_that_is_taken_is_refused_and_tried_until_it_is_free(nats_url: str) -> None:
+    async with registry(nats_url):
+        async with computer(nats_url) as first:
+            async with computer(nats_url, joined=False) as second:
+                await eventually(lambda: (second.membership.problem or "").startswith("refused: "))
+                assert first.membership.problem is None
+                assert "office" in second.readiness.problems()
+        async with computer(nats_url) as third:
+            assert third.membership.problem is None
+
+
+async def test_who_is_refused_gets_the_name_when_it_becomes_free(nats_url: str) -> None:
+    async with registry(nats_url), AsyncExitStack() as first:
+        await first.enter_async_context(computer(nats_url))
+        async with computer(nats_url, joined=False) as second:
+            await eventually(lambda: (second.membership.problem or "").startswith("refused: "))
+            await first.aclose()
+            await asyncio.wait_for(second.membership.joined.wait(), 15)
+
+
+async def test_a_gated_owner_runs_nothing_and_says_so(nats_url: str) -> None:
+    async with registry(nats_url), computer(nats_url), computer(nats_url, joined=False) as refused:
+        await eventually(lambda: (refused.membership.problem or "").startswith("refused: "))
+        async with open_bus(BusConfig(url=nats_url)) as agent:
+            body = json.dumps({"agent": "a", "req_id": "r", "computer": NAME}).encode()
+
+            async def gated() -> bool:
+                reply = await agent.request(subjects.client(OFFICE, NAME, "get_tools"), body, timeout=5)
+                return reply.headers.get(NOT_RUN) == "1" and reply.headers.get(ERROR) == "503"
+
+            await eventually(gated)
+
+
+async def test_the_place_is_confirmed_after_nats_was_away(nats_server: NatsServer) -> None:
+    url = nats_server.url
+    async with registry(url), computer(url, {"box": configs.stdio()}, lease_s=2.0) as here:
+        await nats_server.stop()
+        await eventually(lambda: here.membership.problem is not None, timeout=10)
+        here.announcer.changed("update_tool_list")
+        await nats_server.start()
+        await eventually(lambda: here.membership.problem is None, timeout=20)
+        await eventually(lambda: not here.announcer.untold, timeout=10)
+        assert here.fleet.supervisors["box"].starts == 1
+
+
+async def test_a_place_that_a_registry_took_away_from_the_living_is_claimed_again(nats_url: str) -> None:
+    async with world(nats_url, box=configs.stdio()) as here, open_bus(BusConfig(url=nats_url)) as bus:
+        store = await open_store(bus, bus.jetstream(), lease_s=10.0, replicas=1)
+        key = record_key(OFFICE, "computer", NAME)
+
+        def presence() -> list[str]:
+            return [verb for verb, _ in here.heard if verb in {"leave_office", "enter_office"}]
+
+        for _ in range(2):
+            here.heard.clear()
+            member = await read_member(store.members, key)
+            assert member is not None
+            assert member.record is not None
+            await write_member(store.members, key, tombstone(member.record), last=member.revision)
+            # before the leave there may be the enter of the first join, still on its way
+            await eventually(lambda: presence()[-2:] == ["leave_office", "enter_office"], timeout=10)
+            await eventually(lambda: here.computer.membership.problem is None, timeout=10)
+        assert (await here.call("echo", text="back"))["isError"] is False
+
+
+async def test_it_joins_as_soon_as_there_is_a_registry(nats_url: str) -> None:
+    async with computer(nats_url, joined=False) as here:
+        assert here.membership.problem is not None
+        async with registry(nats_url):
+            await asyncio.wait_for(here.membership.joined.wait(), 30)
+
+
+async def test_leaving_waits_for_the_calls_that_run(nats_url: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with registry(nats_url), open_bus(BusConfig(url=nats_url)) as agent:
+        async with computer(nats_url, {"box": configs.stdio(log=log)}) as opened:
+            here = World(opened, agent)
+            running = asyncio.create_task(here.call("sleep", seconds=1))
+            await eventually(log.exists)
+        assert (await running)["isError"] is False

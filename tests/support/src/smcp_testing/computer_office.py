@@ -1,0 +1,93 @@
+"""A native Computer with its registry, on a real nats-server, as an Agent of its office sees it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from smcp_bus import subjects
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.headers import ERROR
+from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_computer.app import Computer, open_computer
+from smcp_computer.config.file import parse_config
+from smcp_computer.settings import ComputerSettings
+from smcp_registry.app import open_registry
+from smcp_registry.settings import RegistrySettings
+
+OFFICE, NAME = "lab", "pc"
+
+
+class World:
+    """An Agent's view of one Computer, and what the office hears."""
+
+    def __init__(self, computer: Computer, agent: NatsBus) -> None:
+        self.computer = computer
+        self.agent = agent
+        self.heard: list[tuple[str, dict[str, Any]]] = []
+
+    async def hear(self, incoming: Incoming) -> None:
+        self.heard.append((subjects.verb_of(incoming.subject), json.loads(incoming.body)))
+
+    def told(self, verb: str) -> list[dict[str, Any]]:
+        return [body for heard, body in self.heard if heard == verb]
+
+    async def raw(self, verb: str, **body: Any) -> Reply:
+        request = {"agent": "alice", "req_id": "r1", "computer": NAME, **body}
+        subject = subjects.client(OFFICE, NAME, verb)
+        return await self.agent.request(subject, json.dumps(request).encode(), timeout=20.0)
+
+    async def ask(self, verb: str, **body: Any) -> dict[str, Any]:
+        reply = await self.raw(verb, **body)
+        answer: dict[str, Any] = json.loads(reply.body)
+        assert reply.headers.get(ERROR) == (str(answer["code"]) if "code" in answer else None)
+        return answer
+
+    async def call(self, tool: str, req_id: str = "r1", timeout: int = 15, **params: Any) -> dict[str, Any]:
+        return await self.ask("tool_call", req_id=req_id, tool_name=tool, params=params, timeout=timeout)
+
+    async def cancel(self, req_id: str, agent: str = "alice") -> None:
+        body = json.dumps({"agent": agent, "req_id": req_id}).encode()
+        await self.agent.publish(subjects.notify(OFFICE, "tool_call_cancel"), body)
+
+
+@asynccontextmanager
+async def registry(url: str, **settings: Any) -> AsyncIterator[None]:
+    async with (
+        open_bus(BusConfig(url=url)) as bus,
+        open_registry(RegistrySettings(nats_url=url, **settings), bus),
+    ):
+        yield
+
+
+@asynccontextmanager
+async def computer(
+    url: str, servers: dict[str, Any] | None = None, *, joined: bool = True, lease_s: float = 10.0
+) -> AsyncIterator[Computer]:
+    settings = ComputerSettings(
+        nats_url=url, config=Path("unused"), office=OFFICE, name=NAME, drain_s=5.0, lease_s=lease_s
+    )
+    config = parse_config(json.dumps({"servers": servers or {}}))
+    async with (
+        open_bus(BusConfig(url=url)) as bus,
+        open_computer(settings, bus, config=config, environ={}) as opened,
+    ):
+        if joined:
+            await asyncio.wait_for(opened.wait_ready(), 35)
+        yield opened
+
+
+@asynccontextmanager
+async def world(url: str, **servers: dict[str, Any]) -> AsyncIterator[World]:
+    async with registry(url), open_bus(BusConfig(url=url)) as agent:
+        listening = None
+        try:
+            async with computer(url, servers) as opened:
+                here = World(opened, agent)
+                listening = await agent.listen(subjects.notify_all(OFFICE), here.hear)
+                yield here
+        finally:
+            if listening is not None:
+                await listening.drain()
