@@ -32,7 +32,7 @@ async def main(url: str, office: str, name: str, server: str, journal: str, sett
         name, mcp_servers={config}, confirm_callback=lambda *_: True, flag_settings_path=Path(settings)
     ) as computer:
         client = SMCPComputerClient(computer=computer, reconnection=http is not None, http_session=http)
-        await client.connect(url, namespaces=["/smcp"])
+        await client.connect(url, namespaces=["/smcp"], wait_timeout=15)
 
         async def connected() -> None:  # must not wait here for an answer: nothing is read meanwhile
             task = asyncio.create_task(client.join_office(office))

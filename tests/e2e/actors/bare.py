@@ -10,6 +10,8 @@ import socketio
 
 NAMESPACE = "/smcp"
 _BIG = 64 * 1024 * 1024
+_CONNECT_S = 15
+"""The second of python-socketio's default says more of the machine than of the gateway."""
 
 
 class FlatError(Exception):
@@ -70,9 +72,15 @@ class BareMember:
 
     async def connect(self, url: str) -> None:
         if self._plain:  # it polls first
-            await self._sio.connect(url, namespaces=[NAMESPACE])
+            await self._sio.connect(url, namespaces=[NAMESPACE], wait_timeout=_CONNECT_S)
             return
-        await self._sio.connect(url, namespaces=[NAMESPACE], transports=["websocket"], auth={"max_message": _BIG})
+        await self._sio.connect(
+            url,
+            namespaces=[NAMESPACE],
+            transports=["websocket"],
+            auth={"max_message": _BIG},
+            wait_timeout=_CONNECT_S,
+        )
 
     async def join(self) -> None:
         """Raises Refused."""

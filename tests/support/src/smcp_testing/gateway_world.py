@@ -73,6 +73,7 @@ async def connected(url: str, *, auth: Any = None, take: int | None = None, **op
     sio.on("*", told, namespace=NAMESPACE)
     sio.on("disconnect", gone, namespace=NAMESPACE)
     options.setdefault("transports", ["websocket"])
+    options.setdefault("wait_timeout", 15)  # the second of its default says more of the machine than of the gateway
     await sio.connect(url, namespaces=[NAMESPACE], auth=auth, **options)
     if take is not None:
         sio.eio.ping_timeout = PATIENCE_S
