@@ -10,6 +10,7 @@ import pytest
 
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming
+from smcp_gateway import call_route
 from smcp_testing.deaf_agent import DeafAgent, deaf_agent
 from smcp_testing.gateway_world import MIB, World, connected, gateway_world
 from smcp_testing.nats_process import NatsServer
@@ -211,3 +212,19 @@ async def test_large_results_that_their_agent_does_not_read_wait_within_a_bound(
         assert {error["code"] for error in refused} <= {503}
         assert all(error["details"] == {"may_have_run": True} for error in refused)
         await eventually(lambda: session.replies.bytes == gateway.route.waiting_bytes == 0)
+
+
+async def test_more_calls_than_may_run_here_are_503_and_were_not_run(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_route, "MAX_REQUESTS", 2)
+    async with couple(nats_url, 1) as pair:
+        asked = serve(pair.box, CALL, hang(pair.box))
+        waiting = [asyncio.create_task(pair.anna.call(CALL, call(number, timeout=60))) for number in range(2)]
+        await eventually(lambda: len(asked) == 2)
+        refused = await pair.anna.call(CALL, call(2))
+        assert (refused["code"], refused["details"]) == (503, {"may_have_run": False})
+        for number in range(2):
+            await pair.anna.call("server:tool_call_cancel", {"agent": "anna", "req_id": f"r{number}"})
+        assert [answer["meta"] for answer in await asyncio.gather(*waiting)] == [{"a2c_cancelled": True}] * 2
+        assert len(asked) == 2

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import aiohttp
 import pytest
@@ -64,10 +65,10 @@ async def test_who_is_about_to_go_is_served_until_its_place_is_kept(
         asked, go = asyncio.Event(), asyncio.Event()
         assert_members = RegistryClient.assert_members
 
-        async def slowly(registry: RegistryClient, assertion: Assertion) -> AssertionResult:
+        async def slowly(registry: RegistryClient, assertion: Assertion, **how: Any) -> AssertionResult:
             asked.set()
             await go.wait()
-            return await assert_members(registry, assertion)
+            return await assert_members(registry, assertion, **how)
 
         monkeypatch.setattr(RegistryClient, "assert_members", slowly)
         left = leave()
@@ -132,12 +133,12 @@ async def test_a_place_that_cannot_be_kept_at_once_is_asked_for_again_while_call
         failures = 2
         assert_members = RegistryClient.assert_members
 
-        async def not_yet(registry: RegistryClient, assertion: Assertion) -> AssertionResult:
+        async def not_yet(registry: RegistryClient, assertion: Assertion, **how: Any) -> AssertionResult:
             nonlocal failures
             if failures:
                 failures -= 1
                 raise RequestTimedOut("for a test")
-            return await assert_members(registry, assertion)
+            return await assert_members(registry, assertion, **how)
 
         monkeypatch.setattr(RegistryClient, "assert_members", not_yet)
         left = leave()

@@ -62,7 +62,7 @@ STEPS = st.builds(
 )
 
 
-@pytest.mark.parametrize("kept_bytes", [0, 300, 1_000_000])
+@pytest.mark.parametrize("kept_bytes", [0, 1300, 1_000_000])
 @settings(max_examples=100)
 @given(steps=st.lists(STEPS, max_size=30))
 async def test_a_list_that_is_kept_is_the_views_after_every_change(kept_bytes: int, steps: list[Step]) -> None:
@@ -109,3 +109,23 @@ async def test_a_room_mate_that_was_not_announced_is_shown_to_itself_alone() -> 
     for owner, name in ((OWNER, "me"), (("c", "p", "other"), "secret")):
         assert [session["name"] for session in json.loads(lists.sessions("lab", owner))] == [name]
     assert json.loads(lists.sessions("lab", ("c", "p", "nobody"))) == []
+
+
+async def test_of_rooms_through_which_one_only_passed_no_list_is_kept() -> None:
+    view = MembersView()
+    lists = RoomLists(view)
+    for number in range(50):
+        office = f"office {number}"
+        view.apply(change(Step(office, "me", "own", "unannounced"), 2 * number + 1))
+        assert {name for name, _ in shown(lists, office)} == {"me"}
+        view.apply(change(Step(office, "me", "own", "left"), 2 * number + 2))
+    assert len(lists) == 0
+
+
+async def test_what_keeping_a_list_costs_counts_too() -> None:
+    view = MembersView()
+    lists = RoomLists(view, kept_bytes=10_000)
+    for number in range(100):
+        view.apply(change(Step(f"office {number}", "me", "own", "joined"), number + 1))
+        assert shown(lists, f"office {number}")
+    assert 0 < len(lists) < 20

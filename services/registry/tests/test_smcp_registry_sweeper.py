@@ -233,6 +233,9 @@ async def test_old_tombstones_are_removed_once_they_were_announced_and_not_befor
             announcing.cancel()
             await asyncio.gather(announcing, return_exceptions=True)
         await sweeper.purge()
+        assert (await read_member(store.members, key)).record is not None, "the newest record dates the bucket"
+        await put(store, view, member("newer"))
+        await sweeper.purge()
         assert (await read_member(store.members, key)).revision == 0
         assert view.tombstones() == {}
 

@@ -117,11 +117,11 @@ class RegistryClient:
         body = renewal.model_dump_json().encode()
         return await self._ask(subject, body, LeaseState, timeout=timeout, hedges=hedges)
 
-    async def assert_members(self, assertion: Assertion) -> AssertionResult:
+    async def assert_members(self, assertion: Assertion, *, hedges: Hedges = BATCH_HEDGES) -> AssertionResult:
         """What this gateway holds, after a reconnect or a lapsed lease; at most 500 a batch."""
         subject = subjects.hosts(self.credential, self.process, "assert")
         body = assertion.model_dump_json(exclude_none=True).encode()
-        return await self._ask(subject, body, AssertionResult, hedges=BATCH_HEDGES)
+        return await self._ask(subject, body, AssertionResult, hedges=hedges)
 
     async def _ask(
         self,

@@ -167,7 +167,15 @@ async def open_gateway(
             hang_up=transport.hang_up,
         )
 
-        drain = Drain(sessions, memberships, registry, calls, hang_up=transport.hang_up, move_s=settings.move_s)
+        drain = Drain(
+            sessions,
+            memberships,
+            registry,
+            calls,
+            hang_up=transport.hang_up,
+            unwritten=transport.held_bytes,
+            move_s=settings.move_s,
+        )
 
         def lapsed() -> None:
             computers.close_gate("the lease had run out")

@@ -17,6 +17,8 @@ from smcp_bus.errors import BodyTooLarge, RequestTimedOut
 from smcp_bus.nats_serving import error_reply
 from smcp_proto.errors import ErrorCode
 
+MAX_REQUESTS: Final = 8192
+"""That run here at a time; above it 503. They outlive who asked, so connections that break do not bound them."""
 KEPT: Final = 16
 """Largest answers that wait until they are admitted, together; above it 503. As many as a bus keeps."""
 
@@ -68,6 +70,8 @@ class CallRoute:
             )
         if len(body) > self._bus.max_body:
             raise BodyTooLarge(len(body), self._bus.max_body)
+        if len(self._tasks) >= MAX_REQUESTS:
+            return error_reply(ErrorCode.UNAVAILABLE, "too many calls run here; ask again", may_have_run=False)
         progress.watched()
         deadline = self._loop.time() + timeout
         answer: asyncio.Future[Reply | None] = self._loop.create_future()

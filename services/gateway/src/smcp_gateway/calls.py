@@ -47,6 +47,8 @@ class PendingCall:
     """Its owner keeps it in a table (tool calls), so that it can be asked whether it knows it."""
     ask_from: float = NOT_SENT
     """From when on (loop time) its owner may be asked after it; `NOT_SENT` while it is on no wire."""
+    on_wire: bool = False
+    """It was sent, and nobody has said that it was not run."""
     moved_at: float | None = None
     """When its owner asked for a part of it last (loop time); None when its owner has it all."""
     ended_at: float | None = None
@@ -68,11 +70,12 @@ class PendingCall:
 
     @property
     def may_have_run(self) -> bool:
-        """Whether it is on the wire, or was and its answer was lost."""
-        return self.asked_again or self.ask_from != NOT_SENT
+        """Whether it was sent, now or before. Who watches it says nothing about that: it runs all the same."""
+        return self.asked_again or self.on_wire
 
     def sent(self, now: float) -> None:
         """It goes on the wire."""
+        self.on_wire = True
         self.ask_from = now + ASK_AFTER_S
         self.moved_at = self.ended_at = None
 

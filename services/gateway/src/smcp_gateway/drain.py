@@ -1,7 +1,8 @@
 """A gateway that stops gives its clients to the other replicas: one after the other, and each when it is quiet.
 
 Everybody goes on as before until his turn has come and nothing of him or for him is unanswered, but for a third of the
-drain time at most. Then the registry keeps his place for his identity (he is *moving*), nothing new is begun for him
+drain time at most (a Computer for a twelfth longer). Then the registry keeps his place for his identity (he is
+*moving*), nothing new is begun for him
 (he *leaves*), and when what runs has ended his connection is closed: he comes back to another replica and takes his
 place up again, and his office hears nothing of it. What still runs at the end of the drain time is cut off.
 """
@@ -17,6 +18,7 @@ from typing import Final
 from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertOutcome
+from smcp_bus.registry_hedges import HEDGES
 from smcp_gateway.calls import CallTable
 from smcp_gateway.memberships import Memberships
 from smcp_gateway.repair import asserted
@@ -27,7 +29,7 @@ from smcp_service.wording import waiting_for_calls
 PER_S: Final = 50.0
 """Clients that are told to go in a second; more where they would take longer than a third of the drain time so."""
 SHARE: Final = 1 / 3
-"""Of the drain time: after it nothing new is begun for anybody, so that calls have the rest to end in."""
+"""Of the drain time: after it nothing new is begun for an Agent, so that calls have the rest to end in."""
 LAST_WORDS_S: Final = 1.0
 """What is kept of the drain time (at most a tenth) for telling those that are cut off."""
 COMPUTERS_SHARE: Final = 5 / 12
@@ -40,6 +42,9 @@ SHORTEST_S: Final = 1.0
 """Between two times that the registry is asked for one member that waits for its calls."""
 MARKED_AT_ONCE: Final = 32
 
+WRITING_PAUSE_S: Final = 0.05
+"""Between two looks at whether all that was answered is written."""
+
 HangUp = Callable[[Session, str], Awaitable[None]]
 """Closes a client's connection, saying why in the log."""
 
@@ -48,6 +53,7 @@ _log: Final = logging.getLogger("smcp_gateway.drain")
 
 class Drain:
     """Args:
+    unwritten: bytes of answers that a client has not been sent yet.
     move_s: how long the registry keeps a place for who moves (seconds); it is asked again before that is over.
     """
 
@@ -59,6 +65,7 @@ class Drain:
         calls: CallTable,
         *,
         hang_up: HangUp,
+        unwritten: Callable[[Session], int],
         move_s: float,
     ) -> None:
         self._sessions = sessions
@@ -66,6 +73,7 @@ class Drain:
         self._registry = registry
         self._calls = calls
         self._hang_up = hang_up
+        self._unwritten = unwritten
         self._move_s = move_s
         self._limit = asyncio.Semaphore(MARKED_AT_ONCE)
         self._loop = asyncio.get_running_loop()
@@ -78,12 +86,17 @@ class Drain:
         sessions = list(self._sessions)
         random.shuffle(sessions)
         spread = min(SHARE * within, len(sessions) / PER_S)
+        await self._send_all_away(sessions, spread, begin, within)
+        # those that were connecting when the others were listed
+        await self._send_all_away(list(self._sessions), 0.0, begin, within)
+        for session in self._sessions:
+            await self._hang_up(session, "the gateway is stopping")
+
+    async def _send_all_away(self, sessions: list[Session], spread: float, begin: float, within: float) -> None:
         async with asyncio.TaskGroup() as group:
             for number, session in enumerate(sessions):
                 turn = begin + spread * number / len(sessions)
                 group.create_task(self._send_away(session, turn, begin, within))
-        for session in self._sessions:
-            await self._hang_up(session, "the gateway is stopping")  # it was connecting when all others were listed
 
     async def _send_away(self, session: Session, turn: float, begin: float, within: float) -> None:
         share = begin + (COMPUTERS_SHARE if session.role == "computer" else SHARE) * within
@@ -104,6 +117,8 @@ class Drain:
             await self._quiet(session, self._loop.time() + LAST_WORDS_S)
         elif self._is_old(place) or not place.kept:
             await self._mark(session, place)  # its time begins when it goes
+        while not session.closed and self._unwritten(session) and self._loop.time() < end:  # noqa: ASYNC110 -- of a slow line
+            await asyncio.sleep(WRITING_PAUSE_S)
         if not session.closed:
             await self._hang_up(session, "the gateway is stopping")
 
@@ -150,12 +165,15 @@ class Drain:
         """Ask the registry once. False: it cannot say."""
         membership = session.membership
         assert membership is not None
-        result = await self._registry.assert_members(Assertion(members=[asserted(session, membership, moving=True)]))
+        assertion = Assertion(members=[asserted(session, membership, moving=True)])
+        result = await self._registry.assert_members(assertion, hedges=HEDGES)  # one member: asked as quickly as a join
         match result.members[0].outcome:
             case AssertOutcome.UNAVAILABLE:
                 return False
             case AssertOutcome.REFUSED:
                 await self._memberships.lost(session)
+            case _ if session.membership is not membership:
+                return False  # it has another place by now
             case _:
                 session.moving = True
         return True

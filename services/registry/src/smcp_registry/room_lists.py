@@ -13,7 +13,11 @@ from smcp_registry.records import MemberRecord
 from smcp_registry.view import Entry, MembersView
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
-"""Of lists that are kept written; beyond it those that were not asked for longest are written anew."""
+"""Of lists that are kept written, with what keeping them costs; beyond it those that were not asked for longest are
+written anew."""
+
+_OVERHEAD: Final = 512
+"""Bytes of a list of one, about."""
 
 
 @dataclass(slots=True)
@@ -26,7 +30,7 @@ class _List:
 
     @property
     def size(self) -> int:
-        return 2 * len(self.announced)
+        return _OVERHEAD + 2 * len(self.announced)
 
 
 class RoomLists:
@@ -42,6 +46,10 @@ class RoomLists:
         self._lists: OrderedDict[str, _List] = OrderedDict()
         self._bytes = 0
 
+    def __len__(self) -> int:
+        """How many lists are kept."""
+        return len(self._lists)
+
     def sessions(self, office: str, own: tuple[str, str, str]) -> bytes:
         """A JSON array of SessionInfo: those that were announced, and what the owner `own` has in any case."""
         known = self._of(office)
@@ -54,11 +62,14 @@ class RoomLists:
         if known is not None and known.version == version:
             self._lists.move_to_end(office)
             return known
-        before = self._lists.pop(office, _List())
-        self._bytes -= before.size
+        before = self._lists.pop(office, None)
+        if before is None:
+            before = _List()
+        else:
+            self._bytes -= before.size
         after = self._written(office, version, before)
-        if not version:
-            return after  # nobody is there
+        if not after.shown:
+            return after  # nobody is there, or nobody was announced yet
         self._lists[office] = after
         self._bytes += after.size
         while self._bytes > self._kept_bytes:

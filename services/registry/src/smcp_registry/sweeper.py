@@ -105,14 +105,17 @@ class Sweeper:
                     group.create_task(self._end_move(key, entry))
 
     async def purge(self) -> None:
-        """Remove tombstones that stood for long and were announced."""
+        """Remove tombstones that stood for long and were announced.
+
+        Never the bucket's newest record: a view that is read anew would be older than what was asked of it before.
+        """
         oldest = self._loop.time() - self._keep_tombstones_s
         old = {key: stone for key, stone in self._view.tombstones().items() if stone.seen <= oldest}
         if not old:
             return
         announced = await self._announcer.announced_upto()
         for key, stone in old.items():
-            if stone.revision <= announced:
+            if stone.revision <= announced and stone.revision < self._view.revision:
                 await self._members.purge(key, upto=stone.revision)
                 self._view.forget_tombstone(key, stone.revision)
 

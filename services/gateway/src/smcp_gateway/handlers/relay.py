@@ -153,9 +153,9 @@ class Relay:
                 payload=payload,
             )
         except NoResponder:
-            pending.ask_from = NOT_SENT
+            pending.ask_from, pending.on_wire = NOT_SENT, False
             return None
-        pending.ask_from = NOT_SENT
+        pending.ask_from, pending.on_wire = NOT_SENT, False
         return None if NOT_RUN in reply.headers else reply
 
     async def _try_again(self, subject: str, body: bytes, headers: Headers, pending: PendingCall, call: Call) -> Reply:
