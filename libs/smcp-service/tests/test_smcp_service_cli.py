@@ -1,6 +1,5 @@
 """What all service commands share, run as users run them."""
 
-import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -62,7 +61,6 @@ async def test_an_unknown_variable_of_ours_is_only_warned_about() -> None:
     assert "did you mean SMCP_LEASE_S?" in said(service)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals")
 async def test_a_health_port_that_is_taken_is_a_sentence_and_ends_it_with_1() -> None:
     async with service_process(sys.executable, SAMPLE) as first:
         url = (await first.logged("serving"))["url"]
