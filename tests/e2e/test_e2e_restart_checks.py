@@ -18,6 +18,7 @@ from tests.e2e.restarts.checker import (
     summary,
     wrongs,
 )
+from tests.e2e.restarts.rates import Rates, reached, too_few
 from tests.e2e.restarts.runs import Run
 
 AT = 100.0
@@ -166,3 +167,16 @@ def test_the_summary_counts_what_was_lost_and_doubled() -> None:
         "joins: 3, 1 done, others {'cut off': 1, '503': 1}",
         "in flight at SIGTERM: gateway-1 5",
     ]
+
+
+def test_the_rates_are_of_what_was_asked_between_the_first_sigterm_and_the_last() -> None:
+    calls = [call(number, sent=AT + at) for number, at in enumerate((-0.1, 0.0, 1.0, 1.9, 2.0, 2.1))]
+    joins = [Join(AT - 1, "done"), Join(AT + 0.5, "done"), Join(AT + 1.5, "503 not now"), Join(AT + 3, "done")]
+    seen = replace(observed(calls, [], joins), sigterms=[SIGTERM, Sigterm("registry-1", AT + 2)])
+    assert reached(seen) == Rates(calls=1.5, joins=1.0)
+    assert str(Rates(calls=199.6, joins=50.2)) == "200 calls/s, 50 joins/s"
+
+
+def test_a_load_that_fell_short_is_found() -> None:
+    assert too_few(Rates(181, 46), Rates(200, 50)) == []
+    assert too_few(Rates(179, 44), Rates(200, 50)) == ["only 179.0 calls/s of 200", "only 44.0 joins/s of 50"]

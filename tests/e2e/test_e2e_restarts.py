@@ -16,6 +16,7 @@ from tests.e2e.restarts import load as loads
 from tests.e2e.restarts import runs
 from tests.e2e.restarts.checker import Observed, calls_of, joins_of, lost_of, summary, wrongs
 from tests.e2e.restarts.front import sticky
+from tests.e2e.restarts.rates import Rates, reached, too_few
 from tests.e2e.restarts.rollout import Rollout
 from tests.e2e.restarts.workers import READY_S, Worker, callers, computers
 from tests.e2e.worlds.processes import open_processes
@@ -62,10 +63,10 @@ async def test_no_call_is_lost_while_gateways_and_registries_are_restarted_and_s
     ran = list(runs.read(tmp_path / "runs"))
     seen = Observed(ran, calls_of(journal), rollout.sigterms, joins_of(journal), lost_of(journal))
     with capsys.disabled():
-        print(f"\n{summary(seen)}")  # noqa: T201 -- what a long run was for
+        print(f"\n{summary(seen)}\n{reached(seen)}")  # noqa: T201 -- what a long run was for
         own = sum(one.cpu_s for one in everybody)
         print(f"CPU seconds: {own:.0f} of the load, {_cpu_s() - before - own:.0f} of the system")  # noqa: T201 -- as above
-    wrong = wrongs(seen, load.in_flight)
+    wrong = [*too_few(reached(seen), Rates(load.rate, load.joins)), *wrongs(seen, load.in_flight)]
     assert not wrong, "\n".join([f"{len(wrong)} wrong:", *wrong[:50]])
 
 

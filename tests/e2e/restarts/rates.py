@@ -1,0 +1,43 @@
+"""How much was really asked of the system between the first SIGTERM and the last. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from tests.e2e.restarts.checker import Observed
+
+ENOUGH: Final = 0.9
+"""Of what was to be asked: calls come at random, and who joins waits for the answer to the join before."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Calls sent and joins asked for, a second."""
+
+    calls: float
+    joins: float
+
+    def __str__(self) -> str:
+        return f"{self.calls:.0f} calls/s, {self.joins:.0f} joins/s"
+
+
+def reached(seen: Observed) -> Rates:
+    """Raises: ValueError: there were fewer than two SIGTERMs."""
+    first, *_, last = (sigterm.at for sigterm in seen.sigterms)
+
+    def a_second(moments: Iterable[float]) -> float:
+        return sum(first <= at < last for at in moments) / (last - first)
+
+    return Rates(a_second(call.sent for call in seen.calls.values()), a_second(join.at for join in seen.joins))
+
+
+def too_few(reached: Rates, wanted: Rates) -> list[str]:
+    """What was not asked of the system as often as it was to be, a line each."""
+    return [
+        f"only {got:.1f} {what}/s of {want:g}"
+        for what, got, want in (
+            ("calls", reached.calls, wanted.calls),
+            ("joins", reached.joins, wanted.joins),
+        )
+        if got < ENOUGH * want
+    ]
