@@ -34,14 +34,14 @@ def python() -> Path:
     with _alone(ENV.parent / "published.busy"):
         if not made.exists() or made.read_text(encoding="utf-8") != wanted:
             shutil.rmtree(ENV, ignore_errors=True)
-            _run("venv", "--without-pip", ENV)
-            _run("pip", "--python", interpreter, "install", "--quiet", "--no-deps", "--require-hashes", "-r", LOCK)
+            _run(sys.executable, "venv", ENV)  # with a pip of its own: ours may come from uv, and have none
+            _run(interpreter, "pip", "install", "--quiet", "--no-deps", "--require-hashes", "-r", LOCK)
             made.write_text(wanted, encoding="utf-8")
     return interpreter
 
 
-def _run(module: str, *arguments: str | Path) -> None:
-    command = [sys.executable, "-m", module, *map(str, arguments)]
+def _run(interpreter: str | Path, module: str, *arguments: str | Path) -> None:
+    command = [str(interpreter), "-m", module, *map(str, arguments)]
     env = os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
     try:
         subprocess.run(
