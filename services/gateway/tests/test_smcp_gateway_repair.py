@@ -159,6 +159,32 @@ async def test_nobody_is_in_an_office_of_which_its_gateway_learns_nothing(nats_u
             await eventually(lambda: car.told("notify:leave_office") == [{"office_id": OFFICE, "computer": "box"}])
 
 
+async def test_nobody_is_told_of_a_join_that_is_refused_because_its_gateway_learns_nothing(nats_url: str) -> None:
+    buses, lists = InterposedBuses(), 0
+
+    async def between(incoming: Incoming, handler: RequestHandler) -> Reply:
+        nonlocal lists
+        if subjects.verb_of(incoming.subject) == "list_room":
+            lists += 1
+            if lists > 1:  # the second gateway's
+                return Reply(b'{"code":503,"message":"not now","details":{}}', {ERROR: "503"})
+        return await handler(incoming)
+
+    buses.between = between
+    async with (
+        gateway_world(nats_url, gateways=2, bad=buses) as world,
+        connected(world.url) as anna,
+        connected(world.gateways[1].url) as box,
+        connected(world.url) as car,
+    ):
+        assert await anna.join("agent", "anna", OFFICE) == [True, None]
+        done, why = await box.join("computer", "box", OFFICE)
+        assert (done, why.split()[0]) == (False, "503")
+        assert await car.join("computer", "box", OFFICE) == [True, None]  # the place is free
+        await eventually(lambda: anna.events)
+        assert anna.events == [("notify:enter_office", {"office_id": OFFICE, "computer": "box"})]
+
+
 async def test_who_waits_for_a_list_that_does_not_come_waits_no_longer_behind_others(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,7 +72,8 @@ class Memberships:
             raise NotAllowed(AGENTS_DO_NOT_SWITCH, details={"field": "office_id"})
         office = await self._offices.hold(request.office_id)
         office.expect(session)
-        claim = claim_for(self._registry, session, request, announce=present is None)
+        announce = present is None and office.picture.known
+        claim = claim_for(self._registry, session, request, announce=announce)
         session.joining, session.joining_place = claim.incarnation, (office.name, request.role, request.name)
         generation = self._generation()
         gate = self._computers.generation
@@ -85,6 +86,9 @@ class Memberships:
             await self._learn(office, request, joined.revision, req_id)
             if present is not None:
                 claim = await self._switch(session, present, request, claim, body, req_id)
+            elif not announce:  # the office is told of nobody who is not in after all
+                claim = claim.model_copy(update={"announce": True})
+                joined = await self._registry.join(office.name, request.role, request.name, claim, body, req_id=req_id)
         except BaseException as error:
             office.give_up(session)
             session.joining = session.joining_place = None
