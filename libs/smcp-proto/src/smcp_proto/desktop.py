@@ -1,0 +1,134 @@
+"""The desktop of a Computer: the windows of its MCP servers, filtered, ordered and cut (desktop.txt, 组织策略)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from smcp_proto.doubts import Doubt, Rule, doubt, type_name
+from smcp_proto.schemas.desktop import Desktop
+from smcp_proto.server_order import server_order
+from smcp_proto.uris import parse_window_uri
+from smcp_proto.window_metadata import WindowMetadata, read_metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window as its MCP server gave it. Nothing in it is trusted to have the type that MCP says."""
+
+    server: str
+    """The MCP server's name in its Computer's configuration."""
+    resource: Mapping[str, Any]
+    """An item of `resources/list`: `uri`, `annotations`, `_meta`, …"""
+    contents: Sequence[Mapping[str, Any]]
+    """`contents` of `resources/read`: each with `text` or `blob`."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrganizedDesktop:
+    """What the Agent gets, and what was wrong."""
+
+    desktops: list[Desktop]
+    warnings: tuple[Doubt, ...]
+    """In the order of the windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A window that has something to show."""
+
+    uri: str
+    texts: Sequence[str]
+    metadata: WindowMetadata
+
+
+def organize_desktop(windows: Sequence[Window], size: int | None, history: Sequence[str]) -> OrganizedDesktop:
+    """Make a desktop of all windows.
+
+    Args:
+        windows: those of one MCP server in the order of its list.
+        size: at most so many windows over all servers; 0 or less: none; None: all.
+        history: the MCP servers of the tool calls, the oldest call first.
+
+    Returns:
+        The windows as text: servers by recent use and then by name, the windows of each by descending priority, or its
+        first fullscreen window alone. Nothing that a server sent raises; what is wrong with it is a warning.
+    """
+    if size is not None and size <= 0:
+        return OrganizedDesktop([], ())
+    warnings: list[Doubt] = []
+    servers: dict[str, list[_Shown]] = {}
+    for window in windows:
+        shown = _shown(window, warnings)
+        if shown is not None:
+            servers.setdefault(window.server, []).append(shown)
+    ordered = [shown for server in server_order(servers, history) for shown in _of_server(servers[server])]
+    return OrganizedDesktop([_render(shown) for shown in ordered[:size]], tuple(warnings))
+
+
+def _shown(window: Window, warnings: list[Doubt]) -> _Shown | None:
+    """Step 1: None for a window without a valid URI, and for one without text."""
+    resource: Any = window.resource
+    given = resource.get("uri") if isinstance(resource, Mapping) else None
+    uri = _identity(window.server, given, warnings)
+    if uri is None:
+        return None
+    texts = _texts(window, given, warnings)
+    if not texts:
+        return None
+    metadata, doubts = read_metadata(window.server, resource)
+    warnings += doubts
+    return _Shown(uri, texts, metadata)
+
+
+def _identity(server: str, given: object, warnings: list[Doubt]) -> str | None:
+    """The URI as the server wrote it, without a query; None where it is no window's."""
+    if not isinstance(given, str):
+        warnings.append(doubt(server, given, Rule.URI_INVALID, f"its URI is {type_name(given)}; it is skipped"))
+        return None
+    try:
+        parsed = parse_window_uri(given)
+    except ValueError as error:
+        warnings.append(doubt(server, given, Rule.URI_INVALID, f"{error}; it is skipped"))
+        return None
+    warnings += [doubt(server, given, Rule.URI_QUERY, warning) for warning in parsed.warnings]
+    return given.partition("?")[0]
+
+
+def _texts(window: Window, uri: object, warnings: list[Doubt]) -> list[str]:
+    """The texts of a window; of what cannot be shown nothing but a warning is left."""
+    contents: Any = window.contents
+    if contents is None:
+        return []
+    if not isinstance(contents, list | tuple):
+        warnings.append(
+            doubt(window.server, uri, Rule.CONTENTS_TYPE, f"its contents are {type_name(contents)}; it is skipped")
+        )
+        return []
+    texts: list[str] = []
+    for item in contents:
+        text = item.get("text") if isinstance(item, Mapping) else None
+        if isinstance(text, str):
+            texts.append(text)
+        elif isinstance(item, Mapping) and item.get("blob") is not None:
+            warnings.append(
+                doubt(window.server, uri, Rule.BLOB_SKIPPED, "binary contents cannot be shown; they are skipped")
+            )
+        else:
+            warnings.append(
+                doubt(window.server, uri, Rule.CONTENTS_TYPE, "contents with neither text nor blob; they are skipped")
+            )
+    return texts
+
+
+def _of_server(windows: list[_Shown]) -> Iterable[_Shown]:
+    """Steps 3 and 4."""
+    for window in windows:
+        if window.metadata.fullscreen:
+            return [window]
+    return sorted(windows, key=lambda window: -window.metadata.priority)
+
+
+def _render(window: _Shown) -> Desktop:
+    if not any(window.texts):
+        return window.uri
+    return f"{window.uri}\n\n" + "\n\n".join(window.texts)

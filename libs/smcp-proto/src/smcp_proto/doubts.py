@@ -1,0 +1,76 @@
+"""What is wrong with what an MCP server listed or sent, as data: the caller logs it, and the rest is delivered."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+MAX_DOUBTED_URI: Final = 256
+"""Characters of a URI that a doubt names: what a server sends has no bound."""
+
+
+class Rule(StrEnum):
+    """The rules of desktop.txt and finder.txt that a server can break."""
+
+    URI_INVALID = "uri_invalid"
+    """It is skipped."""
+    URI_QUERY = "uri_query"
+    """The query is dropped."""
+    URI_LEVEL = "uri_level"
+    """A `dpe://` URI that is no document's; it is skipped."""
+    URI_DIFFERS = "uri_differs"
+    """The metadata names another document than the one that was listed; the listed one counts."""
+
+    CONTENTS_TYPE = "contents_type"
+    """What is neither text nor blob is skipped."""
+    BLOB_SKIPPED = "blob_skipped"
+
+    ANNOTATIONS_TYPE = "annotations_type"
+    META_TYPE = "meta_type"
+    PRIORITY_TYPE = "priority_type"
+    PRIORITY_RANGE = "priority_range"
+    FULLSCREEN_TYPE = "fullscreen_type"
+    AUDIENCE_TYPE = "audience_type"
+    AUDIENCE_WITHOUT_ASSISTANT = "audience_without_assistant"
+    LAST_MODIFIED_TYPE = "last_modified_type"
+    LAST_MODIFIED_UNREADABLE = "last_modified_unreadable"
+
+    DOCUMENT_TYPE = "document_type"
+    """Metadata that is no object; the document is skipped."""
+    FIELD_TYPE = "field_type"
+    """A field of another type than the page says; it is left out."""
+    UNKNOWN_CATEGORY = "unknown_category"
+    """None of the 19 categories; the element is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A warning about one window, document or element."""
+
+    server: str
+    """The MCP server's name."""
+    uri: str
+    """As the server wrote it, at most `MAX_DOUBTED_URI` characters of it; empty where it gave none."""
+    rule: Rule
+    message: str
+    """For the log: what is wrong, and what was done. It holds nothing else that the server sent."""
+
+
+def doubt(server: str, uri: object, rule: Rule, message: str) -> Doubt:
+    """A doubt about whatever stands where the URI should."""
+    return Doubt(server, uri[:MAX_DOUBTED_URI] if isinstance(uri, str) else "", rule, message)
+
+
+def type_name(value: Any) -> str:
+    """The JSON type of a value, for a message."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list() | tuple():
+            return "an array"
+    return "an object"

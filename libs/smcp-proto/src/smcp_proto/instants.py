@@ -1,0 +1,24 @@
+"""Instants as MCP servers write them (ISO 8601), made comparable."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_ISO: Final = re.compile(r"[0-9]{4}[0-9W-]{3,6}(?:[Tt ].+)?", re.ASCII)
+"""What `fromisoformat` may be asked about: it takes any character between the date and the time."""
+
+
+def instant(text: str) -> int | None:
+    """Return the microseconds since 1970 of an ISO 8601 instant, None where it cannot be read.
+
+    Any offset; none at all, and a date alone, is UTC. Digits beyond microseconds are cut off.
+    """
+    if not _ISO.fullmatch(text):
+        return None
+    try:
+        moment = datetime.fromisoformat(text.upper())
+    except ValueError:
+        return None
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND

@@ -1,0 +1,82 @@
+"""What an MCP server says of a window in `annotations` and `_meta` (desktop.txt, Window 资源元数据)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from smcp_proto.doubts import Doubt, Rule, doubt, type_name
+from smcp_proto.instants import instant
+
+DEFAULT_PRIORITY: Final = 0.0
+ROLES: Final = frozenset({"user", "assistant"})
+"""What MCP lets an audience be made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowMetadata:
+    """What the desktop is ordered by. A missing value and null are the same."""
+
+    priority: float = DEFAULT_PRIORITY
+    """From 0 to 1, the highest first; compared within one MCP server only."""
+    fullscreen: bool = False
+    """The first such window of an MCP server is the only one of it."""
+
+
+def read_metadata(server: str, resource: Mapping[str, Any]) -> tuple[WindowMetadata, tuple[Doubt, ...]]:
+    """Read `annotations` and `_meta` of an item of `resources/list`, of any JSON types.
+
+    What breaks a rule counts as its default and is a warning. `audience` and `lastModified` decide nothing.
+    """
+    found: list[tuple[Rule, str]] = []
+    annotations = _object(resource, "annotations", Rule.ANNOTATIONS_TYPE, found)
+    meta = _object(resource, "_meta", Rule.META_TYPE, found)
+    metadata = WindowMetadata(_priority(annotations.get("priority"), found), _fullscreen(meta.get("fullscreen"), found))
+    _check_audience(annotations.get("audience"), found)
+    _check_last_modified(annotations.get("lastModified"), found)
+    return metadata, tuple(doubt(server, resource.get("uri"), rule, message) for rule, message in found)
+
+
+def _object(resource: Mapping[str, Any], name: str, rule: Rule, found: list[tuple[Rule, str]]) -> Mapping[str, Any]:
+    value = resource.get(name)
+    if isinstance(value, Mapping):
+        return value
+    if value is not None:
+        found.append((rule, f"{name} is {type_name(value)}, not an object; it counts as missing"))
+    return {}
+
+
+def _priority(value: Any, found: list[tuple[Rule, str]]) -> float:
+    if value is None:
+        return DEFAULT_PRIORITY
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        found.append((Rule.PRIORITY_TYPE, f"priority is {type_name(value)}, not a number; it counts as 0.0"))
+        return DEFAULT_PRIORITY
+    if not 0 <= value <= 1:  # NaN, too
+        found.append((Rule.PRIORITY_RANGE, "priority is not from 0 to 1; it counts as 0.0"))
+        return DEFAULT_PRIORITY
+    return float(value)
+
+
+def _fullscreen(value: Any, found: list[tuple[Rule, str]]) -> bool:
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    found.append((Rule.FULLSCREEN_TYPE, f"fullscreen is {type_name(value)}, not a boolean; it counts as false"))
+    return False
+
+
+def _check_audience(value: Any, found: list[tuple[Rule, str]]) -> None:
+    if value is None:
+        return
+    if not isinstance(value, list | tuple) or not all(isinstance(role, str) and role in ROLES for role in value):
+        found.append((Rule.AUDIENCE_TYPE, "audience is not a list of user and assistant; the window is kept"))
+    elif "assistant" not in value:
+        found.append((Rule.AUDIENCE_WITHOUT_ASSISTANT, "audience does not name the assistant; the window is kept"))
+
+
+def _check_last_modified(value: Any, found: list[tuple[Rule, str]]) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str):
+        found.append((Rule.LAST_MODIFIED_TYPE, f"lastModified is {type_name(value)}, not a string"))
+    elif instant(value) is None:
+        found.append((Rule.LAST_MODIFIED_UNREADABLE, "lastModified is no instant of ISO 8601"))
