@@ -1,6 +1,7 @@
 """How the servers of this package are configured in a Computer, and started over HTTP."""
 
 import asyncio
+import json
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Sequence
@@ -26,6 +27,27 @@ def stdio(module: str = "toolbox", *arguments: str, log: Path | None = None, **c
         "env": env,
     }
     return {"type": "stdio", "server_parameters": parameters, **config}
+
+
+def context(
+    era: Literal["2025", "2026"],
+    *,
+    windows: int = 0,
+    documents: int = 0,
+    host: str | None = None,
+    content: Sequence[dict[str, Any]] = (),
+    page_size: int = 0,
+    delay: float = 0.0,
+    without: Sequence[str] = (),
+    **config: Any,
+) -> dict[str, Any]:
+    """The configuration of a server with windows and documents over stdio; the arguments are those of `context`."""
+    arguments = ["--windows", str(windows), "--documents", str(documents), "--content", json.dumps(content)]
+    arguments += ["--page-size", str(page_size), "--delay", str(delay)]
+    arguments += [] if host is None else ["--host", host]
+    for what in without:
+        arguments += ["--without", what]
+    return stdio(f"context_{era}", *arguments, **config)
 
 
 def http(kind: Literal["streamable", "sse"], url: str, **parameters: Any) -> dict[str, Any]:

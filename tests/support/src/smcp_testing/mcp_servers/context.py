@@ -1,0 +1,180 @@
+"""An MCP server with windows and documents, that can be told to change and to misbehave; run as `context_2025` (the
+handshake, `resources/subscribe`) or `context_2026` (discovery, `subscriptions/listen`).
+
+    python -m smcp_testing.mcp_servers.context_2026 [--name NAME] [--host HOST] [--windows N] [--documents N]
+        [--content JSON] [--page-size N] [--delay SECONDS] [--without WHAT ...] [--transport stdio|streamable]
+
+It lists `window://HOST/0` ..., `dpe://HOST/doc-0` ..., and what `--content` adds: a list of objects with `uri`, and
+optionally `resource` (fields of the listed resource) and `contents` (what reading gives), or `document` (fields for
+`shelf.document`). `--without` leaves out `resources`, `subscribe`, `list_changed` or `completions`. Its tools are in
+`context_tools`. Resources are sent as they are told, valid or not.
+"""
+
+import argparse
+import asyncio
+import json
+import socket
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+import mcp_types as types
+import uvicorn
+from mcp.server.lowlevel.server import NotificationOptions, Server
+from mcp.server.runner import serve_loop
+from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
+
+from smcp_testing.mcp_servers.context_tools import ContextTools
+from smcp_testing.mcp_servers.shelf import HOST, Shelf, document
+
+Era = Literal["2025", "2026"]
+_RAW: Final = frozenset({"resources/list", "resources/templates/list", "resources/read"})
+
+
+class ContextServer:
+    """Args:
+    without: what it does not offer.
+    """
+
+    def __init__(self, era: Era, name: str, shelf: Shelf, *, page_size: int, delay_s: float, without: set[str]) -> None:
+        self.era: Era = era
+        self._shelf = shelf
+        self._page_size = page_size
+        self._without = without
+        bus = InMemorySubscriptionBus() if era == "2026" else None
+        self._tools = ContextTools(shelf, bus, delay_s)
+        self._listen = ListenHandler(bus) if bus is not None else None
+        self.server: Server[Any] = Server(name, version="1")
+        self._register()
+        self.options = self.server.create_initialization_options(
+            NotificationOptions(resources_changed="list_changed" not in without, tools_changed=False)
+        )
+
+    def _register(self) -> None:
+        add = self.server.add_request_handler
+        add("tools/list", types.PaginatedRequestParams, self._tools.list_tools)
+        add("tools/call", types.CallToolRequestParams, self._tools.call)
+        if "resources" in self._without:
+            return
+        add("resources/list", types.PaginatedRequestParams, _unreached)
+        add("resources/templates/list", types.PaginatedRequestParams, _unreached)
+        add("resources/read", types.ReadResourceRequestParams, _unreached)
+        if "completions" not in self._without:
+            add("completion/complete", types.CompleteRequestParams, self._complete)
+        if self._listen is not None:
+            add("subscriptions/listen", types.SubscriptionsListenRequestParams, self._listening)
+            add("server/discover", types.RequestParams, self._discover)
+        elif "subscribe" not in self._without:
+            add("resources/subscribe", types.SubscribeRequestParams, self._tools.subscribe)
+            add("resources/unsubscribe", types.UnsubscribeRequestParams, self._tools.unsubscribe)
+        self.server.middleware.append(self._raw)
+
+    async def _raw(self, ctx: Any, call_next: Any) -> Any:
+        """Answers that the SDK's models would refuse to carry go out as they are."""
+        if ctx.method not in _RAW:
+            return await call_next(ctx)
+        params = dict(ctx.params or {})
+        match ctx.method:
+            case "resources/list":
+                result = await self._tools.listing(self._paged("resources", self._shelf.listed(), params))
+            case "resources/templates/list":
+                result = self._paged("resourceTemplates", self._shelf.templates(), params)
+            case _:
+                result = {"contents": await self._tools.read(ctx, str(params.get("uri")))}
+        if self.era == "2026":
+            result |= {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+        return result
+
+    def _paged(self, key: str, items: list[dict[str, Any]], params: dict[str, Any]) -> dict[str, Any]:
+        if not self._page_size:
+            return {key: items}
+        start = int(params.get("cursor") or 0)
+        end = start + self._page_size
+        page: dict[str, Any] = {key: items[start:end]}
+        if end < len(items):
+            page["nextCursor"] = str(end)
+        return page
+
+    async def _complete(self, ctx: Any, params: types.CompleteRequestParams) -> types.CompleteResult:
+        chosen = params.context.arguments if params.context is not None else None
+        values = self._shelf.complete(params.argument.name, params.argument.value, chosen or {})
+        return types.CompleteResult(completion=types.Completion(values=values[:100], total=len(values), has_more=False))
+
+    async def _discover(self, ctx: Any, params: types.RequestParams) -> types.DiscoverResult:
+        found = self.server.get_capabilities(protocol_version="2026-07-28")
+        if found.resources is not None:
+            offered = {"subscribe": "subscribe", "list_changed": "list_changed"}
+            said = {field: what not in self._without for field, what in offered.items()}
+            found = found.model_copy(update={"resources": types.ResourcesCapability(**said)})
+        return types.DiscoverResult(supported_versions=["2026-07-28"], capabilities=found)
+
+    async def _listening(self, ctx: Any, params: types.SubscriptionsListenRequestParams) -> Any:
+        assert self._listen is not None
+        wanted = params.notifications
+        if "subscribe" in self._without:
+            wanted = wanted.model_copy(update={"resource_subscriptions": None})
+        if "list_changed" in self._without:
+            wanted = wanted.model_copy(update={"resources_list_changed": None})
+        with self._tools.listening(wanted.resource_subscriptions or ()):
+            return await self._listen(replace(ctx), params.model_copy(update={"notifications": wanted}))
+
+    async def serve_stdio(self) -> None:
+        async with stdio_server() as (read, write):
+            if self.era == "2025":
+                await serve_loop(self.server, read, write, lifespan_state={}, init_options=self.options)
+            else:
+                await self.server.run(read, write, self.options)
+
+
+async def _unreached(ctx: Any, params: Any) -> dict[str, Any]:
+    """Stands for a method, so that its capability is declared: `ContextServer._raw` answers."""
+    raise NotImplementedError
+
+
+def build(era: Era, options: argparse.Namespace) -> ContextServer:
+    shelf = Shelf(options.host)
+    for number in range(options.windows):
+        shelf.put(f"window://{options.host}/{number}")
+    for number in range(options.documents):
+        shelf.put_document(document(f"doc-{number}"))
+    for entry in json.loads(options.content):
+        if "document" in entry:
+            shelf.put_document(document(**entry["document"]))
+        else:
+            shelf.put(entry["uri"], entry.get("resource"), entry.get("contents"))
+    return ContextServer(
+        era,
+        options.name,
+        shelf,
+        page_size=options.page_size,
+        delay_s=options.delay,
+        without=set(options.without),
+    )
+
+
+async def serve_http(server: ContextServer, port: int) -> None:
+    """Serve on 127.0.0.1; port 0 takes a free one. Prints the URL."""
+    listener = socket.create_server(("127.0.0.1", port))
+    print(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", flush=True)  # noqa: T201 -- the parent reads it
+    config = uvicorn.Config(server.server.streamable_http_app(), log_level="warning", timeout_graceful_shutdown=1)
+    await uvicorn.Server(config).serve(sockets=[listener])
+
+
+def main(era: Era) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--transport", choices=["stdio", "streamable"], default="stdio")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--name", default="context")
+    parser.add_argument("--host", default=HOST)
+    parser.add_argument("--windows", type=int, default=0)
+    parser.add_argument("--documents", type=int, default=0)
+    parser.add_argument("--content", default="[]")
+    parser.add_argument("--page-size", type=int, default=0)
+    parser.add_argument("--delay", type=float, default=0.0)
+    parser.add_argument("--without", action="append", default=[])
+    options = parser.parse_args()
+    server = build(era, options)
+    if options.transport == "stdio":
+        asyncio.run(server.serve_stdio())
+    else:
+        asyncio.run(serve_http(server, options.port))
