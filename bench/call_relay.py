@@ -8,15 +8,10 @@ it). The machine is shared and noisy: read the ratios, not the absolute figures.
 import argparse
 import contextlib
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, cast
@@ -26,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import published_env
+from bench.processes import BIN, cpu_of_one, line_of, services_env, start, start_nats, wait_until_ready
 
-BIN = Path(sys.executable).parent
 OFFICES = 16
 KINDS = [(1024, 1), (1024, 64), (65536, 1), (65536, 64)]
 
@@ -40,35 +35,6 @@ class System:
     servers: list[psutil.Process]
     load: subprocess.Popen[str]
     nats: list[psutil.Process] = field(default_factory=list)
-
-
-def start(
-    stack: contextlib.ExitStack, *command: str | Path, env: dict[str, str] | None = None
-) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        list(map(str, command)),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(env or {})},
-        cwd=published_env.ROOT,
-    )
-
-    def stop() -> None:
-        cast("IO[str]", process.stdin).close()
-        process.terminate()
-        process.wait(20)
-        cast("IO[str]", process.stdout).close()
-
-    stack.callback(stop)
-    return process
-
-
-def line_of(process: subprocess.Popen[str], wanted: str = "") -> str:
-    for line in cast("IO[str]", process.stdout):
-        if wanted in line:
-            return line.strip()
-    raise SystemExit(f"{process.args!r} ended without saying {wanted!r}")
 
 
 def load(stack: contextlib.ExitStack, url: str) -> subprocess.Popen[str]:
@@ -94,23 +60,8 @@ def published(stack: contextlib.ExitStack) -> System:
 def ours(stack: contextlib.ExitStack, name: str, on: str = "nats", gateways: int = 1) -> System:
     """Agents are on the first gateway, Computers on Socket.IO on the last one."""
     ports = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    nats = start(
-        stack,
-        BIN / "nats-server",
-        "-a",
-        "127.0.0.1",
-        "-p",
-        "-1",
-        "-js",
-        "-l",
-        ports / "log",
-        "-sd",
-        ports / "js",
-        "--ports_file_dir",
-        ports,
-    )
-    url = wait_for_nats(ports, nats)
-    env = {"SMCP_NATS_URL": url, "SMCP_HEALTH_PORT": "0", "SMCP_LOG_LEVEL": "error", "SMCP_GATEWAY_PORT": "0"}
+    nats, url = start_nats(stack, ports)
+    env = services_env(url)
     start(stack, BIN / "smcp-registry", env=env)
     replicas = [start(stack, BIN / "smcp-gateway", env=env) for _ in range(gateways)]
     urls = [line_of(replica, "http://").split()[-1] for replica in replicas]
@@ -123,40 +74,9 @@ def ours(stack: contextlib.ExitStack, name: str, on: str = "nats", gateways: int
     return System(name, servers, load(stack, urls[0]), [psutil.Process(nats.pid)])
 
 
-def wait_for_nats(ports: Path, nats: subprocess.Popen[str]) -> str:
-    for _ in polls():
-        for found in ports.glob("*.ports"):
-            return str(json.loads(found.read_text())["nats"][0])
-        if nats.poll() is not None:
-            break
-    raise SystemExit("nats-server did not start")
-
-
-def wait_until_ready(url: str) -> None:
-    for _ in polls():
-        with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(f"{url}/readyz", timeout=2):
-            return
-    raise SystemExit("the gateway did not get ready")
-
-
-def polls() -> Iterator[None]:
-    for _ in range(300):
-        yield
-        time.sleep(0.05)
-
-
 def cpu(processes: list[psutil.Process]) -> float:
     """Seconds on a CPU, of all together, over all threads."""
     return sum(map(cpu_of_one, processes))
-
-
-def cpu_of_one(process: psutil.Process) -> float:
-    # the scheduler counts in ns where cpu_times has 10 ms steps
-    threads = list(Path(f"/proc/{process.pid}/task").glob("*/schedstat"))
-    if threads:
-        return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def measure(system: System, size: int, concurrency: int, calls: int) -> dict[str, float]:

@@ -22,8 +22,8 @@ import socketio
 from rich.console import Console
 from rich.table import Table
 
-from bench.call_relay import BIN, line_of, start, wait_for_nats, wait_until_ready
 from bench.load import Json
+from bench.processes import BIN, line_of, services_env, start, start_nats, wait_until_ready
 
 REPLICAS: Final = (1, 2, 4)
 PATIENCE_S: Final = 30.0
@@ -39,18 +39,10 @@ Counts = list[tuple[int, int]]
 class Gateways:
     def __init__(self, stack: contextlib.ExitStack, count: int) -> None:
         files = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        options = ("-a", "127.0.0.1", "-p", "-1", "-m", "-1", "-js", "-l", files / "log", "-sd", files / "js")
-        nats = start(stack, BIN / "nats-server", *options, "--ports_file_dir", files)
-        env = {
-            "SMCP_NATS_URL": wait_for_nats(files, nats),
-            "SMCP_HEALTH_PORT": "0",
-            "SMCP_LOG_LEVEL": "error",
-            "SMCP_GATEWAY_PORT": "0",
-            "SMCP_LEASE_S": LEASE_S,
-        }
+        _, self.nats_url = start_nats(stack, files, "-m", "-1")
+        env = services_env(self.nats_url) | {"SMCP_LEASE_S": LEASE_S}
         [ports] = files.glob("*.ports")
         self._monitoring = json.loads(ports.read_text())["monitoring"][0]
-        self.nats_url = env["SMCP_NATS_URL"]
         start(stack, BIN / "smcp-registry", env=env)
         self._processes = [start(stack, BIN / "smcp-gateway", env=env) for _ in range(count)]
         self.urls = [line_of(process, "http://").split()[-1] for process in self._processes]

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import published_env
-from bench.call_relay import BIN, cpu_of_one, line_of, start, wait_for_nats, wait_until_ready
+from bench.processes import BIN, cpu_of_one, line_of, services_env, start, start_nats, wait_until_ready
 
 PUBLISHED: Final = "published"
 OURS: Final = "gateway"
@@ -70,14 +70,8 @@ def published(stack: contextlib.ExitStack) -> tuple[dict[str, subprocess.Popen[s
 
 def ours(stack: contextlib.ExitStack) -> tuple[dict[str, subprocess.Popen[str]], str]:
     files = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    options = ("-a", "127.0.0.1", "-p", "-1", "-js", "-l", files / "log", "-sd", files / "js")
-    nats = start(stack, BIN / "nats-server", *options, "--ports_file_dir", files)
-    env = {
-        "SMCP_NATS_URL": wait_for_nats(files, nats),
-        "SMCP_HEALTH_PORT": "0",
-        "SMCP_LOG_LEVEL": "error",
-        "SMCP_GATEWAY_PORT": "0",
-    }
+    nats, nats_url = start_nats(stack, files)
+    env = services_env(nats_url)
     registry = start(stack, BIN / "smcp-registry", env=env)
     gateway = start(stack, BIN / "smcp-gateway", env=env)
     url = line_of(gateway, "http://").split()[-1]

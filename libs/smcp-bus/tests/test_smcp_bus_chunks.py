@@ -2,8 +2,6 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,20 +15,10 @@ from smcp_bus.chunks import (
 )
 from smcp_bus.errors import BodyTooLarge, ConnectionLost, RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
-from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_testing.echo_buses import MIB, body_of, echo, two
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
-
-MIB = 1024 * 1024
-
-
-def body_of(size: int) -> bytes:
-    """Bytes in which every chunk differs from every other."""
-    return b"".join(b"%08d" % index for index in range(-(-size // 8)))[:size]
-
-
-async def echo(incoming: Incoming) -> Reply:
-    return Reply(incoming.body, {"Mine": "kept"})
 
 
 def gives(body: bytes) -> RequestHandler:
@@ -40,15 +28,6 @@ def gives(body: bytes) -> RequestHandler:
         return Reply(body)
 
     return handler
-
-
-@asynccontextmanager
-async def two(url: str, **options: int) -> AsyncIterator[tuple[NatsBus, NatsBus]]:
-    """Who asks and who serves `echo`."""
-    config = BusConfig(url=url, **options)  # type: ignore[arg-type]
-    async with open_bus(config) as asker, open_bus(config) as server:
-        await server.serve("echo", echo)
-        yield asker, server
 
 
 # -- whole bodies

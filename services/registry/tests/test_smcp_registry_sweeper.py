@@ -4,21 +4,21 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
+from functools import partial
 
 from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
 from smcp_registry.announcer import Announcer
-from smcp_registry.app import Registry, open_registry
 from smcp_registry.buckets import open_store
 from smcp_registry.leases import Leases, LeasesView
 from smcp_registry.link import Link
 from smcp_registry.owners import Owners
 from smcp_registry.records import Announce, MemberRecord, record_key, tombstone
-from smcp_registry.settings import RegistrySettings
 from smcp_registry.store import Store, read_member, write_member
 from smcp_registry.sweeper import Sweeper
 from smcp_registry.view import MembersView
 from smcp_registry.watch import Change
+from smcp_testing import registry_world
 from smcp_testing.member_process import MemberProcess, dying_process, member_process, observe
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
@@ -26,15 +26,7 @@ from smcp_testing.waiting import eventually
 LEASE_S = 1.0
 
 
-@asynccontextmanager
-async def registries(url: str, count: int = 2) -> AsyncIterator[list[Registry]]:
-    settings = RegistrySettings(nats_url=url, lease_s=LEASE_S)
-    async with AsyncExitStack() as stack:
-        opened = []
-        for _ in range(count):
-            bus = await stack.enter_async_context(open_bus(BusConfig(url=url)))
-            opened.append(await stack.enter_async_context(open_registry(settings, bus)))
-        yield opened
+registries = partial(registry_world.registries, lease_s=LEASE_S)
 
 
 @asynccontextmanager

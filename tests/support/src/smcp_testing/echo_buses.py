@@ -1,0 +1,27 @@
+"""Two ends of a nats-server, one of which answers with what it is asked."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+
+MIB = 1024 * 1024
+
+
+def body_of(size: int) -> bytes:
+    """Bytes in which every chunk differs from every other."""
+    return b"".join(b"%08d" % index for index in range(-(-size // 8)))[:size]
+
+
+async def echo(incoming: Incoming) -> Reply:
+    return Reply(incoming.body, {"Mine": "kept"})
+
+
+@asynccontextmanager
+async def two(url: str, **options: int) -> AsyncIterator[tuple[NatsBus, NatsBus]]:
+    """Who asks and who serves `echo`."""
+    config = BusConfig(url=url, **options)  # type: ignore[arg-type]
+    async with open_bus(config) as asker, open_bus(config) as server:
+        await server.serve("echo", echo)
+        yield asker, server
