@@ -8,7 +8,10 @@ import pytest
 FORBIDDEN = ["asyncio", "socket", "subprocess", "logging", "orjson", "structlog", "nats", "socketio", "opentelemetry"]
 
 
-@pytest.mark.parametrize("module", ["catalog", "schemas", "uris", "version", "trace_ids", "validation", "errors"])
+MODULES = ["catalog", "schemas", "uris", "version", "trace_ids", "validation", "errors", "desktop", "finder", "hosts"]
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_importing_it_asks_for_nothing_with_effects(module: str) -> None:
     # what pydantic itself imports is not ours, so it comes first
     code = (

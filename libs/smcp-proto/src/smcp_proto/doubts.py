@@ -19,6 +19,8 @@ class Rule(StrEnum):
     """A `dpe://` URI that is no document's; it is skipped."""
     URI_DIFFERS = "uri_differs"
     """The metadata names another document than the one that was listed; the listed one counts."""
+    DOC_REF_DIFFERS = "doc_ref_differs"
+    """The metadata have another doc_ref than the URI, which counts."""
 
     CONTENTS_TYPE = "contents_type"
     """What is neither text nor blob is skipped."""

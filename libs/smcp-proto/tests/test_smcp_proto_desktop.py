@@ -1,0 +1,355 @@
+"""The desktop, step by step as on the page (desktop.txt, Desktop 组织策略), and what holds of any desktop."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smcp_proto.desktop import Window, organize_desktop
+from smcp_proto.doubts import MAX_DOUBTED_URI, Rule
+
+HOST = "window://com.example"
+
+
+def window(server: str, name: str, *texts: str, priority: object = None, fullscreen: object = None) -> Window:
+    """A window with some texts, `t` where none is given."""
+    resource = {
+        "uri": f"{HOST}.{server}/{name}",
+        "annotations": {"priority": priority},
+        "_meta": {"fullscreen": fullscreen},
+    }
+    return Window(server, resource, [{"text": text} for text in texts or ("t",)])
+
+
+def names(windows: list[Window], size: int | None = None, history: tuple[str, ...] = ()) -> list[str]:
+    """The names of the windows on the desktop, each with its server."""
+    shown = organize_desktop(windows, size, history).desktops
+    return [text.partition("\n\n")[0].removeprefix(f"{HOST}.") for text in shown]
+
+
+def rules(windows: list[Window]) -> list[Rule]:
+    return [warning.rule for warning in organize_desktop(windows, None, ()).warnings]
+
+
+# -- step 1: filtering and grouping
+
+
+@pytest.mark.parametrize("contents", [[], (), None])
+def test_a_window_without_contents_is_left_out_without_a_word(contents: Any) -> None:
+    empty = Window("a", {"uri": f"{HOST}.a/empty"}, contents)
+    assert names([empty, window("a", "1")]) == ["a/1"]
+    assert rules([empty]) == []
+
+
+@pytest.mark.parametrize(
+    "uri", ["dpe://h/d", "file:///x", "window://", "window:h", "", "x", "window://h/%zz", "window://h#f"]
+)
+def test_a_window_whose_uri_is_invalid_is_left_out_with_a_warning(uri: str) -> None:
+    wrong = Window("a", {"uri": uri}, [{"text": "t"}])
+    assert names([wrong, window("a", "1")]) == ["a/1"]
+    (warning,) = organize_desktop([wrong], None, ()).warnings
+    assert (warning.server, warning.uri, warning.rule) == ("a", uri, Rule.URI_INVALID)
+
+
+@pytest.mark.parametrize(
+    "resource", [{}, {"uri": None}, {"uri": 7}, {"uri": ["window://h"]}, None, [], "window://h", 7]
+)
+def test_a_resource_without_a_uri_is_left_out_with_a_warning(resource: Any) -> None:
+    (warning,) = organize_desktop([Window("a", resource, [{"text": "t"}])], None, ()).warnings
+    assert (warning.uri, warning.rule) == ("", Rule.URI_INVALID)
+
+
+def test_a_window_of_blobs_alone_is_left_out_with_a_warning() -> None:
+    blobs = Window("a", {"uri": f"{HOST}.a/image"}, [{"blob": "AA=="}, {"blob": "AA=="}])
+    assert names([blobs, window("a", "1")]) == ["a/1"]
+    assert rules([blobs]) == [Rule.BLOB_SKIPPED, Rule.BLOB_SKIPPED]
+
+
+def test_the_windows_of_a_server_stand_together() -> None:
+    mixed = [window("b", "1"), window("a", "1"), window("b", "2"), window("a", "2")]
+    assert names(mixed) == ["a/1", "a/2", "b/1", "b/2"]
+
+
+# -- step 2: the order of the servers
+
+
+def test_servers_used_last_come_first() -> None:
+    windows = [window(server, "w") for server in ("a", "b", "c")]
+    assert names(windows, history=("c", "b")) == ["b/w", "c/w", "a/w"]
+
+
+def test_a_server_that_was_used_often_counts_by_its_last_use() -> None:
+    windows = [window(server, "w") for server in ("a", "b", "c")]
+    assert names(windows, history=("a", "c", "a", "b", "b", "c")) == ["c/w", "b/w", "a/w"]
+
+
+def test_servers_that_were_not_used_follow_by_name() -> None:
+    windows = [window(server, "w") for server in ("d", "b", "c", "a")]
+    assert names(windows, history=("c",)) == ["c/w", "a/w", "b/w", "d/w"]
+
+
+def test_the_history_may_name_servers_without_windows() -> None:
+    assert names([window("a", "w")], history=("gone", "a", "tools only")) == ["a/w"]
+
+
+# -- step 3: the order of a server's windows
+
+
+def test_the_highest_priority_comes_first_within_its_server_only() -> None:
+    windows = [
+        window("a", "low", priority=0.1),
+        window("a", "high", priority=0.9),
+        window("b", "highest", priority=1.0),
+        window("a", "middle", priority=0.5),
+    ]
+    assert names(windows) == ["a/high", "a/middle", "a/low", "b/highest"]
+
+
+def test_windows_of_one_priority_keep_the_order_of_the_list() -> None:
+    windows = [window("a", name, priority=0.5) for name in "cab"]
+    assert names(windows) == ["a/c", "a/a", "a/b"]
+
+
+@pytest.mark.parametrize("priority", [None, 1.5, -0.1, "1", True, float("nan")])
+def test_a_window_without_a_legal_priority_stands_where_zero_does(priority: object) -> None:
+    windows = [
+        window("a", "zero", priority=0.0),
+        window("a", "odd", priority=priority),
+        window("a", "some", priority=0.1),
+    ]
+    assert names(windows) == ["a/some", "a/zero", "a/odd"]
+
+
+# -- step 4: fullscreen
+
+
+def test_a_fullscreen_window_is_the_only_one_of_its_server() -> None:
+    windows = [window("a", "1", priority=1), window("a", "full", priority=0, fullscreen=True), window("b", "1")]
+    assert names(windows) == ["a/full", "b/1"]
+
+
+def test_of_several_fullscreen_windows_the_first_in_the_list_counts_and_not_the_most_important() -> None:
+    windows = [
+        window("a", "first", priority=0.1, fullscreen=True),
+        window("a", "important", priority=0.9, fullscreen=True),
+    ]
+    assert names(windows) == ["a/first"]
+
+
+def test_each_server_has_its_own_fullscreen_window() -> None:
+    windows = [window("a", "f", fullscreen=True), window("a", "1"), window("b", "1"), window("b", "f", fullscreen=True)]
+    assert names(windows, history=("a", "b")) == ["b/f", "a/f"]
+
+
+def test_a_fullscreen_window_that_is_filtered_leaves_the_others_their_place() -> None:
+    empty = Window("a", {"uri": f"{HOST}.a/full", "_meta": {"fullscreen": True}}, [])
+    assert names([empty, window("a", "1")]) == ["a/1"]
+
+
+# -- step 5: cutting
+
+
+@pytest.mark.parametrize("size", [0, -1, -(10**9)])
+def test_a_size_of_zero_or_less_is_an_empty_desktop(size: int) -> None:
+    assert organize_desktop([window("a", "1")], size, ()).desktops == []
+
+
+def test_without_a_size_all_windows_are_shown() -> None:
+    assert len(names([window("a", str(number)) for number in range(300)])) == 300
+
+
+@pytest.mark.parametrize(("size", "shown"), [(1, 1), (3, 3), (4, 4), (5, 4), (10**9, 4)])
+def test_a_size_counts_over_all_servers(size: int, shown: int) -> None:
+    windows = [window("a", "1"), window("a", "2"), window("b", "1"), window("b", "2")]
+    assert names(windows, size) == ["a/1", "a/2", "b/1", "b/2"][:shown]
+
+
+# -- rendering
+
+
+def test_a_window_with_text_is_its_uri_an_empty_line_and_the_text() -> None:
+    (text,) = organize_desktop([window("a", "w", "one\ntwo")], None, ()).desktops
+    assert text == f"{HOST}.a/w\n\none\ntwo"
+
+
+def test_the_texts_of_a_window_are_joined_by_an_empty_line() -> None:
+    (text,) = organize_desktop([window("a", "w", "one", "two", "", "three")], None, ()).desktops
+    assert text == f"{HOST}.a/w\n\none\n\ntwo\n\n\n\nthree"
+
+
+@pytest.mark.parametrize("texts", [("",), ("", "")])
+def test_a_window_with_empty_text_is_its_uri_alone(texts: tuple[str, ...]) -> None:
+    assert organize_desktop([window("a", "w", *texts)], None, ()).desktops == [f"{HOST}.a/w"]
+
+
+def test_of_a_window_with_text_and_a_blob_the_text_is_shown_and_the_blob_skipped_with_a_warning() -> None:
+    both = Window("a", {"uri": f"{HOST}.a/w"}, [{"text": "one"}, {"blob": "AA=="}, {"text": "two"}])
+    made = organize_desktop([both], None, ())
+    assert made.desktops == [f"{HOST}.a/w\n\none\n\ntwo"]
+    assert [(warning.uri, warning.rule) for warning in made.warnings] == [(f"{HOST}.a/w", Rule.BLOB_SKIPPED)]
+
+
+@pytest.mark.parametrize("item", [{}, {"text": 7}, {"text": None}, {"blob": None}, None, 7, "t", ["t"]])
+def test_contents_that_are_neither_text_nor_blob_are_skipped_with_a_warning(item: Any) -> None:
+    odd = Window("a", {"uri": f"{HOST}.a/w"}, [item, {"text": "t"}])
+    assert organize_desktop([odd], None, ()).desktops == [f"{HOST}.a/w\n\nt"]
+    assert rules([odd]) == [Rule.CONTENTS_TYPE]
+    assert names([Window("a", {"uri": f"{HOST}.a/w"}, [item])]) == []
+
+
+@pytest.mark.parametrize("contents", [{"text": "t"}, "text", 7, True])
+def test_contents_that_are_no_list_are_left_out_with_a_warning(contents: Any) -> None:
+    odd = Window("a", {"uri": f"{HOST}.a/w"}, contents)
+    assert organize_desktop([odd], None, ()).desktops == []
+    assert rules([odd]) == [Rule.CONTENTS_TYPE]
+
+
+@pytest.mark.parametrize("query", ["?priority=80", "?", "?a=?b"])
+def test_a_query_is_dropped_with_a_warning_and_host_and_path_are_shown(query: str) -> None:
+    asking = Window("a", {"uri": f"{HOST}.a/c%2Fd{query}"}, [{"text": "t"}])
+    made = organize_desktop([asking], None, ())
+    assert made.desktops == [f"{HOST}.a/c%2Fd\n\nt"]
+    (warning,) = made.warnings
+    assert (warning.uri, warning.rule) == (f"{HOST}.a/c%2Fd{query}", Rule.URI_QUERY)
+
+
+def test_the_example_of_the_page() -> None:
+    windows = [
+        Window("logger", {"uri": "window://com.example.logger"}, [{"text": "[2026-02-14 10:30:01] INFO: 操作完成"}]),
+        Window("browser", {"uri": "window://com.example.browser/main"}, [{"text": "<html>当前页面内容...</html>"}]),
+    ]
+    assert organize_desktop(windows, None, ["logger", "browser"]).desktops == [
+        "window://com.example.browser/main\n\n<html>当前页面内容...</html>",
+        "window://com.example.logger\n\n[2026-02-14 10:30:01] INFO: 操作完成",
+    ]
+
+
+# -- warnings
+
+
+def test_warnings_are_of_all_windows_in_their_order_also_of_those_that_are_cut() -> None:
+    windows = [
+        window("b", "1", priority=2),
+        window("a", "1"),
+        window("a", "2", fullscreen="yes"),
+        window("b", "2", priority="x"),
+    ]
+    made = organize_desktop(windows, 1, ())
+    assert [(warning.server, warning.rule) for warning in made.warnings] == [
+        ("b", Rule.PRIORITY_RANGE),
+        ("a", Rule.FULLSCREEN_TYPE),
+        ("b", Rule.PRIORITY_TYPE),
+    ]
+
+
+def test_a_warning_holds_no_more_of_a_uri_than_a_line_of_a_log_takes() -> None:
+    long = Window("a", {"uri": "window://" + "x" * 100_000}, [{"text": "t"}])
+    (warning,) = organize_desktop([long], None, ()).warnings
+    assert warning.uri == "window://".ljust(MAX_DOUBTED_URI, "x")
+    assert len(warning.message) < 200
+
+
+# -- of any desktop
+
+servers = st.sampled_from(["a", "b", "文档", "Z"])
+histories = st.lists(servers | st.just("gone"), max_size=6)
+priorities = st.sampled_from([None, 0, 0.25, 0.5, 1, 2, "x"])
+windows_of_any_kind = st.lists(
+    st.builds(
+        lambda server, uri, priority, fullscreen, contents: Window(
+            server, {"uri": uri, "annotations": {"priority": priority}, "_meta": {"fullscreen": fullscreen}}, contents
+        ),
+        servers,
+        st.sampled_from([f"{HOST}/{name}" for name in "abcdef"] + ["file:///x", f"{HOST}?q"]),
+        priorities,
+        st.sampled_from([None, False, False, True, 1]),
+        st.sampled_from([[], [{"text": ""}], [{"text": "t"}], [{"blob": "AA=="}], [{"text": "u"}, {"blob": "AA=="}]]),
+    ),
+    max_size=12,
+)
+
+
+def numbered(windows: list[Window]) -> list[Window]:
+    """The same windows, each to be told from the others."""
+    return [
+        Window(each.server, {**each.resource, "uri": f"{each.resource['uri']}/{index}"}, each.contents)
+        for index, each in enumerate(windows)
+    ]
+
+
+@given(windows_of_any_kind, histories, st.integers(0, 13))
+def test_a_smaller_desktop_is_the_beginning_of_the_whole_one(
+    windows: list[Window], history: list[str], size: int
+) -> None:
+    whole = organize_desktop(windows, None, history).desktops
+    assert organize_desktop(windows, size, history).desktops == whole[:size]
+
+
+@given(windows_of_any_kind, histories, st.randoms(use_true_random=False))
+def test_how_the_servers_are_mixed_does_not_count(
+    windows: list[Window], history: list[str], shuffle: random.Random
+) -> None:
+    windows = numbered(windows)
+    order = [each.server for each in windows]
+    shuffle.shuffle(order)
+    own = {server: iter([each for each in windows if each.server == server]) for server in order}
+    mixed = [next(own[server]) for server in order]
+    assert organize_desktop(mixed, None, history).desktops == organize_desktop(windows, None, history).desktops
+
+
+@given(windows_of_any_kind, histories)
+def test_what_is_shown_is_shown_in_the_same_order_without_the_rest(windows: list[Window], history: list[str]) -> None:
+    windows = [each for each in numbered(windows) if each.resource["uri"].startswith(f"{HOST}/")]
+    shown = organize_desktop(windows, None, history).desktops
+    left = [each for each in windows if any(text.partition("\n\n")[0] == each.resource["uri"] for text in shown)]
+    assert organize_desktop(left, None, history).desktops == shown
+
+
+@given(windows_of_any_kind, histories)
+def test_every_window_with_text_is_shown_once_unless_another_is_fullscreen(
+    windows: list[Window], history: list[str]
+) -> None:
+    windows = [each for each in numbered(windows) if each.resource["uri"].startswith(f"{HOST}/")]
+    filled = [each for each in windows if any("text" in item for item in each.contents)]
+    full = {each.server for each in filled if each.resource["_meta"]["fullscreen"] is True}
+    shown = sorted(text.partition("\n\n")[0] for text in organize_desktop(windows, None, history).desktops)
+    alone = [
+        next(each for each in filled if each.server == server and each.resource["_meta"]["fullscreen"] is True)
+        for server in full
+    ]
+    assert shown == sorted(
+        each.resource["uri"] for each in [*alone, *(each for each in filled if each.server not in full)]
+    )
+
+
+@given(windows_of_any_kind, histories)
+def test_a_desktop_made_twice_is_the_same(windows: list[Window], history: list[str]) -> None:
+    assert organize_desktop(windows, None, history) == organize_desktop(windows, None, history)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10) | st.just(f"{HOST}/w"),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["uri", "annotations", "_meta", "priority", "audience", "lastModified", "fullscreen", "text", "blob"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+resources = (
+    st.fixed_dictionaries({"uri": st.just(f"{HOST}/w"), "annotations": json_values, "_meta": json_values}) | json_values
+)
+
+
+@given(st.lists(st.builds(Window, servers, resources, json_values), max_size=4))
+def test_nothing_that_a_server_sends_raises(windows: list[Window]) -> None:
+    made = organize_desktop(windows, None, ())
+    assert all(text.startswith("window://") for text in made.desktops)
+    assert all(warning.message and len(warning.uri) <= MAX_DOUBTED_URI for warning in made.warnings)

@@ -1,0 +1,62 @@
+"""Hosts that several MCP servers use (desktop.txt, 校验规则): over `window://` and `dpe://` together."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smcp_proto.hosts import HostConflict, host_conflicts, host_of
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("window://com.example/a", "window://com.example/b"),
+        ("dpe://com.example/d", "dpe://com.example/d"),
+        ("window://com.example", "dpe://com.example/d/pages/0"),
+        ("window://com.example?query", "dpe://com%2Eexample"),
+    ],
+)
+def test_a_host_of_two_servers_is_a_conflict(first: str, second: str) -> None:
+    assert host_conflicts({"b": [first], "a": [second]}) == (HostConflict("com.example", ("a", "b")),)
+
+
+def test_a_server_does_not_conflict_with_itself() -> None:
+    assert host_conflicts({"a": ["window://h/1", "window://h/2", "dpe://h/d"], "b": ["dpe://other/d"]}) == ()
+
+
+def test_each_conflict_names_all_its_servers_once() -> None:
+    listed = {
+        "c": ["window://x/1", "window://x/2", "dpe://y/d"],
+        "a": ["dpe://x/d"],
+        "b": ["dpe://y"],
+        "d": ["window://x"],
+    }
+    assert host_conflicts(listed) == (HostConflict("x", ("a", "c", "d")), HostConflict("y", ("b", "c")))
+
+
+@pytest.mark.parametrize(
+    "uri", ["file://h/x", "https://h", "window:///a", "dpe://h/d/pages/x", "window", "", "dpe://h?format=x"]
+)
+def test_other_schemes_and_invalid_uris_have_no_host(uri: str) -> None:
+    assert host_of(uri) is None
+    assert host_conflicts({"a": [uri], "b": [uri]}) == ()
+
+
+uris = st.sampled_from(["window://x", "window://y/a", "dpe://x/d", "dpe://z", "file://x", "%"])
+lists = st.dictionaries(st.sampled_from("abcd"), st.lists(uris, max_size=4))
+
+
+@given(lists, st.randoms(use_true_random=False))
+def test_the_order_of_servers_and_uris_does_not_count(listed: dict[str, list[str]], shuffle: random.Random) -> None:
+    mixed = list(listed.items())
+    shuffle.shuffle(mixed)
+    assert host_conflicts({server: uris[::-1] for server, uris in mixed}) == host_conflicts(listed)
+
+
+@given(st.text(max_size=30))
+def test_any_text_has_a_host_or_none(text: str) -> None:
+    host_of(text)
+    host_of(f"window://{text}")
+    host_of(f"dpe://{text}")

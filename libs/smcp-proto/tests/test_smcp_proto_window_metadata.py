@@ -1,0 +1,125 @@
+"""What a server says of its windows, row by row of the tables (desktop.txt, Window 资源元数据)."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smcp_proto.doubts import Rule
+from smcp_proto.window_metadata import WindowMetadata, read_metadata
+
+URI = "window://com.example/w"
+
+
+def read(annotations: object = None, meta: object = None) -> tuple[WindowMetadata, list[Rule]]:
+    metadata, doubts = read_metadata("s", {"uri": URI, "annotations": annotations, "_meta": meta})
+    assert all((each.server, each.uri) == ("s", URI) for each in doubts)
+    return metadata, [each.rule for each in doubts]
+
+
+@pytest.mark.parametrize(
+    ("resource"),
+    [
+        {},
+        {"annotations": None, "_meta": None},
+        {"annotations": {}, "_meta": {}},
+        {"annotations": {"priority": None, "audience": None, "lastModified": None}, "_meta": {"fullscreen": None}},
+    ],
+)
+def test_a_missing_value_and_null_are_the_same_and_no_warning(resource: dict[str, Any]) -> None:
+    assert read_metadata("s", resource) == (WindowMetadata(priority=0.0, fullscreen=False), ())
+
+
+@pytest.mark.parametrize("priority", [0.0, 0.3, 0.5, 1.0, 5e-324])
+def test_a_priority_from_zero_to_one_is_taken(priority: float) -> None:
+    assert read({"priority": priority}) == (WindowMetadata(priority=priority), [])
+
+
+@pytest.mark.parametrize("priority", [0, 1])
+def test_an_integer_counts_as_a_float(priority: int) -> None:
+    metadata, rules = read({"priority": priority})
+    assert (metadata.priority, type(metadata.priority), rules) == (float(priority), float, [])
+
+
+@pytest.mark.parametrize(
+    "priority", [1.0000001, -0.0000001, 2, -1, 80, 10**400, -(10**400), float("inf"), float("nan")]
+)
+def test_a_priority_out_of_range_is_a_warning_and_zero(priority: float) -> None:
+    assert read({"priority": priority}) == (WindowMetadata(priority=0.0), [Rule.PRIORITY_RANGE])
+
+
+@pytest.mark.parametrize("priority", [True, False, "0.5", "", [0.5], {"value": 0.5}])
+def test_a_priority_that_is_no_number_is_a_warning_and_zero(priority: object) -> None:
+    assert read({"priority": priority}) == (WindowMetadata(priority=0.0), [Rule.PRIORITY_TYPE])
+
+
+@pytest.mark.parametrize("fullscreen", [True, False])
+def test_fullscreen_is_a_boolean(fullscreen: bool) -> None:
+    assert read(meta={"fullscreen": fullscreen}) == (WindowMetadata(fullscreen=fullscreen), [])
+
+
+@pytest.mark.parametrize("fullscreen", [1, 0, 1.0, "true", "", [True], {"on": True}])
+def test_fullscreen_of_another_type_is_a_warning_and_false(fullscreen: object) -> None:
+    assert read(meta={"fullscreen": fullscreen}) == (WindowMetadata(fullscreen=False), [Rule.FULLSCREEN_TYPE])
+
+
+@pytest.mark.parametrize("audience", [["assistant"], ["user", "assistant"], ["assistant", "user"]])
+def test_an_audience_with_the_assistant_is_no_warning(audience: list[str]) -> None:
+    assert read({"audience": audience, "priority": 0.5}) == (WindowMetadata(priority=0.5), [])
+
+
+@pytest.mark.parametrize("audience", [["user"], []])
+def test_an_audience_without_the_assistant_is_a_warning_and_changes_nothing(audience: list[str]) -> None:
+    assert read({"audience": audience, "priority": 0.5}) == (
+        WindowMetadata(priority=0.5),
+        [Rule.AUDIENCE_WITHOUT_ASSISTANT],
+    )
+
+
+@pytest.mark.parametrize(
+    "audience", ["assistant", ["assistant", 7], ["robot"], ["assistant", "robot"], {"assistant": 1}, 7]
+)
+def test_an_audience_that_is_none_of_mcp_is_a_warning_and_changes_nothing(audience: object) -> None:
+    assert read({"audience": audience, "priority": 0.5}) == (WindowMetadata(priority=0.5), [Rule.AUDIENCE_TYPE])
+
+
+def test_last_modified_does_not_count() -> None:
+    assert read({"lastModified": "2026-01-15T08:30:00Z", "priority": 0.5}) == (WindowMetadata(priority=0.5), [])
+
+
+@pytest.mark.parametrize(
+    ("last_modified", "rule"),
+    [
+        (1768465800, Rule.LAST_MODIFIED_TYPE),
+        (["2026-01-15T08:30:00Z"], Rule.LAST_MODIFIED_TYPE),
+        ("yesterday", Rule.LAST_MODIFIED_UNREADABLE),
+        ("", Rule.LAST_MODIFIED_UNREADABLE),
+    ],
+)
+def test_a_last_modified_that_is_no_instant_is_a_warning(last_modified: object, rule: Rule) -> None:
+    assert read({"lastModified": last_modified}) == (WindowMetadata(), [rule])
+
+
+@pytest.mark.parametrize("value", ["x", 7, True, [], ["priority"]])
+def test_annotations_and_meta_that_are_no_objects_are_a_warning_and_count_as_missing(value: object) -> None:
+    assert read(annotations=value) == (WindowMetadata(), [Rule.ANNOTATIONS_TYPE])
+    assert read(meta=value) == (WindowMetadata(), [Rule.META_TYPE])
+
+
+def test_one_wrong_value_leaves_the_others_as_they_are() -> None:
+    metadata, rules = read({"priority": "high", "audience": ["user"], "lastModified": 1}, {"fullscreen": True})
+    assert metadata == WindowMetadata(priority=0.0, fullscreen=True)
+    assert rules == [Rule.PRIORITY_TYPE, Rule.AUDIENCE_WITHOUT_ASSISTANT, Rule.LAST_MODIFIED_TYPE]
+
+
+def test_the_example_of_the_page() -> None:
+    annotations = {"priority": 0.8, "audience": ["assistant"], "lastModified": "2026-01-15T08:30:00Z"}
+    assert read(annotations, {"fullscreen": True}) == (WindowMetadata(priority=0.8, fullscreen=True), [])
+
+
+@given(st.floats() | st.integers() | st.booleans())
+def test_any_priority_ends_between_zero_and_one(priority: float) -> None:
+    metadata, rules = read({"priority": priority})
+    assert 0.0 <= metadata.priority <= 1.0
+    assert bool(rules) == (isinstance(priority, bool) or not 0 <= priority <= 1)
