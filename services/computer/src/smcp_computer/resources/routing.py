@@ -1,0 +1,96 @@
+"""Which MCP servers of a Computer a URI belongs to. Pure."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from smcp_proto.hosts import host_of
+from smcp_proto.server_order import server_order
+
+HOSTED: Final = ("dpe", "window")
+"""Schemes whose URIs are routed by their host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What one MCP server lists."""
+
+    server: str
+    uris: Collection[str]
+    templates: Sequence[str] = ()
+    """Their `uriTemplate`."""
+
+
+def candidates(uri: str, servers: Iterable[Served], history: Sequence[str]) -> list[str]:
+    """The servers that may serve `uri`, the most likely one first.
+
+    Those that list it; else, for `dpe://` and `window://`, those that list something of its host; else those of which a
+    template fits. Among several the one used last comes first, then by name.
+
+    Args:
+        history: the MCP servers of the tool calls, the oldest call first.
+    """
+    servers = list(servers)
+    plain = _without_query(uri)
+    found = [each.server for each in servers if uri in each.uris or plain in each.uris]
+    if not found and scheme_of(uri) in HOSTED:
+        host = host_of(uri)
+        found = [each.server for each in servers if host is not None and host in hosts_of(each)]
+    elif not found:
+        found = [each.server for each in servers if any(fits(template, uri) for template in each.templates)]
+    return server_order(found, history)
+
+
+def template_candidates(template: str, servers: Iterable[Served], history: Sequence[str]) -> list[str]:
+    """The servers that may complete the arguments of a template: those that list it, else those of its host."""
+    servers = list(servers)
+    found = [each.server for each in servers if template in each.templates]
+    if not found and (host := template_host(template)) is not None:
+        found = [each.server for each in servers if host in hosts_of(each)]
+    return server_order(found, history)
+
+
+def hosts_of(served: Served) -> set[str]:
+    """The hosts of a server's `dpe://` and `window://` URIs and templates."""
+    hosts = {host_of(uri) for uri in served.uris} | {template_host(template) for template in served.templates}
+    return {host for host in hosts if host is not None}
+
+
+def template_host(template: str) -> str | None:
+    """The host of a `dpe://` or `window://` template; None for others, and where the host is not fixed."""
+    scheme, separator, rest = template.partition("://")
+    host = rest.partition("/")[0]
+    return host_of(f"{scheme}{separator}{host}") if "{" not in host else None
+
+
+def fits(template: str, uri: str) -> bool:
+    """Whether a URI may be an expansion of a template (RFC 6570): its fixed parts are there, in their order.
+
+    The expressions between them match anything: what a server does not have it says itself.
+    """
+    first, *others = _fixed_parts(template)
+    if not others:
+        return uri == first
+    if not uri.startswith(first):
+        return False
+    at, last = len(first), others.pop()
+    for part in others:
+        found = uri.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return len(uri) - len(last) >= at and uri.endswith(last)
+
+
+def scheme_of(uri: str) -> str:
+    return uri.partition(":")[0].lower()
+
+
+def _fixed_parts(template: str) -> list[str]:
+    """What stands before, between and behind the expressions in braces."""
+    head, *expressions = template.split("{")
+    return [head, *(expression.partition("}")[2] for expression in expressions)]
+
+
+def _without_query(uri: str) -> str:
+    return uri.partition("?")[0].removesuffix("/") if scheme_of(uri) in HOSTED else uri

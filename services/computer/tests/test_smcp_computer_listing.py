@@ -1,0 +1,124 @@
+"""One page over what several servers list, and the cursor between two pages."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smcp_computer.resources.cursor import CURSOR_FIELD, Position, mark_of, read_cursor, write_cursor
+from smcp_computer.resources.listing import PAGE_BYTES, PAGE_ITEMS, named_apart, page_of
+from smcp_proto.errors import Malformed
+
+Lists = dict[str, list[dict[str, Any]]]
+uris = st.lists(st.text(min_size=1, max_size=3), max_size=250)
+
+
+def lists(**uris_of: list[str]) -> Lists:
+    return {server: [{"uri": uri, "name": uri} for uri in uris] for server, uris in uris_of.items()}
+
+
+def all_pages(listed: Lists) -> list[list[str]]:
+    """The URIs of each page, as a client gets them: with the cursor as text."""
+    pages, cursor = [], None
+    while True:
+        page = page_of("resources", listed, None if cursor is None else read_cursor(cursor, "resources"))
+        pages.append([item["uri"] for item in page.items])
+        if page.next is None:
+            return pages
+        cursor = write_cursor(page.next)
+
+
+@given(st.dictionaries(st.text(max_size=5), uris, max_size=4))
+def test_all_pages_together_are_all_items_once_in_order(uris_of: dict[str, list[str]]) -> None:
+    listed = lists(**uris_of)
+    pages = all_pages(listed)
+    assert [uri for page in pages for uri in page] == [uri for name in sorted(uris_of) for uri in uris_of[name]]
+    assert all(len(page) == PAGE_ITEMS for page in pages[:-1])
+    assert len(pages[-1]) <= PAGE_ITEMS
+
+
+def numbered(count: int) -> list[str]:
+    return [f"x://{number}" for number in range(count)]
+
+
+def second_page(listed: Lists, *, then: Lists) -> list[str]:
+    """What follows the first page of `listed` where the lists are `then` by that time."""
+    first = page_of("resources", listed)
+    assert first.next is not None
+    return [item["uri"] for item in page_of("resources", then, first.next).items]
+
+
+def test_a_list_that_changed_between_two_pages_gives_nothing_twice_and_leaves_nothing_out() -> None:
+    before = lists(a=numbered(150))
+    rest = numbered(150)[100:]
+    assert second_page(before, then=lists(a=numbered(150))) == rest
+    assert second_page(before, then=lists(a=["x://new", *numbered(150)])) == rest
+    assert second_page(before, then=lists(a=numbered(150)[3:])) == rest
+
+
+def test_the_item_at_the_break_may_be_gone() -> None:
+    assert second_page(lists(a=numbered(150)), then=lists(a=numbered(99) + numbered(150)[100:])) == numbered(150)[100:]
+
+
+def test_a_server_that_is_gone_by_the_next_page_costs_only_its_own_rest() -> None:
+    before = lists(a=numbered(150), b=["b://1"])
+    assert second_page(before, then=lists(b=["b://1"])) == ["b://1"]
+    assert second_page(before, then=lists(a=[], b=["b://1"])) == ["b://1"]
+
+
+def test_a_page_ends_before_it_is_too_large_for_small_clients() -> None:
+    large = [{"uri": f"x://{number}", "name": "n" * (PAGE_BYTES // 3)} for number in range(7)]
+    pages = all_pages({"a": large})
+    assert [len(page) for page in pages] == [2, 2, 2, 1]
+
+
+def test_an_item_that_is_too_large_costs_only_itself() -> None:
+    items = [{"uri": "x://1", "name": "1"}, {"uri": "x://2", "name": "n" * PAGE_BYTES}, {"uri": "x://3", "name": "3"}]
+    page = page_of("resources", {"a": items})
+    assert [item["uri"] for item in page.items] == ["x://1", "x://3"]
+    assert page.left_out == [("a", "x://2")]
+    assert page.next is None
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "", "x", "!!!!", "読む", "e30", "W10", "bnVsbA", "a" * 8000,
+        base64.urlsafe_b64encode(json.dumps(["r", "s", -1, "m"]).encode()).decode(),
+        base64.urlsafe_b64encode(json.dumps(["r", "s", True, "m"]).encode()).decode(),
+        base64.urlsafe_b64encode(json.dumps(["r", "s", 10**9, "m"]).encode()).decode(),
+        base64.urlsafe_b64encode(json.dumps(["r", 1, 1, "m"]).encode()).decode(),
+        base64.urlsafe_b64encode(json.dumps(["r", "s", 1]).encode()).decode(),
+        base64.urlsafe_b64encode(b"\xff\xfe[1]").decode(),
+        write_cursor(Position("templates", "s", 1, mark_of("x"))),
+    ],
+)  # fmt: skip
+def test_a_cursor_that_cannot_be_read_is_refused_by_its_field(cursor: str) -> None:
+    with pytest.raises(Malformed) as refused:
+        read_cursor(cursor, "resources")
+    assert refused.value.details["field"] == CURSOR_FIELD
+
+
+@given(st.text(max_size=256), st.integers(0, 10_000_000), st.text(max_size=9000))
+def test_a_cursor_is_opaque_short_and_reads_back(server: str, number: int, uri: str) -> None:
+    position = Position("templates", server, number, mark_of(uri))
+    cursor = write_cursor(position)
+    assert read_cursor(cursor, "templates") == position
+    assert len(cursor) < 4096, "the cursor over all Computers carries it"
+    assert cursor.isascii()
+
+
+def test_templates_that_share_a_name_over_servers_are_told_apart_by_the_servers_name() -> None:
+    named = named_apart(
+        {
+            "a": [{"uriTemplate": "x://{id}", "name": "file"}, {"uriTemplate": "x://{n}", "name": "own"}],
+            "b": [{"uriTemplate": "y://{id}", "name": "file", "title": "T"}],
+            "c": [{"uriTemplate": "z://{id}", "name": "twice"}, {"uriTemplate": "z://{n}", "name": "twice"}],
+        }
+    )
+    assert [item["name"] for item in named["a"]] == ["a__file", "own"]
+    assert named["b"] == [{"uriTemplate": "y://{id}", "name": "b__file", "title": "T"}]
+    assert [item["name"] for item in named["c"]] == ["twice", "twice"], "its server's name tells nothing apart here"

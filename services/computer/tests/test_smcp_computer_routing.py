@@ -1,0 +1,93 @@
+"""Which server a URI belongs to: by list, by host, by template; and which of several is asked first."""
+
+import pytest
+
+from smcp_computer.resources.routing import Served, candidates, fits, template_candidates, template_host
+
+DOCS = Served(
+    "docs",
+    {"dpe://com.docs/r1", "window://com.docs.view/main"},
+    ("dpe://com.docs/{doc_ref}/pages/{page_index}", "dpe://com.more/{doc_ref}"),
+)
+FILES = Served("files", {"file:///a", "shared://1"}, ("file:///{path}",))
+OTHER = Served("other", {"shared://1", "note://x?y=1"})
+ALL = (FILES, OTHER, DOCS)
+
+
+@pytest.mark.parametrize(
+    ("uri", "servers"),
+    [
+        ("dpe://com.docs/r1", ["docs"]),
+        ("dpe://com.docs/r1?depth=pages", ["docs"]),
+        ("dpe://com.docs/r1/pages/0", ["docs"]),
+        ("dpe://com.docs/unknown", ["docs"]),
+        ("dpe://com.docs", ["docs"]),
+        ("DPE://com.docs/r1/pages/0", ["docs"]),
+        ("dpe://com.more/x", ["docs"]),
+        ("dpe://com.docs.view/x", ["docs"]),
+        ("window://com.docs/other", ["docs"]),
+        ("dpe://com.elsewhere/r1", []),
+        ("dpe:///r1", []),
+        ("dpe://", []),
+        ("dpe:com.docs", []),
+        ("dpe://com.docs/%zz", []),
+        ("window://elsewhere", []),
+        ("file:///a", ["files"]),
+        ("file:///b/c", ["files"]),
+        ("note://x?y=1", ["other"]),
+        ("note://x", []),
+        ("shared://1", ["files", "other"]),
+        ("shared://2", []),
+        ("", []),
+        ("\x00", []),
+        (":", []),
+    ],
+)
+def test_a_uri_belongs_to_who_lists_it_or_its_host_or_a_template_of_it(uri: str, servers: list[str]) -> None:
+    assert candidates(uri, ALL, []) == servers
+
+
+def test_of_several_servers_the_one_used_last_comes_first_then_by_name() -> None:
+    assert candidates("shared://1", ALL, ["other"]) == ["other", "files"]
+    assert candidates("shared://1", ALL, ["other", "files"]) == ["files", "other"]
+    assert candidates("shared://1", ALL, ["docs", "gone"]) == ["files", "other"]
+
+
+def test_who_lists_a_uri_comes_alone_also_where_others_share_the_host() -> None:
+    rival = Served("archive", {"dpe://com.docs/old"})
+    assert candidates("dpe://com.docs/r1", (rival, DOCS), []) == ["docs"]
+    assert candidates("dpe://com.docs/r9", (rival, DOCS), []) == ["archive", "docs"]
+
+
+@pytest.mark.parametrize(
+    ("template", "uri", "fit"),
+    [
+        ("file:///{path}", "file:///a/b", True),
+        ("file:///{path}", "files:///a", False),
+        ("x://{a}/y/{b}/z", "x://1/y/2/z", True),
+        ("x://{a}/y/{b}/z", "x://1/y/z", False),
+        ("x://{a}/y/{b}/z", "x://1/n/2/z", False),
+        ("x://fixed", "x://fixed", True),
+        ("x://fixed", "x://fixed/more", False),
+        ("aba{x}aba", "aba", False),
+        ("aba{x}aba", "abaaba", True),
+        ("{anything}", "x://1", True),
+        ("x://{broken", "x://1", True),
+        ("x://" + "{a}b" * 400, "x://" + "b" * 8000 + "c", False),
+    ],
+)
+def test_a_template_fits_where_its_fixed_parts_stand_in_order(template: str, uri: str, fit: bool) -> None:
+    assert fits(template, uri) is fit
+
+
+def test_the_host_of_a_template_is_known_where_it_is_fixed() -> None:
+    assert template_host("dpe://com.docs/{doc_ref}") == "com.docs"
+    assert template_host("window://com.docs{/path*}") is None
+    assert template_host("dpe://{host}/x") is None
+    assert template_host("file:///{path}") is None
+
+
+def test_a_template_is_completed_by_who_lists_it_or_shares_its_host() -> None:
+    assert template_candidates("file:///{path}", ALL, []) == ["files"]
+    assert template_candidates("dpe://com.docs/{doc_ref}/elements/{element_id}", ALL, []) == ["docs"]
+    assert template_candidates("dpe://com.elsewhere/{doc_ref}", ALL, []) == []
