@@ -1,4 +1,7 @@
-"""`notify:resources/*`: what a Computer says of its resources is told to its office's Agent, and to nobody else."""
+"""`notify:resources/*`: what a Computer says of its resources is told to its office's Agent, and to nobody else.
+
+Who subscribed to what, and is told of it, is in `test_smcp_gateway_subscribers.py`.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,6 +31,23 @@ def said(event: str, *, params: Any = None, **changes: Any) -> dict[str, Any]:
         params = {"uri": "file:///深", "title": "t"}
     payload = {"jsonrpc": "2.0", "method": METHODS[event]} | ({} if params is None else {"params": params})
     return {"roomId": HERE, "computerId": BOX, "serverId": "files", "payload": payload} | changes
+
+
+def heard(event: str, payload: dict[str, Any]) -> dict[str, Any]:
+    """What the Agent is told of it: an update names who subscribed."""
+    return payload | {"agent": "anna"} if event == UPDATED else payload
+
+
+async def subscribe(anna: Client, *uris: str) -> None:
+    """The Computer grants whatever it is asked for."""
+    for uri in uris:
+        payload = {"jsonrpc": "2.0", "id": uri, "method": "resources/subscribe", "params": {"uri": uri}}
+        request = {"roomId": HERE, "computerId": BOX, "payload": payload}
+        assert (await anna.call("client:resources/subscribe", request))["payload"]["result"] == {}
+
+
+async def grant(request: dict[str, Any]) -> dict[str, Any]:
+    return request | {"payload": {"jsonrpc": "2.0", "id": request["payload"]["id"], "result": {}}}
 
 
 def _contains(events: list[Event], event: Event) -> bool:
@@ -69,8 +89,10 @@ async def opened(nats_url: str) -> AsyncIterator[Scene]:
         assert await foreign.join("agent", "otto", THERE) == [True, None]
         assert await anna.join("agent", "anna", HERE) == [True, None]
         assert await mate.join("computer", "mate", HERE) == [True, None]
+        box.sio.on("client:resources/subscribe", grant, namespace=NAMESPACE)
         assert await box.join("computer", BOX, HERE) == [True, None]
         await eventually(lambda: anna.told("notify:enter_office")[1:] and mate.told("notify:enter_office"))
+        await subscribe(anna, "file:///深")
         anna.events.clear()
         mate.events.clear()
         yield Scene(world, anna, box, mate, foreign)
@@ -81,15 +103,16 @@ async def test_the_office_s_agent_is_told_as_it_was_said_and_nobody_else_is(nats
         for event in (LIST, UPDATED):
             for payload in (said(event), said(event, unknown={"深": [None, 1.5]}), said(event, serverId=None)):
                 assert await scene.box.call(event, payload) is None
-                assert await scene.told() == [(event, payload)]
+                assert await scene.told() == [(event, heard(event, payload))]
             await scene.box.sio.emit(
                 event, said(event), namespace=NAMESPACE
             )  # and where no acknowledgement is asked for
-            assert await scene.told() == [(event, said(event))]
+            assert await scene.told() == [(event, heard(event, said(event)))]
 
 
 async def test_what_one_computer_says_is_told_in_its_order(nats_url: str) -> None:
     async with opened(nats_url) as scene:
+        await subscribe(scene.anna, *(f"file:///{number}" for number in range(20)))
         told = []
         for number in range(20):
             for event, payload in (
@@ -97,7 +120,7 @@ async def test_what_one_computer_says_is_told_in_its_order(nats_url: str) -> Non
                 ("server:update_desktop", {"computer": BOX}),
             ):
                 await scene.box.sio.emit(event, payload, namespace=NAMESPACE)
-                told.append((event.replace("server:", "notify:"), payload))
+                told.append((event.replace("server:", "notify:"), heard(event, payload)))
         await eventually(lambda: len(scene.anna.events) == len(told))
         assert scene.anna.events == told
 
@@ -144,9 +167,8 @@ async def test_our_agent_hands_it_on_to_its_application(nats_url: str) -> None:
         events: list[Event] = []
         agent.on_event(events.append)
         assert await box.join("computer", BOX, HERE) == [True, None]
-        for event in (LIST, UPDATED):
-            assert await box.call(event, said(event)) is None
-            await eventually(partial(_contains, events, Notified(event, said(event))))
+        assert await box.call(LIST, said(LIST)) is None
+        await eventually(partial(_contains, events, Notified(LIST, said(LIST))))
 
 
 @pytest.mark.parametrize("event", [LIST, UPDATED])

@@ -32,8 +32,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "client:resources/list": envelope("resources/list", {"cursor": "c"}),
     "client:resources/read": envelope("resources/read", URI),
     "client:resources/templates/list": envelope("resources/templates/list", {}),
-    "client:resources/subscribe": envelope("resources/subscribe", URI),
-    "client:resources/unsubscribe": envelope("resources/unsubscribe", URI),
+    "client:resources/subscribe": envelope("resources/subscribe", URI) | {"agent": "anna"},
+    "client:resources/unsubscribe": envelope("resources/unsubscribe", URI) | {"agent": "anna"},
     "client:completion/complete": envelope("completion/complete", REFERENCE),
     "client:get_skills": {"computer": "box", "later": [1]},
 }

@@ -17,6 +17,10 @@ CLAIM: Final = "Smcp-Claim"
 EPOCH: Final = "Smcp-Epoch"
 """Notification of an enter or a leave: `2 * revision` for a leave, `2 * revision + 1` for an enter."""
 
+AGENT_EPOCH: Final = "Smcp-Agent-Epoch"
+"""Request `resources/subscribe`: the epoch of the enter of the Agent's membership. What is subscribed belongs to that
+membership: a leave of the Agent that is heard later and has a smaller epoch is of an earlier one."""
+
 AFTER: Final = "Smcp-After"
 """Request to the registry: the revision that its view must have reached before it answers."""
 

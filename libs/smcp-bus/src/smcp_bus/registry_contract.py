@@ -65,6 +65,8 @@ class Joined(_Contract):
     """Of the claimant's own record: enters and leaves up to here are older than its membership."""
     unchanged: bool = False
     """It was in this office already; nothing is announced."""
+    taken_up: bool = False
+    """It has the place of an owner from which it moved: for the office it was never away."""
 
 
 class Left(_Contract):

@@ -13,30 +13,23 @@ import orjson
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Door
-from smcp_bus.dispatch_types import Call
 from smcp_bus.errors import BusError
 from smcp_bus.lease import LeaseKeeper
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_bus.serving import host_route, serve_door
-from smcp_bus.tracing import client_spans, office_of, trace_id_of
 from smcp_gateway.call_route import CallRoute
 from smcp_gateway.call_watch import CallWatch
 from smcp_gateway.calls import CallTable, PendingCall
+from smcp_gateway.client_door import client_door, log_fields
 from smcp_gateway.drain import Drain
 from smcp_gateway.errands import Errands
 from smcp_gateway.front import Front, open_front
 from smcp_gateway.handlers.alive import alive
-from smcp_gateway.handlers.cancel import cancel
-from smcp_gateway.handlers.join_office import join_office
-from smcp_gateway.handlers.leave_office import leave_office
-from smcp_gateway.handlers.list_room import list_room
 from smcp_gateway.handlers.relay import Relay, TimedOutCall
-from smcp_gateway.handlers.update import update
 from smcp_gateway.memberships import Memberships
 from smcp_gateway.offices import Offices
 from smcp_gateway.packet import Frame
-from smcp_gateway.passing_on import PassingOn
 from smcp_gateway.relay_computers import RelayComputers
 from smcp_gateway.repair import Generations, Repair
 from smcp_gateway.session import Session, Sessions
@@ -45,7 +38,7 @@ from smcp_gateway.socketio_server import SocketIoServer
 from smcp_proto.errors import SmcpError
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import background
-from smcp_service.logging import bind_call, get_logger
+from smcp_service.logging import get_logger
 
 LAST_ERRANDS_S: Final = 5.0
 """How long a stopping gateway tells the registry of the members that it had."""
@@ -133,9 +126,11 @@ async def open_gateway(
             room=room,
             unconfirmed=generations.want,
             lease_s=settings.lease_s,
-            observe=_log_fields,
+            observe=log_fields,
         )
-        offices = Offices(bus, tell, generations.want, computers.cancelled, lambda: generations.coming)
+        offices = Offices(
+            bus, tell, generations.want, computers.cancelled, lambda: generations.coming, computers.agent_left
+        )
         memberships = Memberships(
             registry,
             offices,
@@ -146,8 +141,13 @@ async def open_gateway(
             doubt=generations.want,
         )
         route = CallRoute(bus, computers.serving)
-        door = _door(
-            sessions, memberships, registry, calls, Relay(route, registry, calls, _cancelling(errands, registry))
+        door = client_door(
+            sessions,
+            memberships,
+            computers,
+            registry,
+            calls,
+            Relay(route, registry, calls, _cancelling(errands, registry)),
         )
         transport = SocketIoServer(
             sessions,
@@ -234,23 +234,6 @@ def _cancelling(errands: Errands, registry: RegistryClient) -> TimedOutCall:
     return timed_out
 
 
-def _door(
-    sessions: Sessions, memberships: Memberships, registry: RegistryClient, calls: CallTable, relay: Relay
-) -> Door:
-    """What clients may ask."""
-    return Door(
-        {
-            "server:join_office": partial(join_office, sessions=sessions, memberships=memberships),
-            "server:leave_office": partial(leave_office, sessions=sessions, memberships=memberships),
-            "server:list_room": partial(list_room, sessions=sessions, registry=registry),
-            "server:tool_call_cancel": partial(cancel, registry=registry, calls=calls),
-        },
-        otherwise=PassingOn(relay=relay, update=partial(update, registry=registry)),
-        tracing=client_spans(),
-        observe=_log_fields,
-    )
-
-
 class _Lease:
     """This process's lease: taken as soon as a registry can be reached, then kept."""
 
@@ -281,7 +264,3 @@ class _Lease:
             else:
                 self.acquired = True
         await self._keeper.run()
-
-
-def _log_fields(call: Call) -> bind_call:
-    return bind_call(req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call))

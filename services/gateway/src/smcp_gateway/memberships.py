@@ -83,6 +83,7 @@ class Memberships:
                 await self._computers.serve(session, office.name, request.name)
             joined = await self._registry.join(office.name, request.role, request.name, claim, body, req_id=req_id)
             claimed = True
+            known_before = joined.taken_up or joined.unchanged  # asked twice, the first one may have taken it up
             await self._learn(office, request, joined.revision, req_id)
             if present is not None:
                 claim = await self._switch(session, present, request, claim, body, req_id)
@@ -99,7 +100,8 @@ class Memberships:
                 await self._offices.release(office)
             raise
         membership = Membership(office.name, joined.revision, claim, generation)
-        self._computers.joined(session, office.name, claim, gate)
+        unknown_since = membership.epoch if known_before else None
+        self._computers.joined(session, office.name, claim, gate, unknown_since=unknown_since)
         await self._admit(session, request, office, membership)
 
     async def leave(self, session: Session, office_id: str, req_id: str) -> None:

@@ -17,6 +17,7 @@ from smcp_proto.names import check_name
 ENTER = "enter_office"
 LEAVE = "leave_office"
 CANCEL_EVENT = "notify:tool_call_cancel"
+UPDATED_EVENT = "notify:resources/updated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Notice:
     """Of an enter or a leave."""
     told: frozenset[Role] = EVERYBODY
     """Members of which roles are told."""
+    agent: str | None = None
+    """The one Agent that is told, where it names one."""
 
     @property
     def entered(self) -> bool:
@@ -52,7 +55,7 @@ def read_notice(incoming: Incoming) -> Notice:
         raise ValueError(f"{verb} carries no object")  # noqa: TRY004 -- the content is wrong, not the code
     about = _about(payload)
     if verb not in {ENTER, LEAVE}:
-        return Notice(row.event, incoming.body, about, told=row.told)
+        return Notice(row.event, incoming.body, about, told=row.told, agent=_addressee(row.event, payload))
     if about is None:
         raise ValueError(f"{verb} names no member")
     return Notice(row.event, incoming.body, about, int(incoming.headers.get(EPOCH, "")))
@@ -70,6 +73,11 @@ def updates(computer: str) -> list[Notice]:
     body = orjson.dumps({"computer": computer})
     about: MemberKey = ("computer", computer)
     return [Notice(f"notify:{verb}", body, about) for verb in ("update_config", "update_tool_list")]
+
+
+def _addressee(event: str, payload: dict[str, Any]) -> str | None:
+    name = payload.get("agent") if event == UPDATED_EVENT else None
+    return check_name(name) if isinstance(name, str) else None
 
 
 def _about(payload: dict[str, Any]) -> MemberKey | None:

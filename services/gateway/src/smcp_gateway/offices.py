@@ -22,6 +22,9 @@ Tell = Callable[[Iterable[Session], str, bytes], Awaitable[None]]
 Cancelled = Callable[[str, bytes], None]
 """Told the office and the JSON of a cancel that was heard; must not block."""
 
+AgentLeft = Callable[[str, str, int | None], None]
+"""Told the office, the Agent that left it, and the leave's epoch, where that is known; must not block."""
+
 Doubt = Callable[[], None]
 """Told that the registry may not count a member of ours any more; must not block."""
 
@@ -39,6 +42,7 @@ class Office:
         doubt: Doubt = lambda: None,
         cancelled: Cancelled = lambda office, body: None,
         generation: Generation = lambda: 0,
+        agent_left: AgentLeft = lambda office, agent, epoch: None,
     ) -> None:
         self.name = name
         self.picture = Picture()
@@ -55,6 +59,7 @@ class Office:
         self._doubt = doubt
         self._cancelled = cancelled
         self._generation = generation
+        self._agent_left = agent_left
 
     def expect(self, session: Session) -> None:
         """`session` asks to join: keep for it what is heard from now on."""
@@ -90,6 +95,8 @@ class Office:
         if notice.epoch is None or notice.about is None:
             await self._pass_on(self.members, notice)
             return
+        if not notice.entered and notice.about[0] == "agent":
+            self._agent_left(self.name, notice.about[1], notice.epoch)
         news = self.picture.event(notice.about, entered=notice.entered, epoch=notice.epoch)
         if news is None:
             return
@@ -115,6 +122,8 @@ class Office:
         self.compared = generation
         told = [session for session, membership in self.members.items() if membership.generation < generation]
         for member in difference.left:
+            if member[0] == "agent":
+                self._agent_left(self.name, member[1], None)
             await self._pass_on(told, presence(self.name, member, entered=False))
         for member in difference.entered:
             await self._pass_on(told, presence(self.name, member, entered=True))
@@ -137,7 +146,9 @@ class Office:
         told = [
             session
             for session in sessions
-            if session.role in notice.told and (about is None or not session.is_(*about))
+            if session.role in notice.told
+            and (about is None or not session.is_(*about))
+            and (notice.agent is None or session.is_("agent", notice.agent))
         ]
         if told:
             await self._tell(told, notice.event, notice.body)
@@ -147,13 +158,20 @@ class Offices:
     """All offices that are held here."""
 
     def __init__(
-        self, bus: Bus, tell: Tell, doubt: Doubt, cancelled: Cancelled, generation: Generation = lambda: 0
+        self,
+        bus: Bus,
+        tell: Tell,
+        doubt: Doubt,
+        cancelled: Cancelled,
+        generation: Generation,
+        agent_left: AgentLeft,
     ) -> None:
         self._bus = bus
         self._tell = tell
         self._doubt = doubt
         self._cancelled = cancelled
         self._generation = generation
+        self._agent_left = agent_left
         self._offices: dict[str, Office] = {}
 
     def __len__(self) -> int:
@@ -173,7 +191,9 @@ class Offices:
         """
         office = self._offices.get(name)
         if office is None:
-            office = self._offices[name] = Office(name, self._tell, self._doubt, self._cancelled, self._generation)
+            office = self._offices[name] = Office(
+                name, self._tell, self._doubt, self._cancelled, self._generation, self._agent_left
+            )
         office.holders += 1
         try:
             async with office.lock:

@@ -30,9 +30,10 @@ from smcp_gateway.notices import CANCEL_EVENT
 from smcp_gateway.packet import event_frame
 from smcp_gateway.questions import Questions, Room, Send
 from smcp_gateway.session import Session
+from smcp_gateway.subscriptions import Subscriptions, epoch_of, granted
 from smcp_proto import catalog, tool_results
 from smcp_proto.errors import Internal, Malformed, TimedOut, TooLarge, Unavailable
-from smcp_proto.schemas import ToolCallReq
+from smcp_proto.schemas import SubscribeResourceReq, ToolCallReq, UnsubscribeResourceReq
 from smcp_proto.schemas.tools import REPEAT
 
 ANSWERED_S: Final = 0.3
@@ -79,13 +80,19 @@ class OwnedComputer:
         self.confirmed = -1
         """Generation of the gate in which the registry has confirmed the claim."""
         self.subscription: Subscription | None = None
+        self.subscriptions = Subscriptions()
         self._around = around
         self._questions = Questions(session, around.send, around.room)
         self._loop = asyncio.get_running_loop()
         self._caller = Caller("agent", office)
         self._running: dict[RunKey, _Running] = {}
         self._door = Door(
-            {"client:tool_call": self._tool_call, internal_rows.PENDING.event: self._pending},
+            {
+                "client:tool_call": self._tool_call,
+                "client:resources/subscribe": self._subscribe,
+                "client:resources/unsubscribe": self._unsubscribe,
+                internal_rows.PENDING.event: self._pending,
+            },
             otherwise=lambda row: self._query,
             tracing=around.tracing,
             observe=around.observe,
@@ -185,6 +192,31 @@ class OwnedComputer:
         if outcome is Fate.EXPIRED:
             raise TimedOut("the Computer did not answer in time")
         return RawJson(self._body(outcome))
+
+    async def _subscribe(self, request: SubscribeResourceReq, call: Call) -> RawJson:
+        """Ask the Computer, and keep what it granted.
+
+        Raises:
+            Malformed: the request names no Agent (gateways see to that).
+            RateLimited: the Agent has too many subscriptions here; the Computer was not asked.
+            SmcpError: as `_query`.
+        """
+        if request.agent is None:
+            raise Malformed("agent: is missing", details={"field": "agent"})
+        epoch, uri = epoch_of(call.headers), request.payload.params.uri
+        asked, done = self.subscriptions.ask(request.agent, epoch, request.serverId, uri), False
+        try:
+            answer = await self._query(request, call)
+            done = granted(answer.body)
+        finally:
+            self.subscriptions.settle(asked, granted=done)
+        return answer
+
+    async def _unsubscribe(self, request: UnsubscribeResourceReq, call: Call) -> RawJson:
+        answer = await self._query(request, call)
+        if request.agent is not None and granted(answer.body):
+            self.subscriptions.end(request.agent, request.serverId, request.payload.params.uri)
+        return answer
 
     async def _tool_call(self, request: ToolCallReq, call: Call) -> RawJson:
         """Run the tool, join the call that runs it, or give the result that is kept.

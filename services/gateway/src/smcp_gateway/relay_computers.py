@@ -132,11 +132,18 @@ class RelayComputers:
             self.close(session, office)
             raise
 
-    def joined(self, session: Session, office: str, claim: Claim, generation: int) -> None:
-        """The registry has granted the claim, asked in that generation of the gate: from here on calls run."""
+    def joined(
+        self, session: Session, office: str, claim: Claim, generation: int, *, unknown_since: int | None = None
+    ) -> None:
+        """The registry has granted the claim, asked in that generation of the gate: from here on calls run.
+
+        Args:
+            unknown_since: see `Subscriptions`.
+        """
         owned = self._owned.get((session.id, office))
         if owned is not None:
             owned.claim = claim
+            owned.subscriptions.unknown_since = unknown_since
             if not self._open(owned, generation):
                 self._confirm_soon(owned)
 
@@ -171,6 +178,22 @@ class RelayComputers:
             if self._is_open(owned) and not owned.session.leaving:
                 return owned.handle
         return None
+
+    def subscribers(self, session_id: str, office: str, server: str | None, uri: str) -> list[str] | None:
+        """Agents that are to be told that a resource of that session's Computer changed.
+
+        None: it is not known who subscribed, so the office's Agent is told.
+        """
+        owned = self._owned.get((session_id, office))
+        if owned is None:
+            return []
+        agents = list(owned.subscriptions.agents(server, uri))
+        return None if not agents and owned.subscriptions.unknown_since is not None else agents
+
+    def agent_left(self, office: str, agent: str, epoch: int | None) -> None:
+        """An Agent has left an office: its subscriptions end. See `Subscriptions.left`."""
+        for owned in self._offices.get(office, ()):
+            owned.subscriptions.left(agent, epoch)
 
     def cancelled(self, office: str, body: bytes) -> None:
         """`notify:tool_call_cancel` was heard in an office."""

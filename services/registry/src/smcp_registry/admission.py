@@ -55,6 +55,8 @@ class Decision:
     announce: Announce = Announce.NOTHING
     why: str = ""
     """Of a refusal: what the claimant is told."""
+    taken_up: bool = False
+    """Of a claim: the member was moving, and goes on."""
 
 
 def decide(record: MemberRecord | None, claim: Claim, owner: Owner, *, role: Role, name: str, now: float) -> Decision:
@@ -91,7 +93,8 @@ def _decide_moving(record: MemberRecord, claim: Claim, *, role: Role, name: str)
     if record.identity != claim.identity:
         return Decision(Action.REFUSE, why=_taken(role, name))
     if record.name == name:
-        return Decision(Action.CLAIM, _announce(leave=False, enter=claim.announce and not record.announced))
+        announce = _announce(leave=False, enter=claim.announce and not record.announced)
+        return Decision(Action.CLAIM, announce, taken_up=True)
     # one identity, another name: for the office it is a leave and an enter
     return Decision(Action.CLAIM, _announce(leave=record.announced, enter=claim.announce))
 

@@ -196,6 +196,8 @@ class ResourceListChangedNotification(Envelope):
 class ResourceUpdatedNotification(Envelope):
     """`notify:resources/updated`; a Computer on Socket.IO says it upstream under the same name."""
 
+    agent: Name | None = absent()
+    """Who subscribed: told to that Agent only. Absent: told to the office's Agent."""
     payload: UpdatedPayload
 
 

@@ -110,7 +110,7 @@ class Relay:
     async def _relay(self, pending: PendingCall, call: Call) -> RawJson:
         subject = subjects.client(pending.office, pending.computer, call.row.verb)
         with sending(subject) as trace_headers:
-            headers = dict(trace_headers)
+            headers = {**call.headers, **trace_headers}
             if "req_id" not in call.payload:
                 headers[REQ_ID] = call.req_id
             return await self._ask(subject, headers, pending, call)

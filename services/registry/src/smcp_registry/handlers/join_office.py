@@ -36,4 +36,6 @@ async def join_office(request: EnterOfficeReq, call: Call, *, places: Places) ->
     claimed = await places.claim(office, role, name, claim, until=call.deadline - LAST_S, from_silent=True)
     if claimed.decision.action is Action.REFUSE:
         raise NotAllowed(claimed.decision.why)
-    return Joined(revision=claimed.revision, unchanged=claimed.decision.action is Action.UNCHANGED)
+    decision = claimed.decision
+    unchanged = decision.action is Action.UNCHANGED
+    return Joined(revision=claimed.revision, unchanged=unchanged, taken_up=decision.taken_up)

@@ -1,0 +1,53 @@
+"""What clients may ask, and the handler of each."""
+
+from functools import partial
+
+from smcp_bus.dispatch import Door
+from smcp_bus.dispatch_types import Call
+from smcp_bus.registry_client import RegistryClient
+from smcp_bus.tracing import client_spans, office_of, trace_id_of
+from smcp_gateway.calls import CallTable
+from smcp_gateway.handlers.cancel import cancel
+from smcp_gateway.handlers.join_office import join_office
+from smcp_gateway.handlers.leave_office import leave_office
+from smcp_gateway.handlers.list_room import list_room
+from smcp_gateway.handlers.relay import Relay
+from smcp_gateway.handlers.resource_updated import resource_updated
+from smcp_gateway.handlers.subscribe import subscribe
+from smcp_gateway.handlers.update import update
+from smcp_gateway.memberships import Memberships
+from smcp_gateway.passing_on import PassingOn
+from smcp_gateway.relay_computers import RelayComputers
+from smcp_gateway.session import Sessions
+from smcp_service.logging import bind_call
+
+
+def client_door(
+    sessions: Sessions,
+    memberships: Memberships,
+    computers: RelayComputers,
+    registry: RegistryClient,
+    calls: CallTable,
+    relay: Relay,
+) -> Door:
+    """The door in front of which the Socket.IO server stands."""
+    subscribing = partial(subscribe, relay=relay, sessions=sessions)
+    return Door(
+        {
+            "server:join_office": partial(join_office, sessions=sessions, memberships=memberships),
+            "server:leave_office": partial(leave_office, sessions=sessions, memberships=memberships),
+            "server:list_room": partial(list_room, sessions=sessions, registry=registry),
+            "server:tool_call_cancel": partial(cancel, registry=registry, calls=calls),
+            "client:resources/subscribe": subscribing,
+            "client:resources/unsubscribe": subscribing,
+            "notify:resources/updated": partial(resource_updated, computers=computers, registry=registry),
+        },
+        otherwise=PassingOn(relay=relay, update=partial(update, registry=registry)),
+        tracing=client_spans(),
+        observe=log_fields,
+    )
+
+
+def log_fields(call: Call) -> bind_call:
+    """What stands on each line of the log that is written in the middle of a call."""
+    return bind_call(req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call))

@@ -1,0 +1,183 @@
+"""The table of who subscribed to what at one Computer: pure."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smcp_bus.headers import AGENT_EPOCH
+from smcp_gateway.subscriptions import MAX_SUBSCRIPTIONS, Subscriptions, epoch_of, granted
+from smcp_proto.errors import RateLimited
+
+URI = "file:///深"
+
+
+def subscribe(table: Subscriptions, uri: str = URI, *, agent: str = "anna", epoch: int = 3, server: Any = None) -> None:
+    table.settle(table.ask(agent, epoch, server, uri), granted=True)
+
+
+def who(table: Subscriptions, uri: str = URI, server: str | None = None) -> list[str]:
+    return list(table.agents(server, uri))
+
+
+def test_who_subscribed_is_told_and_nobody_else_nor_of_anything_else() -> None:
+    table = Subscriptions()
+    assert who(table) == []
+    subscribe(table)
+    assert who(table) == ["anna"]
+    assert who(table, "file:///other") == []
+    assert who(table, URI + "/") == []
+
+
+def test_a_subscription_that_the_computer_did_not_grant_is_none() -> None:
+    table = Subscriptions()
+    asked = table.ask("anna", 3, None, URI)
+    assert who(table) == []
+    table.settle(asked, granted=False)
+    table.settle(asked, granted=True)
+    assert who(table) == []
+    assert len(table) == 0
+
+
+@pytest.mark.parametrize(
+    ("subscribed", "told", "is_told"),
+    [
+        (None, None, True), (None, "files", True), ("files", None, True), ("files", "files", True),
+        ("files", "mail", False),
+    ],
+)  # fmt: skip
+def test_the_mcp_server_counts_where_both_name_one(subscribed: str | None, told: str | None, is_told: bool) -> None:
+    table = Subscriptions()
+    subscribe(table, server=subscribed)
+    assert who(table, server=told) == ["anna"] * is_told
+
+
+def test_unsubscribing_ends_that_one_alone() -> None:
+    table = Subscriptions()
+    for server in (None, "files"):
+        subscribe(table, server=server)
+    subscribe(table, "file:///2")
+    table.end("anna", None, URI)
+    table.end("anna", None, URI)
+    table.end("bert", "files", URI)
+    assert who(table, server="mail") == []
+    assert who(table, server="files") == ["anna"]
+    table.end("anna", "files", URI)
+    assert who(table) == []
+    assert who(table, "file:///2") == ["anna"]
+    assert len(table) == 1
+
+
+def test_a_leave_ends_what_was_subscribed_before_it_and_nothing_later() -> None:
+    table = Subscriptions()
+    subscribe(table, epoch=2 * 10 + 1)
+    table.left("bert", 2 * 99)
+    table.left("anna", 2 * 9)  # of an earlier membership, heard late
+    assert who(table) == ["anna"]
+    table.left("anna", 2 * 11)
+    assert who(table) == []
+    subscribe(table, epoch=2 * 12 + 1)
+    table.left("anna", None)
+    assert who(table) == []
+
+
+def test_a_leave_while_the_computer_is_asked_ends_that_too() -> None:
+    table = Subscriptions()
+    old, new = table.ask("anna", 21, None, URI), table.ask("anna", 25, None, "file:///2")
+    table.left("anna", 2 * 12)
+    table.settle(old, granted=True)
+    table.settle(new, granted=True)
+    assert who(table) == []
+    assert who(table, "file:///2") == ["anna"]
+
+
+def test_what_was_subscribed_elsewhere_is_over_with_the_leave_of_its_agent() -> None:
+    table = Subscriptions()
+    table.unknown_since = 2 * 20 + 1
+    subscribe(table, epoch=2 * 10 + 1)
+    table.left("zoe", 2 * 19)  # she left before the Computer came here: what is not known is not hers
+    assert table.unknown_since is not None
+    table.left("anna", 2 * 21)
+    assert table.unknown_since is None
+
+
+def test_an_agent_has_as_many_as_it_may_have_and_no_more_also_while_they_are_asked_for() -> None:
+    table = Subscriptions(most=3)
+    first = table.ask("anna", 3, None, "0")
+    subscribe(table, "1")
+    subscribe(table, "2")
+    with pytest.raises(RateLimited) as refused:
+        table.ask("anna", 3, None, "3")
+    assert refused.value.details == {"smcp_code": "SMCP_RATE_LIMITED", "limit": 3}
+    subscribe(table, "2")  # the same once more is none more
+    subscribe(table, "3", agent="bert")
+    table.settle(first, granted=False)
+    subscribe(table, "3")
+    with pytest.raises(RateLimited):
+        table.ask("anna", 3, None, "4")
+    table.end("anna", None, "1")
+    subscribe(table, "4")
+    assert MAX_SUBSCRIPTIONS == 10_000
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_granted"),
+    [
+        (b'{"payload":{"jsonrpc":"2.0","id":1,"result":{}}}', True),
+        (b'{"payload":{"id":1,"result":{"x":1},"error":null}}', True),
+        (b'{"payload":{"id":1,"error":{"code":-32601,"message":"no"}}}', False),
+        (b'{"payload":{"id":1,"result":{},"error":{"code":1,"message":"no"}}}', False),
+        (b'{"code":404,"message":"no such Computer","details":{}}', False),
+        (b'{"payload":[]}', False), (b'{"payload":{}}', False), (b"{}", False), (b"{x}", False), (b"[]", False),
+    ],
+)  # fmt: skip
+def test_only_a_result_grants(answer: bytes, is_granted: bool) -> None:
+    assert granted(answer) is is_granted
+
+
+@pytest.mark.parametrize(("said", "epoch"), [("7", 7), ("", 0), ("-7", 0), ("x", 0), ("٣", 0), ("9" * 30, 0)])
+def test_an_epoch_that_cannot_be_read_is_before_all_others(said: str, epoch: int) -> None:
+    assert epoch_of({AGENT_EPOCH: said}) == epoch
+    assert epoch_of({}) == 0
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["ask", "grant", "refuse", "end", "leave"]),
+        st.sampled_from(["anna", "bert"]),
+        st.sampled_from([None, "files", "mail"]),
+        st.sampled_from(["u", "v", "w"]),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_it_holds_what_a_plain_set_would_hold(steps: list[tuple[str, str, str | None, str]]) -> None:
+    table, plain, waiting = Subscriptions(), set[tuple[str, str | None, str]](), list[Any]()
+    for number, (step, agent, server, uri) in enumerate(steps, start=1):
+        match step:
+            case "ask":
+                waiting.append(((agent, server, uri), table.ask(agent, 2 * number + 1, server, uri)))
+            case "grant" | "refuse" if waiting:
+                key, asked = waiting.pop(0)
+                table.settle(asked, granted=step == "grant")
+                plain |= {key} if step == "grant" else set()
+            case "end":
+                table.end(agent, server, uri)
+                plain.discard((agent, server, uri))
+            case "leave":
+                table.left(agent, 2 * number)
+                plain = {key for key in plain if key[0] != agent}
+                for key, asked in waiting:
+                    if key[0] == agent:
+                        table.settle(asked, granted=True)  # too late
+                waiting = [(key, asked) for key, asked in waiting if key[0] != agent]
+        assert len(table) == len(plain)
+        for changed in ("u", "v", "w"):
+            for told in (None, "files", "mail"):
+                wanted = {
+                    a for a, s, u in plain if u == changed and (s is None or told is None or s == told)
+                }  # fmt: skip
+                assert set(table.agents(told, changed)) == wanted
