@@ -1,13 +1,14 @@
-"""Parts that die, stand still and come back; each in a world of its own, where every part is a process."""
+"""Parts that die, stand still and come back, in worlds where every part is a process."""
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.scenarios import faults, moves, socketio_computers
 from tests.e2e.worlds.processes import open_processes
+from tests.e2e.worlds.shared import SharedWorld
 from tests.e2e.worlds.world import World
 
 pytestmark = pytest.mark.alone
@@ -27,10 +28,29 @@ FAULTS: list[Callable[[World], Awaitable[None]]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def of_all_faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorld]:
+    world = SharedWorld(lambda: open_processes(tmp_path_factory.mktemp("faults"), lease_s=LEASE_S))
+    yield world
+    world.close()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(_no_task_left: None) -> None:
+    """In place of that of all tests: the world is looked at when it ends."""
+
+
+@pytest.fixture
+def shared(of_all_faults: SharedWorld) -> SharedWorld:
+    of_all_faults.open()
+    return of_all_faults
+
+
 @pytest.mark.timeout(180 + 10 * LEASE_S)
 @pytest.mark.parametrize("scenario", FAULTS, ids=lambda scenario: scenario.__name__)
-async def test_fault(scenario: Callable[[World], Awaitable[None]], tmp_path: Path) -> None:
-    async with open_processes(tmp_path, lease_s=LEASE_S) as world:
+async def test_fault(scenario: Callable[[World], Awaitable[None]], shared: SharedWorld) -> None:
+    """In one world, since a fault is over only when everybody is back."""
+    with shared.hurt() as world:
         await scenario(world)
 
 
