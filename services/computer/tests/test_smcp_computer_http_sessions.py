@@ -16,6 +16,7 @@ from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import ServerDied
 from smcp_computer.mcp.session import connect
 from smcp_computer.mcp.supervisor import Limits, State, Supervisor
+from smcp_computer.mcp.told import Told
 from smcp_proto.schemas.config import MCPServerConfig
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs
@@ -62,7 +63,7 @@ async def test_a_session_that_is_closed_is_ended_at_the_server_only_where_termin
         server = config("streamable", toolbox.url, terminate_on_close=terminate)
         # of the protocol before 2026, as the newer one has no sessions
         async with connect(
-            server, negotiation="legacy", max_message=2**20, on_tools_changed=lambda: None
+            server, negotiation="legacy", max_message=2**20, told=Told(tools_changed=lambda: None)
         ) as connection:
             assert await connection.list_tools()
         requests = [line.split() for line in log.read_text().splitlines()]

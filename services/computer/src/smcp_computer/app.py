@@ -31,6 +31,9 @@ from smcp_computer.mcp.environment import network_variables
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.membership import Membership
+from smcp_computer.resources.history import History
+from smcp_computer.resources.index import ResourceIndex
+from smcp_computer.resources.interests import Interests
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.subscriptions import subscribed
 from smcp_computer.tools.catalogue import Catalogue
@@ -66,6 +69,8 @@ class Computer:
     catalogue: Catalogue
     in_flight: InFlight
     announcer: Announcer
+    index: ResourceIndex
+    interests: Interests
 
     async def wait_ready(self) -> None:
         """Return once it is in its office and each enabled MCP server is ready or has failed its first start."""
@@ -121,6 +126,9 @@ async def open_computer(
         on_change=lambda: announcer.changed(TOOL_LIST) if catalogue.refresh() else None,
     )
     catalogue = Catalogue(fleet.supervisors)
+    index = ResourceIndex(fleet.supervisors, fleet.events)
+    interests = Interests(fleet.supervisors, fleet.events)
+    history = History()
     membership = Membership(
         bus,
         registry,
@@ -140,6 +148,7 @@ async def open_computer(
             catalogue,
             in_flight,
             Confirmation(settings.confirm, asker),
+            history,
             max_body=bus.max_body,
             trace_content=settings.trace_content,
         )
@@ -152,7 +161,7 @@ async def open_computer(
         )
         tasks.start(gate.run(), name="gate")
         async with (
-            _running(tasks, fleet),
+            _running(tasks, fleet, index, interests),
             subscribed(
                 bus,
                 door,
@@ -168,19 +177,22 @@ async def open_computer(
             _member(tasks, membership, announcer, fleet),
         ):
             try:
-                yield Computer(readiness, membership, fleet, catalogue, in_flight, announcer)
+                yield Computer(readiness, membership, fleet, catalogue, in_flight, announcer, index, interests)
             finally:
                 readiness.drain()
 
 
 @asynccontextmanager
-async def _running(tasks: Background, fleet: Fleet) -> AsyncIterator[None]:
+async def _running(tasks: Background, fleet: Fleet, index: ResourceIndex, interests: Interests) -> AsyncIterator[None]:
+    following = [tasks.start(index.run(), name="resources"), tasks.start(interests.run(), name="interests")]
     running = tasks.start(fleet.run(), name="mcp servers")
     try:
         yield
     finally:
+        for task in following:
+            task.cancel()
         fleet.stop()
-        await asyncio.wait([running])
+        await asyncio.wait([running, *following])
 
 
 @asynccontextmanager

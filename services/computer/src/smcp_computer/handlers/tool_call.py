@@ -10,6 +10,7 @@ from smcp_computer.handlers.call_log import CallRecord
 from smcp_computer.in_flight import InFlight
 from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import ServerError
+from smcp_computer.resources.history import History
 from smcp_computer.tools import result as results
 from smcp_computer.tools.catalogue import Catalogue
 from smcp_proto.errors import SmcpError, TooLarge
@@ -21,6 +22,7 @@ MCP_GRACE_S: Final = 5.0
 
 class ToolCalls:
     """Args:
+    history: told of the server of each call that is run.
     max_body: bytes that an answer may have on the bus.
     trace_content: whether traces show arguments and results.
     """
@@ -30,6 +32,7 @@ class ToolCalls:
         catalogue: Catalogue,
         in_flight: InFlight,
         confirmation: Confirmation,
+        history: History,
         *,
         max_body: int,
         trace_content: bool = False,
@@ -37,6 +40,7 @@ class ToolCalls:
         self._catalogue = catalogue
         self._in_flight = in_flight
         self._confirmation = confirmation
+        self._history = history
         self._max_body = max_body
         self._trace_content = trace_content
 
@@ -101,6 +105,7 @@ class ToolCalls:
         if refusal is not None:
             record.ended("refused", refusal)
             return results.failed(f"the tool {name!r} {refusal}")
+        self._history.called(target.ref.server)
         try:
             result = await target.supervisor.call(
                 target.ref.tool, request.params, timeout=limit + MCP_GRACE_S, span=span

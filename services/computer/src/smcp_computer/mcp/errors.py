@@ -1,8 +1,20 @@
-"""What can go wrong with an MCP server, named by what the caller of a tool may conclude.
+"""What can go wrong with an MCP server, named by what the caller may conclude.
 
-The messages name the server and go to the Agent as the text of a failed tool call: they never hold the text of an
-exception.
+The messages name the server and go to the Agent, as the text of a failed tool call or as an error: they never hold the
+text of an exception.
 """
+
+from typing import Any, Final
+
+import mcp_types as types
+
+RESOURCE_NOT_FOUND: Final = -32002
+"""JSON-RPC code of servers of the 2025 era for a resource that there is none; those of 2026 say `INVALID_PARAMS`."""
+
+SAID_ALOUD: Final = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND, RESOURCE_NOT_FOUND})
+"""Codes of JSON-RPC errors whose text is about the caller's request; others may hold the text of an exception."""
+LONGEST_TEXT: Final = 500
+"""Characters of a server's text that are passed on."""
 
 
 class ServerError(Exception):
@@ -10,19 +22,25 @@ class ServerError(Exception):
 
     Attributes:
         server: the MCP server's name.
+        what: the message without it.
     """
 
     def __init__(self, server: str, what: str) -> None:
         super().__init__(f"MCP server {server!r} {what}")
         self.server = server
+        self.what = what
 
 
 class ServerNotRunning(ServerError):
-    """It has not started, or died and is being started again. The tool was not run."""
+    """It has not started, or died and is being started again. Nothing was run."""
 
 
 class ServerDied(ServerError):
-    """It went away while the tool ran. The tool may have run."""
+    """It went away before it answered. A tool may have run."""
+
+
+class ServerTimedOut(ServerError):
+    """It did not answer in time."""
 
 
 class CallRefused(ServerError):
@@ -31,6 +49,27 @@ class CallRefused(ServerError):
 
 class BadAnswer(ServerError):
     """Its answer is no valid result."""
+
+
+class RequestRefused(ServerError):
+    """It answered a request with a JSON-RPC error.
+
+    Attributes:
+        code: of the error, as the server sent it.
+        said: its text, where that is about the request; else a text of ours.
+        data: its data, under the same condition; else None.
+    """
+
+    def __init__(self, server: str, code: int, message: str, data: Any) -> None:
+        aloud = code in SAID_ALOUD
+        self.code = code
+        self.said = message[:LONGEST_TEXT] if aloud else "the MCP server failed"
+        self.data = data if aloud else None
+        super().__init__(server, f"refused the request (MCP error {code}): {self.said}")
+
+
+class NotTold(ServerError):
+    """It does not tell of changes, or not of those of this resource."""
 
 
 class StartFailed(Exception):

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_proto.schemas.config import MCPServerConfig
 
@@ -12,6 +13,9 @@ class Fleet:
     """Args:
     servers: the configurations; those that are disabled are left out.
     on_change: called whenever the tools that can be called may have changed.
+
+    Attributes:
+        events: what happens at the servers.
     """
 
     def __init__(
@@ -22,8 +26,9 @@ class Fleet:
         limits: Limits,
         on_change: Callable[[], None],
     ) -> None:
+        self.events = ServerEvents()
         self.supervisors: Mapping[str, Supervisor] = {
-            config.name: Supervisor(config, inputs, limits=limits, on_change=on_change)
+            config.name: Supervisor(config, inputs, limits=limits, on_change=on_change, events=self.events)
             for config in servers
             if not config.disabled
         }

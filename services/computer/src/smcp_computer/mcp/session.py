@@ -1,20 +1,18 @@
 """One connection to one MCP server, over the SDK's client.
 
-It must be opened and closed in the same task (the server's owner, see `supervisor`); `call` and `list_tools` may be
-used from any task. Every request has a time-out.
+It must be opened and closed in the same task (the server's owner, see `supervisor`); `call`, `list_tools` and
+`resources` may be used from any task. Every request has a time-out.
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal
 
 import anyio
 import mcp_types as types
 from mcp.client.client import Client
-from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from opentelemetry import context as otel_context
@@ -22,9 +20,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from smcp_computer import __version__
 from smcp_computer.mcp.call_span import CallSpan
-from smcp_computer.mcp.errors import BadAnswer, CallRefused, ServerDied
+from smcp_computer.mcp.errors import LONGEST_TEXT, SAID_ALOUD, BadAnswer, CallRefused, ServerDied
+from smcp_computer.mcp.listen import ListenStream
+from smcp_computer.mcp.requests import SESSION_TERMINATED, Requests
+from smcp_computer.mcp.resources import Features, Resources
 from smcp_computer.mcp.stderr_log import StderrLog
 from smcp_computer.mcp.streams import CALL_SPAN_KEY, Watch
+from smcp_computer.mcp.subscriptions import RequestedSubscriptions, Subscriptions
+from smcp_computer.mcp.told import Told
 from smcp_computer.mcp.transports import open_transport, request_s
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
 
@@ -32,13 +35,6 @@ _log = logging.getLogger("smcp_computer.mcp.session")
 
 LIST_TIMEOUT_S: Final = 30.0
 MAX_PAGES: Final = 200
-RELISTEN_S: Final = 1.0
-_SAID_ALOUD: Final = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND})
-"""Codes of JSON-RPC errors whose text is about the caller's request; others may hold the text of an exception."""
-
-SESSION_TERMINATED: Final = "Session terminated"
-"""What the SDK's HTTP transport says where a restarted server does not know the session any more."""
-
 Negotiation = Literal["auto", "legacy"]
 
 
@@ -53,12 +49,21 @@ class Connection:
 
     Attributes:
         ended: set when the server's side of the connection is gone.
+        resources: None where the server has no resources.
         list_s: how long listing the tools may take, all pages together, in seconds.
     """
 
     def __init__(
-        self, server: str, client: Client, ended: asyncio.Event, *, transport: str, list_s: float = LIST_TIMEOUT_S
+        self,
+        server: str,
+        client: Client,
+        ended: asyncio.Event,
+        *,
+        resources: Resources | None,
+        transport: str,
+        list_s: float = LIST_TIMEOUT_S,
     ) -> None:
+        self.resources = resources
         self.list_s = list_s
         self._server = server
         self._client = client
@@ -139,8 +144,8 @@ class Connection:
         if error.code == types.INVALID_REQUEST and error.message == SESSION_TERMINATED:
             self.ended.set()
         what = f"refused the call (MCP error {error.code})"
-        if error.code in _SAID_ALOUD:
-            what += f": {error.message[:500]}"
+        if error.code in SAID_ALOUD:
+            what += f": {error.message[:LONGEST_TEXT]}"
         return CallRefused(self._server, what)
 
 
@@ -150,7 +155,7 @@ async def connect(
     *,
     negotiation: Negotiation,
     max_message: int,
-    on_tools_changed: Callable[[], None],
+    told: Told,
     errors: StderrLog | None = None,
 ) -> AsyncIterator[Connection]:
     """Connect to a server and shake hands.
@@ -159,7 +164,7 @@ async def connect(
         server: its configuration, without placeholders.
         negotiation: `auto` asks for the newest protocol first; `legacy` is for servers that end at such a question.
         max_message: bytes that one message of the server may have.
-        on_tools_changed: called when the server says that its list of tools changed.
+        told: called for what the server tells by itself.
         errors: told what a program writes to its standard error; None: a log of its own.
 
     Raises:
@@ -167,54 +172,57 @@ async def connect(
     """
     watch = Watch()
     answer_s = request_s(server) or LIST_TIMEOUT_S
+    modern = False
 
     async def handle(message: types.ServerNotification | Exception) -> None:
-        if isinstance(message, types.ToolListChangedNotification):
-            on_tools_changed()
+        if not modern:  # those of the 2026 era come on a stream, see `listen`
+            told.notified(message)
 
-    async with (
-        Client(
-            open_transport(server, watch, errors or StderrLog(server.name), max_message=max_message),
-            mode=negotiation,
-            read_timeout_seconds=answer_s,
-            message_handler=handle,
-            client_info=types.Implementation(name="smcp-computer", version=__version__),
-            cache=None,
-        ) as client,
-        _listening(server.name, client, on_tools_changed),
-    ):
-        transport = "pipe" if isinstance(server, MCPServerStdioConfig) else "tcp"
-        yield Connection(server.name, client, watch.ended, transport=transport, list_s=max(answer_s, LIST_TIMEOUT_S))
+    async with Client(
+        open_transport(server, watch, errors or StderrLog(server.name), max_message=max_message),
+        mode=negotiation,
+        read_timeout_seconds=answer_s,
+        message_handler=handle,
+        client_info=types.Implementation(name="smcp-computer", version=__version__),
+        cache=None,
+    ) as client:
+        modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
+        requests = Requests(server.name, client, watch.ended)
+        async with _subscriptions(requests, client, told, modern=modern) as subscriptions:
+            yield Connection(
+                server.name,
+                client,
+                watch.ended,
+                resources=_resources(requests, client, subscriptions),
+                transport="pipe" if isinstance(server, MCPServerStdioConfig) else "tcp",
+                list_s=max(answer_s, LIST_TIMEOUT_S),
+            )
+
+
+def _resources(requests: Requests, client: Client, subscriptions: Subscriptions) -> Resources | None:
+    said = client.server_capabilities.resources
+    if said is None:
+        return None
+    features = Features(subscribe=said.subscribe is True, list_changed=said.list_changed is True)
+    return Resources(requests, features, subscriptions)
 
 
 @asynccontextmanager
-async def _listening(server: str, client: Client, on_tools_changed: Callable[[], None]) -> AsyncIterator[None]:
-    """Servers of the 2026 era tell of changes only on a stream that the client asks for."""
-    tools = client.server_capabilities.tools
-    if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
-        yield
+async def _subscriptions(
+    requests: Requests, client: Client, told: Told, *, modern: bool
+) -> AsyncIterator[Subscriptions]:
+    if not modern:
+        yield RequestedSubscriptions(requests)
         return
+    tools, resources = client.server_capabilities.tools, client.server_capabilities.resources
+    stream = ListenStream(
+        requests,
+        client,
+        told,
+        tools=tools is not None and tools.list_changed is True,
+        resources=resources is not None and resources.list_changed is True,
+    )
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_listen, server, client, on_tools_changed)
-        yield
+        tasks.start_soon(stream.run)
+        yield stream
         tasks.cancel_scope.cancel()
-
-
-async def _listen(server: str, client: Client, on_tools_changed: Callable[[], None]) -> None:
-    lost = False
-    while True:
-        with contextlib.suppress(SubscriptionLost, TimeoutError):
-            try:
-                async with client.listen(tools_list_changed=True) as events:
-                    if lost:
-                        on_tools_changed()  # what changed meanwhile was told to nobody
-                    async for _ in events:
-                        on_tools_changed()
-            except MCPError as error:
-                if error.code == types.CONNECTION_CLOSED:
-                    return
-                if error.code == types.METHOD_NOT_FOUND:
-                    _log.info("MCP server %r does not tell when its tools change", server)
-                    return
-        lost = True
-        await anyio.sleep(RELISTEN_S)

@@ -1,7 +1,7 @@
 """The owner of one MCP server: it starts it, keeps it running, and stops it.
 
 `run` is the owner task: it alone opens and closes the session, as the SDK asks for. Everybody else calls `call` and
-reads `tools`. A server that ends is started again after a pause that grows.
+reads `tools` and `resources`. A server that ends is started again after a pause that grows.
 """
 
 import asyncio
@@ -21,9 +21,12 @@ from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.environment import SETTING, with_variables
 from smcp_computer.mcp.errors import Lost, ServerNotRunning
+from smcp_computer.mcp.events import ResourcesChanged, ResourceUpdated, ServerEvents, ServerGone, ServerReady
 from smcp_computer.mcp.failures import WENT_AWAY, describe, first_of
+from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.session import Connection, Negotiation, connect
 from smcp_computer.mcp.stderr_log import StderrLog
+from smcp_computer.mcp.told import Told
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
 from smcp_service.wording import counted
 
@@ -64,6 +67,7 @@ class Supervisor:
     config: the server's configuration as written, with placeholders.
     inputs: resolves them, at each start.
     on_change: called whenever the tools that can be called may have changed.
+    events: told of its starts and ends, and of what it says of its resources.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class Supervisor:
         *,
         limits: Limits,
         on_change: Callable[[], None],
+        events: ServerEvents | None = None,
         backoff: Backoff | None = None,
     ) -> None:
         self.config = config
@@ -89,6 +94,7 @@ class Supervisor:
         self._inputs = inputs
         self._limits = limits
         self._on_change = on_change
+        self._events = events or ServerEvents()
         self._backoff = backoff or Backoff()
         self._stderr = StderrLog(config.name)
         self._said: tuple[str, int | None] | None = None
@@ -98,12 +104,22 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
         self._relist = False
+        self._told = Told(
+            tools_changed=self._tools_changed,
+            resources_changed=lambda: self._events.tell(ResourcesChanged(self.name)),
+            resource_updated=lambda uri: self._events.tell(ResourceUpdated(self.name, uri)),
+        )
         self._waiting: asyncio.Timeout | None = None
         """While the server is waited for: `stop` brings it forward."""
 
     @property
     def ready(self) -> bool:
         return self.state is State.READY
+
+    @property
+    def resources(self) -> Resources | None:
+        """Those of the present connection; None where it is not ready, or has none."""
+        return self._connection.resources if self._connection is not None and self.ready else None
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, span: CallSpan) -> dict[str, Any]:
         """Run a tool under its original name; see `Connection.call`.
@@ -165,9 +181,11 @@ class Supervisor:
             self._waiting = None
             self._became_ready(connection, tools)
             try:
+                self._events.tell(ServerReady(self.name))
                 await self._serve(connection)
             finally:
                 self._connection = None
+                self._events.tell(ServerGone(self.name))
 
     @asynccontextmanager
     async def _waited(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
@@ -186,7 +204,7 @@ class Supervisor:
             server,
             negotiation=self._negotiation,
             max_message=self._limits.max_message,
-            on_tools_changed=self._tools_changed,
+            told=self._told,
             errors=self._stderr,
         ) as connection:
             yield connection

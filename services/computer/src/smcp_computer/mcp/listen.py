@@ -1,0 +1,192 @@
+"""What servers of the 2026 era tell: on one stream of `subscriptions/listen`, that the client asks for.
+
+The stream's filter cannot be changed. For other resources a new stream is opened, and then the old one closed, so that
+nothing is missed; what is told twice says the same.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+import anyio.abc
+import mcp_types as types
+from mcp.client.client import Client
+from mcp.client.subscriptions import (
+    ResourcesListChanged,
+    ResourceUpdated,
+    ServerEvent,
+    SubscriptionLost,
+    ToolsListChanged,
+)
+from mcp.shared.exceptions import MCPError
+
+from smcp_computer.mcp.errors import NotTold, ServerDied, ServerError, ServerTimedOut
+from smcp_computer.mcp.requests import Requests
+from smcp_computer.mcp.told import Told
+
+_log = logging.getLogger("smcp_computer.mcp.listen")
+
+RELISTEN_S: Final = 1.0
+"""The pause before a stream that broke, or could not be opened, is opened again."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Somebody waits for a stream with these."""
+
+    uris: frozenset[str]
+    outcome: asyncio.Future[dict[str, ServerError]] = field(default_factory=asyncio.Future)
+
+    def settle(self, failed: dict[str, ServerError]) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(failed)
+
+
+class ListenStream:
+    """`run` must be running. Satisfies `subscriptions.Subscriptions`.
+
+    Args:
+        tools, resources: whether the server tells when these lists change.
+    """
+
+    def __init__(self, requests: Requests, client: Client, told: Told, *, tools: bool, resources: bool) -> None:
+        self._requests = requests
+        self._client = client
+        self._told = told
+        self._tools = tools
+        self._resources = resources
+        self._wanted: set[str] = set()
+        self._asked: list[_Asked] = []
+        self._wake = asyncio.Event()
+        self._open: anyio.CancelScope | None = None
+        self._lost = False
+        """A stream broke: what changed since was told to nobody."""
+        self._closed: ServerError | None = None
+        """Why there never will be a stream again."""
+        if tools or resources:
+            self._wake.set()
+
+    async def subscribe(self, uris: Collection[str], *, timeout: float) -> dict[str, ServerError]:
+        if self._closed is not None:
+            return dict.fromkeys(uris, self._closed)
+        asked = _Asked(frozenset(uris))
+        self._wanted |= asked.uris
+        self._asked.append(asked)
+        self._wake.set()
+        try:
+            async with asyncio.timeout(timeout):
+                failed = await asked.outcome
+        except TimeoutError:
+            failed = dict.fromkeys(asked.uris, ServerTimedOut(self._requests.server, "did not answer in time"))
+        self._wanted -= failed.keys()
+        return failed
+
+    async def unsubscribe(self, uris: Collection[str], *, timeout: float) -> None:
+        self._wanted -= set(uris)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Keep the stream open, until cancelled or until the server says that it has none."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                while self._closed is None:
+                    await self._wake.wait()
+                    self._wake.clear()
+                    await self._reopen(tasks)
+        finally:
+            self._closed = self._closed or ServerDied(self._requests.server, "went away before it answered")
+            for asked in self._asked:
+                asked.settle(dict.fromkeys(asked.uris, self._closed))
+
+    async def _reopen(self, tasks: anyio.abc.TaskGroup) -> None:
+        """A stream for what is wanted now, in place of the one that is open."""
+        uris, asked = sorted(self._wanted), tuple(self._asked)
+        honored: frozenset[str] = frozenset()
+        why: ServerError = NotTold(self._requests.server, "does not tell when this resource changes")
+        if uris or self._tools or self._resources:
+            try:
+                scope, honored = await tasks.start(self._stream, uris)
+            except MCPError as error:
+                why = self._refused(error)
+                if self._open is None and self._closed is None:
+                    tasks.start_soon(self._again)
+            except (SubscriptionLost, TimeoutError):
+                why = ServerTimedOut(self._requests.server, "did not open a stream of changes")
+                if self._open is None:
+                    tasks.start_soon(self._again)
+            else:
+                self._replace(scope)
+        else:
+            self._replace(None)
+        self._asked = self._asked[len(asked) :]
+        for one in asked:
+            one.settle(dict.fromkeys(one.uris - honored, why))
+        if self._open is not None and self._lost:
+            self._lost = False
+            self._catch_up()
+
+    async def _stream(
+        self, uris: Sequence[str], *, task_status: anyio.abc.TaskStatus[tuple[anyio.CancelScope, frozenset[str]]]
+    ) -> None:
+        """One stream, from its opening to its end."""
+        is_open = False
+        with anyio.CancelScope() as scope:
+            try:
+                async with self._client.listen(
+                    tools_list_changed=self._tools,
+                    resources_list_changed=self._resources,
+                    resource_subscriptions=uris,
+                ) as events:
+                    is_open = True
+                    task_status.started((scope, frozenset(events.honored.resource_subscriptions or ())))
+                    async for event in events:
+                        self._tell(event)
+            except (SubscriptionLost, MCPError):
+                if not is_open:
+                    raise
+        if scope is self._open and not scope.cancel_called:
+            self._open = None
+            self._lost = True
+            await self._again()
+
+    def _refused(self, error: MCPError) -> ServerError:
+        why = self._requests.translated(error)
+        if error.code == types.METHOD_NOT_FOUND:
+            _log.info("MCP server %r does not tell when its lists change", self._requests.server)
+            self._closed = NotTold(self._requests.server, "does not tell when its resources change")
+            return self._closed
+        if isinstance(why, ServerDied):
+            self._closed = why
+        return why
+
+    def _replace(self, scope: anyio.CancelScope | None) -> None:
+        old, self._open = self._open, scope
+        if old is not None:
+            old.cancel()
+
+    async def _again(self) -> None:
+        await anyio.sleep(RELISTEN_S)
+        self._wake.set()
+
+    def _tell(self, event: ServerEvent) -> None:
+        match event:
+            case ToolsListChanged():
+                self._told.tools_changed()
+            case ResourcesListChanged():
+                self._told.resources_changed()
+            case ResourceUpdated(uri=uri):
+                self._told.resource_updated(uri)
+            case _:
+                pass
+
+    def _catch_up(self) -> None:
+        """Anything may have changed while there was no stream."""
+        if self._tools:
+            self._told.tools_changed()
+        if self._resources:
+            self._told.resources_changed()
+        for uri in sorted(self._wanted):
+            self._told.resource_updated(uri)

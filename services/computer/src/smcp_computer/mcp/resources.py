@@ -1,0 +1,148 @@
+"""The resources of one connection to an MCP server: listed, read, subscribed to; raw JSON as the server sent it."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from smcp_computer.mcp.errors import BadAnswer, ServerError, ServerTimedOut
+from smcp_computer.mcp.requests import Requests
+from smcp_computer.mcp.subscriptions import Subscriptions
+
+Json = Mapping[str, Any]
+"""An object as MCP gives it: camelCase keys, nothing added or dropped."""
+
+REQUEST_S: Final = 30.0
+"""How long a server may take over one request, or one list with all its pages (seconds)."""
+SUBSCRIBE_S: Final = 10.0
+MAX_PAGES: Final = 1000
+MAX_ITEMS: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a server said at the handshake that it can do with resources."""
+
+    subscribe: bool
+    """It tells when the contents of a resource change."""
+    list_changed: bool
+    """It tells when its list changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list, as the server sent it."""
+
+    items: tuple[Any, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A whole list.
+
+    Attributes:
+        items: objects only, each with its URI (or its template) as a string, no URI twice.
+        problems: what was left out and why; for the log.
+    """
+
+    items: tuple[Json, ...]
+    problems: tuple[str, ...] = ()
+
+
+class Resources:
+    """Every method raises `ServerError`s: `RequestRefused`, `ServerTimedOut`, `ServerDied`, `BadAnswer`. Time-outs are
+    seconds.
+    """
+
+    def __init__(self, requests: Requests, features: Features, subscriptions: Subscriptions) -> None:
+        self.features = features
+        self._requests = requests
+        self._subscriptions = subscriptions
+
+    @property
+    def server(self) -> str:
+        return self._requests.server
+
+    async def list_page(self, cursor: str | None = None, *, timeout: float = REQUEST_S) -> Page:
+        """One page of `resources/list`; `cursor` is the server's own."""
+        return await self._page("resources/list", "resources", cursor, timeout)
+
+    async def list_all(self, *, timeout: float = REQUEST_S) -> Listed:
+        """All pages of `resources/list`, at most `MAX_ITEMS`."""
+        return await self._all("resources/list", "resources", "uri", timeout)
+
+    async def template_page(self, cursor: str | None = None, *, timeout: float = REQUEST_S) -> Page:
+        """One page of `resources/templates/list`."""
+        return await self._page("resources/templates/list", "resourceTemplates", cursor, timeout)
+
+    async def all_templates(self, *, timeout: float = REQUEST_S) -> Listed:
+        return await self._all("resources/templates/list", "resourceTemplates", "uriTemplate", timeout)
+
+    async def read(self, uri: str, *, timeout: float = REQUEST_S) -> dict[str, Any]:
+        """The result of `resources/read`. Its `contents` are a list of objects; what they hold is not checked."""
+        result = await self._requests.send("resources/read", {"uri": uri}, timeout=timeout)
+        contents = result.get("contents")
+        if not isinstance(contents, list) or not all(isinstance(content, dict) for content in contents):
+            raise BadAnswer(self.server, "sent contents that are no list of objects")
+        return result
+
+    async def subscribe(self, uri: str, *, timeout: float = SUBSCRIBE_S) -> None:
+        """Be told when it changes (`Told.resource_updated`), for as long as the connection lasts."""
+        failed = await self._subscriptions.subscribe([uri], timeout=timeout)
+        for error in failed.values():
+            raise error
+
+    async def subscribe_all(self, uris: Collection[str], *, timeout: float = SUBSCRIBE_S) -> Mapping[str, ServerError]:
+        """The same for many, within one time-out; returns those that failed, and raises nothing."""
+        return await self._subscriptions.subscribe(uris, timeout=timeout) if uris else {}
+
+    async def unsubscribe(self, *uris: str, timeout: float = SUBSCRIBE_S) -> None:
+        """Be told of these no more. What goes wrong is not told: what a server tells unasked is ignored."""
+        if uris:
+            await self._subscriptions.unsubscribe(uris, timeout=timeout)
+
+    async def complete(self, params: Json, *, timeout: float = REQUEST_S) -> dict[str, Any]:
+        """The result of `completion/complete`; `params` are MCP's (`ref`, `argument`, `context`)."""
+        return await self._requests.send("completion/complete", params, timeout=timeout)
+
+    async def _page(self, method: str, key: str, cursor: str | None, timeout: float) -> Page:
+        params = {} if cursor is None else {"cursor": cursor}
+        result = await self._requests.send(method, params, timeout=timeout)
+        items, following = result.get(key), result.get("nextCursor")
+        if not isinstance(items, list):
+            raise BadAnswer(self.server, f"sent no list of {key}")
+        if following is not None and not isinstance(following, str):
+            raise BadAnswer(self.server, "sent a cursor that is no string")
+        return Page(tuple(items), following)
+
+    async def _all(self, method: str, key: str, name: str, timeout: float) -> Listed:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        found: dict[str, Json] = {}
+        problems: list[str] = []
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            left = deadline - loop.time()
+            if left <= 0:
+                raise ServerTimedOut(self.server, f"did not list its {key} in time")
+            page = await self._page(method, key, cursor, left)
+            known = len(found)
+            for item in page.items:
+                identity = item.get(name) if isinstance(item, dict) else None
+                if not isinstance(identity, str):
+                    problems.append(f"an item of its {key} has no {name}; it is left out")
+                elif identity in found:
+                    problems.append(f"lists {identity} twice; the first counts")
+                else:
+                    found[identity] = item
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+            if len(found) >= MAX_ITEMS or (page.items and len(found) == known):
+                cursor = None
+                problems.append(f"its list of {key} has no end; {min(len(found), MAX_ITEMS)} are taken")
+                break
+        else:
+            problems.append(f"its list of {key} has more than {MAX_PAGES} pages; {len(found)} are taken")
+        return Listed(tuple(found.values())[:MAX_ITEMS], tuple(dict.fromkeys(problems)))

@@ -1,0 +1,153 @@
+"""Who wants to know when a resource changes: one subscription at the MCP server, however many holders it has."""
+
+import asyncio
+import logging
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from smcp_computer.mcp.backoff import Backoff
+from smcp_computer.mcp.errors import ServerError, ServerNotRunning, ServerTimedOut
+from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerGone, ServerReady
+from smcp_computer.mcp.resources import SUBSCRIBE_S, Resources
+from smcp_computer.mcp.supervisor import Supervisor
+from smcp_computer.resources.causes import Causes
+
+_log = logging.getLogger("smcp_computer.resources")
+
+DESKTOP: Final = "desktop"
+FINDER: Final = "finder"
+
+
+@dataclass
+class _Interest:
+    """In the resources of one server."""
+
+    supervisor: Supervisor
+    holders: dict[str, set[Hashable]] = field(default_factory=dict)
+    """By URI."""
+    life: Resources | None = None
+    """The connection at which the following is so."""
+    subscribed: set[str] = field(default_factory=set)
+    failed: dict[str, ServerError] = field(default_factory=dict)
+    """Not asked for again by itself in this life."""
+    dirty: asyncio.Event = field(default_factory=asyncio.Event)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Interests:
+    """Restored when a server was started again. `run` must be running."""
+
+    def __init__(self, supervisors: Mapping[str, Supervisor], events: ServerEvents) -> None:
+        self._interests = {name: _Interest(supervisor) for name, supervisor in supervisors.items()}
+        self._causes = Causes(_log)
+        events.listen(self._on_event)
+
+    def holders(self, server: str, uri: str) -> frozenset[Hashable]:
+        interest = self._interests.get(server)
+        return frozenset(interest.holders.get(uri, ())) if interest is not None else frozenset()
+
+    def subscribed(self, server: str) -> frozenset[str]:
+        """What the server, in its present life, has agreed to tell of."""
+        interest = self._interests[server]
+        return frozenset(interest.subscribed) if interest.life is interest.supervisor.resources else frozenset()
+
+    async def hold(self, holder: Hashable, server: str, uri: str) -> None:
+        """Have the server tell of a resource for `holder`, until `release`; also in its later lives.
+
+        Raises:
+            ServerError: it does not; nothing is held then.
+        """
+        interest = self._interests.get(server)
+        if interest is None or interest.supervisor.resources is None:
+            raise ServerNotRunning(server, "is not ready, or has no resources")
+        interest.holders.setdefault(uri, set()).add(holder)
+        interest.failed.pop(uri, None)
+        try:
+            await self._settle(interest)
+        finally:
+            failed = interest.failed.get(uri)
+            if uri not in interest.subscribed:
+                self._let_go(interest, holder, uri)
+        if uri not in interest.subscribed:
+            raise failed or ServerNotRunning(server, "went away before it answered")
+
+    async def release(self, holder: Hashable, server: str, uri: str) -> None:
+        """End what `hold` began; the server is told where nobody else holds it. Does nothing where it is not held."""
+        interest = self._interests.get(server)
+        if interest is not None and holder in interest.holders.get(uri, ()):
+            self._let_go(interest, holder, uri)
+
+    def drop(self, holder: Hashable) -> None:
+        """End all that `holder` holds, in the background."""
+        for interest in self._interests.values():
+            for uri in [uri for uri, holders in interest.holders.items() if holder in holders]:
+                self._let_go(interest, holder, uri)
+
+    def want(self, holder: Hashable, server: str, uris: Collection[str]) -> None:
+        """Hold exactly these of the server, in the background; what the server refuses is a warning."""
+        interest = self._interests[server]
+        wanted = set(uris)
+        for uri in [uri for uri, holders in interest.holders.items() if holder in holders and uri not in wanted]:
+            self._let_go(interest, holder, uri)
+        for uri in wanted:
+            interest.holders.setdefault(uri, set()).add(holder)
+        interest.dirty.set()
+
+    async def run(self) -> None:
+        """Keep the servers told, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for name, interest in self._interests.items():
+                tasks.create_task(self._keep(interest), name=f"interests:{name}")
+
+    async def _keep(self, interest: _Interest) -> None:
+        backoff = Backoff(first_s=1.0, longest_s=60.0)
+        while True:
+            late = [uri for uri, error in interest.failed.items() if isinstance(error, ServerTimedOut)]
+            if not late:
+                backoff.reset()
+            try:
+                async with asyncio.timeout(backoff.next() if late else None):
+                    await interest.dirty.wait()
+            except TimeoutError:
+                for uri in late:
+                    interest.failed.pop(uri, None)
+            interest.dirty.clear()
+            await self._settle(interest)
+
+    async def _settle(self, interest: _Interest) -> None:
+        """Subscribe to what is held and unsubscribe from what is not."""
+        async with interest.turn:
+            resources = interest.supervisor.resources
+            if resources is not interest.life:
+                interest.life = resources
+                interest.subscribed.clear()
+                interest.failed.clear()
+            if resources is None:
+                return
+            idle = interest.subscribed - interest.holders.keys()
+            interest.subscribed -= idle
+            await resources.unsubscribe(*sorted(idle))
+            missing = [uri for uri in interest.holders if uri not in interest.subscribed | interest.failed.keys()]
+            failed = await resources.subscribe_all(missing, timeout=SUBSCRIBE_S)
+            if interest.supervisor.resources is not resources:
+                return
+            interest.subscribed.update(uri for uri in missing if uri not in failed)
+            interest.failed.update(failed)
+        for error in failed.values():
+            self._causes.warn(resources.server, f"does not tell of changes of a resource: it {error.what}")
+
+    def _let_go(self, interest: _Interest, holder: Hashable, uri: str) -> None:
+        holders = interest.holders.get(uri, set())
+        holders.discard(holder)
+        if not holders:
+            interest.holders.pop(uri, None)
+            interest.failed.pop(uri, None)
+            interest.dirty.set()
+
+    def _on_event(self, event: ServerEvent) -> None:
+        interest = self._interests.get(event.server)
+        if interest is not None and isinstance(event, ServerReady | ServerGone):
+            interest.dirty.set()
+            if isinstance(event, ServerReady):
+                self._causes.forget(event.server)

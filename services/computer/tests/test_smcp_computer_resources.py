@@ -1,0 +1,272 @@
+"""The resources of real MCP servers of both eras: listed, read, subscribed to, and what goes wrong with them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from smcp_computer.config.file import parse_config
+from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.call_span import CallSpan
+from smcp_computer.mcp.errors import (
+    RESOURCE_NOT_FOUND,
+    BadAnswer,
+    RequestRefused,
+    ServerDied,
+    ServerError,
+    ServerNotRunning,
+    ServerTimedOut,
+)
+from smcp_computer.mcp.events import ResourcesChanged, ResourceUpdated, ServerEvent, ServerGone, ServerReady
+from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.mcp.resources import Features, Resources
+from smcp_computer.mcp.supervisor import Limits
+from smcp_computer.resources.index import ResourceIndex
+from smcp_computer.resources.interests import Interests
+from smcp_service.lifecycle import background
+from smcp_testing.mcp_servers import configs
+from smcp_testing.mcp_servers.context_tools import BIG
+from smcp_testing.waiting import eventually
+
+ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
+WINDOW = "window://com.example.desk/0"
+OTHER = "window://com.example.desk/1"
+
+
+@dataclass
+class Servers:
+    """What runs, and what was heard of it."""
+
+    fleet: Fleet
+    index: ResourceIndex
+    interests: Interests
+    heard: list[ServerEvent] = field(default_factory=list)
+
+    def resources(self, server: str = "desk") -> Resources:
+        return self.index.connection(server)
+
+    async def tell(self, tool: str, server: str = "desk", **arguments: Any) -> Any:
+        """What a tool of a context server gives."""
+        result = await self.fleet.supervisors[server].call(tool, arguments, timeout=30, span=CallSpan({}))
+        assert not result.get("isError"), result
+        return json.loads(result["content"][0]["text"])
+
+    async def heard_of(self, event: ServerEvent) -> None:
+        await eventually(lambda: event in self.heard)
+
+
+@asynccontextmanager
+async def running(**servers: dict[str, Any]) -> AsyncIterator[Servers]:
+    config = parse_config(json.dumps({"servers": servers}))
+    fleet = Fleet(config.servers.values(), InputResolver(config.inputs, {}), limits=Limits(), on_change=lambda: None)
+    index = ResourceIndex(fleet.supervisors, fleet.events)
+    interests = Interests(fleet.supervisors, fleet.events)
+    here = Servers(fleet, index, interests)
+    fleet.events.listen(here.heard.append)
+    async with background() as tasks:
+        keeping = [tasks.start(index.run(), name="index"), tasks.start(interests.run(), name="interests")]
+        task = tasks.start(fleet.run(), name="fleet")
+        await asyncio.wait_for(fleet.wait_settled(), 60)
+        try:
+            yield here
+        finally:
+            fleet.stop()
+            await asyncio.wait_for(task, 30)
+            for one in keeping:
+                one.cancel()
+
+
+@ERAS
+async def test_resources_are_listed_and_read_as_the_server_sends_them(era: Any) -> None:
+    content = [
+        {"uri": "window://x/y", "resource": {"annotations": {"priority": 7, "odd": 1}, "_meta": {"fullscreen": 3}}}
+    ]
+    async with running(desk=configs.context(era, windows=1, content=content)) as servers:
+        resources = servers.resources()
+        assert resources.features == Features(subscribe=True, list_changed=True)
+        page = await resources.list_page()
+        assert [item["uri"] for item in page.items] == [WINDOW, "window://x/y"]
+        assert page.items[1]["annotations"] == {"priority": 7, "odd": 1}
+        assert page.items[1]["_meta"] == {"fullscreen": 3}
+        read = await resources.read(WINDOW)
+        assert read["contents"] == [{"uri": WINDOW, "mimeType": "text/plain", "text": f"text of {WINDOW}"}]
+        assert [item["name"] for item in (await resources.all_templates()).items] == ["page", "element"]
+
+
+@ERAS
+async def test_all_pages_of_a_list_are_taken(era: Any) -> None:
+    async with running(desk=configs.context(era, windows=7, page_size=3)) as servers:
+        first = await servers.resources().list_page()
+        assert (len(first.items), first.next_cursor) == (3, "3")
+        assert len((await servers.resources().list_all()).items) == 7
+        assert len(await servers.index.list("desk")) == 7
+
+
+@ERAS
+async def test_values_of_a_template_are_completed(era: Any) -> None:
+    async with running(desk=configs.context(era, documents=3)) as servers:
+        template = "dpe://com.example.desk/{doc_ref}/pages/{page_index}"
+        params = {
+            "ref": {"type": "ref/resource", "uri": template},
+            "argument": {"name": "page_index", "value": ""},
+            "context": {"arguments": {"doc_ref": "doc-1"}},
+        }
+        found = await servers.resources().complete(params)
+        assert found["completion"]["values"] == ["0", "1"]
+
+
+@ERAS
+async def test_a_server_without_resources_has_none(era: Any) -> None:
+    async with running(desk=configs.context(era, without=["resources"])) as servers:
+        assert servers.fleet.supervisors["desk"].resources is None
+        assert servers.index.servers() == []
+        assert servers.index.without_resources() == ["desk"]
+        with pytest.raises(ServerNotRunning):
+            await servers.index.list("desk")
+
+
+@ERAS
+async def test_the_index_follows_what_the_server_says_of_its_list(era: Any) -> None:
+    async with running(desk=configs.context(era, windows=1)) as servers:
+        assert list(await servers.index.list("desk")) == [WINDOW]
+        await servers.tell("put", uri=OTHER)
+        await eventually(lambda: list(servers.index.known("desk")) == [WINDOW, OTHER])
+        await servers.tell("remove", uri=WINDOW)
+        await eventually(lambda: list(servers.index.known("desk")) == [OTHER])
+        assert ResourcesChanged("desk") in servers.heard
+
+
+@ERAS
+async def test_a_server_that_does_not_tell_of_its_list_is_listed_when_it_is_asked_for(era: Any) -> None:
+    async with running(desk=configs.context(era, windows=1, without=["list_changed"])) as servers:
+        assert servers.resources().features == Features(subscribe=True, list_changed=False)
+        assert list(await servers.index.list("desk")) == [WINDOW]
+        await servers.tell("put", uri=OTHER)
+        assert list(await servers.index.list("desk")) == [WINDOW, OTHER]
+
+
+@ERAS
+async def test_a_subscription_is_told_of_and_ends_with_its_last_holder(era: Any) -> None:
+    async with running(desk=configs.context(era, windows=2)) as servers:
+        await servers.interests.hold("alice", "desk", WINDOW)
+        await servers.interests.hold("desktop", "desk", WINDOW)
+        assert await servers.tell("subscribed") == [WINDOW]
+        await servers.tell("update", uri=WINDOW)
+        await servers.heard_of(ResourceUpdated("desk", WINDOW))
+        await servers.interests.release("alice", "desk", WINDOW)
+        assert servers.interests.holders("desk", WINDOW) == {"desktop"}
+        servers.heard.clear()
+        await servers.tell("update", uri=WINDOW)
+        await servers.heard_of(ResourceUpdated("desk", WINDOW))
+        servers.interests.drop("desktop")
+        await _subscribed(servers, [])
+
+
+@ERAS
+async def test_many_are_subscribed_to_in_the_background_and_again_after_a_restart(era: Any) -> None:
+    async with running(desk=configs.context(era, windows=20)) as servers:
+        uris = list(await servers.index.list("desk"))
+        servers.interests.want("desktop", "desk", uris)
+        await servers.interests.hold("alice", "desk", OTHER)
+        await _subscribed(servers, sorted(uris))
+        servers.interests.want("desktop", "desk", uris[:1])
+        await _subscribed(servers, sorted({uris[0], OTHER}))
+        servers.heard.clear()
+        with pytest.raises(ServerDied):
+            await servers.tell("die")
+        await servers.heard_of(ServerGone("desk"))
+        assert servers.index.known("desk") == {}
+        await servers.heard_of(ServerReady("desk"))
+        await _subscribed(servers, sorted({uris[0], OTHER}))
+
+
+@ERAS
+async def test_a_subscription_that_the_server_does_not_grant_is_refused_and_not_held(era: Any) -> None:
+    async with running(desk=configs.context(era, windows=1, without=["subscribe"])) as servers:
+        with pytest.raises(ServerError):
+            await servers.interests.hold("alice", "desk", WINDOW)
+        assert servers.interests.holders("desk", WINDOW) == frozenset()
+
+
+@ERAS
+async def test_errors_of_reading_keep_what_the_server_says_of_the_request_and_nothing_else(era: Any) -> None:
+    async with running(desk=configs.context(era, windows=1)) as servers:
+        await servers.tell("misbehave", uri=WINDOW, how="refuse")
+        with pytest.raises(RequestRefused, match="not for you") as refused:
+            await servers.resources().read(WINDOW)
+        assert (refused.value.code, refused.value.said, refused.value.data) == (-32602, "not for you", {"uri": WINDOW})
+        await servers.tell("misbehave", uri=WINDOW, how="fail")
+        with pytest.raises(RequestRefused) as failed:
+            await servers.resources().read(WINDOW)
+        assert "secret" not in str(failed.value) + failed.value.said
+        assert failed.value.data is None
+        with pytest.raises(RequestRefused) as missing:
+            await servers.resources().read("window://no/such")
+        assert missing.value.code == (RESOURCE_NOT_FOUND if era == "2025" else -32602)
+
+
+@ERAS
+async def test_a_read_that_is_never_answered_ends_in_time_and_the_next_is_answered(era: Any) -> None:
+    async with running(desk=configs.context(era, windows=2)) as servers:
+        await servers.tell("misbehave", uri=WINDOW, how="never")
+        with pytest.raises(ServerTimedOut):
+            await servers.resources().read(WINDOW, timeout=0.3)
+        assert (await servers.resources().read(OTHER))["contents"]
+
+
+@ERAS
+async def test_a_server_that_ends_in_the_middle_of_a_read_is_said_to_have_died(era: Any) -> None:
+    async with running(desk=configs.context(era, windows=1)) as servers:
+        await servers.tell("misbehave", uri=WINDOW, how="die")
+        with pytest.raises(ServerDied):
+            await servers.resources().read(WINDOW)
+
+
+@ERAS
+async def test_contents_that_are_none_are_a_bad_answer(era: Any) -> None:
+    async with running(desk=configs.context(era, windows=1)) as servers:
+        for how in ("no_list", "bad_items"):
+            await servers.tell("misbehave", uri=WINDOW, how=how)
+            with pytest.raises(BadAnswer):
+                await servers.resources().read(WINDOW)
+
+
+async def test_a_content_of_fifty_megabytes_arrives_whole() -> None:
+    async with running(desk=configs.context("2025", windows=1)) as servers:
+        await servers.tell("misbehave", uri=WINDOW, how="big")
+        assert len((await servers.resources().read(WINDOW, timeout=60))["contents"][0]["text"]) == BIG
+
+
+@ERAS
+async def test_items_that_are_no_resources_are_left_out_of_a_list_and_an_endless_list_ends(era: Any) -> None:
+    async with running(desk=configs.context(era, windows=2)) as servers:
+        await servers.tell("misbehave", uri="list", how="bad_items")
+        listed = await servers.resources().list_all()
+        assert [item["uri"] for item in listed.items] == [WINDOW, OTHER]
+        assert listed.problems == ("an item of its resources has no uri; it is left out",)
+        await servers.tell("misbehave", uri="list", how="endless")
+        listed = await servers.resources().list_all()
+        assert len(listed.items) == 2
+        assert any("has no end" in problem for problem in listed.problems)
+
+
+@ERAS
+async def test_a_list_that_never_comes_holds_up_no_other_server(era: Any) -> None:
+    async with running(desk=configs.context(era, windows=1), fine=configs.context(era, windows=1)) as servers:
+        await servers.tell("misbehave", uri="list", how="never")
+        await servers.tell("tell_list")
+        await servers.heard_of(ResourcesChanged("desk"))
+        with pytest.raises(ServerTimedOut):
+            await servers.index.list("desk", timeout=0.3)
+        assert list(await servers.index.list("fine")) == [WINDOW]
+
+
+async def _subscribed(servers: Servers, uris: list[str]) -> None:
+    async def agreed() -> bool:
+        return await servers.tell("subscribed") == uris  # type: ignore[no-any-return]
+
+    await eventually(agreed, timeout=30)
