@@ -1,94 +1,38 @@
-"""The promises of `smcp_bus.bus`, kept by the real bus and by the bad one while it behaves."""
+"""The promises of `smcp_bus.bus` about requests, kept by the real bus and by the bad one while it behaves."""
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import orjson
 import pytest
 
-from smcp_bus.bad_bus import BadBus
-from smcp_bus.bus import Bus, Connection, Incoming, Reply
-from smcp_bus.errors import BodyTooLarge, ConnectionLost, NoResponder, NotConnected, RequestTimedOut
+from smcp_bus.bus import Bus, Incoming, Reply
+from smcp_bus.errors import BodyTooLarge, NoResponder, RequestTimedOut
 from smcp_bus.headers import ERROR
-from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
-from smcp_testing.nats_process import NatsServer
+from smcp_testing.bus_pair import BUSES, LIMIT, OpenPair, echo, holding, pair_of
 from smcp_testing.waiting import eventually
 
-AnyBus = NatsBus | BadBus
 
-LIMIT = 2 * 1024 * 1024
-
-
-@asynccontextmanager
-async def _real(config: BusConfig) -> AsyncIterator[AnyBus]:
-    async with open_bus(config) as bus:
-        yield bus
+@pytest.fixture(params=BUSES.values(), ids=list(BUSES))
+def pair(request: pytest.FixtureRequest, nats_url: str) -> OpenPair:
+    return pair_of(request.param, nats_url)
 
 
-@asynccontextmanager
-async def _bad(config: BusConfig) -> AsyncIterator[AnyBus]:
-    async with open_bus(config) as bus, BadBus(bus, seed=1) as bad:
-        yield bad
-
-
-@dataclass
-class Pair:
-    """Who asks, and who serves."""
-
-    asker: AnyBus
-    server: AnyBus
-
-
-PairFixture = Callable[[], AbstractAsyncContextManager[Pair]]
-
-
-@pytest.fixture(params=[_real, _bad], ids=["nats", "bad bus at rest"])
-def pair(request: pytest.FixtureRequest, nats_url: str) -> PairFixture:
-    """`async with pair() as two:` opens both buses in the test's own body."""
-    config = BusConfig(url=nats_url, max_payload=LIMIT, connect_timeout=5)
-
-    @asynccontextmanager
-    async def both() -> AsyncIterator[Pair]:
-        async with request.param(config) as asker, request.param(config) as server:
-            yield Pair(asker, server)
-
-    return both
-
-
-async def echo(incoming: Incoming) -> Reply:
-    return Reply(incoming.body)
-
-
-def _holding() -> tuple[asyncio.Event, asyncio.Event, Callable[[Incoming], Awaitable[Reply]]]:
-    """A handler that says that it runs and waits until it is let go."""
-    runs, go = asyncio.Event(), asyncio.Event()
-
-    async def handler(incoming: Incoming) -> Reply:
-        runs.set()
-        await go.wait()
-        return Reply(incoming.body)
-
-    return runs, go, handler
-
-
-async def test_both_are_a_bus(pair: PairFixture) -> None:
+async def test_both_are_a_bus(pair: OpenPair) -> None:
     async with pair() as two:
         bus: Bus = two.asker
         assert bus.connected
         assert bus.max_body == LIMIT
 
 
-async def test_a_request_gets_its_answer_and_leaves_nothing(pair: PairFixture) -> None:
+async def test_a_request_gets_its_answer_and_leaves_nothing(pair: OpenPair) -> None:
     async with pair() as two:
         await two.server.serve("a.b", echo)
         assert await two.asker.request("a.b", b"hello", timeout=5) == Reply(b"hello")
         assert two.asker.stats().pending == 0
 
 
-async def test_an_answer_without_headers_has_none_and_one_with_headers_has_them(pair: PairFixture) -> None:
+async def test_an_answer_without_headers_has_none_and_one_with_headers_has_them(pair: OpenPair) -> None:
     async with pair() as two:
 
         async def handler(incoming: Incoming) -> Reply:
@@ -99,7 +43,7 @@ async def test_an_answer_without_headers_has_none_and_one_with_headers_has_them(
         assert await two.asker.request("a", b"x", timeout=5) == Reply(b"{}", {ERROR: "404", "Other": "größe: 5"})
 
 
-async def test_headers_and_the_time_budget_travel_with_a_request(pair: PairFixture) -> None:
+async def test_headers_and_the_time_budget_travel_with_a_request(pair: OpenPair) -> None:
     async with pair() as two:
         seen: list[Incoming] = []
 
@@ -117,7 +61,7 @@ async def test_headers_and_the_time_budget_travel_with_a_request(pair: PairFixtu
         assert now + 29 < deadline < now + 31
 
 
-async def test_nobody_serving_is_told_at_once(pair: PairFixture) -> None:
+async def test_nobody_serving_is_told_at_once(pair: OpenPair) -> None:
     async with pair() as two:
         with pytest.raises(NoResponder):
             async with asyncio.timeout(2):
@@ -125,9 +69,9 @@ async def test_nobody_serving_is_told_at_once(pair: PairFixture) -> None:
         assert two.asker.stats().pending == 0
 
 
-async def test_no_answer_within_the_time_out_is_told_and_leaves_nothing(pair: PairFixture) -> None:
+async def test_no_answer_within_the_time_out_is_told_and_leaves_nothing(pair: OpenPair) -> None:
     async with pair() as two:
-        _, go, handler = _holding()
+        _, go, handler = holding()
         await two.server.serve("a", handler)
         with pytest.raises(RequestTimedOut):
             await two.asker.request("a", b"", timeout=0.05)
@@ -135,9 +79,9 @@ async def test_no_answer_within_the_time_out_is_told_and_leaves_nothing(pair: Pa
         go.set()
 
 
-async def test_a_thousand_time_outs_leave_nothing(pair: PairFixture) -> None:
+async def test_a_thousand_time_outs_leave_nothing(pair: OpenPair) -> None:
     async with pair() as two:
-        _, go, handler = _holding()
+        _, go, handler = holding()
         await two.server.serve("a", handler)
         asked = [two.asker.request("a", b"", timeout=0.2) for _ in range(1000)]
         results = await asyncio.gather(*asked, return_exceptions=True)
@@ -147,9 +91,9 @@ async def test_a_thousand_time_outs_leave_nothing(pair: PairFixture) -> None:
         await eventually(lambda: two.server.stats().running == 0)
 
 
-async def test_a_cancelled_request_leaves_nothing(pair: PairFixture) -> None:
+async def test_a_cancelled_request_leaves_nothing(pair: OpenPair) -> None:
     async with pair() as two:
-        runs, go, handler = _holding()
+        runs, go, handler = holding()
         await two.server.serve("a", handler)
         asking = asyncio.create_task(two.asker.request("a", bytes(LIMIT), timeout=60))
         await runs.wait()
@@ -161,7 +105,7 @@ async def test_a_cancelled_request_leaves_nothing(pair: PairFixture) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 1024, LIMIT - 1, LIMIT])
-async def test_a_body_up_to_the_limit_arrives_whole_both_ways(pair: PairFixture, size: int) -> None:
+async def test_a_body_up_to_the_limit_arrives_whole_both_ways(pair: OpenPair, size: int) -> None:
     async with pair() as two:
         await two.server.serve("a", echo)
         body = bytes(index * 7 % 251 for index in range(997)) * (size // 997 + 1)
@@ -169,7 +113,7 @@ async def test_a_body_up_to_the_limit_arrives_whole_both_ways(pair: PairFixture,
         await eventually(lambda: two.server.stats().pending == 0)
 
 
-async def test_a_body_above_the_limit_is_refused_before_anything_is_sent(pair: PairFixture) -> None:
+async def test_a_body_above_the_limit_is_refused_before_anything_is_sent(pair: OpenPair) -> None:
     async with pair() as two:
         ran: list[Incoming] = []
 
@@ -185,7 +129,7 @@ async def test_a_body_above_the_limit_is_refused_before_anything_is_sent(pair: P
         assert len(ran) == 1
 
 
-async def test_an_answer_above_the_limit_becomes_a_413_with_the_limit(pair: PairFixture) -> None:
+async def test_an_answer_above_the_limit_becomes_a_413_with_the_limit(pair: OpenPair) -> None:
     async with pair() as two:
 
         async def handler(incoming: Incoming) -> Reply:
@@ -197,235 +141,7 @@ async def test_an_answer_above_the_limit_becomes_a_413_with_the_limit(pair: Pair
         assert orjson.loads(reply.body)["details"] == {"limit": LIMIT, "size": LIMIT + 1}
 
 
-async def test_a_notification_above_one_message_is_refused(pair: PairFixture) -> None:
+async def test_a_notification_above_one_message_is_refused(pair: OpenPair) -> None:
     async with pair() as two:
         with pytest.raises(BodyTooLarge):
             await two.asker.publish("a", bytes(1024 * 1024 + 1))
-
-
-async def test_one_member_of_a_queue_group_gets_a_request_once(pair: PairFixture) -> None:
-    async with pair() as two:
-        ran: list[str] = []
-
-        def member(name: str) -> Callable[[Incoming], Awaitable[Reply]]:
-            async def handler(incoming: Incoming) -> Reply:
-                ran.append(incoming.body.decode())
-                return Reply(name.encode())
-
-            return handler
-
-        await two.server.serve("a", member("one"), queue="owner")
-        await two.asker.serve("a", member("two"), queue="owner")
-        for number in range(50):
-            await two.asker.request("a", str(number).encode(), timeout=5)
-        assert sorted(ran, key=int) == [str(number) for number in range(50)]
-
-
-async def test_requests_run_beside_each_other_up_to_the_limit_and_the_rest_in_order(pair: PairFixture) -> None:
-    async with pair() as two:
-        started: list[bytes] = []
-        go = asyncio.Semaphore(0)
-
-        async def handler(incoming: Incoming) -> Reply:
-            started.append(incoming.body)
-            await go.acquire()
-            return Reply(incoming.body)
-
-        await two.server.serve("a", handler, limit=3)
-        asked = [asyncio.create_task(two.asker.request("a", b"%d" % n, timeout=20)) for n in range(10)]
-        await eventually(lambda: two.server.stats().waiting == 7 and len(started) == 3)
-        assert started == [b"0", b"1", b"2"]
-        for _ in range(10):
-            go.release()
-        await asyncio.gather(*asked)
-        assert started == [b"%d" % n for n in range(10)]
-
-
-async def test_a_request_whose_time_is_over_before_its_turn_is_not_run(pair: PairFixture) -> None:
-    async with pair() as two:
-        ran: list[bytes] = []
-        runs, go, hold = _holding()
-
-        async def handler(incoming: Incoming) -> Reply:
-            ran.append(incoming.body)
-            return await hold(incoming)
-
-        await two.server.serve("a", handler, limit=1)
-        first = asyncio.create_task(two.asker.request("a", b"first", timeout=20))
-        await runs.wait()
-        with pytest.raises(RequestTimedOut):
-            await two.asker.request("a", b"second", timeout=0.1)
-        third = asyncio.create_task(two.asker.request("a", b"third", timeout=20))
-        await eventually(lambda: two.server.stats().waiting == 2)
-        go.set()
-        await asyncio.gather(first, third)
-        assert ran == [b"first", b"third"]
-
-
-async def test_an_exception_in_a_handler_is_a_500_without_its_text_and_is_logged(
-    pair: PairFixture, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with pair() as two:
-
-        async def handler(incoming: Incoming) -> Reply:
-            raise RuntimeError("the secret of the house")
-
-        await two.server.serve("a", handler)
-        with caplog.at_level(logging.ERROR):
-            reply = await two.asker.request("a", b"", timeout=5)
-        assert reply.headers[ERROR] == "500"
-        assert orjson.loads(reply.body) == {"code": 500, "message": "internal error"}
-        assert "the secret of the house" in caplog.text
-
-
-async def test_notifications_run_one_after_another_in_the_order_of_arrival(pair: PairFixture) -> None:
-    async with pair() as two:
-        running, most, seen = 0, 0, []
-
-        async def handler(incoming: Incoming) -> None:
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
-            for _ in range(3):
-                await asyncio.sleep(0)
-            seen.append(int(incoming.body))
-            running -= 1
-            if incoming.body == b"50":
-                raise RuntimeError("does not stop the next")
-
-        await two.server.listen("a.*", handler)
-        for number in range(200):
-            await two.asker.publish("a.b", b"%d" % number)
-        await eventually(lambda: len(seen) == 200)
-        assert seen == list(range(200))
-        assert most == 1
-
-
-async def test_everyone_who_listens_hears_a_notification_with_its_headers(pair: PairFixture) -> None:
-    async with pair() as two:
-        heard: list[Incoming] = []
-
-        async def handler(incoming: Incoming) -> None:
-            heard.append(incoming)
-
-        await two.server.listen("a", handler)
-        await two.asker.listen("a", handler)
-        await two.asker.publish("a", b"x", headers={"Smcp-Epoch": "5"})
-        await eventually(lambda: len(heard) == 2)
-        assert {(each.body, each.headers["Smcp-Epoch"], each.deadline) for each in heard} == {(b"x", "5", None)}
-
-
-async def test_who_serves_is_found_by_the_next_request(pair: PairFixture) -> None:
-    async with pair() as two:
-        for number in range(50):
-            await two.server.serve(f"a.{number}", echo)
-            await two.asker.request(f"a.{number}", b"", timeout=5)
-
-
-async def test_draining_waits_for_what_runs_and_waits_and_takes_nothing_new(pair: PairFixture) -> None:
-    async with pair() as two:
-        runs, go, handler = _holding()
-        subscription = await two.server.serve("a", handler, limit=1)
-        asked = [asyncio.create_task(two.asker.request("a", b"%d" % n, timeout=20)) for n in range(3)]
-        await runs.wait()
-        await eventually(lambda: two.server.stats().waiting == 2)
-        draining = [asyncio.create_task(subscription.drain()) for _ in range(2)]
-
-        async def gone() -> bool:
-            try:
-                await two.asker.request("a", b"late", timeout=0.05)
-            except NoResponder:
-                return True
-            except RequestTimedOut:
-                return False
-            raise AssertionError("it was taken")
-
-        await eventually(gone)
-        assert not any(each.done() for each in draining)
-        go.set()
-        assert [(await each).body for each in asked] == [b"0", b"1", b"2"]
-        await asyncio.gather(*draining)
-        await subscription.drain()
-
-
-async def test_draining_a_listener_handles_what_has_arrived(pair: PairFixture) -> None:
-    async with pair() as two:
-        seen: list[bytes] = []
-        go = asyncio.Event()
-
-        async def handler(incoming: Incoming) -> None:
-            await go.wait()
-            seen.append(incoming.body)
-
-        subscription = await two.server.listen("a", handler)
-        for number in range(5):
-            await two.asker.publish("a", b"%d" % number)
-        await eventually(lambda: two.server.stats().waiting == 4)
-        draining = asyncio.create_task(subscription.drain())
-        go.set()
-        await draining
-        assert seen == [b"0", b"1", b"2", b"3", b"4"]
-
-
-async def test_when_the_connection_breaks_what_waits_is_told_at_once_and_nothing_is_left(
-    pair: PairFixture, nats_server: NatsServer
-) -> None:
-    async with pair() as two:
-        runs, go, handler = _holding()
-        await two.server.serve("a", handler)
-        told: list[Connection] = []
-        two.asker.watch(told.append)
-        asking = asyncio.create_task(two.asker.request("a", b"", timeout=60))
-        await runs.wait()
-        await nats_server.kill()
-        with pytest.raises(ConnectionLost):
-            async with asyncio.timeout(1):
-                await asking
-        assert told == [Connection.DOWN]
-        assert two.asker.stats().pending == 0
-        assert not two.asker.connected
-        with pytest.raises(NotConnected):
-            await two.asker.request("a", b"", timeout=60)
-        with pytest.raises(NotConnected):
-            await two.asker.publish("a", b"")
-        with pytest.raises(NotConnected):
-            await two.asker.serve("b", handler)
-        go.set()
-
-
-async def test_after_the_server_is_back_the_subscriptions_are_too(pair: PairFixture, nats_server: NatsServer) -> None:
-    async with pair() as two:
-        heard: list[bytes] = []
-
-        async def hear(incoming: Incoming) -> None:
-            heard.append(incoming.body)
-
-        await two.server.serve("a", echo)
-        await two.server.listen("n", hear)
-        told: list[Connection] = []
-        two.server.watch(told.append)
-        await nats_server.restart()
-        await eventually(lambda: two.asker.connected and two.server.connected)
-        assert (await two.asker.request("a", b"again", timeout=5)).body == b"again"
-        await two.asker.publish("n", b"heard")
-        await eventually(lambda: heard == [b"heard"])
-        assert told == [Connection.DOWN, Connection.UP]
-
-
-async def test_a_watcher_that_stopped_is_not_told_and_one_that_fails_does_not_stop_the_others(
-    pair: PairFixture, nats_server: NatsServer
-) -> None:
-    async with pair() as two:
-        told: list[str] = []
-
-        def fails(what: Connection) -> None:
-            raise RuntimeError("a watcher's own fault")
-
-        stop = two.asker.watch(lambda what: told.append("stopped"))
-        two.asker.watch(fails)
-        two.asker.watch(lambda what: told.append(what.value))
-        stop()
-        stop()
-        await nats_server.restart()
-        await eventually(lambda: two.asker.connected)
-        assert told == ["down", "up"]

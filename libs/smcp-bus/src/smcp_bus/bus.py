@@ -1,6 +1,6 @@
 """The bus as its users see it: ask, tell, serve, listen.
 
-Promises, kept by every implementation and by the tests in `tests/test_smcp_bus_promises.py`:
+Promises, kept by every implementation and by the tests in `tests/test_smcp_bus_promises*.py`:
 
 - `request` returns one answer or raises one `BusError`; it never hangs beyond its time-out, and leaves nothing
   behind afterwards. `NoResponder` and `NotConnected` mean that the request was not run. All else may have run it.

@@ -1,0 +1,248 @@
+"""The promises of `smcp_bus.bus` to those who serve and listen, kept by the real bus and by the bad one at rest."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import orjson
+import pytest
+
+from smcp_bus.bus import Connection, Incoming, Reply
+from smcp_bus.errors import ConnectionLost, NoResponder, NotConnected, RequestTimedOut
+from smcp_bus.headers import ERROR
+from smcp_testing.bus_pair import BUSES, OpenPair, echo, holding, pair_of
+from smcp_testing.nats_process import NatsServer
+from smcp_testing.waiting import eventually
+
+
+@pytest.fixture(params=BUSES.values(), ids=list(BUSES))
+def pair(request: pytest.FixtureRequest, nats_url: str) -> OpenPair:
+    return pair_of(request.param, nats_url)
+
+
+async def test_one_member_of_a_queue_group_gets_a_request_once(pair: OpenPair) -> None:
+    async with pair() as two:
+        ran: list[str] = []
+
+        def member(name: str) -> Callable[[Incoming], Awaitable[Reply]]:
+            async def handler(incoming: Incoming) -> Reply:
+                ran.append(incoming.body.decode())
+                return Reply(name.encode())
+
+            return handler
+
+        await two.server.serve("a", member("one"), queue="owner")
+        await two.asker.serve("a", member("two"), queue="owner")
+        for number in range(50):
+            await two.asker.request("a", str(number).encode(), timeout=5)
+        assert sorted(ran, key=int) == [str(number) for number in range(50)]
+
+
+async def test_requests_run_beside_each_other_up_to_the_limit_and_the_rest_in_order(pair: OpenPair) -> None:
+    async with pair() as two:
+        started: list[bytes] = []
+        go = asyncio.Semaphore(0)
+
+        async def handler(incoming: Incoming) -> Reply:
+            started.append(incoming.body)
+            await go.acquire()
+            return Reply(incoming.body)
+
+        await two.server.serve("a", handler, limit=3)
+        asked = [asyncio.create_task(two.asker.request("a", b"%d" % n, timeout=20)) for n in range(10)]
+        await eventually(lambda: two.server.stats().waiting == 7 and len(started) == 3)
+        assert started == [b"0", b"1", b"2"]
+        for _ in range(10):
+            go.release()
+        await asyncio.gather(*asked)
+        assert started == [b"%d" % n for n in range(10)]
+
+
+async def test_a_request_whose_time_is_over_before_its_turn_is_not_run(pair: OpenPair) -> None:
+    async with pair() as two:
+        ran: list[bytes] = []
+        runs, go, hold = holding()
+
+        async def handler(incoming: Incoming) -> Reply:
+            ran.append(incoming.body)
+            return await hold(incoming)
+
+        await two.server.serve("a", handler, limit=1)
+        first = asyncio.create_task(two.asker.request("a", b"first", timeout=20))
+        await runs.wait()
+        with pytest.raises(RequestTimedOut):
+            await two.asker.request("a", b"second", timeout=0.1)
+        third = asyncio.create_task(two.asker.request("a", b"third", timeout=20))
+        await eventually(lambda: two.server.stats().waiting == 2)
+        go.set()
+        await asyncio.gather(first, third)
+        assert ran == [b"first", b"third"]
+
+
+async def test_an_exception_in_a_handler_is_a_500_without_its_text_and_is_logged(
+    pair: OpenPair, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with pair() as two:
+
+        async def handler(incoming: Incoming) -> Reply:
+            raise RuntimeError("the secret of the house")
+
+        await two.server.serve("a", handler)
+        with caplog.at_level(logging.ERROR):
+            reply = await two.asker.request("a", b"", timeout=5)
+        assert reply.headers[ERROR] == "500"
+        assert orjson.loads(reply.body) == {"code": 500, "message": "internal error"}
+        assert "the secret of the house" in caplog.text
+
+
+async def test_notifications_run_one_after_another_in_the_order_of_arrival(pair: OpenPair) -> None:
+    async with pair() as two:
+        running, most, seen = 0, 0, []
+
+        async def handler(incoming: Incoming) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            seen.append(int(incoming.body))
+            running -= 1
+            if incoming.body == b"50":
+                raise RuntimeError("does not stop the next")
+
+        await two.server.listen("a.*", handler)
+        for number in range(200):
+            await two.asker.publish("a.b", b"%d" % number)
+        await eventually(lambda: len(seen) == 200)
+        assert seen == list(range(200))
+        assert most == 1
+
+
+async def test_everyone_who_listens_hears_a_notification_with_its_headers(pair: OpenPair) -> None:
+    async with pair() as two:
+        heard: list[Incoming] = []
+
+        async def handler(incoming: Incoming) -> None:
+            heard.append(incoming)
+
+        await two.server.listen("a", handler)
+        await two.asker.listen("a", handler)
+        await two.asker.publish("a", b"x", headers={"Smcp-Epoch": "5"})
+        await eventually(lambda: len(heard) == 2)
+        assert {(each.body, each.headers["Smcp-Epoch"], each.deadline) for each in heard} == {(b"x", "5", None)}
+
+
+async def test_who_serves_is_found_by_the_next_request(pair: OpenPair) -> None:
+    async with pair() as two:
+        for number in range(50):
+            await two.server.serve(f"a.{number}", echo)
+            await two.asker.request(f"a.{number}", b"", timeout=5)
+
+
+async def test_draining_waits_for_what_runs_and_waits_and_takes_nothing_new(pair: OpenPair) -> None:
+    async with pair() as two:
+        runs, go, handler = holding()
+        subscription = await two.server.serve("a", handler, limit=1)
+        asked = [asyncio.create_task(two.asker.request("a", b"%d" % n, timeout=20)) for n in range(3)]
+        await runs.wait()
+        await eventually(lambda: two.server.stats().waiting == 2)
+        draining = [asyncio.create_task(subscription.drain()) for _ in range(2)]
+
+        async def gone() -> bool:
+            try:
+                await two.asker.request("a", b"late", timeout=0.05)
+            except NoResponder:
+                return True
+            except RequestTimedOut:
+                return False
+            raise AssertionError("it was taken")
+
+        await eventually(gone)
+        assert not any(each.done() for each in draining)
+        go.set()
+        assert [(await each).body for each in asked] == [b"0", b"1", b"2"]
+        await asyncio.gather(*draining)
+        await subscription.drain()
+
+
+async def test_draining_a_listener_handles_what_has_arrived(pair: OpenPair) -> None:
+    async with pair() as two:
+        seen: list[bytes] = []
+        go = asyncio.Event()
+
+        async def handler(incoming: Incoming) -> None:
+            await go.wait()
+            seen.append(incoming.body)
+
+        subscription = await two.server.listen("a", handler)
+        for number in range(5):
+            await two.asker.publish("a", b"%d" % number)
+        await eventually(lambda: two.server.stats().waiting == 4)
+        draining = asyncio.create_task(subscription.drain())
+        go.set()
+        await draining
+        assert seen == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_when_the_connection_breaks_what_waits_is_told_at_once_and_nothing_is_left(
+    pair: OpenPair, nats_server: NatsServer
+) -> None:
+    async with pair() as two:
+        runs, go, handler = holding()
+        await two.server.serve("a", handler)
+        told: list[Connection] = []
+        two.asker.watch(told.append)
+        asking = asyncio.create_task(two.asker.request("a", b"", timeout=60))
+        await runs.wait()
+        await nats_server.kill()
+        with pytest.raises(ConnectionLost):
+            async with asyncio.timeout(1):
+                await asking
+        assert told == [Connection.DOWN]
+        assert two.asker.stats().pending == 0
+        assert not two.asker.connected
+        with pytest.raises(NotConnected):
+            await two.asker.request("a", b"", timeout=60)
+        with pytest.raises(NotConnected):
+            await two.asker.publish("a", b"")
+        with pytest.raises(NotConnected):
+            await two.asker.serve("b", handler)
+        go.set()
+
+
+async def test_after_the_server_is_back_the_subscriptions_are_too(pair: OpenPair, nats_server: NatsServer) -> None:
+    async with pair() as two:
+        heard: list[bytes] = []
+
+        async def hear(incoming: Incoming) -> None:
+            heard.append(incoming.body)
+
+        await two.server.serve("a", echo)
+        await two.server.listen("n", hear)
+        told: list[Connection] = []
+        two.server.watch(told.append)
+        await nats_server.restart()
+        await eventually(lambda: two.asker.connected and two.server.connected)
+        assert (await two.asker.request("a", b"again", timeout=5)).body == b"again"
+        await two.asker.publish("n", b"heard")
+        await eventually(lambda: heard == [b"heard"])
+        assert told == [Connection.DOWN, Connection.UP]
+
+
+async def test_a_watcher_that_stopped_is_not_told_and_one_that_fails_does_not_stop_the_others(
+    pair: OpenPair, nats_server: NatsServer
+) -> None:
+    async with pair() as two:
+        told: list[str] = []
+
+        def fails(what: Connection) -> None:
+            raise RuntimeError("a watcher's own fault")
+
+        stop = two.asker.watch(lambda what: told.append("stopped"))
+        two.asker.watch(fails)
+        two.asker.watch(lambda what: told.append(what.value))
+        stop()
+        stop()
+        await nats_server.restart()
+        await eventually(lambda: two.asker.connected)
+        assert told == ["down", "up"]
