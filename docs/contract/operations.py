@@ -128,11 +128,12 @@ def _limits(row: Row) -> Document:
     small = row.size is SizeClass.SMALL
     errors = [*words.COMMON_ERRORS, *(words.CLIENT_ERRORS if prefix_of(row) == "client" else ())]
     seconds: object = "the request's own `timeout`" if row.time_class is TimeClass.CALL else SECONDS[row.time_class]
-    return {
+    limits: Document = {
         "x-seconds": seconds,
         "x-max-request-bytes": SMALL_BYTES if small else "SMCP_MAX_PAYLOAD (33554432)",
         "x-errors": sorted(int(code) for code in errors),
     }
+    return limits | ({"x-rate-limited": words.METERED} if row.metered else {})
 
 
 def _reply(channel: str, messages: Iterable[str]) -> Document:

@@ -50,6 +50,8 @@ ACKS: Final[Mapping[Ack, str]] = {
     Ack.NONE: "none: nobody acknowledges a notification",
 }
 
+METERED: Final = "so many a second for a session and for an office; above it 429 with `details.retry_after_s`"
+
 HEADERS: Final[Mapping[str, str]] = {
     headers.BUDGET: "request: the time that is left for it, in whole milliseconds",
     headers.REQ_ID: "request: the id of an event whose payload has no `req_id`",

@@ -59,6 +59,16 @@ server:resources/updated
 """
 """The events that become a notification of the same name."""
 
+METERED = """
+client:get_desktop
+client:resources/list
+client:resources/read
+client:resources/templates/list
+client:resources/subscribe
+client:completion/complete
+"""
+"""The events of which a session and an office may send so many only."""
+
 UNKNOWN = "design, unknown events"
 """Where it is said what happens to events that nobody knows."""
 
@@ -94,6 +104,10 @@ def test_every_event_is_what_the_protocol_says() -> None:
 def test_the_office_is_told_of_these() -> None:
     told = {row.event: row.notifies for row in made() if row.notifies}
     assert told == {event: event.replace("server:", "notify:") for event in TOLD.split()}
+
+
+def test_what_makes_mcp_servers_work_is_metered() -> None:
+    assert [row.event for row in made() if row.metered] == METERED.split()
 
 
 def test_everybody_is_told_but_of_resources_which_are_for_the_agent() -> None:

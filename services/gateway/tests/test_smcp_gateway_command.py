@@ -38,7 +38,17 @@ async def test_it_checks_its_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value"), [("SMCP_GATEWAY_PORT", "70000"), ("SMCP_LEASE_S", "soon"), ("SMCP_NATS_CREDS", __file__)]
+    ("variable", "value"),
+    [
+        ("SMCP_GATEWAY_PORT", "70000"),
+        ("SMCP_LEASE_S", "soon"),
+        ("SMCP_NATS_CREDS", __file__),
+        ("SMCP_GATEWAY_READS_PER_S", "-1"),
+        ("SMCP_GATEWAY_READS_PER_S", "nan"),
+        ("SMCP_GATEWAY_READS_BURST", "0"),
+        ("SMCP_GATEWAY_OFFICE_READS_PER_S", "many"),
+        ("SMCP_GATEWAY_OFFICE_READS_BURST", "1.5"),
+    ],
 )
 async def test_a_wrong_setting_is_named(variable: str, value: str) -> None:
     code, _, err = await run("--check-config", **{variable: value})

@@ -44,9 +44,10 @@ def _client(
     *,
     time_class: TimeClass = TimeClass.QUERY,
     size: SizeClass = SizeClass.SMALL,
+    metered: bool = False,
 ) -> Row:
-    source = source or f"events.txt, {event}"
-    return Row(event, request, reply, AGENT, verb_of(event), Ack.REPLY, time_class, size, None, source)
+    source, verb = source or f"events.txt, {event}", verb_of(event)
+    return Row(event, request, reply, AGENT, verb, Ack.REPLY, time_class, size, None, source, metered=metered)
 
 
 def _update(name: str, request: type[BaseModel], source: str = "") -> Row:
@@ -77,16 +78,19 @@ _ROWS: Final = (
     ),
     _client("client:get_config", schemas.GetComputerConfigReq, schemas.GetComputerConfigRet),
     _client("client:get_tools", schemas.GetToolsReq, schemas.GetToolsRet),
-    _client("client:get_desktop", schemas.GetDeskTopReq, schemas.GetDeskTopRet),
+    _client("client:get_desktop", schemas.GetDeskTopReq, schemas.GetDeskTopRet, metered=True),
     _client("client:get_finder", schemas.GetFinderReq, schemas.GetFinderRet),
-    _client("client:resources/list", schemas.ListResourcesReq, schemas.ResourceRet, _RESOURCES),
-    _client("client:resources/read", schemas.ReadResourceReq, schemas.ResourceRet, _RESOURCES),
+    _client("client:resources/list", schemas.ListResourcesReq, schemas.ResourceRet, _RESOURCES, metered=True),
+    _client("client:resources/read", schemas.ReadResourceReq, schemas.ResourceRet, _RESOURCES, metered=True),
     _client(
-        "client:resources/templates/list", schemas.ListResourceTemplatesReq, schemas.ResourceRet, _RESOURCES
+        "client:resources/templates/list", schemas.ListResourceTemplatesReq, schemas.ResourceRet, _RESOURCES,
+        metered=True,
     ),
-    _client("client:resources/subscribe", schemas.SubscribeResourceReq, schemas.ResourceRet, _RESOURCES),
+    _client(
+        "client:resources/subscribe", schemas.SubscribeResourceReq, schemas.ResourceRet, _RESOURCES, metered=True
+    ),
     _client("client:resources/unsubscribe", schemas.UnsubscribeResourceReq, schemas.ResourceRet, _RESOURCES),
-    _client("client:completion/complete", schemas.CompleteReq, schemas.ResourceRet, _COMPLETION),
+    _client("client:completion/complete", schemas.CompleteReq, schemas.ResourceRet, _COMPLETION, metered=True),
     # member → registry
     Row(
         "server:join_office", schemas.EnterOfficeReq, None, MEMBER, "join_office",

@@ -68,3 +68,5 @@ class Row:
     """Where the protocol says it: page and section."""
     told: frozenset[Role] = EVERYBODY
     """Of a notification: members of which roles are told; whoever caused it is not."""
+    metered: bool = False
+    """MCP servers work for each of these requests: how many of them a session and an office may send is limited."""

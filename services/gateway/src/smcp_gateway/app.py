@@ -30,6 +30,7 @@ from smcp_gateway.handlers.relay import Relay, TimedOutCall
 from smcp_gateway.memberships import Memberships
 from smcp_gateway.offices import Offices
 from smcp_gateway.packet import Frame
+from smcp_gateway.read_limits import ReadLimits
 from smcp_gateway.relay_computers import RelayComputers
 from smcp_gateway.repair import Generations, Repair
 from smcp_gateway.session import Session, Sessions
@@ -140,6 +141,13 @@ async def open_gateway(
             generation=lambda: generations.current,
             doubt=generations.want,
         )
+        limits = ReadLimits(
+            sessions,
+            offices,
+            per_session=settings.session_reads,
+            per_office=settings.office_reads,
+            clock=asyncio.get_running_loop().time,
+        )
         route = CallRoute(bus, computers.serving)
         door = client_door(
             sessions,
@@ -148,6 +156,7 @@ async def open_gateway(
             registry,
             calls,
             Relay(route, registry, calls, _cancelling(errands, registry)),
+            limits,
         )
         transport = SocketIoServer(
             sessions,

@@ -17,6 +17,7 @@ from smcp_gateway.handlers.subscribe import subscribe
 from smcp_gateway.handlers.update import update
 from smcp_gateway.memberships import Memberships
 from smcp_gateway.passing_on import PassingOn
+from smcp_gateway.read_limits import ReadLimits
 from smcp_gateway.relay_computers import RelayComputers
 from smcp_gateway.session import Sessions
 from smcp_service.logging import bind_call
@@ -29,9 +30,10 @@ def client_door(
     registry: RegistryClient,
     calls: CallTable,
     relay: Relay,
+    limits: ReadLimits,
 ) -> Door:
     """The door in front of which the Socket.IO server stands."""
-    subscribing = partial(subscribe, relay=relay, sessions=sessions)
+    subscribing = limits.before(partial(subscribe, relay=relay, sessions=sessions))
     return Door(
         {
             "server:join_office": partial(join_office, sessions=sessions, memberships=memberships),
@@ -42,7 +44,7 @@ def client_door(
             "client:resources/unsubscribe": subscribing,
             "notify:resources/updated": partial(resource_updated, computers=computers, registry=registry),
         },
-        otherwise=PassingOn(relay=relay, update=partial(update, registry=registry)),
+        otherwise=PassingOn(relay=limits.before(relay), update=partial(update, registry=registry)),
         tracing=client_spans(),
         observe=log_fields,
     )

@@ -13,6 +13,7 @@ from smcp_bus.bus import Bus, Incoming, Subscription
 from smcp_gateway.notices import CANCEL_EVENT, Notice, presence, read_notice, updates
 from smcp_gateway.picture import MemberKey, Picture
 from smcp_gateway.session import Membership, Session
+from smcp_gateway.token_bucket import TokenBucket
 
 _log: Final = logging.getLogger("smcp_gateway.offices")
 
@@ -52,6 +53,8 @@ class Office:
         self.compared = -1
         """Members of generations before this one were told the last comparison."""
         self.holders = 0
+        self.reads: TokenBucket | None = None
+        """See `read_limits`."""
         self.subscription: Subscription | None = None
         self.lock = asyncio.Lock()
         self._arriving: dict[Session, list[Notice]] = {}

@@ -9,6 +9,7 @@ from smcp_bus.dispatch_types import Caller
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.asks import Asks
 from smcp_gateway.reply_room import ReplyRoom
+from smcp_gateway.token_bucket import TokenBucket
 from smcp_proto.ids import Role
 
 DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
@@ -81,6 +82,8 @@ class Session:
     """Held while a `server:*` event is handled: they happen in the order in which they came."""
     replies: ReplyRoom = field(default_factory=lambda: ReplyRoom(fetched=HELD_REPLIES, unasked=HELD_REPLIES))
     """Large ones on their way to its outbox."""
+    reads: TokenBucket | None = None
+    """See `read_limits`."""
     idle: asyncio.Event | None = None
     """Set when nothing is unanswered any more; only there while that is waited for."""
     _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)

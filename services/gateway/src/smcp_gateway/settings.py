@@ -1,10 +1,14 @@
 """The gateway's settings."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from smcp_gateway.token_bucket import Rate
 from smcp_service.settings import BindHost, Port, ServiceSettings
+
+PerSecond = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
+Burst = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class GatewaySettings(ServiceSettings):
@@ -24,5 +28,25 @@ class GatewaySettings(ServiceSettings):
 
     gateway_host: BindHost = Field(default="127.0.0.1", description="where clients connect")
     gateway_port: Port = Field(default=8000, description="port for clients, /livez and /readyz; 0 takes any free one")
+    gateway_reads_per_s: PerSecond = Field(
+        default=500.0, description="requests for resources that a connection may send in a second; 0: any number"
+    )
+    gateway_reads_burst: Burst = Field(default=2000, description="of them at once, after a pause")
+    gateway_office_reads_per_s: PerSecond = Field(
+        default=1000.0, description="the same for all connections of an office together; 0: any number"
+    )
+    gateway_office_reads_burst: Burst = Field(default=4000, description="of them at once, after a pause")
     health_host: BindHost = Field(default="127.0.0.1", description="no effect here: /livez is where clients connect")
     health_port: Port = Field(default=0, description="no effect here: /livez is at SMCP_GATEWAY_PORT")
+
+    @property
+    def session_reads(self) -> Rate | None:
+        return _rate(self.gateway_reads_per_s, self.gateway_reads_burst)
+
+    @property
+    def office_reads(self) -> Rate | None:
+        return _rate(self.gateway_office_reads_per_s, self.gateway_office_reads_burst)
+
+
+def _rate(per_s: float, burst: int) -> Rate | None:
+    return Rate(per_s, burst) if per_s else None

@@ -2,9 +2,10 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 import orjson
@@ -164,12 +165,14 @@ async def gateway_world(
     lease_s: float = LEASE_S,
     move_s: float = 30.0,
     bad: BadBuses | None = None,
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> AsyncIterator[World]:
     """Registries and gateways, each on a bus of its own. A test that keeps the process busy wants a longer lease.
 
     Args:
         registry: False: there are registries already.
         bad: makes the buses bad.
+        settings: more of the gateways'.
     """
     async with AsyncExitStack() as stack:
         world = World(nats_url, [], [], bad=bad)
@@ -180,9 +183,9 @@ async def gateway_world(
             return sound, sound if bad is None else await stack.enter_async_context(bad.over(sound))
 
         for number in range(registries if registry else 0):
-            settings = RegistrySettings(nats_url=nats_url, lease_s=lease_s, move_s=move_s)
+            registry_settings = RegistrySettings(nats_url=nats_url, lease_s=lease_s, move_s=move_s)
             _, used = await bus(f"registry-{number}")
-            world.registries.append(await stack.enter_async_context(open_registry(settings, used)))
+            world.registries.append(await stack.enter_async_context(open_registry(registry_settings, used)))
         for number in range(gateways):
             sound, used = await bus(f"gateway-{number}")
             world.buses.append(sound)
@@ -193,6 +196,7 @@ async def gateway_world(
                 drain_s=drain_s,
                 move_s=move_s,
                 max_payload=max_payload,
+                **settings,
             )
             world.gateways.append(await stack.enter_async_context(open_gateway(gateway_settings, used)))
         yield world
