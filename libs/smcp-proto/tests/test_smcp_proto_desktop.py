@@ -1,11 +1,8 @@
-"""The desktop, step by step as on the page (desktop.txt, Desktop 组织策略), and what holds of any desktop."""
+"""The desktop, step by step as on the page (desktop.txt, Desktop 组织策略), and its rendering."""
 
-import random
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from smcp_proto.desktop import Window, organize_desktop
 from smcp_proto.doubts import MAX_DOUBTED_URI, Rule
@@ -249,107 +246,3 @@ def test_a_warning_holds_no_more_of_a_uri_than_a_line_of_a_log_takes() -> None:
     (warning,) = organize_desktop([long], None, ()).warnings
     assert warning.uri == "window://".ljust(MAX_DOUBTED_URI, "x")
     assert len(warning.message) < 200
-
-
-# -- of any desktop
-
-servers = st.sampled_from(["a", "b", "文档", "Z"])
-histories = st.lists(servers | st.just("gone"), max_size=6)
-priorities = st.sampled_from([None, 0, 0.25, 0.5, 1, 2, "x"])
-windows_of_any_kind = st.lists(
-    st.builds(
-        lambda server, uri, priority, fullscreen, contents: Window(
-            server, {"uri": uri, "annotations": {"priority": priority}, "_meta": {"fullscreen": fullscreen}}, contents
-        ),
-        servers,
-        st.sampled_from([f"{HOST}/{name}" for name in "abcdef"] + ["file:///x", f"{HOST}?q"]),
-        priorities,
-        st.sampled_from([None, False, False, True, 1]),
-        st.sampled_from([[], [{"text": ""}], [{"text": "t"}], [{"blob": "AA=="}], [{"text": "u"}, {"blob": "AA=="}]]),
-    ),
-    max_size=12,
-)
-
-
-def numbered(windows: list[Window]) -> list[Window]:
-    """The same windows, each to be told from the others."""
-    return [
-        Window(each.server, {**each.resource, "uri": f"{each.resource['uri']}/{index}"}, each.contents)
-        for index, each in enumerate(windows)
-    ]
-
-
-@given(windows_of_any_kind, histories, st.integers(0, 13))
-def test_a_smaller_desktop_is_the_beginning_of_the_whole_one(
-    windows: list[Window], history: list[str], size: int
-) -> None:
-    whole = organize_desktop(windows, None, history).desktops
-    assert organize_desktop(windows, size, history).desktops == whole[:size]
-
-
-@given(windows_of_any_kind, histories, st.randoms(use_true_random=False))
-def test_how_the_servers_are_mixed_does_not_count(
-    windows: list[Window], history: list[str], shuffle: random.Random
-) -> None:
-    windows = numbered(windows)
-    order = [each.server for each in windows]
-    shuffle.shuffle(order)
-    own = {server: iter([each for each in windows if each.server == server]) for server in order}
-    mixed = [next(own[server]) for server in order]
-    assert organize_desktop(mixed, None, history).desktops == organize_desktop(windows, None, history).desktops
-
-
-@given(windows_of_any_kind, histories)
-def test_what_is_shown_is_shown_in_the_same_order_without_the_rest(windows: list[Window], history: list[str]) -> None:
-    windows = [each for each in numbered(windows) if each.resource["uri"].startswith(f"{HOST}/")]
-    shown = organize_desktop(windows, None, history).desktops
-    left = [each for each in windows if any(text.partition("\n\n")[0] == each.resource["uri"] for text in shown)]
-    assert organize_desktop(left, None, history).desktops == shown
-
-
-@given(windows_of_any_kind, histories)
-def test_every_window_with_text_is_shown_once_unless_another_is_fullscreen(
-    windows: list[Window], history: list[str]
-) -> None:
-    windows = [each for each in numbered(windows) if each.resource["uri"].startswith(f"{HOST}/")]
-    filled = [each for each in windows if any("text" in item for item in each.contents)]
-    full = {each.server for each in filled if each.resource["_meta"]["fullscreen"] is True}
-    shown = sorted(text.partition("\n\n")[0] for text in organize_desktop(windows, None, history).desktops)
-    alone = [
-        next(each for each in filled if each.server == server and each.resource["_meta"]["fullscreen"] is True)
-        for server in full
-    ]
-    assert shown == sorted(
-        each.resource["uri"] for each in [*alone, *(each for each in filled if each.server not in full)]
-    )
-
-
-@given(windows_of_any_kind, histories)
-def test_a_desktop_made_twice_is_the_same(windows: list[Window], history: list[str]) -> None:
-    assert organize_desktop(windows, None, history) == organize_desktop(windows, None, history)
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10) | st.just(f"{HOST}/w"),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ["uri", "annotations", "_meta", "priority", "audience", "lastModified", "fullscreen", "text", "blob"]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=12,
-)
-resources = (
-    st.fixed_dictionaries({"uri": st.just(f"{HOST}/w"), "annotations": json_values, "_meta": json_values}) | json_values
-)
-
-
-@given(st.lists(st.builds(Window, servers, resources, json_values), max_size=4))
-def test_nothing_that_a_server_sends_raises(windows: list[Window]) -> None:
-    made = organize_desktop(windows, None, ())
-    assert all(text.startswith("window://") for text in made.desktops)
-    assert all(warning.message and len(warning.uri) <= MAX_DOUBTED_URI for warning in made.warnings)

@@ -8,7 +8,19 @@ import pytest
 FORBIDDEN = ["asyncio", "socket", "subprocess", "logging", "orjson", "structlog", "nats", "socketio", "opentelemetry"]
 
 
-MODULES = ["catalog", "schemas", "uris", "version", "trace_ids", "validation", "errors", "desktop", "finder", "hosts"]
+MODULES = [
+    "catalog",
+    "schemas",
+    "uris",
+    "version",
+    "trace_ids",
+    "validation",
+    "errors",
+    "desktop",
+    "finder",
+    "hosts",
+    "dpe",
+]
 
 
 @pytest.mark.parametrize("module", MODULES)

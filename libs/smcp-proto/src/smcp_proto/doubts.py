@@ -54,7 +54,7 @@ class Doubt:
     """As the server wrote it, at most `MAX_DOUBTED_URI` characters of it; empty where it gave none."""
     rule: Rule
     message: str
-    """For the log: what is wrong, and what was done. It holds nothing else that the server sent."""
+    """For the log: what is wrong, and what was done about it."""
 
 
 def doubt(server: str, uri: object, rule: Rule, message: str) -> Doubt:

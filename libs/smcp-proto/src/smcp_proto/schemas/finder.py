@@ -59,10 +59,15 @@ class DPEDocumentSummary(Wire):
 
 
 class DPEDocumentCatalog(Wire):
-    """Level 0, `dpe://host`: the documents of one MCP server."""
+    """Level 0, `dpe://host`: the documents of one MCP server.
 
-    documents: list[DPEDocumentSummary]
+    With `format=markdown` or `format=text`, `content_markdown` or `content_text` stands in place of `documents`.
+    """
+
+    documents: list[DPEDocumentSummary] | None = absent()
     total_count: Count
+    content_markdown: str | None = absent()
+    content_text: str | None = absent()
 
 
 class DPEPageSummary(Wire):
@@ -76,12 +81,17 @@ class DPEPageSummary(Wire):
 
 
 class DPEDocument(DPEDocumentSummary):
-    """Level 1, `dpe://host/doc-ref`: a document; with `depth=pages` a part of its index too."""
+    """Level 1, `dpe://host/doc-ref`: a document; with `depth=pages` a part of its index too.
+
+    With `format=markdown` or `format=text`, `content_markdown` or `content_text` stands in place of `pages`.
+    """
 
     pages: list[DPEPageSummary] | None = absent()
     page_offset: Count | None = absent()
     page_limit: Limit | None = absent()
     page_total: Count | None = absent()
+    content_markdown: str | None = absent()
+    content_text: str | None = absent()
 
 
 class DPEElement(Wire):
@@ -112,7 +122,10 @@ class DPEPage(Wire):
 
 
 class DPEElementDetail(DPEElement):
-    """Level 3, `dpe://host/doc-ref/elements/ID`: one element, whole."""
+    """Level 3, `dpe://host/doc-ref/elements/ID`: one element, whole.
+
+    With `format=markdown` or `format=text`, `content_markdown` or `content_text` stands in place of `content`.
+    """
 
     doc_ref: str | None = absent()
     page_index: Count | None = absent()
