@@ -1,9 +1,10 @@
-"""Tells the office that this Computer changed: `server:update_tool_list`, `server:update_config`."""
+"""Tells the office that this Computer changed: `server:update_tool_list`, `server:update_desktop` and so on."""
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 import orjson
 
@@ -14,10 +15,11 @@ from smcp_proto.errors import SmcpError
 
 _log = logging.getLogger("smcp_computer.announcing")
 
-DEBOUNCE_S: Final = 0.1
-"""Changes that come closer together are one."""
 TOOL_LIST: Final = "update_tool_list"
 CONFIG: Final = "update_config"
+DESKTOP: Final = "update_desktop"
+FINDER: Final = "update_finder"
+CAPABILITIES: Final = "update_capabilities"
 
 
 class Announcer:
@@ -25,13 +27,26 @@ class Announcer:
 
     Args:
         may_tell: whether this Computer is a member now.
+        gather_s: changes of one kind that come within so many seconds are told as one.
+        content: what is told beside this Computer's name, by kind.
     """
 
-    def __init__(self, registry: RegistryClient, office: str, name: str, *, may_tell: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        registry: RegistryClient,
+        office: str,
+        name: str,
+        *,
+        may_tell: Callable[[], bool],
+        gather_s: float,
+        content: Mapping[str, Callable[[], Mapping[str, Any]]] = MappingProxyType({}),
+    ) -> None:
         self._registry = registry
         self._office = office
         self._name = name
         self._may_tell = may_tell
+        self._gather_s = gather_s
+        self._content = content
         self._untold: set[str] = set()
         self._wake = asyncio.Event()
 
@@ -59,7 +74,7 @@ class Announcer:
         backoff = Backoff(first_s=0.2, longest_s=5.0)
         while True:
             await self._wake.wait()
-            await asyncio.sleep(DEBOUNCE_S)
+            await asyncio.sleep(self._gather_s)
             self._wake.clear()
             if not self._may_tell() or await self._told_all():
                 backoff.reset()
@@ -68,9 +83,10 @@ class Announcer:
                 self._wake.set()
 
     async def _told_all(self) -> bool:
-        body = orjson.dumps({"computer": self._name})
         for verb in sorted(self._untold):
             self._untold.discard(verb)  # a change while it is told is told again
+            more = self._content[verb]() if verb in self._content else {}
+            body = orjson.dumps({"computer": self._name, **more})
             try:
                 await self._registry.tell(self._office, "computer", self._name, verb, body)
             except (BusError, SmcpError) as error:

@@ -16,11 +16,12 @@ from smcp_bus.dispatch_types import Handler
 from smcp_bus.owner import OwnerGate
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.tracing import bus_spans, office_of, trace_id_of
-from smcp_computer.announcing import TOOL_LIST, Announcer
+from smcp_computer.announcing import CAPABILITIES, TOOL_LIST, Announcer
 from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.redact import shown
 from smcp_computer.confirmation import Asker, Confirmation
+from smcp_computer.context import Context
 from smcp_computer.handlers.alive import alive
 from smcp_computer.handlers.get_config import get_config
 from smcp_computer.handlers.get_tools import get_tools
@@ -31,9 +32,6 @@ from smcp_computer.mcp.environment import network_variables
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.membership import Membership
-from smcp_computer.resources.history import History
-from smcp_computer.resources.index import ResourceIndex
-from smcp_computer.resources.interests import Interests
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.subscriptions import subscribed
 from smcp_computer.tools.catalogue import Catalogue
@@ -69,8 +67,7 @@ class Computer:
     catalogue: Catalogue
     in_flight: InFlight
     announcer: Announcer
-    index: ResourceIndex
-    interests: Interests
+    context: Context
 
     async def wait_ready(self) -> None:
         """Return once it is in its office and each enabled MCP server is ready or has failed its first start."""
@@ -113,7 +110,14 @@ async def open_computer(
     warn_of_what_is_not_applied(config)
     registry = RegistryClient(bus, credential=bus.credential, process=bus.process)
     gate = OwnerGate(bus, lease_s=settings.lease_s)
-    announcer = Announcer(registry, settings.office, settings.name, may_tell=lambda: gate.is_open)
+    announcer = Announcer(
+        registry,
+        settings.office,
+        settings.name,
+        may_tell=lambda: gate.is_open,
+        gather_s=settings.gather_s,
+        content={CAPABILITIES: lambda: {"capabilities": context.capabilities.now}},
+    )
     fleet = Fleet(
         config.servers.values(),
         InputResolver(config.inputs, environ),
@@ -126,9 +130,7 @@ async def open_computer(
         on_change=lambda: announcer.changed(TOOL_LIST) if catalogue.refresh() else None,
     )
     catalogue = Catalogue(fleet.supervisors)
-    index = ResourceIndex(fleet.supervisors, fleet.events)
-    interests = Interests(fleet.supervisors, fleet.events)
-    history = History()
+    context = Context(fleet, announcer, read_s=settings.read_s, max_body=bus.max_body)
     membership = Membership(
         bus,
         registry,
@@ -138,6 +140,7 @@ async def open_computer(
         name=settings.name,
         session=bus.process,
         lease_s=settings.lease_s,
+        capabilities=lambda: context.capabilities.now,
     )
     keeping = Keeping(results_s=settings.keep_results_s, results_bytes=settings.keep_results_bytes)
     readiness.add("nats", lambda: None if bus.connected else "not connected")
@@ -148,12 +151,12 @@ async def open_computer(
             catalogue,
             in_flight,
             Confirmation(settings.confirm, asker),
-            history,
+            context.history,
             max_body=bus.max_body,
             trace_content=settings.trace_content,
         )
         door = Door(
-            handlers(calls, catalogue, in_flight, config, session=bus.process),
+            {**handlers(calls, catalogue, in_flight, config, session=bus.process), **context.handlers()},
             tracing=bus_spans(),
             observe=lambda call: bind_call(
                 req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call)
@@ -161,7 +164,7 @@ async def open_computer(
         )
         tasks.start(gate.run(), name="gate")
         async with (
-            _running(tasks, fleet, index, interests),
+            _running(tasks, fleet, context),
             subscribed(
                 bus,
                 door,
@@ -177,22 +180,21 @@ async def open_computer(
             _member(tasks, membership, announcer, fleet),
         ):
             try:
-                yield Computer(readiness, membership, fleet, catalogue, in_flight, announcer, index, interests)
+                yield Computer(readiness, membership, fleet, catalogue, in_flight, announcer, context)
             finally:
                 readiness.drain()
 
 
 @asynccontextmanager
-async def _running(tasks: Background, fleet: Fleet, index: ResourceIndex, interests: Interests) -> AsyncIterator[None]:
-    following = [tasks.start(index.run(), name="resources"), tasks.start(interests.run(), name="interests")]
+async def _running(tasks: Background, fleet: Fleet, context: Context) -> AsyncIterator[None]:
+    following = tasks.start(context.run(), name="context")
     running = tasks.start(fleet.run(), name="mcp servers")
     try:
         yield
     finally:
-        for task in following:
-            task.cancel()
+        following.cancel()
         fleet.stop()
-        await asyncio.wait([running, *following])
+        await asyncio.wait([running, following])
 
 
 @asynccontextmanager

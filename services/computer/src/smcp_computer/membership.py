@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
+from typing import Any
 from uuid import uuid4
 
 import orjson
@@ -29,6 +31,7 @@ class Membership:
     Args:
         session: the owner's session; a native Computer's is its process.
         gate: opened while the place is confirmed.
+        capabilities: what this Computer can do now; said when it joins.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class Membership:
         name: str,
         session: str,
         lease_s: float,
+        capabilities: Callable[[], Mapping[str, Any]],
     ) -> None:
         self._bus = bus
         self._registry = registry
@@ -49,6 +53,7 @@ class Membership:
         self._announcer = announcer
         self._office = office
         self._name = name
+        self._capabilities = capabilities
         # one session in one process: the same claim for its whole life, so that asking twice is asking once
         self._claim = Claim(
             session=session,
@@ -146,7 +151,8 @@ class Membership:
         # who hears of our entering asks for everything; what changes from here on is told
         untold = self._announcer.forget()
         self._overtaken = 0
-        body = orjson.dumps({"role": "computer", "name": self._name, "office_id": self._office})
+        said = {"role": "computer", "name": self._name, "office_id": self._office}
+        body = orjson.dumps({**said, "capabilities": self._capabilities()})
         told = False
         try:
             joined = await self._registry.join(self._office, "computer", self._name, self._claim, body)

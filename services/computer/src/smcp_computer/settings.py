@@ -40,3 +40,9 @@ class ComputerSettings(ServiceSettings):
     start_s: Annotated[Seconds, Field(gt=0, le=600)] = Field(
         default=30.0, description="how long the start of an MCP server may take"
     )
+    gather_s: Annotated[Seconds, Field(ge=0, le=10)] = Field(
+        default=0.1, description="changes (of tools, windows, documents) that come within so long are told as one"
+    )
+    read_s: Annotated[Seconds, Field(gt=0, le=25)] = Field(
+        default=5.0, description="how long MCP servers may take to give their windows; the others are shown without"
+    )

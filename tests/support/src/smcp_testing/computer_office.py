@@ -13,6 +13,7 @@ from smcp_bus.headers import ERROR
 from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
 from smcp_computer.app import Computer, open_computer
 from smcp_computer.config.file import parse_config
+from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.settings import ComputerSettings
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
@@ -48,6 +49,13 @@ class World:
     async def call(self, tool: str, req_id: str = "r1", timeout: int = 15, **params: Any) -> dict[str, Any]:
         return await self.ask("tool_call", req_id=req_id, tool_name=tool, params=params, timeout=timeout)
 
+    async def tell(self, server: str, tool: str, **arguments: Any) -> Any:
+        """What a tool of a context server gives, past the Computer's own handlers: it is no call of an Agent."""
+        supervisor = self.computer.fleet.supervisors[server]
+        result = await supervisor.call(tool, arguments, timeout=30, span=CallSpan({}))
+        assert not result.get("isError"), result
+        return json.loads(result["content"][0]["text"])
+
     async def cancel(self, req_id: str, agent: str = "alice") -> None:
         body = json.dumps({"agent": agent, "req_id": req_id}).encode()
         await self.agent.publish(subjects.notify(OFFICE, "tool_call_cancel"), body)
@@ -64,15 +72,20 @@ async def registry(url: str, **settings: Any) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def computer(
-    url: str, servers: dict[str, Any] | None = None, *, joined: bool = True, lease_s: float = 10.0
+    url: str,
+    servers: dict[str, Any] | None = None,
+    *,
+    joined: bool = True,
+    lease_s: float = 10.0,
+    **settings: Any,
 ) -> AsyncIterator[Computer]:
-    settings = ComputerSettings(
-        nats_url=url, config=Path("unused"), office=OFFICE, name=NAME, drain_s=5.0, lease_s=lease_s
+    given = ComputerSettings(
+        nats_url=url, config=Path("unused"), office=OFFICE, name=NAME, drain_s=5.0, lease_s=lease_s, **settings
     )
     config = parse_config(json.dumps({"servers": servers or {}}))
     async with (
         open_bus(BusConfig(url=url)) as bus,
-        open_computer(settings, bus, config=config, environ={}) as opened,
+        open_computer(given, bus, config=config, environ={}) as opened,
     ):
         if joined:
             await asyncio.wait_for(opened.wait_ready(), 35)
@@ -80,11 +93,15 @@ async def computer(
 
 
 @asynccontextmanager
-async def world(url: str, **servers: dict[str, Any]) -> AsyncIterator[World]:
+async def world(url: str, settings: dict[str, Any] | None = None, **servers: dict[str, Any]) -> AsyncIterator[World]:
+    """Args:
+    settings: of the Computer.
+    servers: their configurations by name.
+    """
     async with registry(url), open_bus(BusConfig(url=url)) as agent:
         listening = None
         try:
-            async with computer(url, servers) as opened:
+            async with computer(url, servers, **(settings or {})) as opened:
                 here = World(opened, agent)
                 listening = await agent.listen(subjects.notify_all(OFFICE), here.hear)
                 yield here

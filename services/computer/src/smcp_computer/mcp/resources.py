@@ -80,11 +80,10 @@ class Resources:
         return await self._all("resources/templates/list", "resourceTemplates", "uriTemplate", timeout)
 
     async def read(self, uri: str, *, timeout: float = REQUEST_S) -> dict[str, Any]:
-        """The result of `resources/read`. Its `contents` are a list of objects; what they hold is not checked."""
+        """The result of `resources/read`. Its `contents` are a list; what is in it is not checked."""
         result = await self._requests.send("resources/read", {"uri": uri}, timeout=timeout)
-        contents = result.get("contents")
-        if not isinstance(contents, list) or not all(isinstance(content, dict) for content in contents):
-            raise BadAnswer(self.server, "sent contents that are no list of objects")
+        if not isinstance(result.get("contents"), list):
+            raise BadAnswer(self.server, "sent contents that are no list")
         return result
 
     async def subscribe(self, uri: str, *, timeout: float = SUBSCRIBE_S) -> None:

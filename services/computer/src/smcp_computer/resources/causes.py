@@ -1,11 +1,10 @@
 """Warnings that are said once for each cause, and not at every read."""
 
 import logging
-from collections import OrderedDict
 from typing import Final
 
-MOST: Final = 4096
-"""Causes that are remembered; one that was said longest ago is forgotten, and may be said again."""
+MOST: Final = 200
+"""Causes that are said of one MCP server, in one life of it."""
 
 
 class Causes:
@@ -16,20 +15,19 @@ class Causes:
     def __init__(self, log: logging.Logger, *, most: int = MOST) -> None:
         self._log = log
         self._most = most
-        self._said: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._said: dict[str, set[str]] = {}
 
     def warn(self, server: str, what: str) -> None:
-        """Say it, unless it was said of this MCP server."""
-        cause = (server, what)
-        if cause in self._said:
-            self._said.move_to_end(cause)
+        """Say it, unless it was said of this MCP server already."""
+        said = self._said.setdefault(server, set())
+        if what in said or len(said) > self._most:
             return
-        self._said[cause] = None
-        if len(self._said) > self._most:
-            self._said.popitem(last=False)
-        self._log.warning("MCP server %r: %s", server, what)
+        said.add(what)
+        if len(said) > self._most:
+            self._log.warning("MCP server %r: more is wrong with its resources than is said here", server)
+        else:
+            self._log.warning("MCP server %r: %s", server, what)
 
     def forget(self, server: str) -> None:
         """A new life of the server: what is still wrong is said again."""
-        for cause in [cause for cause in self._said if cause[0] == server]:
-            del self._said[cause]
+        self._said.pop(server, None)

@@ -92,6 +92,11 @@ class ResourceIndex:
         listed = self._listed.get(server)
         return NOTHING if listed is None else listed.resources
 
+    def is_listed(self, server: str) -> bool:
+        """Whether it has listed its resources in its present life."""
+        listed = self._listed.get(server)
+        return listed is not None and listed.asked > 0
+
     async def list(self, server: str, *, timeout: float = REQUEST_S) -> Listing:
         """What it lists now: as it is known, or asked for where that may be out of date.
 

@@ -1,0 +1,1 @@
+"""The desktop: the windows of all MCP servers, read and organized."""

@@ -1,0 +1,81 @@
+"""The desktop of this Computer: the windows of all MCP servers that tell of changes, read side by side, organized."""
+
+import asyncio
+import logging
+from typing import Final
+
+from smcp_computer.desktop.reading import read_windows, window_uri, windows_of
+from smcp_computer.mcp.errors import ServerError
+from smcp_computer.mcp.events import ServerEvent, ServerReady
+from smcp_computer.resources.causes import Causes
+from smcp_computer.resources.history import History
+from smcp_computer.resources.index import ResourceIndex
+from smcp_computer.resources.skipped import SkippedServers
+from smcp_proto.desktop import Window, organize_desktop
+from smcp_proto.uris import WindowUri
+
+_log = logging.getLogger("smcp_computer.desktop")
+
+OPERATION: Final = "get_desktop"
+
+
+class Desktop:
+    """Args:
+    read_s: how long the MCP servers may take, in seconds; what is not there then is left out.
+    max_bytes: of one window.
+    """
+
+    def __init__(
+        self, index: ResourceIndex, history: History, skipped: SkippedServers, *, read_s: float, max_bytes: int
+    ) -> None:
+        self._index = index
+        self._history = history
+        self._skipped = skipped
+        self._read_s = read_s
+        self._max_bytes = max_bytes
+        self._causes = Causes(_log)
+
+    async def show(self, size: int | None, window: str | None, *, left: float) -> list[str]:
+        """The windows as text, in the order of desktop.txt.
+
+        A server that fails or is slow costs its own windows, and a warning in the log: one for each cause.
+
+        Args:
+            size: at most so many; 0 or less: none; None: all.
+            window: only the windows with this URI; None: all. None has it: an empty list.
+            left: seconds that the caller waits.
+        """
+        only = None if window is None else window_uri(window)
+        if (window is not None and only is None) or (size is not None and size <= 0):
+            return []
+        self._skipped.count(OPERATION, self._index.without_resources())
+        deadline = asyncio.get_running_loop().time() + min(self._read_s, left)
+        async with asyncio.TaskGroup() as tasks:
+            reading = [
+                tasks.create_task(self._of_server(server, only, deadline))
+                for server in self._index.servers(subscribable=True)
+            ]
+        windows = [window for task in reading for window in task.result()]
+        organized = organize_desktop(windows, size, self._history.servers)
+        for doubt in organized.warnings:
+            self._causes.warn(doubt.server, f"{doubt.uri}: {doubt.message}")
+        return organized.desktops
+
+    def on_event(self, event: ServerEvent) -> None:
+        if isinstance(event, ServerReady):
+            self._causes.forget(event.server)
+
+    async def _of_server(self, server: str, only: WindowUri | None, deadline: float) -> list[Window]:
+        rest = deadline - asyncio.get_running_loop().time()
+        try:
+            listing = await self._index.list(server, timeout=max(rest, 0.0))
+            resources = self._index.connection(server)
+        except ServerError as error:
+            self._causes.warn(server, f"its windows are left out of the desktop: it {error.what}")
+            return []
+        windows, unread = await read_windows(
+            resources, windows_of(listing.values(), only), deadline=deadline, max_bytes=self._max_bytes
+        )
+        for one in unread:
+            self._causes.warn(server, f"{one.uri[:256]} is left out of the desktop: it {one.why.what}")
+        return windows

@@ -1,0 +1,88 @@
+"""Reads the windows of one MCP server, some at a time, until a deadline."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from smcp_computer.mcp.errors import BadAnswer, ServerError, ServerTimedOut
+from smcp_computer.mcp.resources import Json, Resources
+from smcp_proto.desktop import Window
+from smcp_proto.uris import WindowUri, parse_window_uri
+
+AT_ONCE: Final = 16
+"""Windows that one server is asked for at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A window that could not be read."""
+
+    uri: str
+    why: ServerError
+
+
+async def read_windows(
+    resources: Resources, listed: Iterable[Json], *, deadline: float, max_bytes: int
+) -> tuple[list[Window], list[Unread]]:
+    """The windows in the order in which they are listed, and those that are left out.
+
+    Args:
+        deadline: loop time (seconds).
+        max_bytes: of the contents of one window; a larger one is left out.
+    """
+    found: dict[int, Window] = {}
+    unread: list[Unread] = []
+    left = iter(enumerate(listed))
+
+    async def some() -> None:
+        for number, resource in left:
+            try:
+                found[number] = await _read(resources, resource, deadline, max_bytes)
+            except ServerError as error:
+                unread.append(Unread(resource["uri"], error))
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(AT_ONCE):
+            tasks.create_task(some())
+    return [found[number] for number in sorted(found)], unread
+
+
+def windows_of(listed: Iterable[Json], only: WindowUri | None) -> Iterator[Json]:
+    """The resources that say that they are windows; with `only` those that are this one."""
+    for resource in listed:
+        uri = resource["uri"]
+        if uri.partition(":")[0].lower() == "window" and (only is None or window_uri(uri) == only):
+            yield resource
+
+
+def window_uri(text: str) -> WindowUri | None:
+    """None: it is none."""
+    try:
+        return parse_window_uri(text).uri
+    except ValueError:
+        return None
+
+
+async def _read(resources: Resources, resource: Json, deadline: float, max_bytes: int) -> Window:
+    uri = resource["uri"]
+    if window_uri(uri) is None:
+        return Window(resources.server, resource, ())  # to be warned about
+    rest = deadline - asyncio.get_running_loop().time()
+    if rest <= 0:
+        raise ServerTimedOut(resources.server, "did not answer in time")
+    contents = (await resources.read(uri, timeout=rest))["contents"]
+    if _size(contents) > max_bytes:
+        raise BadAnswer(resources.server, f"sent a window of more than {max_bytes} bytes")
+    return Window(resources.server, resource, contents)
+
+
+def _size(contents: list[Any]) -> int:
+    """A bound from below, in bytes, that costs nothing."""
+    return sum(
+        len(value)
+        for content in contents
+        if isinstance(content, dict)
+        for value in (content.get("text"), content.get("blob"))
+        if isinstance(value, str)
+    )

@@ -1,0 +1,29 @@
+"""Warns of hosts of `window://` and `dpe://` URIs that several MCP servers use, once for each conflict."""
+
+import logging
+from collections.abc import Iterable
+
+from smcp_proto.hosts import HostConflict, host_conflicts, host_of
+
+_log = logging.getLogger("smcp_computer.resources")
+
+
+class HostConflicts:
+    """Kept per server, so that a change of one list costs that list only."""
+
+    def __init__(self) -> None:
+        self._used: dict[str, list[str]] = {}
+        """By server: one URI for each of its hosts."""
+        self._warned: set[HostConflict] = set()
+
+    def registered(self, server: str, uris: Iterable[str]) -> None:
+        """A server lists these now. Nothing is blocked."""
+        self._used[server] = list({host_of(uri): uri for uri in uris}.values())
+        for conflict in host_conflicts(self._used):
+            if conflict not in self._warned:
+                self._warned.add(conflict)
+                _log.warning(
+                    "the MCP servers %s use the same host %r; give each its own: a dpe:// URI is routed by its host",
+                    " and ".join(map(repr, conflict.servers)),
+                    conflict.host,
+                )

@@ -1,0 +1,23 @@
+"""The metric of MCP servers that what goes over all servers has skipped, since they have no resources."""
+
+from collections.abc import Iterable
+
+from opentelemetry.metrics import Meter
+
+
+class SkippedServers:
+    """`smcp.computer.servers_without_resources`: one for each such server and each operation that skipped it."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._counter = meter.create_counter(
+            "smcp.computer.servers_without_resources",
+            unit="{server}",
+            description="MCP servers that an operation over all servers skipped, since they have no resources",
+        )
+
+    def count(self, operation: str, servers: Iterable[str]) -> None:
+        """Args:
+        operation: the verb of the event, as `get_desktop`.
+        """
+        for server in servers:
+            self._counter.add(1, {"smcp.operation": operation, "smcp.mcp_server": server})

@@ -1,0 +1,155 @@
+"""`client:get_desktop` over the wire, with real MCP servers of both eras: what is shown, and what goes wrong."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from smcp_testing.computer_office import World, world
+from smcp_testing.mcp_servers import configs
+from smcp_testing.waiting import eventually
+
+ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
+QUICK = {"read_s": 1.5}
+
+
+def window(host: str, number: int = 0) -> str:
+    return f"window://{host}/{number}"
+
+
+def shown(host: str, number: int = 0) -> str:
+    """The window of a context server as it stands on the desktop."""
+    return f"{window(host, number)}\n\ntext of {window(host, number)}"
+
+
+async def desktop(here: World, **asked: Any) -> list[str]:
+    answer = await here.ask("get_desktop", **asked)
+    assert answer["req_id"] == "r1"
+    found: list[str] = answer["desktops"]
+    return found
+
+
+async def test_the_windows_of_all_servers_are_shown_those_of_the_server_used_last_first(nats_url: str) -> None:
+    async with world(
+        nats_url,
+        alpha=configs.context("2025", windows=2, host="a"),
+        beta=configs.context("2026", windows=1, host="b"),
+        gamma=configs.context("2026", windows=1, host="c", without=["subscribe"]),
+        delta=configs.context("2025", without=["resources"]),
+    ) as here:
+        assert await desktop(here) == [shown("a", 0), shown("a", 1), shown("b", 0)]
+        await here.call("beta__reads", req_id="r2")
+        assert await desktop(here) == [shown("b", 0), shown("a", 0), shown("a", 1)]
+        await here.call("alpha__reads", req_id="r3")
+        assert await desktop(here, desktop_size=1) == [shown("a", 0)]
+
+
+async def test_one_window_may_be_asked_for_and_a_number_of_them(nats_url: str) -> None:
+    content: list[dict[str, Any]] = [
+        {"uri": "window://b/full", "resource": {"_meta": {"fullscreen": True}}},
+        {"uri": "window://b/c%2Fd?priority=80"},
+    ]
+    async with world(
+        nats_url,
+        alpha=configs.context("2025", windows=2, host="a"),
+        beta=configs.context("2026", windows=1, host="b", content=content),
+    ) as here:
+        assert await desktop(here, window=window("a", 1)) == [shown("a", 1)]
+        assert await desktop(here, window=window("b", 0)) == [shown("b", 0)]  # though another one is fullscreen
+        assert await desktop(here, window="WINDOW://b/c%2fd") == [
+            "window://b/c%2Fd\n\ntext of window://b/c%2Fd?priority=80"
+        ]
+        assert await desktop(here, window=window("a", 1), desktop_size=0) == []
+        assert await desktop(here, window=window("a", 7)) == []
+        assert await desktop(here, window="no window") == []
+        assert await desktop(here, desktop_size=-1) == []
+        assert await desktop(here, desktop_size=2) == [shown("a", 0), shown("a", 1)]
+        assert await desktop(here) == [
+            shown("a", 0), shown("a", 1), "window://b/full\n\ntext of window://b/full",
+        ]  # fmt: skip
+        refused = await here.ask("get_desktop", desktop_size="two")
+        assert (refused["code"], refused["details"]["field"]) == (400, "desktop_size")
+
+
+@ERAS
+async def test_a_server_that_misbehaves_costs_its_own_windows_and_one_warning_for_each_cause(
+    nats_url: str, era: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    hows = ["refuse", "fail", "not_found", "blob", "no_contents", "no_list", "bad_items", "mime", "other_uri", "vanish"]
+    async with world(
+        nats_url,
+        QUICK,
+        bad=configs.context(era, windows=len(hows) + 1, host="bad"),
+        fine=configs.context(era, windows=1, host="fine"),
+    ) as here:
+        for number, how in enumerate(hows):
+            await here.tell("bad", "misbehave", uri=window("bad", number), how=how)
+        kept = [shown("bad", number) for number, how in enumerate(hows) if how in ("bad_items", "mime", "other_uri")]
+        expected = [*kept, shown("bad", len(hows)), shown("fine")]
+        for _ in range(3):
+            assert await desktop(here) == expected
+        said = [record.getMessage() for record in caplog.records if record.name == "smcp_computer.desktop"]
+        assert len(said) == len(set(said))
+        assert {how for number, how in enumerate(hows) if any(window("bad", number) in line for line in said)} == {
+            "refuse", "fail", "not_found", "blob", "no_list", "bad_items", "vanish",
+        }  # fmt: skip
+        assert not any("secret" in line for line in said)
+
+
+@ERAS
+async def test_what_is_not_there_in_time_is_left_out_and_the_rest_is_delivered(nats_url: str, era: Any) -> None:
+    async with world(
+        nats_url,
+        {"read_s": 3.0},
+        silent=configs.context(era, windows=2, host="silent"),
+        listless=configs.context(era, windows=1, host="listless", without=["list_changed"]),
+        dying=configs.context(era, windows=1, host="dying"),
+        fine=configs.context(era, windows=1, host="fine"),
+    ) as here:
+        await here.tell("silent", "misbehave", uri=window("silent", 0), how="never")
+        await here.tell("listless", "misbehave", uri="list", how="never")
+        await here.tell("dying", "misbehave", uri=window("dying"), how="die")
+        began = asyncio.get_running_loop().time()
+        assert await desktop(here) == [shown("fine"), shown("silent", 1)]
+        assert asyncio.get_running_loop().time() - began < 15  # not one time-out after the other for each of them
+        await here.tell("listless", "misbehave", uri="list", how="")
+        await here.tell("silent", "misbehave", uri=window("silent", 0), how="")
+        everything = [shown("dying"), shown("fine"), shown("listless"), shown("silent", 0), shown("silent", 1)]
+        await _shows(here, everything)
+
+
+async def test_a_window_of_fifty_megabytes_is_left_out_and_many_large_ones_are_refused(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(
+        nats_url,
+        {"read_s": 20.0},
+        bad=configs.context("2025", windows=2, host="bad"),
+        large=configs.context("2026", host="large"),
+    ) as here:
+        await here.tell("bad", "misbehave", uri=window("bad", 0), how="big")
+        assert await desktop(here) == [shown("bad", 1)]
+        assert "sent a window of more than 33554432 bytes" in caplog.text
+        for number in range(3):
+            uri = window("large", number)
+            await here.tell("large", "put", uri=uri, contents=[{"uri": uri, "text": "x" * 12_000_000}])
+        refused = await here.ask("get_desktop")
+        assert (refused["code"], refused["details"]["limit"]) == (413, 32 * 1024 * 1024)
+        assert [len(text) for text in await desktop(here, desktop_size=2)] == [len(shown("bad", 1)), 12_000_018]
+
+
+async def test_windows_come_and_go_between_two_desktops(nats_url: str) -> None:
+    async with world(nats_url, alpha=configs.context("2026", windows=1, host="a", page_size=2)) as here:
+        for number in range(1, 5):
+            await here.tell("alpha", "put", uri=window("a", number))
+        await _shows(here, [shown("a", number) for number in range(5)])
+        await here.tell("alpha", "remove", uri=window("a", 2))
+        await here.tell("alpha", "update", uri=window("a", 3), text="new")
+        await _shows(here, [shown("a", 0), shown("a", 1), f"{window('a', 3)}\n\nnew", shown("a", 4)])
+
+
+async def _shows(here: World, expected: list[str]) -> None:
+    async def so() -> bool:
+        return await desktop(here) == expected
+
+    await eventually(so, timeout=30)
