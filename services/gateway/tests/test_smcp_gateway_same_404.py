@@ -63,13 +63,18 @@ async def on_the_same_gateway(world: World) -> AsyncIterator[None]:
 
 async def ask(anna: Client, event: str, computer: str) -> Any:
     call: dict[str, Any] = {"agent": "anna", "req_id": "r", "computer": computer}
+    if event == "client:resources/read":
+        payload = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "file:///x"}}
+        call = {"req_id": "r", "roomId": OFFICE, "computerId": computer, "payload": payload}
     if event == "client:tool_call":
         call |= {"tool_name": "t", "params": {}, "timeout": 60}
     return await anna.call(event, call, timeout=60)
 
 
 @pytest.mark.parametrize("foreign", [native, on_the_same_gateway])
-@pytest.mark.parametrize("event", ["client:tool_call", "client:get_config", "client:get_skills"])
+@pytest.mark.parametrize(
+    "event", ["client:tool_call", "client:get_config", "client:get_skills", "client:resources/read"]
+)
 async def test_a_computer_of_another_office_is_looked_for_like_one_that_does_not_exist(
     tmp_path: Path, event: str, foreign: Any
 ) -> None:
@@ -96,7 +101,7 @@ async def test_a_computer_of_another_office_is_looked_for_like_one_that_does_not
     unknown, other = seen
     asked = [what for _, what in unknown if what.startswith("<<- [HPUB smcp.v1.office.")]
     assert [what.split()[2] for what in asked] == [
-        f"smcp.v1.office.client.X.{event.partition(':')[2]}",
+        f"smcp.v1.office.client.X.{event.partition(':')[2].replace('/', '_')}",
         "smcp.v1.office.server.agent.anna.find",
     ]
     assert other == unknown

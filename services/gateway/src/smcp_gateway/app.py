@@ -151,6 +151,7 @@ async def open_gateway(
         route = CallRoute(bus, computers.serving)
         door = client_door(
             sessions,
+            offices,
             memberships,
             computers,
             registry,

@@ -10,12 +10,14 @@ from smcp_gateway.calls import CallTable
 from smcp_gateway.handlers.cancel import cancel
 from smcp_gateway.handlers.join_office import join_office
 from smcp_gateway.handlers.leave_office import leave_office
+from smcp_gateway.handlers.list_resources import ListResources
 from smcp_gateway.handlers.list_room import list_room
 from smcp_gateway.handlers.relay import Relay
 from smcp_gateway.handlers.resource_updated import resource_updated
 from smcp_gateway.handlers.subscribe import subscribe
 from smcp_gateway.handlers.update import update
 from smcp_gateway.memberships import Memberships
+from smcp_gateway.offices import Offices
 from smcp_gateway.passing_on import PassingOn
 from smcp_gateway.read_limits import ReadLimits
 from smcp_gateway.relay_computers import RelayComputers
@@ -25,6 +27,7 @@ from smcp_service.logging import bind_call
 
 def client_door(
     sessions: Sessions,
+    offices: Offices,
     memberships: Memberships,
     computers: RelayComputers,
     registry: RegistryClient,
@@ -33,6 +36,7 @@ def client_door(
     limits: ReadLimits,
 ) -> Door:
     """The door in front of which the Socket.IO server stands."""
+    listing = limits.before(ListResources(relay, offices))
     subscribing = limits.before(partial(subscribe, relay=relay, sessions=sessions))
     return Door(
         {
@@ -40,6 +44,8 @@ def client_door(
             "server:leave_office": partial(leave_office, sessions=sessions, memberships=memberships),
             "server:list_room": partial(list_room, sessions=sessions, registry=registry),
             "server:tool_call_cancel": partial(cancel, registry=registry, calls=calls),
+            "client:resources/list": listing,
+            "client:resources/templates/list": listing,
             "client:resources/subscribe": subscribing,
             "client:resources/unsubscribe": subscribing,
             "notify:resources/updated": partial(resource_updated, computers=computers, registry=registry),

@@ -14,8 +14,9 @@ import orjson
 from smcp_bus.headers import AGENT_EPOCH
 from smcp_proto.errors import RateLimited
 from smcp_proto.schemas.resources import SmcpCode
+from smcp_proto.uris.above import resources_above
 
-MAX_SUBSCRIPTIONS: Final = 10_000
+MAX_SUBSCRIPTIONS: Final = 1000
 """That one Agent may have at one Computer; above it 429."""
 
 
@@ -91,13 +92,18 @@ class Subscriptions:
         servers.add(asked.server)
 
     def end(self, agent: str, server: str | None, uri: str) -> None:
-        """The Agent has unsubscribed."""
+        """The Agent has unsubscribed.
+
+        Args:
+            server: None: from the resource of whichever server.
+        """
         known, digest = self._agents.get(agent), _digest(uri)
-        servers = known.servers.get(digest, set()) if known is not None else set()
-        if known is None or server not in servers:
+        servers = known.servers.get(digest) if known is not None else None
+        if known is None or not servers:
             return
-        servers.discard(server)
-        known.count -= 1
+        ended = servers & {server} if server is not None else set(servers)
+        servers -= ended
+        known.count -= len(ended)
         if not servers:
             del known.servers[digest]
         if not known.count:
@@ -119,15 +125,15 @@ class Subscriptions:
             self.unknown_since = None  # an office has one Agent: whatever was subscribed elsewhere was this one's
 
     def agents(self, server: str | None, uri: str) -> Iterator[str]:
-        """Who subscribed to the resource that changed.
+        """Who subscribed to the resource that changed, or to one that it is a part of; each once.
 
         Args:
             server: the MCP server that it is told of; None, or a subscription without one, means any.
         """
-        digest = _digest(uri)
+        digests = [_digest(each) for each in (uri, *resources_above(uri))] if self._agents else []
         for name, agent in self._agents.items():
-            servers = agent.servers.get(digest)
-            if servers and (server is None or server in servers or None in servers):
+            told_of = set[str | None]().union(*(agent.servers.get(digest, ()) for digest in digests))
+            if told_of and (server is None or server in told_of or None in told_of):
                 yield name
 
 

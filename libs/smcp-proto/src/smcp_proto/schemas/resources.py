@@ -4,7 +4,7 @@ Every event is an envelope that says whom it concerns, round a JSON-RPC message 
 """
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -13,8 +13,11 @@ from smcp_proto.schemas.base import ReqId as CallerReqId
 from smcp_proto.schemas.base import ServerName, Wire, absent
 from smcp_proto.schemas.jsonrpc import JsonRpcNotification, JsonRpcRequest, JsonRpcResponse
 
+MAX_CURSOR: Final = 8192
+"""Characters."""
+
 Uri = Annotated[str, Field(strict=True, min_length=1, max_length=8192)]
-Cursor = Annotated[str, Field(strict=True, max_length=8192)]
+Cursor = Annotated[str, Field(strict=True, max_length=MAX_CURSOR)]
 
 
 class SmcpCode(StrEnum):

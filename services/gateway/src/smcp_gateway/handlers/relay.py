@@ -23,7 +23,7 @@ from smcp_bus.registry_client import RegistryClient, to_error
 from smcp_bus.tracing import sending
 from smcp_gateway.calls import NOT_SENT, CallTable, PendingCall
 from smcp_proto.catalog_row import TimeClass
-from smcp_proto.errors import Internal, Malformed, NotFound, SmcpError, TimedOut, Unavailable
+from smcp_proto.errors import Internal, NotFound, SmcpError, TimedOut, Unavailable
 from smcp_proto.schemas.tools import REPEAT
 
 _log = logging.getLogger("smcp_gateway.relay")
@@ -236,11 +236,7 @@ def _marked(body: bytes) -> bytes:
 
 def _target(request: Any) -> str:
     name = getattr(request, "computer", None) or getattr(request, "computerId", None)
-    if not isinstance(name, str):
-        raise Malformed(
-            "computerId: asking all Computers at once is not supported yet",
-            details={"field": "computerId", "reason": "is missing"},
-        )
+    assert isinstance(name, str), "what may go without (`ListResources`) is not relayed as it is"
     return name
 
 

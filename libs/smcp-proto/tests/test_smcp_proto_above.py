@@ -1,0 +1,34 @@
+"""Which resources a URI lies below."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smcp_proto.uris.above import MAX_ABOVE, resources_above
+
+
+@pytest.mark.parametrize(
+    ("uri", "above"),
+    [
+        ("dpe://host/doc/1", ["dpe://host/doc/", "dpe://host/doc", "dpe://host/", "dpe://host"]),
+        ("dpe://host/doc?a=/b", ["dpe://host/doc", "dpe://host/", "dpe://host"]),
+        ("dpe://host/doc/", ["dpe://host/doc", "dpe://host/", "dpe://host"]),
+        ("file:///a/b", ["file:///a/", "file:///a", "file:///"]),
+        ("dpe://host", []), ("urn:a/b", ["urn:a/", "urn:a"]), ("", []), ("?", [""]), ("a://b//", ["a://b/", "a://b"]),
+    ],
+)  # fmt: skip
+def test_the_nearest_comes_first(uri: str, above: list[str]) -> None:
+    assert list(resources_above(uri)) == above
+
+
+@given(st.text(alphabet="a:/?#", max_size=40))
+def test_each_is_a_shorter_beginning_and_stands_there_once(uri: str) -> None:
+    above = list(resources_above(uri))
+    assert above == sorted(set(above), key=len, reverse=True)
+    assert all(uri.startswith(each) and len(each) < len(uri) for each in above)
+
+
+def test_of_a_uri_with_thousands_of_segments_only_the_nearest_are_looked_at() -> None:
+    above = list(resources_above("a://b" + "/c" * 4000))
+    assert len(above) == MAX_ABOVE
+    assert above[0] == "a://b" + "/c" * 3999 + "/"

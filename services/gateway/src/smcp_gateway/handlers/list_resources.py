@@ -1,0 +1,227 @@
+"""`client:resources/list` and `client:resources/templates/list`: of one Computer, or over all of the office.
+
+Over all, a page comes from one Computer, the next in order of name that has something: so its envelope says where its
+items come from. A Computer that cannot be listed is left out, and said to be.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final
+
+import orjson
+from opentelemetry import metrics
+from pydantic import BaseModel
+
+from smcp_bus.dispatch_types import Call, RawJson
+from smcp_gateway.office_cursor import FIELD, OfficeCursor, read_cursor, unreadable
+from smcp_gateway.offices import Offices
+from smcp_proto.errors import ErrorCode, NotInOffice, SmcpError
+from smcp_proto.schemas import ListResourcesReq, ListResourceTemplatesReq
+from smcp_proto.schemas.resources import SmcpCode
+
+SHARE_S: Final = 5.0
+"""How long one Computer may take (seconds)."""
+PAGE_S: Final = 12.0
+"""How long it is looked for one that has something (seconds); then the page is empty, and the next one goes on."""
+ITEMS: Final = {"resources_list": "resources", "resources_templates_list": "resourceTemplates"}
+"""By verb: what a result calls its items."""
+SKIPPED: Final = "smcp.gateway.resources.skipped"
+"""The metric: Computers that a list over an office left out, by `reason`."""
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+
+_log: Final = logging.getLogger("smcp_gateway.list_resources")
+
+Request = ListResourcesReq | ListResourceTemplatesReq
+Carry = Callable[[BaseModel, Call], Awaitable[RawJson]]
+"""`Relay`."""
+
+
+class Reason(Enum):
+    """Why a Computer was left out."""
+
+    LEFT = "left"
+    NOT_SUPPORTED = "not_supported"
+    SILENT = "silent"
+    FAILED = "failed"
+
+
+class Skip(Exception):
+    """This Computer is left out."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """What a Computer answered."""
+
+    envelope: dict[str, Any]
+    items: list[Any]
+    next: str | None
+
+
+class ListResources:
+    """Who is in the office is known from the gateway's picture of it: what the Agent was told itself (see 0018)."""
+
+    def __init__(self, relay: Carry, offices: Offices) -> None:
+        self._relay = relay
+        self._offices = offices
+        self._loop = asyncio.get_running_loop()
+        self._skipped = metrics.get_meter("smcp_gateway").create_counter(
+            SKIPPED, unit="{computer}", description="Computers that a list over an office left out"
+        )
+
+    async def __call__(self, request: Request, call: Call) -> RawJson:
+        """The answer of the Computer that is named, or the next page over all of them.
+
+        Raises:
+            Malformed: the cursor is none that this list gave (`details.field`).
+            NotInOffice: the Agent has just left.
+            SmcpError: as `Relay`, where a Computer is named.
+        """
+        if request.computerId is not None:
+            return await self._relay(request, call)
+        params = request.payload.params
+        cursor = read_cursor(params.cursor, call.row.verb) if params is not None and params.cursor is not None else None
+        office = self._offices.get(call.caller.office or "")
+        if office is None:
+            raise NotInOffice("not in an office")
+        names = sorted(name for role, name in office.picture.present if role == "computer")
+        return RawJson(orjson.dumps(await self._page(request, call, list(_rest(names, cursor)))))
+
+    async def _page(self, request: Request, call: Call, rest: list[tuple[str, str | None]]) -> dict[str, Any]:
+        """
+        Args:
+            rest: names, and for the first one perhaps its own cursor.
+        """
+        until = min(self._loop.time() + PAGE_S, call.deadline)
+        left_out: list[str] = []
+        verb, asked = call.row.verb, ""
+        for name, inner in rest:
+            share = min(SHARE_S, until - self._loop.time())
+            if asked and share < SHARE_S:
+                return _empty(request, verb, OfficeCursor(verb, asked, None).write(), left_out)
+            asked = name
+            try:
+                page = await self._ask(request, call, name, inner, share)
+            except Skip as skip:
+                self._skip(name, skip.reason, left_out)
+                continue
+            following = self._following(page, OfficeCursor(verb, name, page.next), inner, left_out)
+            if following is None and name != rest[-1][0]:
+                following = OfficeCursor(verb, name, None).write()
+            if page.items or page.next is not None:
+                return _from(page, request, name, verb, following, left_out)
+        return _empty(request, verb, None, left_out)
+
+    def _following(self, page: _Page, cursor: OfficeCursor, inner: str | None, left_out: list[str]) -> str | None:
+        """The cursor of this Computer's next page; None where there is none, or none that can be used."""
+        if page.next is None:
+            return None
+        text = None if page.next == inner else cursor.write()
+        if text is None:  # it stands still, or cannot be carried: the rest of this Computer's list is left out
+            self._skip(cursor.computer, Reason.FAILED, left_out)
+        return text
+
+    async def _ask(self, request: Request, call: Call, name: str, inner: str | None, share: float) -> _Page:
+        """One page of one Computer.
+
+        Raises:
+            Skip: it gives none.
+            Malformed: it refuses the cursor.
+        """
+        asked = replace(
+            call, payload=_addressed(call.payload, name, inner), raw=None, deadline=self._loop.time() + share
+        )
+        try:
+            answer = await self._relay(request.model_copy(update={"computerId": name}), asked)
+        except SmcpError as error:
+            raise _refused(int(error.code), error.details, inner) from None
+        return _read(orjson.loads(answer.body), call.row.verb, inner)
+
+    def _skip(self, name: str, reason: Reason, left_out: list[str]) -> None:
+        self._skipped.add(1, {"reason": reason.value})
+        if reason in (Reason.SILENT, Reason.FAILED):
+            _log.info("a Computer is left out of a list over its office: %s", reason.value, extra={"computer": name})
+            left_out.append(name)
+
+
+def _rest(names: list[str], cursor: OfficeCursor | None) -> Iterator[tuple[str, str | None]]:
+    for name in names:
+        if cursor is None or name > cursor.computer:
+            yield name, None
+        elif name == cursor.computer and cursor.inner is not None:
+            yield name, cursor.inner
+
+
+def _addressed(payload: Any, name: str, inner: str | None) -> dict[str, Any]:
+    """The request as that Computer gets it; fields that are not known stay."""
+    message = payload["payload"]
+    params = {**(message.get("params") or {}), "cursor": inner}
+    if inner is None:
+        del params["cursor"]
+    return {**payload, "computerId": name, "payload": {**message, "params": params}}
+
+
+def _refused(code: int, details: Any, inner: str | None) -> Exception:
+    """What a flat error of a Computer means for the list."""
+    details = details if isinstance(details, dict) else {}
+    if inner is not None and code == ErrorCode.MALFORMED and details.get("field") == FIELD:
+        return unreadable()
+    if details.get("smcp_code") == SmcpCode.NOT_SUPPORTED:
+        return Skip(Reason.NOT_SUPPORTED)
+    reasons = {int(ErrorCode.NOT_FOUND): Reason.LEFT, int(ErrorCode.TIMED_OUT): Reason.SILENT}
+    return Skip(reasons.get(code, Reason.FAILED))
+
+
+def _read(envelope: Any, verb: str, inner: str | None) -> _Page:
+    """Raises as `ListResources._ask`."""
+    message = envelope.get("payload") if isinstance(envelope, dict) else None
+    if not isinstance(message, dict):
+        code = envelope.get("code") if isinstance(envelope, dict) else None
+        # a Computer on Socket.IO says its errors in plain replies
+        raise _refused(code, envelope.get("details"), inner) if isinstance(code, int) else Skip(Reason.FAILED)
+    error, result = message.get("error"), message.get("result")
+    if isinstance(error, dict):
+        data = error.get("data")
+        code = data.get("smcp_code") if isinstance(data, dict) else None
+        if inner is not None and error.get("code") == INVALID_PARAMS:
+            raise unreadable()
+        unsupported = error.get("code") == METHOD_NOT_FOUND or code == SmcpCode.NOT_SUPPORTED
+        raise Skip(Reason.NOT_SUPPORTED if unsupported else Reason.FAILED)
+    items = result.get(ITEMS[verb]) if isinstance(result, dict) else None
+    following = result.get("nextCursor") if isinstance(result, dict) else None
+    if not isinstance(items, list) or not isinstance(following, str | None):
+        raise Skip(Reason.FAILED)
+    return _Page(envelope, items, following or None)
+
+
+def _from(
+    page: _Page, request: Request, name: str, verb: str, following: str | None, left_out: list[str]
+) -> dict[str, Any]:
+    """A Computer's own answer, with the office's cursor in it."""
+    message = page.envelope["payload"]
+    result = _result({**message["result"], ITEMS[verb]: page.items}, following, left_out)
+    said = {"jsonrpc": "2.0", "id": request.payload.id, "result": result}
+    return {**page.envelope, "roomId": request.roomId, "computerId": name, "payload": {**message, **said}}
+
+
+def _empty(request: Request, verb: str, following: str | None, left_out: list[str]) -> dict[str, Any]:
+    result = _result({ITEMS[verb]: []}, following, left_out)
+    return {"roomId": request.roomId, "payload": {"jsonrpc": "2.0", "id": request.payload.id, "result": result}}
+
+
+def _result(result: dict[str, Any], following: str | None, left_out: list[str]) -> dict[str, Any]:
+    result = {key: value for key, value in result.items() if key != "nextCursor"}
+    if following is not None:
+        result["nextCursor"] = following
+    if left_out:
+        said = result.get("meta")
+        result["meta"] = {**(said if isinstance(said, dict) else {}), "a2c_skipped": left_out}
+    return result
