@@ -61,7 +61,7 @@ def test_a_resource_without_a_uri_is_left_out_with_a_warning(resource: Any) -> N
 def test_a_window_of_blobs_alone_is_left_out_with_a_warning() -> None:
     blobs = Window("a", {"uri": f"{HOST}.a/image"}, [{"blob": "AA=="}, {"blob": "AA=="}])
     assert names([blobs, window("a", "1")]) == ["a/1"]
-    assert rules([blobs]) == [Rule.BLOB_SKIPPED, Rule.BLOB_SKIPPED]
+    assert rules([blobs]) == [Rule.BLOB_SKIPPED]
 
 
 def test_the_windows_of_a_server_stand_together() -> None:

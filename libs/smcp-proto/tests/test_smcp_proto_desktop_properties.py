@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from smcp_proto.desktop import Window, organize_desktop
 from smcp_proto.doubts import MAX_DOUBTED_URI
+from smcp_proto.uris import parse_window_uri
 
 HOST = "window://com.example"
 
@@ -110,3 +111,18 @@ def test_nothing_that_a_server_sends_raises(windows: list[Window]) -> None:
     made = organize_desktop(windows, None, ())
     assert all(text.startswith("window://") for text in made.desktops)
     assert all(warning.message and len(warning.uri) <= MAX_DOUBTED_URI for warning in made.warnings)
+
+
+@given(
+    st.text("window:/?#%2Fc7f@.~_- \x00é中", max_size=30).map(lambda tail: "window://" + tail) | st.text(max_size=30)
+)
+def test_a_window_is_left_out_exactly_where_its_uri_cannot_be_parsed(uri: str) -> None:
+    made = organize_desktop([Window("a", {"uri": uri}, [{"text": ""}])], None, ())
+    try:
+        parsed = parse_window_uri(uri)
+    except ValueError:
+        assert made.desktops == []
+        return
+    (shown,) = made.desktops
+    assert parse_window_uri(shown).uri == parsed.uri
+    assert len(made.warnings) == len(parsed.warnings)

@@ -15,10 +15,21 @@ def instant(text: str) -> int | None:
 
     Any offset; none at all, and a date alone, is UTC. Digits beyond microseconds are cut off.
     """
+    moment = _moment(text)
+    if moment is None:
+        return None
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
+
+
+def is_instant(text: str) -> bool:
+    """Whether `instant` can read it."""
+    return _moment(text) is not None
+
+
+def _moment(text: str) -> datetime | None:
     if not _ISO.fullmatch(text):
         return None
     try:
-        moment = datetime.fromisoformat(text.upper())
+        return datetime.fromisoformat(text.upper())
     except ValueError:
         return None
-    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND

@@ -1,19 +1,18 @@
 """What an MCP server says of a window in `annotations` and `_meta` (desktop.txt, Window 资源元数据)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from smcp_proto.doubts import Doubt, Rule, doubt, type_name
-from smcp_proto.instants import instant
+from smcp_proto.instants import is_instant
 
 DEFAULT_PRIORITY: Final = 0.0
 ROLES: Final = frozenset({"user", "assistant"})
 """What MCP lets an audience be made of."""
+_USUAL: Final = (["assistant"], ["user", "assistant"])
 
 
-@dataclass(frozen=True, slots=True)
-class WindowMetadata:
+class WindowMetadata(NamedTuple):
     """What the desktop is ordered by. A missing value and null are the same."""
 
     priority: float = DEFAULT_PRIORITY
@@ -33,12 +32,14 @@ def read_metadata(server: str, resource: Mapping[str, Any]) -> tuple[WindowMetad
     metadata = WindowMetadata(_priority(annotations.get("priority"), found), _fullscreen(meta.get("fullscreen"), found))
     _check_audience(annotations.get("audience"), found)
     _check_last_modified(annotations.get("lastModified"), found)
+    if not found:
+        return metadata, ()
     return metadata, tuple(doubt(server, resource.get("uri"), rule, message) for rule, message in found)
 
 
 def _object(resource: Mapping[str, Any], name: str, rule: Rule, found: list[tuple[Rule, str]]) -> Mapping[str, Any]:
     value = resource.get(name)
-    if isinstance(value, Mapping):
+    if isinstance(value, (dict, Mapping)):  # nearly always a dict, which is asked about first
         return value
     if value is not None:
         found.append((rule, f"{name} is {type_name(value)}, not an object; it counts as missing"))
@@ -65,7 +66,7 @@ def _fullscreen(value: Any, found: list[tuple[Rule, str]]) -> bool:
 
 
 def _check_audience(value: Any, found: list[tuple[Rule, str]]) -> None:
-    if value is None:
+    if value is None or value in _USUAL:
         return
     if not isinstance(value, list | tuple) or not all(isinstance(role, str) and role in ROLES for role in value):
         found.append((Rule.AUDIENCE_TYPE, "audience is not a list of user and assistant; the window is kept"))
@@ -78,5 +79,5 @@ def _check_last_modified(value: Any, found: list[tuple[Rule, str]]) -> None:
         return
     if not isinstance(value, str):
         found.append((Rule.LAST_MODIFIED_TYPE, f"lastModified is {type_name(value)}, not a string"))
-    elif instant(value) is None:
+    elif not is_instant(value):
         found.append((Rule.LAST_MODIFIED_UNREADABLE, "lastModified is no instant of ISO 8601"))
