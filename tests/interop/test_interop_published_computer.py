@@ -12,6 +12,7 @@ from smcp_agent import (
     ComputerEntered,
     ComputerLeft,
     ConfigChanged,
+    DesktopChanged,
     Event,
     Notified,
     SmcpAgent,
@@ -91,7 +92,9 @@ async def test_what_it_says_and_does_is_told_and_its_death_ends_its_calls(nats_u
 
         await box.do("update config")
         await told(ConfigChanged("box"))
-        for what in ("desktop", "skills", "what_comes_later"):
+        await box.do("update desktop")
+        await told(DesktopChanged("box"))
+        for what in ("skills", "what_comes_later"):
             await box.do(f"update {what}")
             await told(Notified(f"notify:update_{what}", {"computer": "box"}))
         await agent.call_tool("box", "tools__one_more", {"name": "two"})

@@ -231,8 +231,8 @@ async def test_notifications_become_events_and_keep_the_tools_up_to_date() -> No
         assert await anext(stream) == ConfigChanged("red")
         assert await anext(stream) == ToolsChanged("red", ())
 
-        await gateway.notify("notify:update_desktop", computer="red")
-        assert await anext(stream) == Notified("notify:update_desktop", {"computer": "red"})
+        await gateway.notify("notify:update_weather", computer="red")
+        assert await anext(stream) == Notified("notify:update_weather", {"computer": "red"})
 
         stop()
         await gateway.leave("red")

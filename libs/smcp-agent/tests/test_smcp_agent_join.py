@@ -113,7 +113,7 @@ async def test_entering_can_be_cancelled_and_leaves_no_socket() -> None:
 async def test_a_defect_in_the_background_ends_the_agent_and_does_not_pass_unseen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
     async with fake_gateway() as gateway:

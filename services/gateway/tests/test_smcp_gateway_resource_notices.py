@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
-from smcp_agent import Event, Notified, SmcpAgent
+from smcp_agent import Event, ResourcesChanged, SmcpAgent
 from smcp_bus.bus import Incoming, Reply
 from smcp_proto.errors import Malformed, NotAllowed
 from smcp_testing.computer_world import native_computer
@@ -168,7 +168,7 @@ async def test_our_agent_hands_it_on_to_its_application(nats_url: str) -> None:
         agent.on_event(events.append)
         assert await box.join("computer", BOX, HERE) == [True, None]
         assert await box.call(LIST, said(LIST)) is None
-        await eventually(partial(_contains, events, Notified(LIST, said(LIST))))
+        await eventually(partial(_contains, events, ResourcesChanged(BOX, "files")))
 
 
 @pytest.mark.parametrize("event", [LIST, UPDATED])

@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from smcp_agent.errors import Closed
 from smcp_agent.link import Link
 
+Result = TypeVar("Result")
+
 
 class Background:
-    """Keeps the link, and owns what is spawned meanwhile: the fetches of tools, the cancels.
+    """Keeps the link, and owns what is spawned meanwhile: what is fetched in the background, the cancels.
 
     Args:
         on_end: called when all has ended.
@@ -20,6 +22,7 @@ class Background:
         self._link: Link | None = None
         self._group: asyncio.TaskGroup | None = None
         self._keeper: asyncio.Task[None] | None = None
+        self._stopped = False
 
     @property
     def started(self) -> bool:
@@ -33,9 +36,20 @@ class Background:
         self._keeper = asyncio.create_task(self._keep(link, started), name=name)
         await started.wait()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run `work` until it ends or all is stopped."""
-        assert self._group is not None
+    @property
+    def stopped(self) -> bool:
+        """Whether it has ended, or is about to."""
+        return self._stopped
+
+    def spawn(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+        """Run `work` until it ends or all is stopped.
+
+        Raises:
+            Closed: nothing runs in the background, not yet or not any more.
+        """
+        if self._group is None or self._stopped:
+            work.close()
+            raise not_open()
         return self._group.create_task(work)
 
     async def stop(self) -> None:
@@ -43,6 +57,8 @@ class Background:
         keeper, link = self._keeper, self._link
         assert keeper is not None
         assert link is not None
+        self._stopped = True
+        link.fail(not_open)
         keeper.cancel()
         try:
             await asyncio.wait({keeper})
@@ -57,6 +73,7 @@ class Background:
                 started.set()
                 await link.run()
         finally:
+            self._stopped = True
             link.fail(not_open)
             self._on_end()
 

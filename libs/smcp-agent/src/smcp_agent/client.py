@@ -8,21 +8,25 @@ from uuid import uuid4
 
 from smcp_agent.addresses import Addresses
 from smcp_agent.arguments import params_of, whole_seconds
+from smcp_agent.asking import QUERY_S, Asker
 from smcp_agent.background import Background, not_open
 from smcp_agent.connection import DEFAULT_TRANSPORTS, MAX_MESSAGE, ConnectionOptions, Transport
+from smcp_agent.context import Context
+from smcp_agent.desktop import DesktopMethods
 from smcp_agent.errors import Closed, NoAnswer
 from smcp_agent.events import Event, EventHub, EventStream, ToolsChanged
+from smcp_agent.finder import FinderMethods
 from smcp_agent.link import Link
 from smcp_agent.llm_office import LlmOffice
 from smcp_agent.llm_tools import AnthropicTool, OpenAIApi, OpenAITool, anthropic_tool, openai_tool
-from smcp_agent.models import Model, checked, reply_of
+from smcp_agent.models import checked, reply_of
 from smcp_agent.office import ROOM_S, Office
 from smcp_agent.requests import GRACE_S, RESUME_S, Requests
+from smcp_agent.resources import ResourceMethods
 from smcp_agent.results import CallResult, call_result
 from smcp_agent.tool_cache import ToolCache, Tools
 from smcp_agent.tracing import request_span
 from smcp_proto.schemas import (
-    AgentCallData,
     EnterOfficeReq,
     GetComputerConfigReq,
     GetComputerConfigRet,
@@ -34,11 +38,10 @@ from smcp_proto.schemas import (
     ToolCallReq,
 )
 
-QUERY_S: Final = 30.0
 DEFAULT_TIMEOUT_S: Final = 60
 
 
-class SmcpAgent:
+class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
     """An Agent in an office, as an async context manager.
 
         async with SmcpAgent("http://127.0.0.1:8000", office="kitchen", name="cook") as agent:
@@ -46,6 +49,8 @@ class SmcpAgent:
 
     Entering connects, joins and learns who is in the room; the tools of the Computers are fetched in the background
     and kept up to date. A lost connection is replaced for ever, and what changed meanwhile is told as events.
+    What is called `get_…`, `list_…` or `read_…` asks now; the same without that is as it is known, and asks only where
+    it is not known or a notification made it old.
     All methods raise `smcp_agent.errors.SmcpError` and nothing else for what can go wrong.
 
     Args:
@@ -91,11 +96,23 @@ class SmcpAgent:
         self._background = Background(on_end=self._events.close)
         self._tools = ToolCache(self._fetch_tools, self._background.spawn, self._tools_changed)
         self._models = LlmOffice(self._tools, self.call_tool)
-        self._room = Office(place, self._tools, self._events.publish)
+        self._context = Context(
+            desktop=self.get_desktop,
+            finder=self._get_finder,
+            resources=self._list_all,
+            subscribe=self._subscribe,
+            unsubscribe=self._unsubscribe,
+            spawn=self._background.spawn,
+            publish=self._events.publish,
+        )
+        self._desktops, self._finders = self._context.desktops, self._context.finders
+        self._resources, self._subscriptions = self._context.resources, self._context.subscriptions
+        self._room = Office(place, self._tools, self._context, self._events.publish)
         addresses = Addresses([url] if isinstance(url, str) else url)
-        self._link = Link(addresses, place, options, self._room, self._room.on_notice)
+        self._link = Link(addresses, place, options, self._room, self._on_notice)
         self._link.fail(not_open)
         self._requests = Requests(self._link, self._background.spawn, resume_within=resume_within)
+        self._asker = Asker(self.office, self.name, self._requests)
 
     @property
     def connected(self) -> bool:
@@ -149,6 +166,8 @@ class SmcpAgent:
                 left = start + request.timeout + GRACE_S - loop.time()
                 self._requests.cancel(self.name, request.req_id, within=max(left, GRACE_S), fields=traced.fields)
                 raise
+            finally:
+                self._context.called(request.computer)
             result = call_result(reply, req_id=request.req_id, trace_id=traced.trace_id, duration_s=loop.time() - start)
             if result.is_error:
                 traced.failed("timeout" if result.timed_out else "cancelled" if result.cancelled else "tool_error")
@@ -169,8 +188,8 @@ class SmcpAgent:
         Raises:
             SmcpError: as `call_tool`.
         """
-        request = checked(GetToolsReq, agent=self.name, req_id=uuid4().hex, computer=computer)
-        reply = await self._ask("client:get_tools", request, GetToolsRet, "tools", QUERY_S, computer)
+        request = self._asker.question(GetToolsReq, computer)
+        reply = await self._asker.ask("client:get_tools", request, GetToolsRet, "tools", QUERY_S, computer)
         return tuple(reply.tools)
 
     async def get_config(self, computer: str) -> GetComputerConfigRet:
@@ -179,8 +198,8 @@ class SmcpAgent:
         Raises:
             SmcpError: as `call_tool`.
         """
-        request = checked(GetComputerConfigReq, agent=self.name, req_id=uuid4().hex, computer=computer)
-        return await self._ask("client:get_config", request, GetComputerConfigRet, "servers", QUERY_S, computer)
+        request = self._asker.question(GetComputerConfigReq, computer)
+        return await self._asker.ask("client:get_config", request, GetComputerConfigRet, "servers", QUERY_S, computer)
 
     # The room
 
@@ -195,7 +214,7 @@ class SmcpAgent:
             SmcpError: as `call_tool`.
         """
         request = ListRoomReq(agent=self.name, req_id=uuid4().hex, office_id=self.office)
-        return (await self._ask("server:list_room", request, ListRoomRet, "sessions", ROOM_S)).sessions
+        return (await self._asker.ask("server:list_room", request, ListRoomRet, "sessions", ROOM_S)).sessions
 
     def events(self) -> EventStream:
         """What happens from now on, for `async for`; ends when the agent is closed."""
@@ -257,6 +276,10 @@ class SmcpAgent:
 
     # What the parts call back
 
+    def _on_notice(self, event: str, data: Mapping[str, Any]) -> None:
+        if not self._background.stopped:
+            self._room.on_notice(event, data)
+
     async def _fetch_tools(self, computer: str) -> Tools:
         request = GetToolsReq(agent=self.name, req_id=uuid4().hex, computer=computer)
         reply = await self._requests.ask(
@@ -266,18 +289,3 @@ class SmcpAgent:
 
     def _tools_changed(self, computer: str, tools: Tools) -> None:
         self._events.publish(ToolsChanged(computer, tools))
-
-    async def _ask(
-        self,
-        event: str,
-        request: AgentCallData,
-        reply: type[Model],
-        expected: str,
-        timeout: float,
-        computer: str | None = None,
-    ) -> Model:
-        attributes = {} if computer is None else {"smcp.computer": computer}
-        with request_span(event, self.office, self.name, request.req_id, attributes) as traced:
-            data = {**request.model_dump(exclude_unset=True), **traced.fields}
-            answer = await self._requests.ask(event, data, timeout=timeout, expected=(expected,))
-            return reply_of(reply, answer)

@@ -90,6 +90,8 @@ class Connection:
         self.reason = ""
         self.silent = False
         """Whether it was lost because nothing was heard any more: a host that stands still, or a dead line."""
+        self.moving = False
+        """Whether the gateway said, when it closed it, that it is stopping: it keeps the member's place for a while."""
         self.heartbeat_s = 0.0
         """The server promised to be heard at least so often (seconds)."""
         self._protocol: ResponseHandler | None = None
@@ -254,8 +256,9 @@ class Connection:
         if self._protocol is not None and isinstance(self._protocol.exception(), aiohttp.SocketTimeoutError):
             self.silent = True
             reason = f"nothing was heard for {self.heartbeat_s:g} s"
-        settled = getattr(self._sio.eio.ws, "close_code", None) == NOTHING_BEGUN
-        self._break_off("the gateway is stopping" if settled else reason or "connection lost", begun=not settled)
+        self.moving = getattr(self._sio.eio.ws, "close_code", None) == NOTHING_BEGUN
+        reason = "the gateway is stopping" if self.moving else reason or "connection lost"
+        self._break_off(reason, begun=not self.moving)
 
     def _on_event(self, event: str, *args: Any) -> None:
         data = args[0] if args and isinstance(args[0], dict) else {}

@@ -5,7 +5,7 @@ defined here are the SDK's own.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 from smcp_proto.errors import (
     ERRORS,
@@ -23,6 +23,7 @@ from smcp_proto.errors import (
     Unavailable,
     VersionRefused,
 )
+from smcp_proto.schemas import SmcpCode
 
 __all__ = [
     "BadReply",
@@ -33,6 +34,7 @@ __all__ = [
     "Internal",
     "JoinRefused",
     "Malformed",
+    "McpError",
     "NoAnswer",
     "NotAllowed",
     "NotAuthenticated",
@@ -48,6 +50,11 @@ __all__ = [
     "may_have_run",
     "received_error",
 ]
+
+_CODES: Final[Mapping[str, ErrorCode]] = {
+    SmcpCode.NOT_FOUND: ErrorCode.NOT_FOUND,
+    SmcpCode.RATE_LIMITED: ErrorCode.RATE_LIMITED,
+}
 
 
 class CannotConnect(Unavailable):
@@ -89,6 +96,23 @@ class Closed(Unavailable):
 
 class BadReply(Internal):
     """The other side's reply is not what the protocol says."""
+
+
+class McpError(SmcpError):
+    """A request about resources was answered with a JSON-RPC error: an MCP server's own, or its Computer's about it.
+
+    `rpc_code`, `message` and `data` are what was answered, and `smcp_code` says which of the protocol's errors it is
+    (computer.txt, resources chapter, 7) or is None. All of it is in `details`, too. `code` is 404 for
+    SMCP_RESOURCE_NOT_FOUND, 429 for SMCP_RATE_LIMITED, else 500.
+    """
+
+    def __init__(self, message: str, *, rpc_code: int, data: Any = None) -> None:
+        smcp_code = data.get("smcp_code") if isinstance(data, Mapping) else None
+        details = {"rpc_code": rpc_code} | ({} if data is None else {"data": data})
+        super().__init__(message, details=details | ({"smcp_code": smcp_code} if isinstance(smcp_code, str) else {}))
+        self.rpc_code = rpc_code
+        self.data = data
+        self.code = _CODES.get(self.smcp_code or "", ErrorCode.INTERNAL)
 
 
 class UnknownError(SmcpError):

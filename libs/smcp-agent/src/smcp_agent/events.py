@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
 
-from smcp_proto.schemas import SMCPTool
+from smcp_proto.errors import SmcpError
+from smcp_proto.schemas import Capabilities, SMCPTool
 
 STREAM_LENGTH: Final = 1024
 """Events that wait for a reader who does not read; then the oldest go, and `EventsDropped` says how many."""
@@ -44,8 +45,61 @@ class ConfigChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class DesktopChanged:
+    """A Computer says that its desktop changed; `desktop` gives the new one."""
+
+    computer: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinderChanged:
+    """A Computer says that its documents changed; `finder` gives the new ones."""
+
+    computer: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcesChanged:
+    """A Computer says that its list of resources changed: that of one MCP server, or of any (None)."""
+
+    computer: str
+    server: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceUpdated:
+    """A resource that was subscribed to changed, or may have: it was subscribed to again after a while without."""
+
+    computer: str
+    uri: str
+    server: str | None = None
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRefused:
+    """A Computer that lost a subscription does not make it again (yet): `error` says why.
+
+    It is asked again when it says that something changed there.
+    """
+
+    computer: str
+    uri: str
+    server: str | None
+    error: SmcpError
+
+
+@dataclass(frozen=True, slots=True)
+class CapabilitiesChanged:
+    """A Computer says what it can do now beside tools."""
+
+    computer: str
+    capabilities: Capabilities
+
+
+@dataclass(frozen=True, slots=True)
 class Notified:
-    """Any other notification of the office (`notify:update_desktop`, …), as it came."""
+    """Any other notification of the office, as it came."""
 
     event: str
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -67,7 +121,10 @@ class RejoinRefused:
 
 @dataclass(frozen=True, slots=True)
 class Reconnected:
-    """Back in the office, and what changed meanwhile has been told."""
+    """Back in the office; who came and went meanwhile, and which tools are others, has been told.
+
+    Desktops, documents and resources may have changed: what is asked for from now on is not older than this.
+    """
 
     url: str
 
@@ -84,6 +141,12 @@ Event = (
     | ComputerLeft
     | ToolsChanged
     | ConfigChanged
+    | DesktopChanged
+    | FinderChanged
+    | ResourcesChanged
+    | ResourceUpdated
+    | SubscriptionRefused
+    | CapabilitiesChanged
     | Notified
     | Disconnected
     | RejoinRefused

@@ -44,7 +44,8 @@ class Listener(Protocol):
     async def joined(self, connection: Connection) -> None:
         """The agent is in the office. Not for the first join; a ConnectionBroken from here is one of the link."""
 
-    def on_lost(self, reason: str) -> None: ...
+    def on_lost(self, reason: str, *, moving: bool) -> None:
+        """`moving`: the gateway sent the agent away, and keeps its place in the office for it for a while."""
 
     def on_refused(self, why: str) -> None: ...
 
@@ -124,7 +125,7 @@ class Link:
                 attempt = 0
             closing = asyncio.create_task(connection.close())  # where a host stands still it takes its time
             try:
-                self._listener.on_lost(connection.reason)
+                self._listener.on_lost(connection.reason, moving=connection.moving)
                 elsewhere = connection.silent and self._addresses.avoid(connection.url)
                 attempt = await self._come_back(attempt, at_once=elsewhere)
             finally:

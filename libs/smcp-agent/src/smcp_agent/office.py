@@ -7,6 +7,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from smcp_agent.connection import AckTimedOut, Connection, ConnectionBroken
+from smcp_agent.context import Context
 from smcp_agent.errors import ConnectionLost, NoAnswer, NotInOffice, SmcpError, received_error
 from smcp_agent.events import (
     ComputerEntered,
@@ -19,10 +20,13 @@ from smcp_agent.events import (
 )
 from smcp_agent.link import pause
 from smcp_agent.models import reply_of
+from smcp_agent.notices import told
 from smcp_agent.room import Change, Entered, Left, Room
 from smcp_agent.tool_cache import ToolCache
 from smcp_proto.schemas import EnterOfficeReq, ListRoomReq, ListRoomRet
 
+KEPT_S: Final = 10.0
+"""Who was sent away and joins again within so many seconds has not left: gateways have its place kept for longer."""
 ROOM_S: Final = 10.0
 """The server side has so long for a question about the room."""
 FIRST_LIST_S: Final = 15.0
@@ -31,13 +35,22 @@ logger = logging.getLogger(__name__)
 
 
 class Office:
-    """The room and the tools in it, kept right over reconnects. It is the link's `Listener`."""
+    """The room and what is known of the Computers in it, kept right over reconnects. It is the link's `Listener`."""
 
-    def __init__(self, place: EnterOfficeReq, tools: ToolCache, publish: Callable[[Event], None]) -> None:
+    def __init__(
+        self, place: EnterOfficeReq, tools: ToolCache, context: Context, publish: Callable[[Event], None]
+    ) -> None:
         self._place = place
         self._tools = tools
+        self._context = context
         self._publish = publish
         self._room = Room()
+        self._sids: dict[str, str | None] = {}
+        """Of the Computers that were in the last list: another one is another membership."""
+        self._kept_until = 0.0
+        """Until then (time of the loop) the first join takes up a place that the agent has not left."""
+        self._joins = 0
+        """Since the connection was lost."""
 
     @property
     def computers(self) -> list[str]:
@@ -45,6 +58,7 @@ class Office:
 
     def joining(self) -> None:
         self._room.hold()
+        self._joins += 1
 
     async def enter(self, connection: Connection) -> None:
         """Learn who is there, after the first join.
@@ -67,6 +81,7 @@ class Office:
             raise ConnectionLost(broken.reason, may_have_run=False) from broken
 
     async def joined(self, connection: Connection) -> None:
+        moved = self._joins == 1 and asyncio.get_running_loop().time() < self._kept_until
         attempt = 0
         while True:
             try:
@@ -78,11 +93,14 @@ class Office:
                 await asyncio.sleep(pause(attempt))
                 attempt += 1
                 continue
-            self._take(listed)
+            self._take(listed, moved=moved)
             self._publish(Reconnected(connection.url))
             return
 
-    def on_lost(self, reason: str) -> None:
+    def on_lost(self, reason: str, *, moving: bool) -> None:
+        self._joins = 0
+        self._kept_until = asyncio.get_running_loop().time() + KEPT_S if moving else 0.0
+        self._context.unheard()
         self._publish(Disconnected(reason))
 
     def on_refused(self, why: str) -> None:
@@ -93,10 +111,12 @@ class Office:
         computer = data.get("computer")
         match event, computer:
             case "notify:enter_office", str():
+                self._sids.pop(computer, None)
                 changes = self._room.notified(Entered(computer))
                 self._tell(changes)
-                if not changes and computer in self._room:
-                    self._tools.refresh(computer)  # it came back before its leave was told
+                if not changes and computer in self._room:  # it came back before its leave was told
+                    self._tools.refresh(computer)
+                    self._context.entered(computer)
             case "notify:leave_office", str():
                 self._tell(self._room.notified(Left(computer)))
             case "notify:update_tool_list", str():
@@ -105,24 +125,36 @@ class Office:
                 self._publish(ConfigChanged(computer))
                 self._refresh(computer)
             case _:
-                self._publish(Notified(event, data))
+                change = told(event, data)
+                if change is not None:
+                    self._context.take(change)
+                self._publish(change or Notified(event, data))
 
     def _refresh(self, computer: str) -> None:
         if computer in self._room:
             self._tools.refresh(computer)
+            self._context.changed(computer)
 
-    def _take(self, listed: ListRoomRet) -> None:
-        names = [each.name for each in listed.sessions if each.role == "computer" and each.name is not None]
-        self._tell(self._room.listed(names))
+    def _take(self, listed: ListRoomRet, *, moved: bool = False) -> None:
+        before = self._sids
+        self._sids = {each.name: each.sid for each in listed.sessions if each.role == "computer" and each.name}
+        changes = self._room.listed(self._sids)
+        self._tell(changes)
+        new = {change.computer for change in changes}
         for computer in self._room.computers:
             self._tools.refresh(computer)
+            sid = self._sids.get(computer)
+            if computer not in new and not (moved and sid is not None and before.get(computer) == sid):
+                self._context.disowned(computer)
 
     def _tell(self, changes: list[Change]) -> None:
         for change in changes:
             if isinstance(change, ComputerEntered):
                 self._tools.refresh(change.computer)
+                self._context.entered(change.computer)
             else:
                 self._tools.drop(change.computer)
+                self._context.left(change.computer)
             self._publish(change)
 
     async def _list(self, connection: Connection) -> ListRoomRet:

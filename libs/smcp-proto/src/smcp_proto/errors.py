@@ -50,6 +50,12 @@ class SmcpError(Exception):
         self.message = message
         self.details: dict[str, Any] = dict(details or {})
 
+    @property
+    def smcp_code(self) -> str | None:
+        """`details.smcp_code`, which says what went wrong with a resource (`schemas.SmcpCode`); None: nothing did."""
+        said = self.details.get("smcp_code")
+        return said if isinstance(said, str) else None
+
     def body(self) -> ErrorBody:
         return ErrorBody(code=int(self.code), message=self.message, details=self.details)
 

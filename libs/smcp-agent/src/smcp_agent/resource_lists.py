@@ -1,0 +1,67 @@
+"""What Computers list of their resources, as MCP's own structures: dicts with types. Fields left out are not there."""
+
+from typing import Any, NamedTuple, NotRequired, TypedDict
+
+from smcp_proto.schemas import ResourceTemplate as WireTemplate
+from smcp_proto.schemas.base import Wire, absent
+
+
+class Resource(TypedDict):
+    uri: str
+    name: str
+    title: NotRequired[str]
+    description: NotRequired[str]
+    mimeType: NotRequired[str]
+    size: NotRequired[int]
+    annotations: NotRequired[dict[str, Any]]
+    _meta: NotRequired[dict[str, Any]]
+
+
+"""A resource as its MCP server lists it; what else the server says of it is there, too."""
+
+
+class ResourceTemplate(TypedDict):
+    """A template of URIs (RFC 6570) as its MCP server lists it; what else the server says of it is there, too."""
+
+    uriTemplate: str
+    name: str
+    title: NotRequired[str]
+    description: NotRequired[str]
+    mimeType: NotRequired[str]
+
+
+class ResourceList(TypedDict):
+    """One page of resources."""
+
+    resources: list[Resource]
+    nextCursor: NotRequired[str]
+    """There are more: what `list_resources` takes as its `cursor`."""
+
+
+class ResourceTemplateList(TypedDict):
+    """One page of templates."""
+
+    resourceTemplates: list[ResourceTemplate]
+    nextCursor: NotRequired[str]
+
+
+class Completion(TypedDict):
+    """Values that complete an argument."""
+
+    values: list[str]
+    total: NotRequired[int]
+    hasMore: NotRequired[bool]
+
+
+class ListQuery(NamedTuple):
+    """Whose resources were listed; None: those of all."""
+
+    computer: str | None
+    server: str | None
+
+
+class ListTemplatesResult(Wire):
+    """What `resources/templates/list` has to give."""
+
+    resourceTemplates: list[WireTemplate]  # noqa: N815 -- as on the wire
+    nextCursor: str | None = absent()  # noqa: N815

@@ -1,0 +1,284 @@
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from smcp_agent.answer_cache import AT_ONCE, ROUNDS, AnswerCache
+from smcp_agent.errors import Closed, SmcpError, Unavailable
+from smcp_testing.profiles import scaled
+
+
+class Side:
+    """The other side: a version for each key; questions wait until the test answers them."""
+
+    def __init__(self) -> None:
+        self.versions: dict[str, int] = {}
+        self.error: SmcpError | None = None
+        self.questions: list[tuple[str, int, asyncio.Future[None]]] = []
+        self.asked: list[str] = []
+
+    async def fetch(self, key: str) -> int:
+        """Answers what was so when the question came."""
+        self.asked.append(key)
+        seen: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.questions.append((key, self.versions.get(key, 0), seen))
+        version = self.versions.get(key, 0)
+        await seen
+        if self.error is not None:
+            raise self.error
+        return version
+
+    def answer(self) -> None:
+        """Answer all that is asked."""
+        for _, _, seen in self.questions:
+            if not seen.done():
+                seen.set_result(None)
+        self.questions.clear()
+
+
+Cache = AnswerCache[str, int]
+
+
+@asynccontextmanager
+async def caching(side: Side, **options: Any) -> AsyncIterator[Cache]:
+    async with asyncio.TaskGroup() as group:
+        yield AnswerCache(side.fetch, group.create_task, **options)
+        side.error = None
+        side.answer()
+
+
+async def settle() -> None:
+    """Let everything run that can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def got(side: Side, cache: Cache, key: str = "a") -> int:
+    task = asyncio.create_task(cache.get(key))
+    await settle()
+    side.answer()
+    await settle()
+    assert task.done()
+    return task.result()
+
+
+async def test_an_answer_is_kept_until_something_makes_it_old() -> None:
+    side = Side()
+    async with caching(side) as cache:
+        assert await got(side, cache) == 0
+        side.versions["a"] = 1
+        assert await cache.get("a") == 0
+        cache.outdate(lambda key, _: key == "b")
+        assert await cache.get("a") == 0
+        cache.outdate(lambda key, answer: (key, answer) == ("a", 0))
+        assert await got(side, cache) == 1
+        assert side.asked == ["a", "a"]
+
+
+async def test_what_is_said_while_the_question_is_under_way_makes_it_old_too() -> None:
+    side = Side()
+    async with caching(side) as cache:
+        getting = asyncio.create_task(cache.get("a"))
+        await settle()
+        side.versions["a"] = 1
+        cache.outdate()
+        side.answer()
+        await settle()
+        assert not getting.done()
+        side.answer()
+        assert await getting == 1
+        assert await cache.get("a") == 1
+
+
+async def test_what_is_said_when_the_answer_is_there_but_not_given_yet_counts() -> None:
+    side = Side()
+    async with caching(side) as cache:
+        getting = asyncio.create_task(cache.get("a"))
+        await settle()
+        side.answer()
+        await asyncio.sleep(0)  # the question has its answer, and who waits for it does not run yet
+        side.versions["a"] = 1
+        cache.outdate()
+        await settle()
+        side.answer()
+        assert await getting == 1
+
+
+async def test_who_asks_for_the_same_at_the_same_time_shares_one_question_and_ends_it_for_nobody() -> None:
+    side = Side()
+    async with caching(side) as cache:
+        getting = [asyncio.create_task(cache.get("a")) for _ in range(3)]
+        await settle()
+        getting[0].cancel()
+        await settle()
+        side.answer()
+        assert await asyncio.gather(*getting[1:]) == [0, 0]
+        assert side.asked == ["a"]
+
+
+async def test_an_error_is_raised_and_not_kept() -> None:
+    side = Side()
+    async with caching(side) as cache:
+        side.error = Unavailable("not now")
+        getting = asyncio.create_task(cache.get("a"))
+        await settle()
+        side.answer()
+        with pytest.raises(Unavailable):
+            await getting
+        side.error = None
+        assert await got(side, cache) == 0
+
+
+async def test_what_changes_all_the_time_is_given_as_it_was_asked_for_last_and_is_not_kept() -> None:
+    side = Side()
+    async with caching(side) as cache:
+        getting = asyncio.create_task(cache.get("a"))
+        for number in range(1, ROUNDS + 1):
+            await settle()
+            assert not getting.done()
+            side.versions["a"] = number
+            cache.outdate()
+            side.answer()
+        await settle()
+        assert await getting == ROUNDS - 1
+        assert await got(side, cache) == ROUNDS
+
+
+async def test_what_is_forgotten_is_asked_for_again_also_while_it_is_asked_for() -> None:
+    side = Side()
+    async with caching(side) as cache:
+        assert await got(side, cache, "b") == 0
+        getting = asyncio.create_task(cache.get("a"))
+        await settle()
+        side.versions |= {"a": 1, "b": 1}
+        cache.forget(lambda key: key == "a")
+        side.answer()
+        await settle()
+        side.answer()
+        assert await getting == 1
+        assert await cache.get("b") == 0
+
+
+async def test_what_was_read_since_it_was_fetched_is_asked_for_again_by_itself() -> None:
+    side = Side()
+    async with caching(side, again=True) as cache:
+        await got(side, cache)
+        cache.outdate()
+        await settle()
+        assert side.asked == ["a", "a"]
+        side.answer()
+        await settle()
+        cache.outdate()  # nobody read what came
+        await settle()
+        assert side.asked == ["a", "a"]
+        await got(side, cache)
+        cache.outdate(again=False)
+        await settle()
+        assert len(side.asked) == 3
+
+
+async def test_only_some_of_many_are_asked_for_again_by_themselves() -> None:
+    side = Side()
+    async with caching(side, again=True) as cache:
+        for number in range(AT_ONCE + 3):
+            await got(side, cache, str(number))
+        side.asked.clear()
+        cache.outdate()
+        await settle()
+        assert len(side.asked) == AT_ONCE
+
+
+async def test_those_that_were_asked_for_least_recently_go() -> None:
+    side = Side()
+    async with caching(side, size=2) as cache:
+        for key in ("a", "b", "a", "c"):
+            await got(side, cache, key)
+        side.asked.clear()
+        assert await cache.get("a") == 0
+        assert await cache.get("c") == 0
+        assert side.asked == []
+        await got(side, cache, "b")
+        assert side.asked == ["b"]
+
+
+async def test_what_is_being_asked_for_does_not_go() -> None:
+    side = Side()
+    async with caching(side, size=1) as cache:
+        getting = [asyncio.create_task(cache.get(key)) for key in "abc"]
+        await settle()
+        side.answer()
+        assert await asyncio.gather(*getting) == [0, 0, 0]
+        assert side.asked == ["a", "b", "c"]
+
+
+async def test_who_waits_when_everything_ends_is_told_that_it_is_closed() -> None:
+    side = Side()
+    tasks: list[asyncio.Task[Any]] = []
+
+    def spawn(work: Any) -> asyncio.Task[Any]:
+        tasks.append(asyncio.create_task(work))
+        return tasks[-1]
+
+    cache: Cache = AnswerCache(side.fetch, spawn)
+    getting = asyncio.create_task(cache.get("a"))
+    await settle()
+    tasks[0].cancel()
+    with pytest.raises(Closed):
+        await getting
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["change", "say", "get", "arrive", "answer", "forget", "run"]), st.sampled_from("abc")),
+    max_size=60,
+)
+
+
+@settings(max_examples=scaled(ci=150, soak=3000))
+@given(STEPS)
+def test_no_answer_is_older_than_what_was_said_when_it_is_given(steps: list[tuple[str, str]]) -> None:
+    """The other side answers as things are when a question comes, and says of a change at any time after it."""
+    asyncio.run(_play(steps))
+
+
+async def _play(steps: list[tuple[str, str]]) -> None:
+    side, said = Side(), dict.fromkeys("abc", 0)
+    given: list[asyncio.Task[None]] = []
+    says: Counter[str] = Counter()
+
+    async def get(cache: Cache, key: str) -> None:
+        version = await cache.get(key)
+        assert version >= said[key], f"{key} was given as {version}, and {said[key]} had been told"
+
+    async with caching(side, again=True, size=2) as cache:
+        for step, key in steps:
+            match step:
+                case "change":
+                    side.versions[key] = side.versions.get(key, 0) + 1
+                case "say" if says[key] < ROUNDS - 1:
+                    says[key] += 1
+                    said[key] = side.versions.get(key, 0)
+                    cache.outdate(lambda each, _, key=key: each == key)  # type: ignore[misc]  # bound now
+                case "get":
+                    given.append(asyncio.create_task(get(cache, key)))
+                case "arrive":
+                    await asyncio.sleep(0)
+                case "answer":
+                    side.answer()
+                case "forget" if says[key] < ROUNDS - 1:
+                    says[key] += 1
+                    said[key] = side.versions.get(key, 0)
+                    cache.forget(lambda each, key=key: each == key)  # type: ignore[misc]  # bound now
+                case "run":
+                    await settle()
+        for _ in range(2 * ROUNDS):
+            await settle()
+            side.answer()
+        await settle()
+        assert all(task.done() for task in given)
+        for task in given:
+            task.result()

@@ -1,0 +1,274 @@
+from base64 import b64encode
+from typing import Any
+
+import pytest
+
+from smcp_agent import (
+    CapabilitiesChanged,
+    ComputerEntered,
+    ComputerLeft,
+    McpError,
+    NotFound,
+    Notified,
+    RateLimited,
+    ResourcesChanged,
+    ResourceUpdated,
+    SmcpAgent,
+    SmcpError,
+    TimedOut,
+    TooLarge,
+    ToolsChanged,
+    Unavailable,
+)
+from smcp_agent.errors import BadReply, ErrorCode, Malformed
+from smcp_testing.context_computer import SERVER, ContextComputer
+from smcp_testing.fake_gateway import FakeGateway, fake_gateway
+from smcp_testing.mcp_servers.shelf import document
+
+JsonObject = dict[str, Any]
+
+READ = "client:resources/read"
+LIST = "client:resources/list"
+FILE = "file:///notes.txt"
+
+
+def at(gateway: FakeGateway) -> tuple[SmcpAgent, ContextComputer]:
+    """An Agent, and a Computer with files and a document in its office."""
+    red = ContextComputer("red")
+    for number in range(5):
+        red.shelf.put(f"file:///{number}")
+    red.shelf.put(FILE, contents=[{"uri": FILE, "mimeType": "text/plain", "text": "notes"}])
+    red.shelf.put_document(document("doc"))
+    gateway.computers["red"] = []
+    gateway.answers |= red.answers
+    return SmcpAgent(gateway.url, office="office", name="bot"), red
+
+
+async def told(agent: SmcpAgent, gateway: FakeGateway, event: str, data: JsonObject) -> Any:
+    """What the agent tells of a notification; who comes and goes meanwhile, and with which tools, is passed over."""
+    stream = agent.events()
+    await gateway.notify(event, **data)
+    while isinstance(said := await anext(stream), ToolsChanged | ComputerEntered | ComputerLeft):
+        pass
+    return said
+
+
+async def test_a_request_goes_in_the_envelope_of_the_page() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            assert await agent.read_resource("red", FILE) == "notes"
+            await agent.read_resource(computer="red", uri=FILE, server=SERVER)
+            first, second = red.seen(READ)
+            payload = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": FILE}}
+            envelope = {"roomId": "office", "computerId": "red", "agent": "bot", "payload": payload}
+            assert {name: value for name, value in first.items() if name != "req_id"} == envelope
+            assert second["serverId"] == SERVER
+            assert first["req_id"] != second["req_id"]
+
+
+async def test_contents_come_as_what_they_are() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        red.shelf.put("file:///p.png", contents=[{"uri": "file:///p.png", "blob": b64encode(b"\x89\x00").decode()}])
+        async with agent:
+            assert await agent.read_resource("red", "file:///p.png") == b"\x89\x00"
+            page = await agent.read_resource("red", f"dpe://{red.shelf.host}/doc/pages/1")
+            assert [element["element_id"] for element in page["elements"]] == ["tbl-001"]
+            contents = await agent.read_contents("red", f"dpe://{red.shelf.host}/doc")
+            assert contents.json()["page_count"] == 2
+            assert contents.contents[0].mime_type == "application/json"
+
+
+async def test_pages_of_resources_follow_each_other_by_their_cursor() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        red.page_size = 3
+        async with agent:
+            first = await agent.list_resources("red")
+            assert [each["uri"] for each in first["resources"]] == ["file:///0", "file:///1", "file:///2"]
+            second = await agent.list_resources("red", server=SERVER, cursor=first["nextCursor"])
+            assert [each["name"] for each in second["resources"]] == ["3", "4", "notes.txt"]
+            listed = [each["uri"] async for each in agent.iter_resources("red")]
+            assert listed == [each["uri"] for each in red.shelf.listed()]
+            assert [data["payload"]["params"] for data in red.seen(LIST)[-3:]] == [{}, {"cursor": "3"}, {"cursor": "6"}]
+            await agent.list_resources()
+            assert "computerId" not in red.seen(LIST)[-1]
+
+
+async def test_a_cursor_that_leads_to_itself_ends_the_list_with_an_error() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+
+        async def endless(data: JsonObject) -> Any:
+            return red._reply(data, result={"resources": [], "nextCursor": "again"})
+
+        gateway.answers[LIST] = endless
+        async with agent:
+            with pytest.raises(BadReply, match="does not end"):
+                await agent.resources("red")
+
+
+async def test_templates_are_listed_and_completed() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        red.page_size = 1
+        async with agent:
+            page = await agent.list_resource_templates("red")
+            assert [each["name"] for each in page["resourceTemplates"]] == ["page"]
+            templates = [each["uriTemplate"] async for each in agent.iter_resource_templates("red", server=SERVER)]
+            assert len(templates) == 2
+            assert (await agent.complete("red", templates[0], "doc_ref", "d"))["values"] == ["doc"]
+            completed = await agent.complete("red", templates[1], "element_id", "t", chosen={"doc_ref": "doc"})
+            assert completed == {"values": ["txt-001", "tbl-001"], "total": 2, "hasMore": False}
+            asked = red.seen("client:completion/complete")[-1]["payload"]["params"]
+            assert asked == {
+                "ref": {"type": "ref/resource", "uri": templates[1]},
+                "argument": {"name": "element_id", "value": "t"},
+                "context": {"arguments": {"doc_ref": "doc"}},
+            }
+
+
+async def test_what_an_mcp_server_refuses_is_an_error_with_all_that_it_said() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            with pytest.raises(McpError) as refused:
+                await agent.read_resource("red", "file:///gone")
+            error = refused.value
+            said = {"uri": "file:///gone", "smcp_code": "SMCP_RESOURCE_NOT_FOUND"}
+            assert (error.rpc_code, error.message, error.data) == (-32002, "Resource not found", said)
+            assert (error.smcp_code, error.code) == ("SMCP_RESOURCE_NOT_FOUND", ErrorCode.NOT_FOUND)
+            assert error.details == {"rpc_code": -32002, "data": said, "smcp_code": "SMCP_RESOURCE_NOT_FOUND"}
+            red.refusal = {"code": -32603, "message": "no"}
+            with pytest.raises(McpError) as refused:
+                await agent.subscribe_resource("red", FILE)
+            error = refused.value
+            assert (error.rpc_code, error.data, error.smcp_code, error.code) == (-32603, None, None, ErrorCode.INTERNAL)
+            assert agent.subscriptions() == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(404, NotFound), (408, TimedOut), (413, TooLarge), (429, RateLimited), (503, Unavailable)]
+)
+async def test_what_does_not_reach_an_mcp_server_is_an_error_by_its_code(code: int, kind: type[SmcpError]) -> None:
+    async with fake_gateway() as gateway:
+        agent, _ = at(gateway)
+        details = {"smcp_code": "SMCP_RATE_LIMITED", "retry_after_s": 1.5}
+
+        async def refuse(data: JsonObject) -> Any:
+            return {"code": code, "message": "why", "details": details}
+
+        gateway.answers |= dict.fromkeys((READ, LIST, "client:get_finder"), refuse)
+        async with agent:
+            for ask in (agent.read_resource("red", FILE), agent.list_resources(), agent.get_finder("red")):
+                with pytest.raises(kind) as refused:
+                    await ask
+                assert (refused.value.code, refused.value.message) == (code, "why")
+                assert (refused.value.details, refused.value.smcp_code) == (details, "SMCP_RATE_LIMITED")
+
+
+async def test_a_reply_that_is_no_envelope_is_a_bad_reply() -> None:
+    async with fake_gateway() as gateway:
+        agent, _ = at(gateway)
+        replies: list[JsonObject] = [
+            {"payload": {}},
+            {"roomId": "office", "payload": {"jsonrpc": "2.0", "id": 1}},
+            {"roomId": "office", "payload": {"jsonrpc": "2.0", "id": 1, "result": {"contents": 1}}},
+            {},
+        ]
+
+        async def answer(data: JsonObject) -> Any:
+            return replies[0]
+
+        gateway.answers[READ] = answer
+        async with agent:
+            while replies:
+                with pytest.raises(BadReply):
+                    await agent.read_resource("red", FILE)
+                replies.pop(0)
+
+
+async def test_what_cannot_be_asked_for_is_refused_by_its_field() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            for ask, field in (
+                (agent.read_resource("red", ""), "payload.params.uri"),
+                (agent.read_resource("red", "x" * 9000), "payload.params.uri"),
+                (agent.read_resource("", FILE), "computerId"),
+                (agent.list_resources("red", cursor=5), "payload.params.cursor"),  # type: ignore[arg-type]  # tested
+                (agent.read_resource("red", FILE, server="\x00"), "serverId"),
+                (agent.get_finder("red", limit=101), "limit"),
+                (agent.finder("red", keywords=[[]]), "keywords.0"),  # type: ignore[list-item]  # tested
+            ):
+                with pytest.raises(Malformed) as refused:
+                    await ask
+                assert refused.value.details["field"] == field
+            assert red.asked == []
+
+
+async def test_a_known_list_is_given_until_a_notification_makes_it_old() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+
+            async def asked() -> int:
+                """Questions for these lists since the last time."""
+                before = len(red.asked)
+                for server in (None, SERVER, "other"):
+                    await agent.resources("red", server=server)
+                await agent.resources()
+                await agent.resources("blue")
+                return len(red.asked) - before
+
+            assert len(await agent.resources("red")) == 7
+            assert await asked() == 4
+            assert await asked() == 0
+            changed = red.says("resources/list_changed")
+            event = await told(agent, gateway, "notify:resources/list_changed", changed)
+            assert event == ResourcesChanged("red", SERVER)
+            assert await asked() == 3
+            changed = {name: value for name, value in changed.items() if name != "serverId"}
+            assert await told(agent, gateway, "notify:resources/list_changed", changed) == ResourcesChanged("red")
+            assert await asked() == 4
+            updated = red.says("resources/updated", uri=FILE, title="Notes")
+            event = await told(agent, gateway, "notify:resources/updated", updated)
+            assert event == ResourceUpdated("red", FILE, SERVER, "Notes")
+            assert await asked() == 3
+            updated = red.says("resources/updated", uri="file:///not listed")
+            assert isinstance(await told(agent, gateway, "notify:resources/updated", updated), ResourceUpdated)
+            assert await asked() == 0
+            await gateway.leave("red")
+            await gateway.enter("red", [])
+            await told(agent, gateway, "notify:mark", {})
+            assert await asked() == 4
+
+
+async def test_a_known_part_of_the_documents_is_given_until_its_computer_says_that_they_changed() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            for _ in range(2):
+                assert (await agent.finder("red"))["total_count"] == 1
+                assert (await agent.finder("red", keywords="nothing"))["documents"] == []
+                assert (await agent.finder("red", keywords=["nothing"], offset=0))["documents"] == []
+            assert len(red.seen("client:get_finder")) == 2
+            red.shelf.put_document(document("second"))
+            await told(agent, gateway, "notify:update_finder", {"computer": "red"})
+            assert (await agent.finder(computer="red"))["total_count"] == 2
+
+
+async def test_capabilities_are_told_and_what_is_malformed_is_handed_on_as_it_came() -> None:
+    async with fake_gateway() as gateway:
+        agent, _ = at(gateway)
+        async with agent:
+            can = {"computer": "red", "capabilities": {"resources": {"subscribe": True}}}
+            event = await told(agent, gateway, "notify:update_capabilities", can)
+            assert isinstance(event, CapabilitiesChanged)
+            assert event.computer == "red"
+            assert event.capabilities.resources is not None
+            assert event.capabilities.resources.subscribe is True
+            for name in ("update_desktop", "update_finder", "update_capabilities", "resources/updated"):
+                event = await told(agent, gateway, f"notify:{name}", {"computer": 5})
+                assert event == Notified(f"notify:{name}", {"computer": 5})

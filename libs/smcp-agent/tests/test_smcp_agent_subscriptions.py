@@ -1,0 +1,212 @@
+"""Subscriptions are made again where the other side lost them: once, and only there."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from smcp_agent import (
+    Closed,
+    ComputerLeft,
+    Event,
+    NotFound,
+    Reconnected,
+    ResourceUpdated,
+    SmcpAgent,
+    Subscription,
+    SubscriptionRefused,
+    Unavailable,
+)
+from smcp_proto.errors import NOTHING_BEGUN
+from smcp_testing.context_computer import SERVER, ContextComputer
+from smcp_testing.fake_gateway import FakeGateway, fake_gateway
+from smcp_testing.waiting import eventually
+
+SUBSCRIBE = "client:resources/subscribe"
+UNSUBSCRIBE = "client:resources/unsubscribe"
+A, B = "file:///a", "file:///b"
+REFUSAL = {"code": -32602, "message": "no", "data": {"smcp_code": "SMCP_SUBSCRIPTION_NOT_SUPPORTED"}}
+
+JsonObject = dict[str, Any]
+
+
+def at(gateway: FakeGateway) -> tuple[SmcpAgent, ContextComputer]:
+    red = ContextComputer("red")
+    gateway.computers["red"] = []
+    gateway.answers |= red.answers
+    return SmcpAgent(gateway.url, office="office", name="bot"), red
+
+
+def watched(agent: SmcpAgent) -> list[Event]:
+    events: list[Event] = []
+    agent.on_event(events.append)
+    return events
+
+
+async def quiet(agent: SmcpAgent, gateway: FakeGateway) -> None:
+    """Everything that is to be said because of what happened has been said: a request after it was answered."""
+    for _ in range(3):
+        await agent.get_desktop("red")
+
+
+async def test_a_subscription_lasts_until_it_is_ended() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            await agent.subscribe_resource("red", A, server=SERVER)
+            await agent.subscribe_resource(computer="red", uri=B)
+            await agent.subscribe_resource("red", B)
+            assert red.subscribed == {A, B}
+            assert agent.subscriptions() == (Subscription("red", A, SERVER), Subscription("red", B))
+            await agent.unsubscribe_resource("red", A, server=SERVER)
+            assert (red.subscribed, agent.subscriptions()) == ({B}, (Subscription("red", B),))
+            asked = [(data["serverId"], data["payload"]["method"]) for data in red.seen(UNSUBSCRIBE)]
+            assert asked == [(SERVER, "resources/unsubscribe")]
+
+
+async def test_what_a_computer_lost_that_left_and_entered_is_subscribed_to_again_and_told() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            await agent.subscribe_resource("red", A)
+            await agent.subscribe_resource("red", B)
+            await agent.unsubscribe_resource("red", B)
+            red.subscribed.clear()
+            events = watched(agent)
+            await gateway.leave("red")
+            await eventually(lambda: ComputerLeft("red") in events)
+            await gateway.enter("red", [])
+            await eventually(lambda: ResourceUpdated("red", A) in events)
+            assert red.subscribed == {A}
+            # and one whose leave nobody heard
+            red.subscribed.clear()
+            await gateway.notify("notify:enter_office", office_id="office", computer="red")
+            await eventually(lambda: red.subscribed)
+            assert len(red.seen(SUBSCRIBE)) == 4
+
+
+async def test_after_a_lost_membership_everything_is_subscribed_to_again() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            await agent.subscribe_resource("red", A)
+            red.subscribed.clear()
+            events = watched(agent)
+            gateway.cut()
+            await eventually(lambda: ResourceUpdated("red", A) in events)
+            assert red.subscribed == {A}
+            assert len(red.seen(SUBSCRIBE)) == 2
+
+
+async def test_after_a_move_only_what_a_computer_lost_meanwhile_is_subscribed_to_again() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        blue = ContextComputer("blue")
+        gateway.computers["blue"] = []
+        both = {"red": red.answers[SUBSCRIBE], "blue": blue.answers[SUBSCRIBE]}
+        sids = {"red": "1", "blue": "1"}
+
+        async def subscribe(data: JsonObject) -> Any:
+            return await both[data["computerId"]](data)
+
+        async def list_room(data: JsonObject) -> Any:
+            sessions = [{"sid": sid, "name": name, "role": "computer"} for name, sid in sids.items()]
+            return {"sessions": sessions, "req_id": data["req_id"]}
+
+        gateway.answers |= {SUBSCRIBE: subscribe, "server:list_room": list_room}
+        async with agent:
+            await agent.subscribe_resource("red", A)
+            await agent.subscribe_resource("blue", B)
+            events = watched(agent)
+            sids["blue"] = "2"  # it was started again while the agent was on its way
+            gateway.close_sockets(NOTHING_BEGUN)
+            await eventually(lambda: any(isinstance(event, Reconnected) for event in events))
+            await eventually(lambda: ResourceUpdated("blue", B) in events)
+            await quiet(agent, gateway)
+            assert (len(red.seen(SUBSCRIBE)), len(blue.seen(SUBSCRIBE))) == (1, 2)
+
+
+async def test_what_fails_for_a_passing_reason_is_tried_again() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            await agent.subscribe_resource("red", A)
+            await agent.subscribe_resource("red", B)
+            subscribe = gateway.answers[SUBSCRIBE]
+            failures = [
+                {"code": 503, "message": "not now", "details": {}},
+                {"code": 404, "message": "x", "details": {}},
+            ]
+
+            async def at_last(data: JsonObject) -> Any:
+                return failures.pop() if failures else await subscribe(data)
+
+            gateway.answers[SUBSCRIBE] = at_last
+            red.subscribed.clear()
+            events = watched(agent)
+            gateway.cut()
+            await eventually(lambda: red.subscribed == {A, B})
+            assert not any(isinstance(event, SubscriptionRefused) for event in events)
+
+
+@pytest.mark.parametrize("news", ["resources/list_changed", "update_capabilities", "update_tool_list"])
+async def test_what_is_refused_is_told_once_and_tried_again_when_the_computer_changed(news: str) -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            await agent.subscribe_resource("red", A)
+            red.refusal, events = REFUSAL, watched(agent)
+            red.subscribed.clear()
+            gateway.cut()
+            await eventually(lambda: any(isinstance(event, SubscriptionRefused) for event in events))
+            (refused,) = [event for event in events if isinstance(event, SubscriptionRefused)]
+            assert (refused.computer, refused.uri, refused.server) == ("red", A, None)
+            assert refused.error.smcp_code == "SMCP_SUBSCRIPTION_NOT_SUPPORTED"
+            await quiet(agent, gateway)
+            assert len(red.seen(SUBSCRIBE)) == 2
+            assert agent.subscriptions() == (Subscription("red", A),)
+            red.refusal = None
+            said = red.says("resources/list_changed") if "/" in news else {"computer": "red", "capabilities": {}}
+            await gateway.notify(f"notify:{news}", **said)
+            await eventually(lambda: red.subscribed == {A})
+
+
+async def test_an_end_comes_after_what_is_being_made_again() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            await agent.subscribe_resource("red", A)
+            subscribe, may_answer = gateway.answers[SUBSCRIBE], asyncio.Event()
+
+            async def slowly(data: JsonObject) -> Any:
+                answer = await subscribe(data)
+                await may_answer.wait()
+                return answer
+
+            gateway.answers[SUBSCRIBE] = slowly
+            gateway.cut()
+            await eventually(lambda: len(red.seen(SUBSCRIBE)) == 2)
+            ending = asyncio.create_task(agent.unsubscribe_resource("red", A))
+            await quiet(agent, gateway)
+            assert red.seen(UNSUBSCRIBE) == []
+            may_answer.set()
+            await ending
+            assert (red.subscribed, agent.subscriptions()) == (set(), ())
+
+
+async def test_what_is_refused_to_the_application_is_not_kept() -> None:
+    async with fake_gateway() as gateway:
+        agent, _ = at(gateway)
+
+        async def not_there(data: JsonObject) -> Any:
+            return {"code": 404, "message": "no such Computer", "details": {}}
+
+        async with agent:
+            gateway.answers[SUBSCRIBE] = not_there
+            with pytest.raises(NotFound):
+                await agent.subscribe_resource("gone", A)
+            assert agent.subscriptions() == ()
+        with pytest.raises(Closed):
+            await agent.subscribe_resource("red", A)
+        with pytest.raises(Unavailable):
+            await agent.desktop("red")
