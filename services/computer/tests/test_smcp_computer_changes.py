@@ -1,0 +1,212 @@
+"""What the office is told when MCP servers change what they show: desktop, finder, capabilities."""
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric
+
+from smcp_computer.announcing import CONFIG
+from smcp_computer.resources.skipped import SkippedServers
+from smcp_testing.computer_office import NAME, World, world
+from smcp_testing.computer_world import native_computer
+from smcp_testing.gateway_world import connected, gateway_world
+from smcp_testing.mcp_servers import configs
+from smcp_testing.waiting import eventually
+
+ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
+HOST = "com.example.desk"
+WINDOW, DOCUMENT = f"window://{HOST}/0", f"dpe://{HOST}/doc-0"
+TOLD = {"computer": NAME}
+
+
+async def settled(here: World, server: str, *uris: str) -> None:
+    """The server has been asked to tell of these, and what was told so far is forgotten."""
+
+    async def agreed() -> bool:
+        return await here.tell(server, "subscribed") == sorted(uris)  # type: ignore[no-any-return]
+
+    await eventually(agreed, timeout=30)
+    await forgotten(here)
+
+
+async def forgotten(here: World) -> None:
+    """What there was to tell has been told, and is not looked at any more."""
+    await eventually(lambda: not here.computer.announcer.untold)
+    here.computer.announcer.changed(CONFIG)  # told after what is being told
+    await next_told(here, CONFIG)
+    here.heard.clear()
+
+
+async def next_told(here: World, verb: str, count: int = 1) -> list[dict[str, Any]]:
+    await eventually(lambda: len(here.told(verb)) >= count, timeout=30)
+    return here.told(verb)
+
+
+@ERAS
+async def test_an_updated_window_or_document_is_told_and_another_resource_is_not(nats_url: str, era: Any) -> None:
+    content = [{"uri": "file:///a.txt"}]
+    async with world(nats_url, desk=configs.context(era, windows=1, documents=1, content=content)) as here:
+        await settled(here, "desk", WINDOW, DOCUMENT)
+        await here.computer.context.interests.hold("alice", "desk", "file:///a.txt")
+        await here.tell("desk", "update", uri="file:///a.txt")
+        await here.tell("desk", "update", uri=WINDOW)
+        assert await next_told(here, "update_desktop") == [TOLD]
+        assert here.told("update_finder") == []
+        await here.tell("desk", "update", uri=DOCUMENT)
+        assert await next_told(here, "update_finder") == [TOLD]
+        assert here.told("update_desktop") == [TOLD]
+
+
+@ERAS
+async def test_a_changed_list_is_told_only_where_its_set_of_windows_or_documents_changed(
+    nats_url: str, era: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "smcp_computer.resources")
+    async with world(nats_url, desk=configs.context(era, windows=1, documents=1)) as here:
+        await settled(here, "desk", WINDOW, DOCUMENT)
+        caplog.clear()
+        await here.tell("desk", "put", uri="file:///b.txt")
+        await here.tell("desk", "put", uri=WINDOW, resource={"title": "another title"})
+        known = here.computer.context.index.known
+        await eventually(lambda: known("desk")[WINDOW].get("title") == "another title")
+        assert "the same window:// resources as before" in caplog.text
+        assert "the same dpe:// resources as before" in caplog.text
+        await here.tell("desk", "put", document={"ref": "new"})
+        assert await next_told(here, "update_finder") == [TOLD]
+        assert here.told("update_desktop") == []
+        other = f"window://{HOST}/other"
+        await here.tell("desk", "put", uri=other)
+        assert await next_told(here, "update_desktop") == [TOLD]
+        assert len(here.told("update_finder")) == 1
+        here.heard.clear()
+        await here.tell("desk", "update", uri=other)  # it was subscribed to meanwhile
+        await settled_by_update(here, other)
+        await here.tell("desk", "remove", uri=WINDOW)
+        await next_told(here, "update_desktop")
+
+
+async def settled_by_update(here: World, uri: str) -> None:
+    """An update of that window is told, sooner or later: updates before the subscription reach nobody."""
+
+    async def told() -> bool:
+        await here.tell("desk", "update", uri=uri)
+        return bool(here.told("update_desktop"))
+
+    await eventually(told, timeout=30)
+    await forgotten(here)
+
+
+async def test_a_burst_of_changes_is_told_as_one(nats_url: str) -> None:
+    async with world(nats_url, {"gather_s": 3.0}, desk=configs.context("2026", windows=1)) as here:
+        await settled(here, "desk", WINDOW)
+        await asyncio.gather(*(here.tell("desk", "update", uri=WINDOW) for _ in range(20)))
+        assert len(await next_told(here, "update_desktop")) == 1
+        await here.tell("desk", "update", uri=WINDOW)
+        assert len(await next_told(here, "update_desktop", 2)) == 2
+
+
+@ERAS
+async def test_a_server_that_dies_and_comes_back_changes_the_desktop_and_the_capabilities(
+    nats_url: str, era: Any
+) -> None:
+    servers = {"desk": configs.context(era, windows=1), "other": configs.context(era, without=["resources"])}
+    async with world(nats_url, **servers) as here:
+        await settled(here, "desk", WINDOW)
+        assert await here.tell("other", "reads") == {}
+        here.computer.fleet.supervisors["desk"]._backoff.first_s = 2.0  # so that it is gone for long enough to be told
+        result = await here.call("desk__die")
+        assert result["isError"] is True
+        offered = {"subscribe": True, "listChanged": True}
+        nothing = {"subscribe": False, "listChanged": False}
+        assert (await next_told(here, "update_capabilities"))[0] == {
+            **TOLD, "capabilities": {"resources": {**nothing, "aggregate": nothing, "byServer": {}}},
+        }  # fmt: skip
+        assert (await next_told(here, "update_capabilities", 2))[1] == {
+            **TOLD, "capabilities": {"resources": {**offered, "aggregate": offered, "byServer": {"desk": offered}}},
+        }  # fmt: skip
+        await next_told(here, "update_desktop")
+        await settled(here, "desk", WINDOW)
+        await here.tell("desk", "update", uri=WINDOW)
+        assert await next_told(here, "update_desktop") == [TOLD]
+
+
+async def test_the_office_lists_what_each_server_can_do_and_an_update_reaches_an_agent_on_another_gateway(
+    nats_url: str,
+) -> None:
+    servers = {
+        "desk": configs.context("2026", windows=1),
+        "quiet": configs.context("2025", without=["subscribe", "list_changed"]),
+        "none": configs.context("2025", without=["resources"]),
+    }
+    async with (
+        gateway_world(nats_url, gateways=2) as there,
+        native_computer(there, "lab", NAME, servers) as computer,
+        connected(there.gateways[1].url) as agent,
+    ):
+        assert await agent.join("agent", "alice", "lab") == [True, None]
+        both = {"subscribe": True, "listChanged": True}
+        by_server = {"desk": both, "quiet": {"subscribe": False, "listChanged": False}}
+
+        async def listed() -> bool:
+            room = await agent.call("server:list_room", {"agent": "alice", "req_id": "r", "office_id": "lab"})
+            said = next(member for member in room["sessions"] if member["name"] == NAME)["capabilities"]
+            return said == {"resources": {**both, "aggregate": both, "byServer": by_server}}  # type: ignore[no-any-return]
+
+        await eventually(listed, timeout=30)
+        asked = {"agent": "alice", "req_id": "r", "computer": NAME}
+        shown = await agent.call("client:get_desktop", asked, timeout=30)
+        assert shown == {"desktops": [f"{WINDOW}\n\ntext of {WINDOW}"], "req_id": "r"}
+        await eventually(lambda: computer.context.interests.subscribed("desk") == {WINDOW})
+        agent.events.clear()
+        await _call(agent, "desk__update", uri=WINDOW, text="new")
+        await eventually(lambda: agent.told("notify:update_desktop") == [TOLD], timeout=30)
+        shown = await agent.call("client:get_desktop", asked, timeout=30)
+        assert shown["desktops"] == [f"{WINDOW}\n\nnew"]
+
+
+async def _call(agent: Any, tool: str, **params: Any) -> None:
+    request = {"agent": "alice", "req_id": "c", "computer": NAME, "tool_name": tool, "params": params, "timeout": 30}
+    result = await agent.call("client:tool_call", request, timeout=30)
+    assert not result.get("isError"), result
+
+
+async def test_two_servers_with_one_host_are_warned_about_once_and_both_are_shown(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(
+        nats_url,
+        one=configs.context("2025", windows=1),
+        two=configs.context("2026", documents=1),
+        three=configs.context("2026", windows=1, host="com.example.three"),
+    ) as here:
+        await settled(here, "two", DOCUMENT)
+        await settled(here, "one", WINDOW)
+        await here.tell("two", "put", uri=f"window://{HOST}/7")
+        await next_told(here, "update_desktop")
+        warned = [record.getMessage() for record in caplog.records if "the same host" in record.getMessage()]
+        assert len(warned) == 1
+        assert f"'one' and 'two' use the same host {HOST!r}" in warned[0]
+        assert len((await here.ask("get_desktop"))["desktops"]) == 3
+
+
+def test_servers_without_resources_are_counted_for_each_operation_that_skips_them() -> None:
+    reader = InMemoryMetricReader()
+    meter = MeterProvider(metric_readers=[reader]).get_meter("test")
+    skipped = SkippedServers(meter)
+    skipped.count("get_desktop", ["a", "b"])
+    skipped.count("get_desktop", ["a"])
+    data = reader.get_metrics_data()
+    assert data is not None
+    metric = data.resource_metrics[0].scope_metrics[0].metrics[0]
+    counted = {point["attributes"]["smcp.mcp_server"]: point["value"] for point in _points(metric)}
+    assert metric.name == "smcp.computer.servers_without_resources"
+    assert counted == {"a": 2, "b": 1}
+
+
+def _points(metric: Metric) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(metric.to_json())["data"]["data_points"]
+    return found
