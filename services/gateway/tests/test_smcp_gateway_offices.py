@@ -13,6 +13,7 @@ from smcp_bus.registry_contract import Claim
 from smcp_gateway.offices import Office
 from smcp_gateway.picture import MemberKey
 from smcp_gateway.session import Membership, Session
+from smcp_proto.schemas import Capabilities, ResourceCapability
 
 CLAIM = Claim(session="s", credential="c", process="p", incarnation="i", identity="x")
 
@@ -40,7 +41,7 @@ class Told:
 
     async def _tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
         payload = orjson.loads(body)
-        about = payload.get("computer") or payload.get("agent")
+        about = payload.get("computer") or payload.get("agent") or payload.get("computerId")
         self.said += [(str(session.name), event.removeprefix("notify:"), about) for session in sessions]
 
     async def member(self, name: str, revision: int, *, role: str = "computer", generation: int = 0) -> Session:
@@ -101,13 +102,17 @@ async def test_an_outage_is_told_as_its_difference_to_those_that_were_members() 
     members: list[MemberKey] = [
         ("agent", "a"), ("computer", "stays"), ("computer", "comes"), ("computer", "late"),
     ]  # fmt: skip
-    await told.office.compare(members, 1)
+    await told.office.compare(members, 1, {"stays": Capabilities(resources=ResourceCapability(subscribe=True))})
     assert told.take() == [
         ("a", "leave_office", "goes"),
         ("a", "enter_office", "comes"),
         ("a", "enter_office", "late"),
         ("a", "update_config", "stays"),
         ("a", "update_tool_list", "stays"),
+        ("a", "update_desktop", "stays"),
+        ("a", "update_finder", "stays"),
+        ("a", "resources/list_changed", "stays"),
+        ("a", "update_capabilities", "stays"),
     ]
     for notice in (left("goes", 10), entered("comes", 11), entered("late", 20), entered("new", 21)):
         await told.office.hear(notice)
@@ -136,7 +141,8 @@ async def test_who_missed_a_leave_is_not_told_of_the_enter_after_it_before_the_d
         await told.office.hear(notice)
     assert told.take() == [("a", "enter_office", "late"), ("late", "enter_office", "x")]
     await told.office.compare([("agent", "a"), ("computer", "x"), ("computer", "late")], 1)
-    assert {event for _, event, _ in told.take()} == {"update_config", "update_tool_list"}
+    events = ["update_config", "update_tool_list", "update_desktop", "update_finder", "resources/list_changed"]
+    assert [event for _, event, about in told.take() if about == "x"] == events
     await told.office.hear(left("x", 22))
     assert told.take() == [("a", "leave_office", "x"), ("late", "leave_office", "x")]
 

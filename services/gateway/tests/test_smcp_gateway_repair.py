@@ -36,7 +36,9 @@ async def test_nats_is_restarted(nats_server: NatsServer) -> None:
         world.computer(OFFICE, "box", serve),
     ):
         await anna.join("agent", "anna", OFFICE)
-        await car.join("computer", "car", OFFICE)
+        can = {"resources": {"subscribe": True}}
+        join = {"role": "computer", "name": "car", "office_id": OFFICE, "capabilities": can}
+        assert await car.call("server:join_office", join) == [True, None]
         await eventually(lambda: len(anna.events) == 1)
         waiting = asyncio.create_task(anna.call("client:tool_call", CALL))
         await eventually(lambda: len(world.gateways[0].calls) == 1)
@@ -69,11 +71,19 @@ async def test_nats_is_restarted(nats_server: NatsServer) -> None:
         await eventually(complete, timeout=20)
         await eventually(lambda: len(anna.told("notify:update_tool_list")) >= 2, timeout=20)
         await eventually(lambda: car.told("notify:update_config"), timeout=20)
+        await eventually(lambda: anna.told("notify:update_capabilities"), timeout=20)
         assert len(anna.told("notify:enter_office")) == 1
         assert anna.told("notify:leave_office") == []
         assert car.told("notify:enter_office") == []
         assert car.told("notify:leave_office") == []
-        assert {payload["computer"] for payload in anna.told("notify:update_config")} == {"box", "car"}
+        for update in ("config", "tool_list", "desktop", "finder"):
+            assert {payload["computer"] for payload in anna.told(f"notify:update_{update}")} == {"box", "car"}
+        for payload in anna.told("notify:resources/list_changed"):
+            assert payload["payload"] == {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
+        changed = {(payload["roomId"], payload["computerId"]) for payload in anna.told("notify:resources/list_changed")}
+        assert changed == {(OFFICE, "box"), (OFFICE, "car")}
+        assert car.told("notify:resources/list_changed") == []
+        assert anna.told("notify:update_capabilities")[-1] == {"computer": "car", "capabilities": can}
         assert {payload["computer"] for payload in car.told("notify:update_config")} == {"box"}
         hang.set()
 

@@ -18,14 +18,10 @@ from smcp_testing.waiting import eventually
 
 async def test_questions_and_unknown_events_are_relayed_under_their_own_names(nats_url: str) -> None:
     async with couple(nats_url) as pair:
-        envelope = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "file:///x"}}
         for event, payload in (
             ("client:get_tools", query()),
             ("client:get_config", query()),
-            ("client:get_desktop", query() | {"desktop_size": 3}),
-            ("client:get_finder", query()),
             ("client:get_skills", {"computer": BOX, "x": [1]}),
-            ("client:resources/read", {"roomId": OFFICE, "computerId": BOX, "payload": envelope}),
         ):
             asked = serve(pair.box, event, echo)
             assert (await pair.anna.call(event, payload))["echo"] == payload

@@ -13,6 +13,7 @@ from smcp_bus.bus import Incoming, Reply
 from smcp_gateway import subscriptions
 from smcp_testing.gateway_world import NAMESPACE, Client, World, connected, gateway_world, reply
 from smcp_testing.leaving_gateway import gone, in_time, two_gateways
+from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
 OFFICE, BOX, URI = "办公室 1", "盒子.*", "file:///深"
@@ -228,6 +229,38 @@ async def test_a_computer_that_left_and_came_back_is_subscribed_to_anew(nats_url
         assert await box.client.join("computer", BOX, OFFICE) == [True, None]
         await box.updated()
         assert await heard(anna, box) == []
+
+
+async def test_an_outage_of_nats_ends_what_was_subscribed_by_an_agent_that_left_meanwhile_alone(
+    nats_server: NatsServer,
+) -> None:
+    async with scene(nats_server.url) as (world, anna, box):
+        await ask(anna)
+
+        async def outage() -> None:
+            await nats_server.stop()
+            await eventually(lambda: not any(bus.connected for bus in world.buses))
+
+        async def said() -> bool:
+            return await box.updated() is None
+
+        await outage()
+        await nats_server.start()
+        await eventually(said, timeout=20)
+        await eventually(lambda: anna.told(UPDATED), timeout=20)
+        assert anna.told(UPDATED)[0] == updated() | {"agent": "anna"}
+        await outage()
+        await anna.sio.disconnect()
+        await nats_server.start()
+        await eventually(lambda: box.client.told("notify:leave_office"), timeout=20)
+        async with connected(world.gateways[0].url) as again:
+
+            async def joined() -> bool:
+                return (await again.join("agent", "anna", OFFICE))[0] is True
+
+            await eventually(joined, timeout=20)
+            await eventually(said, timeout=20)
+            assert await heard(again, box) == []
 
 
 async def test_an_update_of_a_native_computer_that_names_an_agent_is_told_to_that_agent_only(nats_url: str) -> None:

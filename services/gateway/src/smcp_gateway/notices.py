@@ -1,7 +1,7 @@
 """Notifications as they come from the bus."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -13,10 +13,13 @@ from smcp_proto import catalog
 from smcp_proto.catalog_row import EVERYBODY
 from smcp_proto.ids import Role
 from smcp_proto.names import check_name
+from smcp_proto.schemas import Capabilities
 
 ENTER = "enter_office"
 LEAVE = "leave_office"
 CANCEL_EVENT = "notify:tool_call_cancel"
+UPDATES: Final = ("update_config", "update_tool_list", "update_desktop", "update_finder")
+"""What a Computer tells of itself, without saying what changed."""
 UPDATED_EVENT = "notify:resources/updated"
 
 
@@ -68,11 +71,23 @@ def presence(office: str, member: MemberKey, *, entered: bool) -> Notice:
     return Notice(event, orjson.dumps({"office_id": office, role: name}), member)
 
 
-def updates(computer: str) -> list[Notice]:
-    """What may have changed at a Computer while nothing was heard."""
+def updates(office: str, computer: str, capabilities: Capabilities | None) -> list[Notice]:
+    """What may have changed at a Computer while nothing was heard.
+
+    Args:
+        capabilities: what it can do now; None: it says nothing of that.
+    """
     body = orjson.dumps({"computer": computer})
     about: MemberKey = ("computer", computer)
-    return [Notice(f"notify:{verb}", body, about) for verb in ("update_config", "update_tool_list")]
+    notices = [Notice(f"notify:{verb}", body, about) for verb in UPDATES]
+    payload = {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
+    envelope = orjson.dumps({"roomId": office, "computerId": computer, "payload": payload})
+    row = catalog.CATALOG["notify:resources/list_changed"]
+    notices.append(Notice(row.event, envelope, about, told=row.told))
+    if capabilities is not None:
+        said = {"computer": computer, "capabilities": capabilities.model_dump(exclude_unset=True)}
+        notices.append(Notice("notify:update_capabilities", orjson.dumps(said), about))
+    return notices
 
 
 def _addressee(event: str, payload: dict[str, Any]) -> str | None:

@@ -5,7 +5,8 @@ A replica listens to an office only while it holds a member of it, or somebody i
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from smcp_bus import subjects
@@ -14,6 +15,7 @@ from smcp_gateway.notices import CANCEL_EVENT, Notice, presence, read_notice, up
 from smcp_gateway.picture import MemberKey, Picture
 from smcp_gateway.session import Membership, Session
 from smcp_gateway.token_bucket import TokenBucket
+from smcp_proto.schemas import Capabilities
 
 _log: Final = logging.getLogger("smcp_gateway.offices")
 
@@ -115,11 +117,17 @@ class Office:
             notice,
         )
 
-    async def compare(self, members: Iterable[MemberKey], generation: int) -> None:
+    async def compare(
+        self,
+        members: Iterable[MemberKey],
+        generation: int,
+        capabilities: Mapping[str, Capabilities | None] = MappingProxyType({}),
+    ) -> None:
         """The registry's list after the connection was down: tell those who were members before what they missed.
 
         Args:
             generation: of the connection that came back; who joined since then has missed nothing.
+            capabilities: of the Computers, as the list shows them.
         """
         difference = self.picture.compare(members)
         self.compared = generation
@@ -132,7 +140,7 @@ class Office:
             await self._pass_on(told, presence(self.name, member, entered=True))
         for role, name in difference.stayed:
             if role == "computer":
-                for notice in updates(name):
+                for notice in updates(self.name, name, capabilities.get(name)):
                     await self._pass_on(told, notice)
 
     def _check(self, members: Iterable[tuple[Session, Membership]], notice: Notice) -> None:

@@ -197,7 +197,8 @@ class Repair:
             if session in office.members:
                 raise Unavailable("the registry's view is behind") from None
             return
-        await office.compare(member_keys(room), generation)
+        capabilities = {each.name: each.capabilities for each in room.sessions if each.role == "computer" and each.name}
+        await office.compare(member_keys(room), generation, capabilities)
 
 
 def asserted(session: Session, membership: Membership, *, moving: bool) -> Member:
