@@ -21,7 +21,6 @@ pytestmark = pytest.mark.timeout(published_env.INSTALL_S + 120)
 SAID = 512 * 1024
 BOX: dict[str, Any] = {"agent": "anna", "req_id": "1", "computer": "box"}
 LATER: dict[str, dict[str, Any]] = {
-    "client:get_resources": {"mcp_server": "toolbox"},
     "client:get_skills": {},
     "client:get_skill": {"name": "wave"},
     "client:get_blob": {"blob_handle": "x", "chunk_offset": 0},

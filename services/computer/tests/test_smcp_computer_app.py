@@ -187,7 +187,7 @@ async def test_a_tool_that_always_asks_is_refused_where_nobody_can_be_asked(nats
 
 async def test_a_row_that_is_not_handled_yet_is_503(nats_url: str) -> None:
     async with world(nats_url) as here:
-        assert (await here.ask("get_finder"))["code"] == 503
+        assert (await here.ask("get_skills"))["code"] == 503
 
 
 async def test_a_changed_list_of_tools_is_told_once(nats_url: str) -> None:

@@ -32,6 +32,7 @@ from smcp_computer.mcp.environment import network_variables
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.supervisor import Limits
 from smcp_computer.membership import Membership
+from smcp_computer.resource_services import ResourceServices, resource_services
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.subscriptions import subscribed
 from smcp_computer.tools.catalogue import Catalogue
@@ -68,6 +69,7 @@ class Computer:
     in_flight: InFlight
     announcer: Announcer
     context: Context
+    resources: ResourceServices
 
     async def wait_ready(self) -> None:
         """Return once it is in its office and each enabled MCP server is ready or has failed its first start."""
@@ -147,6 +149,10 @@ async def open_computer(
     readiness.add("office", lambda: membership.problem)
     readiness.add("mcp_servers", lambda: None if fleet.settled else "starting")
     async with background() as tasks, InFlight(keeping) as in_flight:
+        resources = resource_services(
+            settings, registry, fleet, context, tasks, max_body=bus.max_body, may_tell=lambda: gate.is_open
+        )
+        membership.listen(resources.in_office)
         calls = ToolCalls(
             catalogue,
             in_flight,
@@ -156,7 +162,11 @@ async def open_computer(
             trace_content=settings.trace_content,
         )
         door = Door(
-            {**handlers(calls, catalogue, in_flight, config, session=bus.process), **context.handlers()},
+            {
+                **handlers(calls, catalogue, in_flight, config, session=bus.process),
+                **context.handlers(),
+                **resources.handlers,
+            },
             tracing=bus_spans(),
             observe=lambda call: bind_call(
                 req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call)
@@ -175,12 +185,13 @@ async def open_computer(
                 credential=bus.credential,
                 process=bus.process,
                 on_told=membership.told,
+                on_notified=resources.notified,
             ),
             _calls_ended(in_flight, settings.drain_s),
-            _member(tasks, membership, announcer, fleet),
+            _member(tasks, membership, announcer, resources, fleet),
         ):
             try:
-                yield Computer(readiness, membership, fleet, catalogue, in_flight, announcer, context)
+                yield Computer(readiness, membership, fleet, catalogue, in_flight, announcer, context, resources)
             finally:
                 readiness.drain()
 
@@ -198,7 +209,9 @@ async def _running(tasks: Background, fleet: Fleet, context: Context) -> AsyncIt
 
 
 @asynccontextmanager
-async def _member(tasks: Background, membership: Membership, announcer: Announcer, fleet: Fleet) -> AsyncIterator[None]:
+async def _member(
+    tasks: Background, membership: Membership, announcer: Announcer, resources: ResourceServices, fleet: Fleet
+) -> AsyncIterator[None]:
     """Join, and stay; on leaving give the place up. From then on nothing new is run."""
 
     async def join() -> None:
@@ -208,13 +221,17 @@ async def _member(tasks: Background, membership: Membership, announcer: Announce
         await membership.run()
 
     tasks.start(membership.lease.run(), name="lease")
-    both = [tasks.start(join(), name="membership"), tasks.start(announcer.run(), name="announcer")]
+    running = [
+        tasks.start(join(), name="membership"),
+        tasks.start(announcer.run(), name="announcer"),
+        tasks.start(resources.run(), name="resource notices"),
+    ]
     try:
         yield
     finally:
-        for task in both:
+        for task in running:
             task.cancel()
-        await asyncio.wait(both)
+        await asyncio.wait(running)
         await membership.leave()
 
 

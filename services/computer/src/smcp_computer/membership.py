@@ -69,6 +69,7 @@ class Membership:
         """The newest revision at which somebody else changed it, as far as the office was told."""
         self._up = asyncio.Event()
         self._problem = "not joined yet"
+        self._listeners: list[Callable[[], None]] = []
         self.joined = asyncio.Event()
         """Set once the place was had for the first time."""
         self.lease = LeaseKeeper(
@@ -79,6 +80,10 @@ class Membership:
     def problem(self) -> str | None:
         """Why this Computer is not in its office now; None while it is."""
         return None if self._gate.is_open else self._problem
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever the place is had (again); it must not block."""
+        self._listeners.append(listener)
 
     async def run(self) -> None:
         """Have the place, and have it again whenever it was lost, until cancelled."""
@@ -168,6 +173,8 @@ class Membership:
             return False
         self._problem = ""
         self.joined.set()
+        for listener in self._listeners:
+            listener()
         _log.info("%s the office %r as %r", how, self._office, self._name)
         return True
 

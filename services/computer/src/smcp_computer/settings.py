@@ -40,6 +40,14 @@ class ComputerSettings(ServiceSettings):
     start_s: Annotated[Seconds, Field(gt=0, le=600)] = Field(
         default=30.0, description="how long the start of an MCP server may take"
     )
+    finder_cache_bytes: Annotated[int, Field(ge=0)] = Field(
+        default=64 * MIB,
+        description="how many bytes of documents' metadata are kept at most; more documents are shown as listed",
+    )
+    finder_wait_s: Annotated[Seconds, Field(gt=0, le=25)] = Field(
+        default=5.0,
+        description="how long documents that are not read yet are waited for; then they are shown as listed",
+    )
     gather_s: Annotated[Seconds, Field(ge=0, le=10)] = Field(
         default=0.1, description="changes (of tools, windows, documents) that come within so long are told as one"
     )

@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from smcp_bus import internal_rows, subjects
-from smcp_bus.bus import Bus, Incoming, Reply, RequestHandler, Subscription
+from smcp_bus.bus import Bus, Incoming, NoticeHandler, Reply, RequestHandler, Subscription
 from smcp_bus.dispatch import Door
 from smcp_bus.headers import ERROR
 from smcp_bus.owner import OwnerGate
@@ -34,11 +34,13 @@ async def subscribed(
     credential: str,
     process: str,
     on_told: Callable[[int], None],
+    on_notified: NoticeHandler,
 ) -> AsyncIterator[None]:
     """Serve this Computer's subjects while the body runs; on leaving, what runs is waited for (bounded).
 
     Args:
         on_told: given the revision of every enter and leave under this Computer's name that the office is told of.
+        on_notified: given every notification of the office.
 
     Raises:
         BusError: nats-server does not permit it, or is not there.
@@ -47,6 +49,7 @@ async def subscribed(
     async def notified(incoming: Incoming) -> None:
         await cancelled(incoming, office=office, in_flight=in_flight)
         await told(incoming, name=name, tell=on_told)
+        await on_notified(incoming)
 
     async with _left(
         await serve_door(bus, door, subjects.hosts(credential, process, internal_rows.ALIVE.verb), host_route),

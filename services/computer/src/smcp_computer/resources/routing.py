@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from smcp_proto.hosts import host_of
@@ -11,7 +12,7 @@ HOSTED: Final = ("dpe", "window")
 """Schemes whose URIs are routed by their host."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Served:
     """What one MCP server lists."""
 
@@ -19,6 +20,12 @@ class Served:
     uris: Collection[str]
     templates: Sequence[str] = ()
     """Their `uriTemplate`."""
+
+    @cached_property
+    def hosts(self) -> frozenset[str]:
+        """Of its `dpe://` and `window://` URIs and templates."""
+        hosts = {host_of(uri) for uri in self.uris} | {template_host(template) for template in self.templates}
+        return frozenset(host for host in hosts if host is not None)
 
 
 def candidates(uri: str, servers: Iterable[Served], history: Sequence[str]) -> list[str]:
@@ -31,14 +38,19 @@ def candidates(uri: str, servers: Iterable[Served], history: Sequence[str]) -> l
         history: the MCP servers of the tool calls, the oldest call first.
     """
     servers = list(servers)
-    plain = _without_query(uri)
-    found = [each.server for each in servers if uri in each.uris or plain in each.uris]
+    found = listed_by(uri, servers)
     if not found and scheme_of(uri) in HOSTED:
         host = host_of(uri)
-        found = [each.server for each in servers if host is not None and host in hosts_of(each)]
+        found = [each.server for each in servers if host is not None and host in each.hosts]
     elif not found:
         found = [each.server for each in servers if any(fits(template, uri) for template in each.templates)]
     return server_order(found, history)
+
+
+def listed_by(uri: str, servers: Iterable[Served]) -> list[str]:
+    """The servers that list `uri` itself."""
+    plain = without_query(uri)
+    return [each.server for each in servers if uri in each.uris or plain in each.uris]
 
 
 def template_candidates(template: str, servers: Iterable[Served], history: Sequence[str]) -> list[str]:
@@ -46,14 +58,8 @@ def template_candidates(template: str, servers: Iterable[Served], history: Seque
     servers = list(servers)
     found = [each.server for each in servers if template in each.templates]
     if not found and (host := template_host(template)) is not None:
-        found = [each.server for each in servers if host in hosts_of(each)]
+        found = [each.server for each in servers if host in each.hosts]
     return server_order(found, history)
-
-
-def hosts_of(served: Served) -> set[str]:
-    """The hosts of a server's `dpe://` and `window://` URIs and templates."""
-    hosts = {host_of(uri) for uri in served.uris} | {template_host(template) for template in served.templates}
-    return {host for host in hosts if host is not None}
 
 
 def template_host(template: str) -> str | None:
@@ -92,5 +98,6 @@ def _fixed_parts(template: str) -> list[str]:
     return [head, *(expression.partition("}")[2] for expression in expressions)]
 
 
-def _without_query(uri: str) -> str:
-    return uri.partition("?")[0].removesuffix("/") if scheme_of(uri) in HOSTED else uri
+def without_query(uri: str) -> str:
+    """What identifies a resource: the query of a `dpe://` URI says how it is shown, a `window://` URI has none."""
+    return uri.partition("?")[0] if scheme_of(uri) in HOSTED else uri

@@ -1,0 +1,1 @@
+"""The documents of MCP servers: their metadata, read once and kept."""

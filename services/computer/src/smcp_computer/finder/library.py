@@ -1,0 +1,156 @@
+"""The documents of all MCP servers of a Computer, with what is known of each (finder.txt, 更新机制).
+
+Metadata are read when somebody asks for the catalog, and kept until a notification says that they changed. The first
+time many have to be read: that is done side by side, bounded in number and in time, and goes on while nobody waits.
+What is not there in time is shown as `resources/list` describes it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from smcp_computer.finder.metadata import TooMuch, Unreadable, from_contents
+from smcp_computer.finder.shelf import Entry, Listing, Shelf
+from smcp_computer.mcp.errors import ServerDied, ServerError, ServerNotRunning, ServerTimedOut
+from smcp_proto.documents import Document
+from smcp_service.lifecycle import Background
+
+_log = logging.getLogger("smcp_computer.finder")
+
+READ_S: Final = 10.0
+"""How long a server may take to answer for one document."""
+RETRY_S: Final = 60.0
+"""What did not come is asked for again after it, unless the server says before that it changed."""
+SILENT: Final = 3
+"""A server that did not answer so often in a row is left alone for `RETRY_S`."""
+PER_SERVER: Final = 8
+"""Reads at a time of one server."""
+AT_ONCE: Final = 64
+"""Reads at a time of all servers together."""
+
+Read = Callable[[str, str, float], Awaitable[Mapping[str, Any]]]
+"""Reads a resource: server, URI, seconds. Raises ServerError. The result is as the server sent it."""
+
+
+class Library:
+    """Args:
+    read: asks a server.
+    tasks: where it is read, also while nobody waits.
+    cache_bytes: how many bytes of metadata are kept.
+    """
+
+    def __init__(self, read: Read, tasks: Background, *, cache_bytes: int) -> None:
+        self._read = read
+        self._tasks = tasks
+        self._cache_bytes = cache_bytes
+        self._kept = 0
+        self._full = False
+        self._shelves: dict[str, Shelf] = {}
+        self._turn = asyncio.Semaphore(AT_ONCE)
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of metadata that are kept now."""
+        return self._kept
+
+    async def documents(self, lists: Mapping[str, Listing], *, timeout: float) -> list[Document]:
+        """All documents of the servers that are given, each server's in the order of its list.
+
+        Args:
+            lists: by server, what it lists now. The very same object again says that nothing changed.
+            timeout: seconds that metadata are waited for.
+        """
+        self._take_over(lists)
+        waited_for = {reader for server in lists for reader in self._ask(self._shelves[server])}
+        if waited_for:
+            await asyncio.wait(waited_for, timeout=timeout)
+        shelves = [self._shelves.get(server) for server in lists]
+        return [document for shelf in shelves if shelf is not None for document in shelf.documents()]
+
+    def changed(self, server: str, uri: str | None = None) -> None:
+        """A server says that a resource changed; None: whatever it has may have changed."""
+        if (shelf := self._shelves.get(server)) is not None:
+            self._kept -= shelf.forget(uri)
+            self._full = False
+
+    def _take_over(self, lists: Mapping[str, Listing]) -> None:
+        for server in [server for server in self._shelves if server not in lists]:
+            self._kept -= self._shelves.pop(server).fill({})
+        for server, listing in lists.items():
+            shelf = self._shelves.setdefault(server, Shelf(server))
+            if shelf.listing is not listing:
+                self._kept -= shelf.fill(listing)
+
+    def _ask(self, shelf: Shelf) -> set[asyncio.Task[None]]:
+        """Have read what is missing of a server. Returns what reads it for the first time."""
+        now = self._loop.time()
+        if shelf.put_off_until > now:
+            return set()
+        shelf.plan(now)
+        if shelf.again:
+            self._start(shelf, first=False)
+        while len(shelf.readers) < min(PER_SERVER, len(shelf.first)):
+            reader = self._start(shelf, first=True)
+            shelf.readers.add(reader)
+            reader.add_done_callback(shelf.readers.discard)
+        return set(shelf.readers)
+
+    def _start(self, shelf: Shelf, *, first: bool) -> asyncio.Task[None]:
+        return self._tasks.start(self._read_all(shelf, first=first), name=f"finder:{shelf.server}")
+
+    async def _read_all(self, shelf: Shelf, *, first: bool) -> None:
+        # what is planned while it reads is read by it, too
+        while (entries := shelf.first if first else shelf.again) and shelf.put_off_until <= self._loop.time():
+            entry = entries.popleft()
+            if shelf.entries.get(entry.uri) is not entry or not (entry.missing() or entry.due(self._loop.time())):
+                continue
+            entry.asked, version = True, entry.version
+            try:
+                async with self._turn:
+                    await self._read_one(shelf, entry, version)
+            finally:
+                if entry.version == version:
+                    entry.asked = False
+
+    async def _read_one(self, shelf: Shelf, entry: Entry, version: int) -> None:
+        document, size, left_out, why = None, 0, False, ""
+        try:
+            result = await self._read(shelf.server, entry.uri, READ_S)
+            document, warnings, size = from_contents(shelf.server, entry.uri, result)
+            why = "; ".join(warnings)
+            shelf.silent = 0
+        except ServerTimedOut:
+            why = f"its metadata did not come within {READ_S:g} s"
+            shelf.silent += 1
+        except (ServerNotRunning, ServerDied):
+            shelf.silent = SILENT
+        except TooMuch as error:
+            document, why = entry.listed, str(error)
+        except (Unreadable, ServerError) as error:
+            left_out, why = True, f"{error}; it is left out"
+        if shelf.silent >= SILENT:
+            shelf.put_off_until = self._loop.time() + RETRY_S
+        if entry.version != version:
+            return  # it changed meanwhile: what came is of no use
+        if document is None:
+            entry.retry_at = self._loop.time() + RETRY_S
+        entry.left_out = left_out
+        entry.document, entry.size = self._bounded(document, size, entry)
+        self._kept += entry.size
+        if why and why != entry.warned:
+            _log.warning("MCP server %r: the document %.256r: %s", shelf.server, entry.uri, why)
+            entry.warned = why
+
+    def _bounded(self, document: Document | None, size: int, entry: Entry) -> tuple[Document | None, int]:
+        """What is kept: above the bound a document is shown as the list describes it."""
+        if self._kept + size <= self._cache_bytes:
+            return document, size
+        if not self._full:
+            self._full = True
+            _log.warning(
+                "the metadata of more documents than %d bytes hold are not kept; see SMCP_FINDER_CACHE_BYTES",
+                self._cache_bytes,
+            )
+        return entry.listed, 0

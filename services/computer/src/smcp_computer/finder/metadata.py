@@ -1,0 +1,69 @@
+"""From what a server answers for a document, or lists of it, to the document. Pure."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from smcp_proto.documents import Document
+from smcp_proto.errors import Malformed
+from smcp_proto.validation import check_depth
+
+MAX_BYTES: Final = 32 * 1024
+"""Of the metadata of one document: 100 of them have to fit into what a small client takes in one message (4 MiB)."""
+
+
+class Unreadable(Exception):
+    """The metadata cannot be used. The message says why, for the log, and holds nothing that the server sent."""
+
+
+class TooMuch(Unreadable):
+    """They are too large: the document is listed by what its server's list says."""
+
+
+def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Document, list[str], int]:
+    """The document that level 1 describes, with warnings and the size of its metadata in bytes.
+
+    Args:
+        uri: as the server lists it.
+        result: of `resources/read`. The MIME type says nothing here: what counts is that there is JSON.
+
+    Raises:
+        Unreadable: there is none.
+    """
+    text = _text(result)
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_BYTES:
+        raise TooMuch(f"its metadata have {size} bytes, more than {MAX_BYTES}")
+    try:
+        summary = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise Unreadable("its metadata are not JSON") from None
+    if isinstance(summary, dict):
+        try:
+            check_depth(summary)
+        except Malformed:
+            raise Unreadable("its metadata are nested too deep") from None
+    document, doubts = Document.of(server, summary, listed=uri)
+    warnings = [doubt.message for doubt in doubts]
+    if document is None:
+        raise Unreadable("; ".join(warnings))
+    return document, warnings, size
+
+
+def from_listing(server: str, uri: str, resource: Mapping[str, Any]) -> Document | None:
+    """The document as far as `resources/list` describes it; None where it is none."""
+    title = resource.get("title") or resource.get("name")
+    annotations = resource.get("annotations")
+    modified = annotations.get("lastModified") if isinstance(annotations, Mapping) else None
+    told = {"title": title, "summary": resource.get("description"), "last_modified": modified}
+    short = {name: text for name, text in told.items() if isinstance(text, str) and len(text) <= MAX_BYTES // 8}
+    return Document.of(server, short, listed=uri)[0]
+
+
+def _text(result: Mapping[str, Any]) -> str:
+    contents = result.get("contents")
+    for content in contents if isinstance(contents, list) else ():
+        if isinstance(content, Mapping) and isinstance(content.get("text"), str):
+            return str(content["text"])
+    raise Unreadable("its contents have no text")

@@ -1,0 +1,107 @@
+"""`client:get_resources` of the published package (0.4): one page of one MCP server's own list, in its shape.
+
+    request   {"computer", "mcp_server", "cursor"?, "agent", "req_id"}
+    reply     {"resources": [...], "next_cursor"?, "req_id"}
+    or        {"code": 4014 | 4015, "message", "mcp_server", "capability"?}
+
+The cursor is the MCP server's own. Keys of a resource are in snake_case, and only those that the package knows.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from smcp_bus.dispatch_types import Call, RawJson
+from smcp_bus.time_limit import time_limit
+from smcp_computer.in_flight import encode
+from smcp_computer.mcp.errors import RequestRefused, ServerError
+from smcp_computer.mcp.supervisor import Supervisor
+from smcp_computer.resources.errors import flat
+from smcp_proto.errors import Malformed, TooLarge, Unavailable
+from smcp_proto.schemas.base import AgentCallData, ServerName
+from smcp_proto.schemas.resources import Cursor
+from smcp_proto.schemas.unknown import UnknownClientReq
+from smcp_proto.validation import malformed
+
+EVENT: Final = "client:get_resources"
+SERVER_NOT_FOUND: Final = 4014
+NOT_SUPPORTED: Final = 4015
+_KEYS: Final = {"description": "description", "mimeType": "mime_type", "size": "size", "_meta": "_meta"}
+_ANNOTATIONS: Final = {"audience": "audience", "priority": "priority", "lastModified": "last_modified"}
+
+
+class GetResourcesReq(AgentCallData):
+    """What the package sends."""
+
+    mcp_server: ServerName
+    cursor: Cursor | None = None
+
+
+class GetResources:
+    """Args:
+    max_body: bytes that an answer may have on the bus.
+    """
+
+    def __init__(self, supervisors: Mapping[str, Supervisor], *, max_body: int) -> None:
+        self._supervisors = supervisors
+        self._max_body = max_body
+
+    async def __call__(self, request: UnknownClientReq, call: Call) -> RawJson:
+        """One page.
+
+        Raises:
+            Malformed: a field is wrong, or the server does not know the cursor.
+            TooLarge: the page is larger than the bus takes.
+            TimedOut, Unavailable: the server does not answer, or is not running.
+        """
+        try:
+            asked = GetResourcesReq.model_validate(call.payload)
+        except ValidationError as error:
+            raise malformed(error) from None
+        server, supervisor = asked.mcp_server, self._supervisors.get(asked.mcp_server)
+        if supervisor is None:
+            return _refused(SERVER_NOT_FOUND, "MCP Server not registered", mcp_server=server)
+        if not supervisor.ready:
+            raise Unavailable(f"MCP server {server!r} is not running ({supervisor.state})")
+        if supervisor.resources is None:
+            message = "MCP Server does not support 'resources' capability"
+            return _refused(NOT_SUPPORTED, message, mcp_server=server, capability="resources")
+        left = call.deadline - asyncio.get_running_loop().time()
+        try:
+            page = await supervisor.resources.list_page(asked.cursor, timeout=time_limit(left, left))
+        except RequestRefused as error:
+            if asked.cursor is None:
+                raise Unavailable(str(error)) from None
+            raise Malformed(f"cursor: {error}", details={"field": "cursor", "reason": str(error)}) from None
+        except ServerError as error:
+            raise flat(error) from None
+        found = [resource for item in page.items if (resource := published(item)) is not None]
+        reply = {"resources": found, "req_id": asked.req_id}
+        if page.next_cursor is not None:
+            reply["next_cursor"] = page.next_cursor
+        body = encode(reply)
+        if len(body) > self._max_body:
+            raise TooLarge("the answer is too large", details={"size": len(body), "limit": self._max_body})
+        return RawJson(body)
+
+
+def published(item: object) -> dict[str, Any] | None:
+    """A resource in the package's shape; None where it is none."""
+    if not (isinstance(item, Mapping) and isinstance(item.get("uri"), str) and isinstance(item.get("name"), str)):
+        return None
+    resource = {"uri": item["uri"], "name": item["name"]} | _renamed(item, _KEYS)
+    annotations = item.get("annotations")
+    if isinstance(annotations, Mapping) and (told := _renamed(annotations, _ANNOTATIONS)):
+        resource["annotations"] = told
+    return resource
+
+
+def _renamed(item: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
+    return {name: item[key] for key, name in keys.items() if item.get(key) is not None}
+
+
+def _refused(code: int, message: str, **fields: str) -> RawJson:
+    """The package's own flat error: its fields stand beside the code."""
+    return RawJson(encode({"code": code, "message": message, **fields}))

@@ -1,0 +1,38 @@
+"""`notify:leave_office` of an Agent: what it subscribed to ends."""
+
+import logging
+from collections.abc import Callable
+
+from pydantic import ValidationError
+
+from smcp_bus import subjects
+from smcp_bus.bus import Incoming
+from smcp_bus.headers import EPOCH
+from smcp_proto.schemas import LeaveOfficeNotification
+
+_log = logging.getLogger("smcp_computer.left")
+
+
+class AgentsLeaving:
+    """Args:
+    left: given the name of each Agent that the office is told has left, once.
+    """
+
+    def __init__(self, left: Callable[[str], None]) -> None:
+        self._left = left
+        self._newest = 0
+        """The epoch of the newest leave: one that is told again says nothing of an Agent that has come back."""
+
+    async def notified(self, incoming: Incoming) -> None:
+        """One notification of the office, of any kind."""
+        if subjects.verb_of(incoming.subject) != "leave_office":
+            return
+        try:
+            agent = LeaveOfficeNotification.model_validate_json(incoming.body).agent
+            epoch = int(incoming.headers.get(EPOCH, ""))
+        except (ValidationError, ValueError):
+            _log.warning("a notification that cannot be read was ignored")
+            return
+        if agent is not None and epoch > self._newest:
+            self._newest = epoch
+            self._left(agent)

@@ -1,0 +1,130 @@
+"""`client:resources/list`, `client:resources/templates/list`, `client:resources/read`, `client:completion/complete`.
+
+Over the MCP servers of this Computer, or of the one that `serverId` names (computer.txt, resources chapter, 4.3).
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from smcp_bus.dispatch_types import Call, RawJson
+from smcp_bus.time_limit import time_limit
+from smcp_computer.handlers.envelope import Envelopes
+from smcp_computer.mcp.errors import ServerError, ServerNotRunning
+from smcp_computer.resources.cursor import Kind, read_cursor, write_cursor
+from smcp_computer.resources.directory import Directory
+from smcp_computer.resources.errors import is_not_found
+from smcp_computer.resources.index import ResourceIndex
+from smcp_computer.resources.listing import named_apart, page_of
+from smcp_proto.errors import Malformed
+from smcp_proto.schemas.resources import (
+    CompleteReq,
+    ListResourcesReq,
+    ListResourceTemplatesReq,
+    ReadResourceReq,
+)
+
+_log = logging.getLogger("smcp_computer.resources")
+
+RESULT_KEY: Final[Mapping[Kind, str]] = {"resources": "resources", "templates": "resourceTemplates"}
+
+
+class ResourceQueries:
+    """Each method is a handler."""
+
+    def __init__(self, directory: Directory, index: ResourceIndex, envelopes: Envelopes) -> None:
+        self._directory = directory
+        self._index = index
+        self._envelopes = envelopes
+
+    async def list(self, request: ListResourcesReq, call: Call) -> RawJson:
+        """One page of resources.
+
+        Raises:
+            Malformed: the cursor cannot be read, or `serverId` has no resources.
+            SmcpError: `serverId` cannot be asked; see `Directory.check`.
+        """
+        return await self._page("resources", request, call)
+
+    async def templates(self, request: ListResourceTemplatesReq, call: Call) -> RawJson:
+        """One page of templates. Over several servers a name that they share is prefixed by the server's."""
+        return await self._page("templates", request, call)
+
+    async def read(self, request: ReadResourceReq, call: Call) -> RawJson:
+        """The contents of a resource, as its server sent them. Of several servers the next one is asked only where the
+        one before has no such resource, or is not running any more.
+
+        Raises:
+            Malformed: the URI is none, see `checked_uri`.
+            NotFound: no server has it.
+            TooLarge: it is larger than the bus takes.
+            SmcpError: `serverId` cannot be asked; no answer came.
+        """
+        payload, until = request.payload, self._until(call)
+        uri = self._directory.checked(payload.params.uri, request.serverId)
+        servers = await self._directory.candidates(uri, request.serverId, timeout=self._left(until))
+        failed: ServerError | None = None
+        for server in servers:
+            try:
+                result = await self._index.connection(server).read(uri, timeout=self._left(until))
+            except ServerError as error:
+                failed = error
+                if not (isinstance(error, ServerNotRunning) or is_not_found(error)):
+                    break
+            else:
+                return self._envelopes.result(request, payload, result, server)
+        assert failed is not None  # there is at least one candidate
+        return self._envelopes.error(request, payload, failed)
+
+    async def complete(self, request: CompleteReq, call: Call) -> RawJson:
+        """Values for an argument of a template, or, of the server that `serverId` names, of a prompt.
+
+        Raises:
+            Malformed: neither a template nor a server is named.
+            NotFound: no server has such a template.
+            SmcpError: `serverId` cannot be asked; no answer came.
+        """
+        payload, until = request.payload, self._until(call)
+        template = payload.params.ref.uri if payload.params.ref.type == "ref/resource" else None
+        if template is None and request.serverId is None:
+            raise _missing("payload.params.ref.uri" if payload.params.ref.type == "ref/resource" else "serverId")
+        servers = await self._directory.template_candidates(template or "", request.serverId, timeout=self._left(until))
+        params = payload.params.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        try:
+            result = await self._index.connection(servers[0]).complete(params, timeout=self._left(until))
+        except ServerError as error:
+            return self._envelopes.error(request, payload, error)
+        return self._envelopes.result(request, payload, result, servers[0])
+
+    async def _page(self, kind: Kind, request: ListResourcesReq | ListResourceTemplatesReq, call: Call) -> RawJson:
+        payload = request.payload
+        cursor = payload.params.cursor if payload.params is not None else None
+        after = None if cursor is None else read_cursor(cursor, kind)
+        try:
+            lists = await self._directory.lists(kind, request.serverId, timeout=self._left(self._until(call)))
+        except ServerError as error:
+            return self._envelopes.error(request, payload, error)
+        if kind == "templates" and request.serverId is None:
+            lists = named_apart(lists)
+        page = page_of(kind, lists, after)
+        for server, uri in page.left_out:
+            _log.warning("MCP server %r: %.256r is too large to be listed; it is left out", server, uri)
+        result: dict[str, Any] = {RESULT_KEY[kind]: page.items}
+        if page.next is not None:
+            result["nextCursor"] = write_cursor(page.next)
+        return self._envelopes.result(request, payload, result, request.serverId)
+
+    @staticmethod
+    def _until(call: Call) -> float:
+        """When to answer, in loop time: a little before the caller gives up."""
+        now = asyncio.get_running_loop().time()
+        return now + time_limit(call.deadline - now, call.deadline - now)
+
+    @staticmethod
+    def _left(until: float) -> float:
+        return max(0.0, until - asyncio.get_running_loop().time())
+
+
+def _missing(field: str) -> Malformed:
+    return Malformed(f"{field}: is missing", details={"field": field, "reason": "is missing"})

@@ -1,0 +1,110 @@
+"""All that serves resources and documents to Agents, put together."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from smcp_bus.bus import NoticeHandler
+from smcp_bus.dispatch_types import Handler
+from smcp_bus.registry_client import RegistryClient
+from smcp_computer.context import Context
+from smcp_computer.finder.library import Library
+from smcp_computer.handlers.envelope import Envelopes
+from smcp_computer.handlers.get_finder import Finder
+from smcp_computer.handlers.get_resources import EVENT, GetResources
+from smcp_computer.handlers.left import AgentsLeaving
+from smcp_computer.handlers.resources import ResourceQueries
+from smcp_computer.handlers.subscribe import SubscriptionRequests
+from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.resources.agents import AgentSubscriptions
+from smcp_computer.resources.directory import Directory
+from smcp_computer.resources.following import Following
+from smcp_computer.resources.notices import Notices
+from smcp_computer.resources.room import RoomComparison
+from smcp_computer.settings import ComputerSettings
+from smcp_service.lifecycle import Background
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceServices:
+    """Made by `resource_services`.
+
+    Attributes:
+        handlers: by event.
+        notified: hears every notification of the office.
+        agents: what Agents have subscribed to.
+        library: what is kept of documents.
+    """
+
+    handlers: Mapping[str, Handler]
+    notified: NoticeHandler
+    agents: AgentSubscriptions
+    library: Library
+    notices: Notices
+    room: RoomComparison
+
+    def in_office(self) -> None:
+        """This Computer is in its office (again)."""
+        self.notices.resume()
+        self.room.begin()
+
+    async def run(self) -> None:
+        """Tell of changes, and compare the office, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.notices.run(), name="notices")
+            tasks.create_task(self.room.run(), name="room")
+
+
+def resource_services(
+    settings: ComputerSettings,
+    registry: RegistryClient,
+    fleet: Fleet,
+    context: Context,
+    tasks: Background,
+    *,
+    max_body: int,
+    may_tell: Callable[[], bool],
+) -> ResourceServices:
+    """Args:
+    tasks: where documents are read.
+    max_body: bytes that an answer may have on the bus.
+    may_tell: whether this Computer is a member now.
+    """
+    index, history = context.index, context.history
+
+    async def read(server: str, uri: str, timeout: float) -> Mapping[str, Any]:
+        return await index.connection(server).read(uri, timeout=timeout)
+
+    agents = AgentSubscriptions(context.interests)
+    library = Library(read, tasks, cache_bytes=settings.finder_cache_bytes)
+    notices = Notices(registry, settings.office, settings.name, may_tell=may_tell, gather_s=settings.gather_s)
+    Following(fleet.events, index, agents, notices, library)
+    directory = Directory(fleet.supervisors, index, history, context.skipped)
+    envelopes = Envelopes(settings.name, max_body=max_body)
+    queries = ResourceQueries(directory, index, envelopes)
+    subscriptions = SubscriptionRequests(directory, index, agents, envelopes)
+
+    def left(agent: str) -> None:
+        agents.left(agent)
+        notices.forget(agent)
+
+    return ResourceServices(
+        handlers={
+            "client:resources/list": queries.list,
+            "client:resources/templates/list": queries.templates,
+            "client:resources/read": queries.read,
+            "client:resources/subscribe": subscriptions.subscribe,
+            "client:resources/unsubscribe": subscriptions.unsubscribe,
+            "client:completion/complete": queries.complete,
+            "client:get_finder": Finder(
+                library, directory.documents, lambda: history.servers, wait_s=settings.finder_wait_s
+            ),
+            EVENT: GetResources(fleet.supervisors, max_body=max_body),
+        },
+        notified=AgentsLeaving(left).notified,
+        agents=agents,
+        library=library,
+        notices=notices,
+        room=RoomComparison(registry, agents, office=settings.office, name=settings.name),
+    )

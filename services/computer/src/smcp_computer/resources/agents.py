@@ -1,0 +1,138 @@
+"""What Agents have subscribed to (computer.txt, resources chapter, 4.3).
+
+A subscription belongs to an Agent's membership, and ends with it. It is kept here, with the servers: so an Agent that
+moves to another gateway keeps it.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from smcp_computer.resources.interests import Interests
+from smcp_proto.errors import RateLimited
+from smcp_proto.schemas.resources import SmcpCode
+
+MOST: Final = 1000
+"""Resources that one Agent may subscribe to."""
+
+Agent = str | None
+"""Its name; None: an Agent that did not say it. An office has one Agent at a time, so it is known all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Holds an Agent's interests."""
+
+    agent: Agent
+
+
+@dataclass(slots=True)
+class _Subscribed:
+    resources: set[tuple[str, str]] = field(default_factory=set)
+    """(server, URI)."""
+    since: int = 0
+    """The count of subscriptions at its last one."""
+
+
+class AgentSubscriptions:
+    """Args:
+    interests: counts the subscriptions at the servers.
+    """
+
+    def __init__(self, interests: Interests) -> None:
+        self._interests = interests
+        self._agents: dict[Agent, _Subscribed] = {}
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """Grows with each subscription: see `retain`."""
+        return self._count
+
+    @property
+    def agents(self) -> frozenset[Agent]:
+        """Those that have subscribed to something."""
+        return frozenset(self._agents)
+
+    async def subscribe(self, agent: Agent, server: str, uri: str) -> None:
+        """Subscribe an Agent; once more says the same.
+
+        Raises:
+            ServerError: the server does not tell of it. One that is being started again is told of what it had agreed
+                to before.
+            RateLimited: the Agent has subscribed to `MOST` others.
+        """
+        mine = self._agents.setdefault(agent, _Subscribed())
+        self._count += 1
+        mine.since = self._count
+        if (server, uri) not in mine.resources and len(mine.resources) >= MOST:
+            details = {"smcp_code": str(SmcpCode.RATE_LIMITED)}
+            raise RateLimited(f"an Agent subscribes to at most {MOST} resources of a Computer", details=details)
+        mine.resources.add((server, uri))  # before the server is asked: what it tells at once is not lost
+        try:
+            await self._interests.hold(Holder(agent), server, uri)
+        except BaseException:
+            if Holder(agent) not in self._interests.holders(server, uri):
+                self._forget(agent, server, uri)
+            raise
+        if (server, uri) not in self._of(agent):
+            await self._interests.release(Holder(agent), server, uri)  # the Agent has left meanwhile
+
+    async def unsubscribe(self, agent: Agent, server: str | None, uri: str) -> None:
+        """End it; None: at every server. Does nothing where there is none."""
+        for at, subscribed in list(self._of(agent)):
+            if subscribed == uri and server in (None, at):
+                self._forget(agent, at, uri)
+                await self._interests.release(Holder(agent), at, uri)
+
+    def left(self, agent: str) -> None:
+        """An Agent has left the office: what it subscribed to ends, in the background."""
+        for gone in (agent, None):
+            if self._agents.pop(gone, None) is not None:
+                self._interests.drop(Holder(gone))
+
+    def retain(self, agents: Collection[str], *, before: int) -> None:
+        """Only these Agents are in the office. What was subscribed after `count` was `before` is not touched."""
+        for agent, subscribed in list(self._agents.items()):
+            there = agent in agents if agent is not None else bool(agents)
+            if not there and subscribed.since <= before:
+                del self._agents[agent]
+                self._interests.drop(Holder(agent))
+
+    def concerned(self, server: str, uri: str) -> Iterator[Agent]:
+        """The Agents that have subscribed to a resource, or to one above it, each once."""
+        asked = {(server, each) for each in (uri, *_above(uri))}
+        for agent, subscribed in self._agents.items():
+            if not asked.isdisjoint(subscribed.resources):
+                yield agent
+
+    def of(self, server: str) -> list[tuple[Agent, str]]:
+        """All that is subscribed to at a server: Agents and URIs."""
+        return [
+            (agent, uri)
+            for agent, subscribed in self._agents.items()
+            for at, uri in sorted(subscribed.resources)
+            if at == server
+        ]
+
+    def _of(self, agent: Agent) -> Collection[tuple[str, str]]:
+        subscribed = self._agents.get(agent)
+        return () if subscribed is None else subscribed.resources
+
+    def _forget(self, agent: Agent, server: str, uri: str) -> None:
+        subscribed = self._agents.get(agent)
+        if subscribed is not None:
+            subscribed.resources.discard((server, uri))
+            if not subscribed.resources:
+                del self._agents[agent]
+
+
+def _above(uri: str) -> Iterator[str]:
+    """The resources that a URI lies below: MCP lets a server tell of such a one to who subscribed to them."""
+    path = uri.partition("?")[0].rstrip("/")
+    if path != uri:
+        yield path
+    begin = path.find("://") + 3
+    while (slash := path.rfind("/", begin)) > begin:
+        path = path[:slash]
+        yield path

@@ -1,0 +1,181 @@
+"""Which servers are to be asked, for a URI or for all that they list."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+import mcp_types as types
+
+from smcp_computer.mcp.errors import RequestRefused, ServerError
+from smcp_computer.mcp.supervisor import Supervisor
+from smcp_computer.resources.causes import Causes
+from smcp_computer.resources.cursor import Kind
+from smcp_computer.resources.errors import not_found, not_supported
+from smcp_computer.resources.history import History
+from smcp_computer.resources.index import Listing, ResourceIndex
+from smcp_computer.resources.listing import Item
+from smcp_computer.resources.routing import Served, candidates, template_candidates
+from smcp_computer.resources.skipped import SkippedServers
+from smcp_computer.resources.uri import checked_uri
+from smcp_proto.errors import Unavailable
+
+_log = logging.getLogger("smcp_computer.resources")
+
+Found = TypeVar("Found")
+
+LIST_S: Final = 10.0
+"""How long a server may take to list where several are asked: a silent one must not use up the time of the others."""
+NO_TEMPLATES: Final[tuple[Item, ...]] = ()
+
+
+class Directory:
+    """Args:
+    history: decides among several servers.
+    skipped: counts the servers that lists over all servers skip.
+    """
+
+    def __init__(
+        self, supervisors: Mapping[str, Supervisor], index: ResourceIndex, history: History, skipped: SkippedServers
+    ) -> None:
+        self._supervisors = supervisors
+        self._index = index
+        self._history = history
+        self._skipped = skipped
+        self._causes = Causes(_log)
+        self._served: dict[tuple[str, bool], tuple[Listing, Sequence[Item], Served]] = {}
+
+    def check(self, server: str) -> None:
+        """Let a server through that can be asked for resources.
+
+        Raises:
+            NotFound: there is no such server here.
+            Unavailable: it is not ready.
+            Malformed: it has no resources; `details.smcp_code` is `SMCP_RESOURCE_NOT_SUPPORTED`.
+        """
+        self.check_known(server)
+        supervisor = self._supervisors[server]
+        if not supervisor.ready:
+            raise Unavailable(f"MCP server {server!r} is not running ({supervisor.state})")
+        if supervisor.resources is None:
+            raise not_supported(f"MCP server {server!r} has no resources")
+
+    def check_known(self, server: str) -> None:
+        """Raises NotFound where there is no such server here."""
+        if server not in self._supervisors:
+            raise not_found("this Computer has no such MCP server", field="serverId")
+
+    def checked(self, uri: str, server: str | None) -> str:
+        """The URI to ask for. What a server lists, as far as it is known, counts whatever its form.
+
+        Args:
+            server: only this one is asked; None: any.
+
+        Raises:
+            Malformed: see `checked_uri`.
+        """
+        lists = map(self._index.known, [server] if server is not None else self._index.servers())
+        return uri if any(uri in listed for listed in lists) else checked_uri(uri)
+
+    async def lists(self, kind: Kind, server: str | None, *, timeout: float) -> Mapping[str, Sequence[Item]]:
+        """What servers list now: one, or all that have resources. Of all, one that fails is left out.
+
+        Raises:
+            SmcpError, ServerError: that one server cannot be asked (see `check`), or does not list.
+        """
+        ask = self._resources if kind == "resources" else self._templates
+        if server is not None:
+            self.check(server)
+            return {server: await ask(server, timeout)}
+        self._skipped.count(f"{kind}/list", self._index.without_resources())
+        return await self._of_all(ask, self._index.servers(), timeout)
+
+    async def documents(self, timeout: float) -> Mapping[str, Listing]:
+        """What the servers list that take part in the finder; one that fails is shown as it was known before."""
+        servers = self._index.servers(subscribable=True)
+        found = await self._of_all(self._listing, servers, timeout)
+        return {server: found[server] if server in found else self._index.known(server) for server in servers}
+
+    async def candidates(self, uri: str, server: str | None, *, timeout: float) -> list[str]:
+        """The servers that may serve `uri`, the most likely one first; at least one.
+
+        Raises:
+            NotFound: none does; `details.smcp_code` is `SMCP_RESOURCE_NOT_FOUND`.
+            SmcpError: `server` cannot be asked, see `check`.
+        """
+        if server is not None:
+            self.check(server)
+            return [server]
+        history = self._history.servers
+        found: list[str] = []
+        if all(map(self._index.is_listed, self._index.servers())):
+            found = candidates(uri, self._known(), history)
+        if not found:
+            found = candidates(uri, await self._all(timeout), history)
+        if not found:
+            raise not_found("no MCP server of this Computer has this resource")
+        return found
+
+    async def template_candidates(self, template: str, server: str | None, *, timeout: float) -> list[str]:
+        """The same for a URI template."""
+        if server is not None:
+            self.check(server)
+            return [server]
+        found = template_candidates(template, await self._all(timeout), self._history.servers)
+        if not found:
+            raise not_found("no MCP server of this Computer has this template")
+        return found
+
+    def _known(self) -> list[Served]:
+        """Without asking anybody, and without templates."""
+        return [self._serve(server, self._index.known(server), NO_TEMPLATES) for server in self._index.servers()]
+
+    async def _all(self, timeout: float) -> list[Served]:
+        """With templates, all as it is now."""
+        servers = self._index.servers()
+        listings, templates = await asyncio.gather(
+            self._of_all(self._listing, servers, timeout), self._of_all(self._templates, servers, timeout)
+        )
+        return [
+            self._serve(server, listings.get(server) or self._index.known(server), templates.get(server, NO_TEMPLATES))
+            for server in servers
+        ]
+
+    def _serve(self, server: str, listing: Listing, templates: Sequence[Item]) -> Served:
+        """The same object again for the same lists: its hosts are found once."""
+        key = (server, templates is NO_TEMPLATES)
+        kept = self._served.get(key)
+        if kept is not None and kept[0] is listing and kept[1] is templates:
+            return kept[2]
+        served = Served(server, listing.keys(), tuple(item["uriTemplate"] for item in templates))
+        self._served[key] = (listing, templates, served)
+        return served
+
+    async def _of_all(
+        self, ask: Callable[[str, float], Awaitable[Found]], servers: Sequence[str], timeout: float
+    ) -> dict[str, Found]:
+        """What each server answers; those that fail are left out."""
+
+        async def one(server: str) -> tuple[Found] | None:
+            try:
+                return (await ask(server, min(timeout, LIST_S)),)
+            except ServerError as error:
+                self._causes.warn(server, f"left out of a list: {error}")
+                return None
+
+        answers = await asyncio.gather(*map(one, servers))
+        return {server: answer[0] for server, answer in zip(servers, answers, strict=True) if answer is not None}
+
+    async def _listing(self, server: str, timeout: float) -> Listing:
+        return await self._index.list(server, timeout=timeout)
+
+    async def _resources(self, server: str, timeout: float) -> Sequence[Item]:
+        return tuple((await self._listing(server, timeout)).values())
+
+    async def _templates(self, server: str, timeout: float) -> Sequence[Item]:
+        try:
+            return await self._index.templates(server, timeout=timeout)
+        except RequestRefused as error:
+            if error.code == types.METHOD_NOT_FOUND:
+                return NO_TEMPLATES  # a server need not have any
+            raise

@@ -1,0 +1,57 @@
+"""What goes wrong with a resource, as it is said to Agents (computer.txt, resources chapter, 7). Pure."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import mcp_types as types
+
+from smcp_computer.mcp.errors import RESOURCE_NOT_FOUND, NotTold, RequestRefused, ServerError, ServerTimedOut
+from smcp_proto.errors import Malformed, NotFound, SmcpError, TimedOut, Unavailable
+from smcp_proto.schemas.resources import SmcpCode
+
+SUBSCRIPTIONS: Final = frozenset({"resources/subscribe", "resources/unsubscribe"})
+WITH_URI: Final = SUBSCRIPTIONS | {"resources/read"}
+"""Methods whose only parameter is a URI: `INVALID_PARAMS` says that there is no such resource."""
+
+
+def flat(error: ServerError) -> SmcpError:
+    """The flat error for a server that gave no answer."""
+    match error:
+        case NotTold():
+            return not_supported(str(error), SmcpCode.SUBSCRIPTION_NOT_SUPPORTED)
+        case ServerTimedOut():
+            return TimedOut(str(error))
+        case _:
+            return Unavailable(str(error))
+
+
+def not_supported(message: str, code: SmcpCode = SmcpCode.NOT_SUPPORTED) -> Malformed:
+    """What is asked for is nothing that this server can do: asking again is of no use."""
+    return Malformed(message, details={"smcp_code": str(code)})
+
+
+def not_found(message: str, **details: str) -> NotFound:
+    return NotFound(message, details={"smcp_code": str(SmcpCode.NOT_FOUND), **details})
+
+
+def code_of(method: str, error: RequestRefused) -> SmcpCode | None:
+    """Which of our codes an error of a server is, if any."""
+    match error.code:
+        case types.METHOD_NOT_FOUND:
+            return SmcpCode.SUBSCRIPTION_NOT_SUPPORTED if method in SUBSCRIPTIONS else SmcpCode.NOT_SUPPORTED
+        case code if code == RESOURCE_NOT_FOUND or (code == types.INVALID_PARAMS and method in WITH_URI):
+            return SmcpCode.NOT_FOUND
+    return None
+
+
+def is_not_found(error: ServerError) -> bool:
+    """Whether a server says that it has no resource of the URI that it was asked for."""
+    return isinstance(error, RequestRefused) and code_of("resources/read", error) is SmcpCode.NOT_FOUND
+
+
+def with_code(data: Any, code: SmcpCode | None) -> Any:
+    """An error's data with our code beside what the server said."""
+    if code is None:
+        return data
+    said = data if isinstance(data, Mapping) else {} if data is None else {"data": data}
+    return {**said, "smcp_code": str(code)}

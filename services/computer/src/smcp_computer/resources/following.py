@@ -1,0 +1,57 @@
+"""From what MCP servers tell to what becomes of it: Agents are told, and what is kept of documents is read anew."""
+
+from smcp_computer.finder.library import Library
+from smcp_computer.mcp.events import ResourceUpdated, ServerEvent, ServerEvents, ServerGone, ServerReady
+from smcp_computer.resources.agents import AgentSubscriptions
+from smcp_computer.resources.index import NOTHING, Listing, ResourceIndex
+from smcp_computer.resources.notices import Notices
+
+
+class Following:
+    """Begins with its making, and lasts as long as the events do."""
+
+    def __init__(
+        self,
+        events: ServerEvents,
+        index: ResourceIndex,
+        agents: AgentSubscriptions,
+        notices: Notices,
+        library: Library,
+    ) -> None:
+        self._index = index
+        self._agents = agents
+        self._notices = notices
+        self._library = library
+        self._told: dict[str, Listing] = {}
+        """The lists of the servers, as the office was told of them last."""
+        self._lives: set[str] = set()
+        """Servers that were ready before."""
+        events.listen(self._on_event)
+        index.listen(self._on_list)
+
+    def _on_event(self, event: ServerEvent) -> None:
+        match event:
+            case ResourceUpdated(server, uri):
+                self._library.changed(server, uri)
+                for agent in tuple(self._agents.concerned(server, uri)):
+                    self._notices.updated(agent, server, uri, self._title(server, uri))
+            case ServerReady(server):
+                # what changed between two lives of a server was told by nobody
+                if server in self._lives:
+                    for agent, uri in self._agents.of(server):
+                        self._notices.updated(agent, server, uri, None)
+                self._lives.add(server)
+            case ServerGone(server):
+                self._library.changed(server)
+            case _:
+                pass
+
+    def _on_list(self, server: str) -> None:
+        listing = self._index.known(server)
+        if dict(listing) != dict(self._told.get(server, NOTHING)):
+            self._told[server] = listing
+            self._notices.list_changed(server)
+
+    def _title(self, server: str, uri: str) -> str | None:
+        title = self._index.known(server).get(uri, {}).get("title")
+        return title if isinstance(title, str) else None

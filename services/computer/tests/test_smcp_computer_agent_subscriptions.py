@@ -1,0 +1,242 @@
+"""What Agents subscribe to on a native Computer: told to them alone, for as long as they are in the office."""
+
+import json
+from typing import Any, Literal
+
+import pytest
+
+from smcp_bus import subjects
+from smcp_bus.headers import EPOCH
+from smcp_computer.app import Computer
+from smcp_computer.mcp.call_span import CallSpan
+from smcp_computer.mcp.events import ResourceUpdated
+from smcp_computer.resources import agents as agents_module
+from smcp_testing.computer_office import NAME, OFFICE, World, computer, world
+from smcp_testing.gateway_world import Client, connected, gateway_world
+from smcp_testing.leaving_gateway import gone, in_time, two_gateways
+from smcp_testing.mcp_servers import configs
+from smcp_testing.nats_process import NatsServer
+from smcp_testing.resource_agent import ResourceAgent
+from smcp_testing.waiting import eventually
+
+Era = Literal["2025", "2026"]
+ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
+NOTES: list[dict[str, Any]] = [
+    {"uri": "note://1", "resource": {"title": "One"}},
+    {"uri": "note://2"},
+    {"uri": "note://end"},
+]
+
+
+async def tell(here: Computer, tool: str, **arguments: Any) -> Any:
+    """What a tool of the context server `one` gives."""
+    result = await here.fleet.supervisors["one"].call(tool, arguments, timeout=30, span=CallSpan({}))
+    assert not result.get("isError"), result
+    return json.loads(result["content"][0]["text"])
+
+
+async def asked(client: Client, verb: str, uri: str, **more: Any) -> Any:
+    payload = {"jsonrpc": "2.0", "id": 1, "method": f"resources/{verb}", "params": {"uri": uri}}
+    envelope = {"roomId": OFFICE, "computerId": NAME, "agent": "anna", "payload": payload, **more}
+    answer = await client.call(f"client:resources/{verb}", envelope, timeout=30)
+    assert answer.get("payload", {}).get("result") == {}, answer
+    return answer
+
+
+def updated(client: Client) -> list[str]:
+    return [told["payload"]["params"]["uri"] for told in client.told("notify:resources/updated")]
+
+
+async def downstream(here: Computer, *uris: str) -> None:
+    """Wait until the server has exactly these subscriptions."""
+
+    async def subscribed() -> bool:
+        return bool(await tell(here, "subscribed") == list(uris))
+
+    await eventually(subscribed, timeout=30)
+
+
+@ERAS
+async def test_an_agent_is_told_of_what_it_subscribed_to_until_it_unsubscribes_or_leaves(
+    nats_url: str, era: Era
+) -> None:
+    async with (
+        gateway_world(nats_url, gateways=2) as both,
+        computer(nats_url, {"one": configs.context(era, content=NOTES)}) as here,
+        connected(both.gateways[0].url) as anna,
+        connected(both.gateways[1].url) as car,
+    ):
+        await car.join("computer", "car", OFFICE)
+        await anna.join("agent", "anna", OFFICE)
+        answer = await asked(anna, "subscribe", "note://1")
+        assert answer["serverId"] == "one"
+        await asked(anna, "subscribe", "note://1")
+        await asked(anna, "subscribe", "note://end")
+        await downstream(here, "note://1", "note://end")
+        for uri in ("note://2", "note://1"):
+            await tell(here, "update", uri=uri, text="new")
+        await eventually(lambda: updated(anna))
+        assert anna.told("notify:resources/updated") == [
+            {
+                "roomId": OFFICE, "computerId": NAME, "serverId": "one", "agent": "anna",
+                "payload": {
+                    "jsonrpc": "2.0", "method": "notifications/resources/updated",
+                    "params": {"uri": "note://1", "title": "One"},
+                },
+            }
+        ]  # fmt: skip
+        await asked(anna, "unsubscribe", "note://1", serverId="one")
+        await asked(anna, "unsubscribe", "note://1")
+        await downstream(here, "note://end")
+        await tell(here, "update", uri="note://1")
+        await tell(here, "update", uri="note://end")
+        await eventually(lambda: updated(anna)[1:] == ["note://end"])
+        await anna.call("server:leave_office", {"office_id": OFFICE})
+        await downstream(here)
+        assert car.told("notify:resources/updated") == []
+        assert here.resources.agents.agents == frozenset()
+
+
+async def test_a_subscription_survives_the_agents_move_to_another_gateway(nats_url: str) -> None:
+    async with (
+        two_gateways(nats_url) as (staying, leaving, leave),
+        computer(nats_url, {"one": configs.context("2026", content=NOTES)}) as here,
+        connected(leaving.url) as anna,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        await asked(anna, "subscribe", "note://1")
+        left = leave()
+        await gone(anna)
+        await in_time(left)
+        async with connected(staying.url) as again:
+            assert await again.join("agent", "anna", OFFICE) == [True, None]
+            await tell(here, "update", uri="note://1")
+            await eventually(lambda: updated(again) == ["note://1"])
+
+
+@ERAS
+async def test_a_subscription_is_restored_when_the_server_was_started_again(nats_url: str, era: Era) -> None:
+    async with world(nats_url, one=configs.context(era, content=NOTES)) as here:
+        alice = ResourceAgent(here)
+        await alice.result("resources/subscribe", uri="note://1")
+        with pytest.raises(Exception, match="went away"):
+            await here.tell("one", "die")
+        await eventually(lambda: here.told("resources_updated"), timeout=30, message="it may have changed meanwhile")
+        await downstream(here.computer, "note://1")
+        told = len(here.told("resources_updated"))
+        await here.tell("one", "update", uri="note://1")
+        await eventually(lambda: len(here.told("resources_updated")) > told)
+
+
+async def test_an_agent_that_said_no_name_is_the_offices_agent(nats_url: str) -> None:
+    async with world(nats_url, one=configs.context("2025", content=NOTES)) as here:
+        nameless = ResourceAgent(here, None)
+        await nameless.result("resources/subscribe", uri="note://1")
+        await here.tell("one", "update", uri="note://1")
+        await eventually(lambda: here.told("resources_updated"))
+        assert "agent" not in here.told("resources_updated")[0]
+        await leave(here, "whoever it was", epoch=3)
+        await downstream(here.computer)
+
+
+async def leave(here: World, agent: str, *, epoch: int) -> None:
+    """The office is told that an Agent left."""
+    body = json.dumps({"office_id": OFFICE, "agent": agent}).encode()
+    await here.agent.publish(subjects.notify(OFFICE, "leave_office"), body, headers={EPOCH: str(epoch)})
+
+
+async def test_only_the_agents_own_leave_ends_what_it_subscribed_to_and_a_leave_counts_once(nats_url: str) -> None:
+    async with world(nats_url, one=configs.context("2025", content=NOTES)) as here:
+        alice, bob = ResourceAgent(here), ResourceAgent(here, "bob")
+        for agent in (alice, bob):
+            await agent.result("resources/subscribe", uri="note://1")
+        await bob.result("resources/subscribe", uri="note://2")
+        computer_left = json.dumps({"office_id": OFFICE, "computer": "bob"}).encode()
+        await here.agent.publish(subjects.notify(OFFICE, "leave_office"), computer_left, headers={EPOCH: "100"})
+        await here.agent.publish(subjects.notify(OFFICE, "leave_office"), b"no json", headers={EPOCH: "101"})
+        await leave(here, "bob", epoch=200)
+        await downstream(here.computer, "note://1")
+        await bob.result("resources/subscribe", uri="note://2")
+        await leave(here, "bob", epoch=200)
+        await leave(here, "alice", epoch=202)
+        await downstream(here.computer, "note://2")
+
+
+async def test_after_a_break_the_office_is_compared_and_who_is_gone_is_subscribed_to_nothing(
+    nats_server: NatsServer,
+) -> None:
+    url = nats_server.url
+    async with (
+        gateway_world(url) as both,
+        computer(url, {"one": configs.context("2026", content=NOTES)}, lease_s=2.0) as here,
+        connected(both.url) as anna,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        await asked(anna, "subscribe", "note://1")
+        await here.resources.agents.subscribe("somebody who left meanwhile", "one", "note://2")
+        await downstream(here, "note://1", "note://2")
+        await nats_server.stop()
+        await eventually(lambda: here.membership.problem is not None, timeout=30)
+        await tell(here, "update", uri="note://1")
+        await nats_server.start()
+        await eventually(lambda: here.membership.problem is None, timeout=30)
+        await eventually(lambda: updated(anna) == ["note://1"], timeout=30, message="kept until it could be told")
+        await downstream(here, "note://1")
+
+
+async def test_what_cannot_be_subscribed_to_is_refused(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents_module, "MOST", 2)
+    silent = configs.context(
+        "2026", host="silent", content=[{"uri": "x://1"}, {"uri": "note://1"}], without=["subscribe"]
+    )
+    old = configs.context("2025", host="old", content=[*NOTES, {"uri": "y://1"}], without=["subscribe"])
+    servers = {"a": silent, "b": old, "one": configs.context("2025", content=NOTES)}
+    async with world(nats_url, **servers) as here:
+        alice = ResourceAgent(here)
+        for uri in ("x://1", "y://1"):
+            refused = await alice.flat("resources/subscribe", uri=uri)
+            assert refused == (400, "SMCP_SUBSCRIPTION_NOT_SUPPORTED"), uri
+        assert await alice.flat("resources/subscribe", uri="z://1") == (404, "SMCP_RESOURCE_NOT_FOUND")
+        answer = await alice.ask("resources/subscribe", uri="note://1")
+        assert answer["serverId"] == "one", "the first of those that list it and tell of it"
+        await here.tell("one", "misbehave", uri="note://2", how="refuse")
+        error = await alice.error("resources/subscribe", server="one", uri="note://2")
+        assert (error["code"], error["data"]["smcp_code"]) == (-32602, "SMCP_RESOURCE_NOT_FOUND")
+        await here.tell("one", "misbehave", uri="note://2", how="never")
+        refused = await alice.flat("resources/subscribe", server="one", uri="note://2", timeout=2)
+        assert refused == (408, None)
+        await alice.result("resources/subscribe", uri="note://end")
+        await here.tell("one", "misbehave", uri="note://2", how="")
+        assert await alice.flat("resources/subscribe", uri="note://2") == (429, "SMCP_RATE_LIMITED")
+        await downstream(here.computer, "note://1", "note://end")
+
+
+async def test_what_lies_below_a_resource_is_told_to_who_subscribed_to_it(nats_url: str) -> None:
+    async with world(nats_url, one=configs.context("2026", content=[{"uri": "note://a/b"}])) as here:
+        alice = ResourceAgent(here)
+        await alice.result("resources/subscribe", uri="note://a/b")
+        for uri in ("note://a", "note://a/bc", "other://a/b", "note://a/b/c", "note://a/b?x=1"):
+            here.computer.fleet.events.tell(ResourceUpdated("one", uri))
+        await eventually(lambda: len(here.told("resources_updated")) == 2)
+        told = [each["payload"]["params"]["uri"] for each in here.told("resources_updated")]
+        assert told == ["note://a/b/c", "note://a/b?x=1"]
+
+
+async def test_the_office_is_told_of_each_server_whose_list_changed(nats_url: str) -> None:
+    a, b = configs.context("2025", host="a", windows=1), configs.context("2026", host="b", windows=1)
+    async with world(nats_url, a=a, b=b) as here:
+        await ResourceAgent(here).uris()
+        await eventually(lambda: not here.computer.resources.notices.untold)
+        here.heard.clear()
+        await here.tell("b", "tell_list")
+        for number in range(3):
+            await here.tell("a", "put", uri=f"note://{number}")
+        await eventually(lambda: here.told("resources_list_changed"))
+        assert here.told("resources_list_changed")[0] == {
+            "roomId": OFFICE, "computerId": NAME, "serverId": "a",
+            "payload": {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"},
+        }  # fmt: skip
+        await here.tell("b", "remove", uri="window://b/0")
+        await eventually(lambda: any(each["serverId"] == "b" for each in here.told("resources_list_changed")))
+        servers = [each["serverId"] for each in here.told("resources_list_changed")]
+        assert servers.count("b") == 1, "a list that is as it was before is not told"

@@ -1,0 +1,314 @@
+"""Metadata of documents: read once, side by side, kept within a bound, and read anew after a change.
+
+What reads them is a function here, so that it can be slow, late and wrong at will; whole servers are in
+`test_smcp_computer_finder.py`.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from smcp_computer.finder import library as library_module
+from smcp_computer.finder.library import AT_ONCE, PER_SERVER, Library
+from smcp_computer.mcp.errors import RequestRefused, ServerNotRunning, ServerTimedOut
+from smcp_proto.documents import Document
+from smcp_service.lifecycle import background
+from smcp_testing.waiting import eventually
+
+Listing = dict[str, dict[str, Any]]
+
+
+def listed(host: str, count: int, **fields: Any) -> Listing:
+    return listing(*(f"dpe://{host}/d{number}" for number in range(count)), **fields)
+
+
+def listing(*uris: str, **fields: Any) -> Listing:
+    return {uri: {"uri": uri, "name": f"name {uri[-1:]}", **fields} for uri in uris}
+
+
+def answer(**summary: Any) -> dict[str, Any]:
+    return {"contents": [{"uri": "x", "mimeType": "text/plain", "text": json.dumps(summary)}]}
+
+
+class Servers:
+    """Answers reads; counts them."""
+
+    def __init__(self) -> None:
+        self.read: list[str] = []
+        self.at_a_time: dict[str, int] = {}
+        self.most: dict[str, int] = {"": 0}
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.say: Callable[[str, str], dict[str, Any]] = lambda server, uri: answer(title=f"title of {uri[-2:]}")
+
+    async def __call__(self, server: str, uri: str, timeout: float) -> dict[str, Any]:
+        self.read.append(uri)
+        self.at_a_time[server] = self.at_a_time.get(server, 0) + 1
+        self.most[server] = max(self.most.get(server, 0), self.at_a_time[server])
+        self.most[""] = max(self.most[""], sum(self.at_a_time.values()))
+        try:
+            await asyncio.sleep(0)  # others have their turn
+            await self.gate.wait()
+            return self.say(server, uri)
+        finally:
+            self.at_a_time[server] -= 1
+
+
+@asynccontextmanager
+async def opened(servers: Servers, *, cache_bytes: int = 10**6) -> AsyncIterator[Library]:
+    async with background() as tasks:
+        yield Library(servers, tasks, cache_bytes=cache_bytes)
+
+
+def titles(documents: list[Document]) -> list[str | None]:
+    return [document.summary.get("title") for document in documents]
+
+
+async def test_metadata_are_read_once_and_kept() -> None:
+    servers, lists = Servers(), {"a": listed("a", 3)}
+    async with opened(servers) as library:
+        first = await library.documents(lists, timeout=10)
+        assert titles(first) == ["title of d0", "title of d1", "title of d2"]
+        assert await library.documents(lists, timeout=10) == first
+        assert await library.documents({"a": listed("a", 3)}, timeout=10) == first, "the same in another list"
+        assert sorted(servers.read) == ["dpe://a/d0", "dpe://a/d1", "dpe://a/d2"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "again"),
+    [
+        ("dpe://a/d1", ["dpe://a/d1"]),
+        ("dpe://a/d1/pages/4", ["dpe://a/d1"]),
+        ("dpe://a/d1/elements/e?format=text", ["dpe://a/d1"]),
+        ("dpe://a", ["dpe://a/d0", "dpe://a/d1", "dpe://a/d2"]),
+        ("dpe://b/d1", []),
+        ("dpe://a/unknown", []),
+        ("window://a/d1", []),
+        ("no uri", []),
+        (None, ["dpe://a/d0", "dpe://a/d1", "dpe://a/d2"]),
+    ],
+)
+async def test_a_change_has_what_it_concerns_read_anew(uri: str | None, again: list[str]) -> None:
+    servers, lists = Servers(), {"a": listed("a", 3)}
+    async with opened(servers) as library:
+        await library.documents(lists, timeout=10)
+        kept, servers.read = library.kept_bytes, []
+        library.changed("b", uri)
+        library.changed("a", uri)
+        await library.documents(lists, timeout=10)
+        assert sorted(servers.read) == again
+        assert library.kept_bytes == kept
+
+
+async def test_a_new_list_has_only_what_is_new_in_it_read() -> None:
+    servers = Servers()
+    async with opened(servers) as library:
+        await library.documents({"a": listed("a", 2)}, timeout=10)
+        servers.read = []
+        renamed = listing("dpe://a/d1", description="another") | listed("a", 1) | listing("dpe://a/d7")
+        documents = await library.documents({"a": renamed}, timeout=10)
+        assert titles(documents) == ["title of d1", "title of d0", "title of d7"]
+        assert sorted(servers.read) == ["dpe://a/d1", "dpe://a/d7"]
+        assert await library.documents({"a": {}}, timeout=10) == []
+        assert library.kept_bytes == 0
+
+
+async def test_a_server_that_is_gone_takes_what_was_kept_of_it_along() -> None:
+    servers = Servers()
+    async with opened(servers) as library:
+        await library.documents({"a": listed("a", 2)}, timeout=10)
+        assert library.kept_bytes > 0
+        assert await library.documents({}, timeout=10) == []
+        assert library.kept_bytes == 0
+        await library.documents({"a": listed("a", 2)}, timeout=10)
+        assert len(servers.read) == 4
+
+
+async def test_what_is_no_document_is_not_read() -> None:
+    servers = Servers()
+    others = ["window://a", "dpe://a", "dpe://a/d/pages/1", "dpe:///d", "dpe://a/%zz", "file:///x", "", "dpe:"]
+    async with opened(servers) as library:
+        assert await library.documents({"a": listing(*others)}, timeout=10) == []
+        assert servers.read == []
+
+
+async def test_many_are_read_side_by_side_but_not_all_at_once() -> None:
+    servers = Servers()
+    lists = {f"s{number:02}": listed(f"s{number:02}", 50) for number in range(20)}
+    async with opened(servers) as library:
+        documents = await library.documents(lists, timeout=30)
+        assert len(documents) == len(servers.read) == 1000
+        assert servers.most["s00"] == PER_SERVER
+        assert servers.most[""] == AT_ONCE
+
+
+async def test_what_is_not_read_in_time_is_shown_as_the_list_describes_it_and_read_on() -> None:
+    servers = Servers()
+    servers.gate.clear()
+    resources = listed(
+        "a", 20, description="as listed", annotations={"lastModified": "2026-01-01T00:00:00Z", "priority": 1}
+    )
+    resources["dpe://a/d0"]["title"] = "a title"
+    lists = {"a": resources}
+    async with opened(servers) as library:
+        documents = await library.documents(lists, timeout=0.01)
+        assert titles(documents)[:2] == ["a title", "name 1"]
+        assert documents[1].summary == {
+            "doc_ref": "d1", "uri": "dpe://a/d1", "title": "name 1", "summary": "as listed",
+            "last_modified": "2026-01-01T00:00:00Z",
+        }  # fmt: skip
+        servers.gate.set()
+        assert titles(await library.documents(lists, timeout=10))[1] == "title of d1"
+        assert len(servers.read) == 20, "what was asked for already is not asked for twice"
+
+
+async def test_metadata_that_were_asked_for_before_a_change_are_not_kept() -> None:
+    servers, lists = Servers(), {"a": listed("a", 1)}
+    servers.gate.clear()
+    said = iter([answer(title="old"), answer(title="new")])
+    servers.say = lambda server, uri: next(said)
+    async with opened(servers) as library:
+        await library.documents(lists, timeout=0.01)
+        library.changed("a", "dpe://a/d0")
+        servers.gate.set()
+        assert titles(await library.documents(lists, timeout=10)) == ["new"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"contents": None},
+        {"contents": []},
+        {"contents": ["x", None, {}]},
+        {"contents": [{"uri": "x", "blob": "e30="}]},
+        {"contents": [{"uri": "x", "text": ""}]},
+        {"contents": [{"uri": "x", "text": "# Markdown"}]},
+        {"contents": [{"uri": "x", "text": "[]"}]},
+        {"contents": [{"uri": "x", "text": "null"}]},
+        {"contents": [{"uri": "x", "text": '{"a":' + "[" * 200 + "]" * 200 + "}"}]},
+        RequestRefused("a", -32602, "no such resource", None),
+    ],
+)
+async def test_a_document_that_cannot_be_read_costs_only_itself(
+    wrong: dict[str, Any] | Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    servers, lists = Servers(), {"a": listed("a", 3)}
+
+    def say(server: str, uri: str) -> dict[str, Any]:
+        if uri.endswith("d1"):
+            if isinstance(wrong, Exception):
+                raise wrong
+            return wrong
+        return answer(title=uri)
+
+    servers.say = say
+    async with opened(servers) as library:
+        for _ in range(3):
+            assert titles(await library.documents(lists, timeout=10)) == ["dpe://a/d0", "dpe://a/d2"]
+    assert sum("dpe://a/d1" in record.getMessage() for record in caplog.records) == 1
+    assert servers.read.count("dpe://a/d1") == 1, "it is left alone for a while"
+
+
+async def test_metadata_of_wrong_types_are_warned_about_and_the_rest_counts(caplog: pytest.LogCaptureFixture) -> None:
+    servers = Servers()
+    servers.say = lambda server, uri: answer(uri="dpe://other/x", title=7, summary="s", page_count=-1, mine=[1])
+    async with opened(servers) as library:
+        [document] = await library.documents({"a": listed("a", 1)}, timeout=10)
+    assert document.summary == {"doc_ref": "d0", "uri": "dpe://a/d0", "summary": "s", "mine": [1]}
+    assert "its title is a number" in caplog.text
+    assert "have another URI" in caplog.text
+
+
+async def test_metadata_that_are_too_large_are_not_kept_but_the_document_is_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    servers = Servers()
+    servers.say = lambda server, uri: answer(title="t" * 50_000)
+    async with opened(servers) as library:
+        assert titles(await library.documents({"a": listed("a", 1)}, timeout=10)) == ["name 0"]
+        assert library.kept_bytes == 0
+    assert "more than 32768" in caplog.text
+
+
+async def test_more_than_the_bound_is_not_kept_but_shown_and_that_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    servers = Servers()
+    servers.say = lambda server, uri: answer(title="t" * 300)
+    async with opened(servers, cache_bytes=1000) as library:
+        documents = await library.documents({"a": listed("a", 10)}, timeout=10)
+        assert sum(len(str(title)) == 300 for title in titles(documents)) == 3
+        assert len(documents) == 10
+        assert library.kept_bytes <= 1000
+        assert len(servers.read) == 10
+        await library.documents({"a": listed("a", 10)}, timeout=10)
+        assert len(servers.read) == 10
+    assert caplog.text.count("SMCP_FINDER_CACHE_BYTES") == 1
+
+
+async def test_a_server_that_never_answers_is_left_alone_after_a_while_and_costs_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    servers = Servers()
+
+    def say(server: str, uri: str) -> dict[str, Any]:
+        if server == "dead":
+            raise ServerTimedOut("dead", "did not answer in time")
+        return answer(title=uri)
+
+    servers.say = say
+    lists = {"dead": listed("dead", 100), "well": listed("well", 100)}
+    async with opened(servers) as library:
+        documents = await library.documents(lists, timeout=10)
+        assert titles(documents)[:2] == ["name 0", "name 1"], "shown as listed"
+        assert titles(documents)[100:102] == ["dpe://well/d0", "dpe://well/d1"]
+        asked = sum(uri.startswith("dpe://dead") for uri in servers.read)
+        assert asked < 2 * PER_SERVER
+        await library.documents(lists, timeout=10)
+        assert sum(uri.startswith("dpe://dead") for uri in servers.read) == asked
+        library.changed("dead", "dpe://dead/d0")
+        await library.documents(lists, timeout=10)
+        assert sum(uri.startswith("dpe://dead") for uri in servers.read) > asked, "it said that it lives"
+
+
+async def test_one_document_that_never_comes_does_not_stop_the_others_and_nobody_waits_for_it_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(library_module, "RETRY_S", 0.0)
+    servers, lists, release = Servers(), {"a": listed("a", 100)}, asyncio.Event()
+    silent = 0
+
+    async def read(server: str, uri: str, timeout: float) -> dict[str, Any]:
+        nonlocal silent
+        if uri.endswith("/d50"):
+            silent += 1
+            if silent > 1:
+                await release.wait()
+            raise ServerTimedOut("a", "did not answer in time")
+        return await servers(server, uri, timeout)
+
+    async with background() as tasks:
+        library = Library(read, tasks, cache_bytes=10**6)
+        documents = await library.documents(lists, timeout=10)
+        assert titles(documents)[49:52] == ["title of 49", "name 0", "title of 51"]
+        async with asyncio.timeout(5):
+            assert await library.documents(lists, timeout=60) == documents
+            await eventually(lambda: silent == 2)
+        release.set()
+
+
+async def test_a_server_that_is_not_running_is_not_asked_for_one_document_after_the_other() -> None:
+    servers = Servers()
+
+    def say(server: str, uri: str) -> dict[str, Any]:
+        raise ServerNotRunning("a", "is not running")
+
+    servers.say = say
+    async with opened(servers) as library:
+        assert len(await library.documents({"a": listed("a", 100)}, timeout=10)) == 100
+        assert len(servers.read) <= PER_SERVER

@@ -1,0 +1,313 @@
+"""`client:resources/list`, `read` and `templates/list` of a native Computer with real MCP servers of both eras."""
+
+import asyncio
+import base64
+from typing import Any, Literal
+
+import pytest
+
+from smcp_computer.resources import directory
+from smcp_testing.computer_office import NAME, OFFICE, world
+from smcp_testing.mcp_servers import configs
+from smcp_testing.resource_agent import ResourceAgent
+from smcp_testing.waiting import eventually
+
+Era = Literal["2025", "2026"]
+ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
+NOTE = {"uri": "note://1"}
+
+
+def windows(host: str, count: int) -> list[str]:
+    return [f"window://{host}/{number}" for number in range(count)]
+
+
+async def test_a_list_goes_over_all_servers_in_pages_and_holds_over_the_restart_of_one(nats_url: str) -> None:
+    old = configs.context("2025", host="old", windows=130, page_size=50)
+    new = configs.context("2026", host="new", windows=30)
+    async with world(nats_url, b=new, a=old, toolbox=configs.stdio()) as here:
+        alice = ResourceAgent(here)
+        everything = windows("old", 130) + windows("new", 30)
+        assert await alice.uris() == everything
+        first = await alice.result("resources/list")
+        assert len(first["resources"]) == 100
+        starts = here.computer.fleet.supervisors["a"].starts
+        with pytest.raises(Exception, match="went away"):
+            await here.tell("a", "die")
+        await eventually(lambda: here.computer.fleet.supervisors["a"].starts > starts, timeout=30)
+        rest = await alice.result("resources/list", cursor=first["nextCursor"])
+        assert [each["uri"] for each in rest["resources"]] == everything[100:]
+        assert "nextCursor" not in rest
+
+
+@ERAS
+async def test_a_resource_is_listed_and_read_as_its_server_sends_it(nats_url: str, era: Era) -> None:
+    resource = {"title": "T", "annotations": {"priority": 0.5, "odd": [1]}, "_meta": {"x": {"y": 1}}, "more": None}
+    blob = base64.b64encode(bytes(range(256))).decode()
+    contents = [
+        {"uri": "note://1", "mimeType": "text/x", "text": "é\u0000\n", "_meta": {"a": 1}, "later": True},
+        {"uri": "note://2", "mimeType": "image/png", "blob": blob},
+    ]
+    note = {"uri": "note://1", "resource": resource, "contents": contents}
+    async with world(nats_url, one=configs.context(era, content=[note])) as here:
+        alice = ResourceAgent(here)
+        listed = await alice.ask("resources/list", request_id="an id")
+        assert listed["payload"]["result"]["resources"] == [
+            {"uri": "note://1", "name": "1", "mimeType": "text/plain", **resource}
+        ]
+        assert "serverId" not in listed
+        read = await alice.ask("resources/read", uri="note://1")
+        assert read["payload"]["result"]["contents"] == contents
+        assert read["serverId"] == "one"
+        assert (await alice.ask("resources/read", server="one", uri="note://1"))["payload"] == read["payload"]
+
+
+async def test_one_server_is_asked_where_it_is_named(nats_url: str) -> None:
+    a = configs.context("2025", host="a", windows=1, content=[NOTE])
+    b = configs.context("2026", host="b", windows=1, content=[NOTE])
+    async with world(nats_url, a=a, b=b, none=configs.context("2026", without=["resources"])) as here:
+        alice = ResourceAgent(here)
+        assert await alice.uris(server="b") == ["window://b/0", "note://1"]
+        assert (await alice.ask("resources/list", server="b"))["serverId"] == "b"
+        assert (await alice.ask("resources/read", server="b", uri="note://1"))["serverId"] == "b"
+        templates = await alice.result("resources/templates/list", server="b")
+        assert [each["name"] for each in templates["resourceTemplates"]] == ["page", "element"]
+        for method, params in {
+            "resources/list": {},
+            "resources/templates/list": {},
+            "resources/read": {"uri": "note://1"},
+            "resources/subscribe": {"uri": "note://1"},
+        }.items():
+            assert await alice.flat(method, server="nobody", **params) == (404, "SMCP_RESOURCE_NOT_FOUND")
+            assert await alice.flat(method, server="none", **params) == (400, "SMCP_RESOURCE_NOT_SUPPORTED")
+
+
+async def test_templates_of_several_servers_are_told_apart_by_their_servers_name(nats_url: str) -> None:
+    a, b = configs.context("2025", host="a"), configs.context("2026", host="b")
+    async with world(nats_url, a=a, b=b, toolbox=configs.stdio()) as here:
+        result = await ResourceAgent(here).result("resources/templates/list")
+        assert [(each["name"], each["uriTemplate"]) for each in result["resourceTemplates"]] == [
+            ("a__page", "dpe://a/{doc_ref}/pages/{page_index}"),
+            ("a__element", "dpe://a/{doc_ref}/elements/{element_id}"),
+            ("b__page", "dpe://b/{doc_ref}/pages/{page_index}"),
+            ("b__element", "dpe://b/{doc_ref}/elements/{element_id}"),
+        ]
+
+
+async def test_of_several_servers_with_a_uri_the_one_used_last_is_read_then_the_first_by_name(nats_url: str) -> None:
+    servers = {name: configs.context("2026", host=name, content=[NOTE]) for name in ("a", "b", "c")}
+    async with world(nats_url, **servers) as here:
+        alice = ResourceAgent(here)
+
+        async def read_by() -> Any:
+            return (await alice.ask("resources/read", uri="note://1")).get("serverId")
+
+        assert await read_by() == "a"
+        await here.call("c__reads", req_id="1")
+        assert await read_by() == "c"
+        await here.call("b__reads", req_id="2")
+        assert await read_by() == "b"
+        await here.tell("b", "misbehave", uri="note://1", how="not_found")
+        assert await read_by() == "c", "a server that has it no more is not the end"
+        for name in ("a", "c"):
+            await here.tell(name, "misbehave", uri="note://1", how="not_found")
+        error = await alice.error("resources/read", uri="note://1")
+        assert error["data"] == {"uri": "note://1", "smcp_code": "SMCP_RESOURCE_NOT_FOUND"}
+
+
+async def test_uris_that_nobody_lists_are_routed_by_host_or_template(nats_url: str) -> None:
+    docs = configs.context("2025", host="com.docs", documents=1)
+    view = configs.context("2026", host="com.view", windows=1)
+    async with world(nats_url, docs=docs, view=view) as here:
+        alice = ResourceAgent(here)
+
+        async def text(uri: str) -> str:
+            contents = (await alice.result("resources/read", uri=uri))["contents"]
+            assert contents[0]["uri"] == uri
+            return str(contents[0]["text"])
+
+        assert '"total_count": 1' in await text("dpe://com.docs")
+        assert '"pages"' in await text("dpe://com.docs/doc-0?depth=pages&limit=1")
+        assert '"txt-001"' in await text("dpe://com.docs/doc-0/pages/0?categories=text")
+        assert '"metadata"' in await text("dpe://com.docs/doc-0/elements/tbl-001")
+        window = await alice.ask("resources/read", uri="window://com.view/0?priority=80")
+        assert window["payload"]["result"]["contents"][0]["uri"] == "window://com.view/0", "the query was dropped"
+        for uri in ("dpe://com.elsewhere/x", "window://com.elsewhere", "note://1", "x"):
+            assert await alice.flat("resources/read", uri=uri) == (404, "SMCP_RESOURCE_NOT_FOUND")
+        error = await alice.error("resources/read", uri="dpe://com.docs/unknown")
+        assert error["data"]["smcp_code"] == "SMCP_RESOURCE_NOT_FOUND"
+
+
+WRONG_SHAPES = [
+    ("dpe://", "host: is empty"),
+    ("dpe:///doc", "host: is empty"),
+    ("dpe:com.example.desk", "scheme: "),
+    ("DPE:/com.example.desk", "scheme: "),
+    ("dpe://com.example.desk/d/pages/x", "sub-path: "),
+    ("dpe://com.example.desk/d/pages/-1", "sub-path: "),
+    ("dpe://com.example.desk/d/elements/", "sub-path: "),
+    ("dpe://com.example.desk/d/other/1", "sub-path: "),
+    ("dpe://com.example.desk/%zz", "doc-ref: "),
+    ("dpe://com.example.desk/%ff", "doc-ref: "),
+    ("dpe://com.example.desk/d#f", "fragment: "),
+    ("dpe://u@com.example.desk/d", "host: "),
+    ("dpe://com.example.desk/d?format=xml", "format: "),
+    ("dpe://com.example.desk/d?depth=all", "depth: "),
+    ("dpe://com.example.desk/d?offset=-1", "offset: "),
+    ("dpe://com.example.desk/d?limit=0", "limit: "),
+    ("dpe://com.example.desk/d?limit=101", "limit: "),
+    ("dpe://com.example.desk/d?limit=1&limit=2", "limit: "),
+    ("dpe://com.example.desk/d/pages/0?categories=nonsense", "categories: "),
+    ("dpe://com.example.desk?depth=pages", "depth: "),
+    ("window://", "host: is empty"),
+    ("window://com.example.desk/%zz", "path: "),
+    ("window:x", "scheme: "),
+]
+
+
+async def test_a_uri_of_a_wrong_shape_is_refused_by_its_field(nats_url: str) -> None:
+    async with world(nats_url, one=configs.context("2026", documents=1)) as here:
+        alice = ResourceAgent(here)
+        for uri, reason in WRONG_SHAPES:
+            for method in ("resources/read", "resources/subscribe", "resources/unsubscribe"):
+                refused = await alice.ask(method, uri=uri)
+                assert refused["code"] == 400, uri
+                assert refused["details"]["field"] == "payload.params.uri"
+                assert refused["details"]["reason"].startswith(reason), uri
+
+
+async def test_what_a_server_lists_is_read_whatever_its_form(nats_url: str) -> None:
+    odd = ["dpe://h/a/b/c", "window://h?x=1", "no scheme", "DPE://H/%zz"]
+    async with world(nats_url, one=configs.context("2025", content=[{"uri": uri} for uri in odd])) as here:
+        alice = ResourceAgent(here)
+        assert await alice.uris() == odd
+        for uri in odd:
+            assert (await alice.result("resources/read", uri=uri))["contents"][0]["text"] == f"text of {uri}"
+
+
+@ERAS
+async def test_a_server_whose_list_fails_costs_only_its_own(
+    nats_url: str, era: Era, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "LIST_S", 1.0)
+    bad = configs.context(era, host="bad", windows=2, without=["list_changed"])
+    async with world(nats_url, bad=bad, good=configs.context(era, host="good", windows=2)) as here:
+        alice = ResourceAgent(here)
+        for how in ("refuse", "fail", "no_list", "bad_items", "endless", "never", "die"):
+            await here.tell("bad", "misbehave", uri="list", how=how)
+            kept = windows("bad", 2) if how in ("bad_items", "endless") else []
+            assert await alice.uris() == kept + windows("good", 2), how
+            if how == "fail":
+                assert "secret" not in str(await alice.ask("resources/list", server="bad"))
+
+
+async def test_a_list_that_a_server_refuses_is_its_error_where_it_alone_is_asked(nats_url: str) -> None:
+    async with world(nats_url, one=configs.context("2025", windows=1, without=["list_changed"])) as here:
+        alice = ResourceAgent(here)
+        await here.tell("one", "misbehave", uri="list", how="refuse")
+        answer = await alice.ask("resources/list", server="one")
+        assert answer["payload"]["error"] == {"code": -32602, "message": "no list for you"}
+        assert answer["serverId"] == "one"
+        await here.tell("one", "misbehave", uri="list", how="no_list")
+        error = await alice.error("resources/list", server="one")
+        assert error["code"] == -32603
+        await here.tell("one", "misbehave", uri="list", how="never")
+        assert await alice.flat("resources/list", server="one", timeout=2) == (408, None)
+
+
+@ERAS
+async def test_what_a_server_answers_in_place_of_contents_is_a_json_rpc_error(nats_url: str, era: Era) -> None:
+    not_found = -32002 if era == "2025" else -32602
+    cases = [
+        ("refuse", -32602, "SMCP_RESOURCE_NOT_FOUND"),
+        ("not_found", not_found, "SMCP_RESOURCE_NOT_FOUND"),
+        ("no_list", -32603, None),
+        ("fail", None, None),
+        ("vanish", not_found, "SMCP_RESOURCE_NOT_FOUND"),
+    ]
+    async with world(nats_url, one=configs.context(era, content=[NOTE])) as here:
+        alice = ResourceAgent(here)
+        for how, code, smcp_code in cases:
+            await here.tell("one", "misbehave", uri="note://1", how=how)
+            error = await alice.error("resources/read", uri="note://1")
+            assert error["code"] == code or code is None, how
+            assert (error.get("data") or {}).get("smcp_code") == smcp_code, how
+            assert "secret" not in str(error), "the text of an exception stays where it was raised"
+
+
+async def test_contents_that_are_not_what_was_listed_pass_as_they_are(nats_url: str) -> None:
+    sent: dict[str, list[dict[str, Any]]] = {
+        "mime": [{"uri": "note://1", "mimeType": "image/png", "text": "text of note://1"}],
+        "blob": [{"uri": "note://1", "mimeType": "image/png", "blob": "AAEC"}],
+        "no_contents": [],
+        "empty_text": [{"uri": "note://1", "text": ""}],
+        "other_uri": [{"uri": "window://elsewhere", "mimeType": "text/plain", "text": "text of note://1"}],
+    }
+    async with world(nats_url, one=configs.context("2026", content=[NOTE])) as here:
+        alice = ResourceAgent(here)
+        for how, contents in sent.items():
+            await here.tell("one", "misbehave", uri="note://1", how=how)
+            assert (await alice.result("resources/read", uri="note://1"))["contents"] == contents
+
+
+async def test_a_server_that_never_answers_is_408_and_one_that_dies_503_and_others_go_on(nats_url: str) -> None:
+    slow = configs.context("2025", content=[{"uri": "note://never"}, {"uri": "note://die"}])
+    async with world(nats_url, slow=slow, well=configs.context("2026", content=[NOTE])) as here:
+        alice = ResourceAgent(here)
+        await here.tell("slow", "misbehave", uri="note://never", how="never")
+        never = asyncio.create_task(alice.flat("resources/read", uri="note://never", timeout=3))
+        assert (await alice.result("resources/read", uri="note://1"))["contents"]
+        assert await never == (408, None)
+        await here.tell("slow", "misbehave", uri="note://die", how="die")
+        assert await alice.flat("resources/read", uri="note://die") == (503, None)
+        assert (await alice.result("resources/read", uri="note://1"))["contents"]
+
+
+async def test_contents_up_to_the_limit_of_the_bus_arrive_whole_and_above_it_are_413(nats_url: str) -> None:
+    async with world(nats_url, one=configs.context("2026", content=[NOTE, {"uri": "note://big"}])) as here:
+        alice = ResourceAgent(here)
+        large = "x" * 20_000_000
+        await here.tell("one", "put", uri="note://large", contents=[{"uri": "note://large", "text": large}])
+        await eventually(lambda: "note://large" in here.computer.context.index.known("one"))
+        assert (await alice.result("resources/read", uri="note://large"))["contents"][0]["text"] == large
+        await here.tell("one", "misbehave", uri="note://big", how="big")
+        refused = await alice.ask("resources/read", uri="note://big")
+        assert refused["code"] == 413
+        assert refused["details"]["limit"] == 32 * 1024 * 1024 < refused["details"]["size"]
+        assert (await alice.result("resources/read", uri="note://1"))["contents"]
+
+
+async def test_requests_of_a_wrong_form_are_refused_by_their_field(nats_url: str) -> None:
+    async with world(nats_url, one=configs.context("2026", content=[NOTE])) as here:
+        alice = ResourceAgent(here)
+
+        async def refused(method: str, **params: Any) -> tuple[str, str]:
+            answer = await alice.ask(method, **params)
+            assert answer["code"] == 400, answer
+            return answer["details"]["field"], answer["details"]["reason"]
+
+        assert (await refused("resources/list", cursor="x"))[0] == "payload.params.cursor"
+        assert (await refused("resources/list", cursor=7))[0] == "payload.params.cursor"
+        assert (await refused("resources/templates/list", cursor="e30"))[0] == "payload.params.cursor"
+        assert (await refused("resources/read"))[0] == "payload.params.uri"
+        assert (await refused("resources/read", uri=""))[0] == "payload.params.uri"
+        assert (await refused("resources/read", uri="x" * 9000))[0] == "payload.params.uri"
+        assert await refused("resources/read", uri="note://1", range=[0, 9]) == (
+            "payload.params.range",
+            "not supported yet",
+        )
+        assert await refused("resources/subscribe", uri="note://1", uris=["note://1"]) == (
+            "payload.params.uris",
+            "not supported yet",
+        )
+        assert (await refused("resources/read", server="", uri="note://1"))[0] == "serverId"
+
+
+async def test_a_reply_carries_the_id_of_its_request(nats_url: str) -> None:
+    async with world(nats_url, one=configs.context("2026")) as here:
+        body = {
+            "roomId": OFFICE, "computerId": NAME,
+            "payload": {"jsonrpc": "2.0", "id": "x", "method": "resources/list"},
+        }  # fmt: skip
+        answer = await here.ask("resources_list", **body)
+        assert answer["req_id"] == "r1"
+        assert answer["payload"] == {"jsonrpc": "2.0", "id": "x", "result": {"resources": []}}
