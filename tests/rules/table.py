@@ -14,7 +14,7 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).parents[2]
 RULES: Final = ROOT / "docs" / "rules.toml"
 ANSWERS: Final = ROOT / "docs" / "protocol-answers.md"
-PAGES: Final = ("events", "data-structures", "computer", "answers")
+PAGES: Final = ("events", "data-structures", "computer", "desktop", "finder", "answers")
 COLLECT_S: Final = 100.0
 NEVER_RUN: Final = frozenset({"skip", "skipif", "xfail", "soak"})
 """Marks of tests that do not run with all others, or may fail."""

@@ -69,6 +69,19 @@ def test_the_windows_of_a_server_stand_together() -> None:
     assert names(mixed) == ["a/1", "a/2", "b/1", "b/2"]
 
 
+def test_servers_that_share_a_host_are_two_servers_all_the_same() -> None:
+    shared = [
+        Window("b", {"uri": "window://host/1", "_meta": {"fullscreen": True}}, [{"text": "b"}]),
+        Window("a", {"uri": "window://host/1"}, [{"text": "a"}]),
+        Window("a", {"uri": "window://host/2"}, [{"text": "a"}]),
+    ]
+    assert organize_desktop(shared, None, ()).desktops == [
+        "window://host/1\n\na",
+        "window://host/2\n\na",
+        "window://host/1\n\nb",
+    ]
+
+
 # -- step 2: the order of the servers
 
 
@@ -149,8 +162,9 @@ def test_a_fullscreen_window_that_is_filtered_leaves_the_others_their_place() ->
 
 
 @pytest.mark.parametrize("size", [0, -1, -(10**9)])
-def test_a_size_of_zero_or_less_is_an_empty_desktop(size: int) -> None:
-    assert organize_desktop([window("a", "1")], size, ()).desktops == []
+def test_a_size_of_zero_or_less_is_an_empty_desktop_and_nothing_is_looked_at(size: int) -> None:
+    made = organize_desktop([window("a", "1"), window("a", "2", priority=80)], size, ())
+    assert (made.desktops, made.warnings) == ([], ())
 
 
 def test_without_a_size_all_windows_are_shown() -> None:

@@ -11,8 +11,10 @@ from smcp_proto.schemas import (
     DPEDocument,
     DPEDocumentCatalog,
     DPEDocumentSummary,
+    DPEElement,
     DPEElementDetail,
     DPEPage,
+    DPEPageSummary,
     GetFinderReq,
     GetFinderRet,
 )
@@ -127,6 +129,39 @@ def test_a_document_is_known_by_its_key_and_its_uri_alone() -> None:
     assert document.last_modified is None
     with pytest.raises(ValidationError):
         DPEDocumentSummary.model_validate({"uri": "dpe://h/d"})
+
+
+@pytest.mark.parametrize(
+    ("model", "field", "legal", "wrong"),
+    [
+        (DPEDocumentSummary, "title", "年报", 7),
+        (DPEDocumentSummary, "file_type", "xlsx", 7),
+        (DPEDocumentSummary, "page_count", 12, "12"),
+        (DPEDocumentSummary, "page_count", 0, -1),
+        (DPEDocumentSummary, "keywords", ["财务"], "财务"),
+        (DPEDocumentSummary, "summary", "总结", ["总结"]),
+        (DPEDocumentSummary, "last_modified", "2026-01-15T08:30:00Z", 1768465800),
+        (DPEDocumentSummary, "file_uri", "file:///data/a.xlsx", 7),
+        (DPEPageSummary, "page_index", 0, -1),
+        (DPEPageSummary, "page_index", 7, "7"),
+        (DPEPageSummary, "title", "概览", 7),
+        (DPEPageSummary, "element_count", 0, -1),
+        (DPEElement, "element_id", "tbl-001", 7),
+        (DPEElement, "category", "table", 7),
+        (DPEElement, "summary", "季度收入对比表", 7),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.isidentifier() else "",
+)
+def test_metadata_have_the_types_of_the_page(model: Any, field: str, legal: object, wrong: object) -> None:
+    every: dict[Any, dict[str, Any]] = {
+        DPEDocumentSummary: {"doc_ref": "d", "uri": "dpe://h/d"},
+        DPEPageSummary: {"page_index": 0},
+        DPEElement: {"element_id": "e", "category": "text"},
+    }
+    least = every[model]
+    assert getattr(model.model_validate({**least, field: legal}), field) == legal
+    with pytest.raises(ValidationError):
+        model.model_validate({**least, field: wrong})
 
 
 def test_a_category_that_is_not_of_the_19_is_kept() -> None:
