@@ -8,7 +8,7 @@ import pytest
 from bench import published_env
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import gateway_world
-from smcp_testing.mcp_servers.configs import context, stdio
+from smcp_testing.mcp_servers.configs import context
 from smcp_testing.waiting import eventually
 from tests.interop.couple import LEASE_S, OFFICE
 from tests.interop.published import SELDOM, Kind, published_agent
@@ -33,7 +33,11 @@ async def test_it_lists_the_resources_of_one_of_our_servers_page_by_page(
     nats_url: str, tmp_path: Path, kind: Kind
 ) -> None:
     paged = context("2025", host="paged", windows=5, page_size=2)
-    servers = {"paged": paged, "new": context("2026", content=[WINDOW]), "toolbox": stdio()}
+    servers = {
+        "paged": paged,
+        "new": context("2026", content=[WINDOW]),
+        "plain": context("2025", without=["resources"]),
+    }
     async with (
         gateway_world(nats_url, gateways=2, lease_s=LEASE_S) as world,
         published_agent(tmp_path, world.gateways[1].url, OFFICE, "anna", kind=kind) as anna,
@@ -68,11 +72,11 @@ async def test_it_lists_the_resources_of_one_of_our_servers_page_by_page(
             assert uris == [f"window://paged/{number}" for number in range(5)]
             nobody = await anna.run("get_resources", "box", "nobody")
             assert (nobody["raised"], nobody["code"]) == ("SMCPProtocolError", 4014)
-            unable = await anna.run("get_resources", "box", "toolbox")
+            unable = await anna.run("get_resources", "box", "plain")
             assert (unable["raised"], unable["code"]) == ("SMCPProtocolError", 4015)
             asked = {"agent": "anna", "req_id": "1", "computer": "box"}
-            plain = await anna.ask("client:get_resources", payload=asked | {"mcp_server": "toolbox"})
-            assert (plain["mcp_server"], plain["capability"]) == ("toolbox", "resources")
+            plain = await anna.ask("client:get_resources", payload=asked | {"mcp_server": "plain"})
+            assert (plain["mcp_server"], plain["capability"]) == ("plain", "resources")
             for field, value in {"mcp_server": 7, "cursor": [1]}.items():
                 wrong = await anna.ask("client:get_resources", payload=asked | {"mcp_server": "paged", field: value})
                 assert (wrong["code"], wrong["details"]["field"]) == (400, field)

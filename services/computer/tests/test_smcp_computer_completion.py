@@ -1,0 +1,73 @@
+"""`client:completion/complete` of a native Computer: routed by the template, passed through with its context."""
+
+from typing import Any, Literal
+
+import pytest
+
+from smcp_testing.computer_office import world
+from smcp_testing.mcp_servers import configs
+from smcp_testing.resource_agent import ResourceAgent
+
+Era = Literal["2025", "2026"]
+METHOD = "completion/complete"
+
+
+def asked(uri: str | None, argument: str, value: str = "", **chosen: str) -> dict[str, Any]:
+    reference = {"type": "ref/resource"} | ({} if uri is None else {"uri": uri})
+    params: dict[str, Any] = {"ref": reference, "argument": {"name": argument, "value": value}}
+    return params | ({"context": {"arguments": chosen}} if chosen else {})
+
+
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_the_three_arguments_are_completed_one_after_the_other(nats_url: str, era: Era) -> None:
+    docs = configs.context(era, host="com.docs", documents=12)
+    async with world(nats_url, docs=docs, other=configs.context(era, host="com.other", documents=1)) as here:
+        alice = ResourceAgent(here)
+        pages, elements = (
+            f"dpe://com.docs/{{doc_ref}}/{path}" for path in ("pages/{page_index}", "elements/{element_id}")
+        )
+
+        async def values(*question: str, **chosen: str) -> Any:
+            completion = (await alice.result(METHOD, **asked(*question, **chosen)))["completion"]
+            assert completion["total"] == len(completion["values"])
+            return completion["values"]
+
+        assert await values(pages, "doc_ref", "doc-1") == ["doc-1", "doc-10", "doc-11"]
+        assert await values(pages, "page_index", doc_ref="doc-1") == ["0", "1"]
+        assert await values(pages, "page_index") == [], "the context passes, and without it there is none"
+        assert await values(elements, "element_id", doc_ref="doc-1", page_index="1") == ["tbl-001"]
+        assert await values(elements, "element_id", "txt", doc_ref="doc-1") == ["txt-001"]
+        assert await values("dpe://com.docs/{doc_ref}", "doc_ref", "doc-11") == ["doc-11"], "by its host"
+        assert (await alice.ask(METHOD, **asked(pages, "doc_ref")))["serverId"] == "docs"
+        other = await alice.ask(METHOD, server="other", **asked(pages, "doc_ref"))
+        assert (other["serverId"], other["payload"]["result"]["completion"]["values"]) == ("other", ["doc-0"])
+
+
+async def test_what_cannot_be_completed_is_refused(nats_url: str) -> None:
+    servers = {
+        "able": configs.context("2025", host="able", documents=1),
+        "unable": configs.context("2026", host="unable", documents=1, without=["completions"]),
+        "none": configs.context("2025", without=["resources"]),
+    }
+    async with world(nats_url, **servers) as here:
+        alice = ResourceAgent(here)
+        error = await alice.error(METHOD, **asked("dpe://unable/{doc_ref}/pages/{page_index}", "doc_ref"))
+        assert (error["code"], error["data"]["smcp_code"]) == (-32601, "SMCP_RESOURCE_NOT_SUPPORTED")
+        assert await alice.flat(METHOD, **asked("dpe://elsewhere/{doc_ref}", "doc_ref")) == (
+            404, "SMCP_RESOURCE_NOT_FOUND",
+        )  # fmt: skip
+        refused = await alice.flat(METHOD, server="none", **asked("dpe://able/{doc_ref}", "doc_ref"))
+        assert refused == (400, "SMCP_RESOURCE_NOT_SUPPORTED")
+        prompt = {"ref": {"type": "ref/prompt", "name": "p"}, "argument": {"name": "a", "value": ""}}
+        for params, field in [
+            (asked(None, "doc_ref"), "payload.params.ref.uri"),
+            (prompt, "serverId"),
+            ({"ref": {"type": "other"}, "argument": {"name": "a", "value": ""}}, "payload.params.ref.type"),
+            ({"ref": {"type": "ref/resource", "uri": "x"}}, "payload.params.argument"),
+            (
+                asked("dpe://able/{doc_ref}", "doc_ref") | {"context": {"arguments": {"a": 1}}},
+                "payload.params.context.arguments.a",
+            ),
+        ]:
+            answer = await alice.ask(METHOD, **params)
+            assert (answer.get("code"), answer.get("details", {}).get("field")) == (400, field)
