@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from smcp_proto.doubts import Rule
 from smcp_proto.dpe import in_format, unknown_categories
+from smcp_proto.dpe.answers import MAX_UNKNOWN
 from smcp_proto.schemas import ELEMENT_CATEGORIES, DPEDocument, DPEDocumentCatalog, DPEElementDetail, DPEPage
 from smcp_proto.uris import Level
 
@@ -122,6 +123,11 @@ def test_an_unknown_category_is_a_warning_for_each_one_and_its_elements_are_kept
     assert ["'hologram'" in each.message for each in warnings] == [True, False, False]
     assert in_format(page, 2, "json")["elements"] == elements
     assert in_format(page, 2, "markdown")["content_markdown"] == "[hologram]\n\n[text]\n\n[scent]\n\n[hologram]"
+
+
+def test_the_first_of_very_many_unknown_categories_are_named() -> None:
+    page = {"elements": [{"category": f"x{number}"} for number in range(1000)]}
+    assert len(unknown_categories("s", "dpe://h/d/pages/0", page)) == MAX_UNKNOWN
 
 
 def test_an_element_alone_is_looked_at_too() -> None:

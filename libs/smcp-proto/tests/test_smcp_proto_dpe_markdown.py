@@ -51,8 +51,9 @@ def test_a_line_break_in_a_cell_does_not_break_the_table() -> None:
 @pytest.mark.parametrize(
     ("content", "markdown"),
     [
-        ({"headers": ["a"], "rows": [["1", "2"], []]}, "| a |  |\n| --- | --- |\n| 1 | 2 |\n|  |  |"),
+        ({"headers": ["a"], "rows": [["1", "2"], []]}, "| a |  |\n| --- | --- |\n| 1 | 2 |\n|  |"),
         ({"rows": [["1"]]}, "|  |\n| --- |\n| 1 |"),
+        ({"rows": 7, "headers": "a"}, "| a |\n| --- |"),
         ({"headers": ["a"]}, "| a |\n| --- |"),
         (
             {"headers": ["a", "b"], "rows": [[1, None], [True, 1.5]]},
@@ -61,7 +62,7 @@ def test_a_line_break_in_a_cell_does_not_break_the_table() -> None:
         ({"headers": ["a"], "rows": [[{"x": [1]}], "row"]}, '| a |\n| --- |\n| {"x": \\[1\\]} |\n| row |'),
     ],
 )
-def test_a_table_is_filled_up_and_its_values_are_written(content: object, markdown: str) -> None:
+def test_the_head_of_a_table_is_filled_up_and_values_are_written(content: object, markdown: str) -> None:
     assert element_markdown(element("table", content)) == markdown
 
 
@@ -191,6 +192,20 @@ def test_the_elements_of_a_page_stand_in_their_order_with_an_empty_line_between_
     ]
     assert page_markdown(page) == f"# 总结\n\n引言\n\n{element_markdown(page[-1])}"
     assert page_text(page) == "总结\n\n引言\n\n季度\t收入(万元)\nQ1\t1,250\nQ2\t1,380"
+
+
+@pytest.mark.parametrize(
+    "line", ["-" * 100_000, "- " * 50_000, "`" * 100_000, ":" * 100_000, "#" * 100_000, "\\" * 100_000]
+)
+def test_a_long_line_of_marks_does_not_take_longer_than_others(line: str) -> None:
+    """Within the time of a test: what is tried at each place of a line takes minutes for one of these."""
+    assert element_markdown(element("text", {"text": f"{line}x"})).endswith("x")
+    assert element_markdown(element("table", {"headers": [f"{line}x"]})).endswith("| --- |")
+
+
+def test_a_wide_row_does_not_make_all_others_wide() -> None:
+    markdown = element_markdown(element("table", {"rows": [["x"] * 20_000, *([["y"]] * 20_000)]}))
+    assert len(markdown) < 1_000_000
 
 
 def test_a_page_without_elements_is_empty() -> None:

@@ -134,6 +134,17 @@ def test_the_cells_of_a_table_are_read_back(rows: list[list[str]]) -> None:
     assert cells(markdown) == [[in_cell(text) for text in row] for row in rows]
 
 
+@pytest.mark.parametrize(
+    ("content", "read"),
+    [
+        ({"headers": ["a"], "rows": [["1", "2"], [], ["3"]]}, [["a", ""], ["1", "2"], ["", ""], ["3", ""]]),
+        ({"rows": [["1", "2"]]}, [["", ""], ["1", "2"]]),
+    ],
+)
+def test_rows_of_different_lengths_are_read_back_as_one_table(content: dict[str, Any], read: list[list[str]]) -> None:
+    assert cells(element_markdown(element("table", **content))) == read
+
+
 # -- lists
 
 items = st.recursive(

@@ -116,10 +116,10 @@ def _texts(window: Window, uri: object, warnings: list[Doubt]) -> list[str]:
         others = [item for item in items if not isinstance(item.get("text"), str)]
         blobs = sum(item.get("blob") is not None for item in others)
         if blobs:
-            said = f"{blobs} of its contents are binary and cannot be shown; they are skipped"
+            said = "binary contents cannot be shown; they are skipped"
             warnings.append(doubt(window.server, uri, Rule.BLOB_SKIPPED, said))
         if blobs < len(others):
-            said = f"{len(others) - blobs} of its contents are neither text nor blob; they are skipped"
+            said = "contents that are neither text nor blob are skipped"
             warnings.append(doubt(window.server, uri, Rule.CONTENTS_TYPE, said))
     return texts
 

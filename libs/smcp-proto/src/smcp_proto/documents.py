@@ -115,7 +115,7 @@ def _kept(fields: Mapping[str, Any], warn: _Warn) -> dict[str, Any]:
         if name == "keywords":
             kept |= _keywords(value, warn)
         elif (name in TEXTS and not isinstance(value, str)) or (name == "page_count" and not _is_count(value)):
-            warn(Rule.FIELD_TYPE, f"its {name} is {type_name(value)} that cannot be one; it is left out")
+            warn(Rule.FIELD_TYPE, f"its {name} is not what it has to be, but {type_name(value)}; it is left out")
         else:
             kept[name] = value
     return kept

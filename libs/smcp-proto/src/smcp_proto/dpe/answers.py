@@ -1,6 +1,7 @@
 """Answers to reads of `dpe://` URIs in the formats `markdown` and `text` (finder.txt), and what is odd in them."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from smcp_proto.doubts import Doubt, Rule, doubt
@@ -14,7 +15,9 @@ from smcp_proto.uris import DpeFormat, Level
 RENDERED: Final[Mapping[Level, str]] = {0: "documents", 1: "pages", 2: "elements", 3: "content"}
 """The field of each level that gives its place to `content_markdown` or `content_text`."""
 
-_SHOWN_CATEGORY: Final = 40
+MAX_UNKNOWN: Final = 20
+"""Unknown categories of one answer that are named."""
+_SHOWN: Final = 40
 
 
 def in_format(answer: Mapping[str, Any], level: Level, chosen: DpeFormat) -> dict[str, Any]:
@@ -32,13 +35,12 @@ def in_format(answer: Mapping[str, Any], level: Level, chosen: DpeFormat) -> dic
 
 
 def unknown_categories(server: str, uri: str, answer: object) -> tuple[Doubt, ...]:
-    """What is none of the 19 categories in an answer of level 2 or 3, each once. The elements are kept."""
+    """What is none of the 19 categories in an answer of level 2 or 3, each once; the elements are kept."""
     if not isinstance(answer, Mapping):
         return ()
     found: Iterable[Mapping[str, Any]] = [answer] if "category" in answer else _objects(answer, "elements")
-    categories = dict.fromkeys(
-        category if isinstance(category := element.get("category"), str) else None for element in found
-    )
+    given = (category if isinstance(category := each.get("category"), str) else None for each in found)
+    unknown = dict.fromkeys(category for category in given if category not in ELEMENT_CATEGORIES)
     return tuple(
         doubt(
             server,
@@ -46,10 +48,9 @@ def unknown_categories(server: str, uri: str, answer: object) -> tuple[Doubt, ..
             Rule.UNKNOWN_CATEGORY,
             "an element has no category; it is kept"
             if category is None
-            else f"{category[:_SHOWN_CATEGORY]!r} is none of the categories of elements; it is kept",
+            else f"{category[:_SHOWN]!r} is none of the categories of elements; it is kept",
         )
-        for category in categories
-        if category not in ELEMENT_CATEGORIES
+        for category in islice(unknown, MAX_UNKNOWN)
     )
 
 

@@ -14,10 +14,12 @@ MAX_DEPTH: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of equally many cells, one at least."""
+    """One column at least."""
 
     headers: Sequence[str]
+    """As many as the longest row has cells."""
     rows: Sequence[Sequence[str]]
+    """As they came: a row may be short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +72,12 @@ def level_of(content: object) -> int:
 
 
 def table_of(content: object) -> Table | None:
-    """`headers` and `rows`. Short rows, and headers that are too few, are filled with empty cells."""
+    """`headers` and `rows`; of headers that are too few, the others are empty."""
     if not isinstance(content, Mapping):
         return None
     headers, rows = _cells(content.get("headers")), [_cells(row) for row in _list(content.get("rows"))]
     width = max(map(len, [headers, *rows]))
-    return Table(_filled(headers, width), [_filled(row, width) for row in rows]) if width else None
+    return Table(headers + [""] * (width - len(headers)), rows) if width else None
 
 
 def list_of(content: object, depth: int = 1) -> Listing | None:
@@ -113,7 +115,3 @@ def _cells(row: object) -> list[str]:
     if row is None:
         return []
     return [plain(cell) for cell in _list(row)] if isinstance(row, list | tuple) else [plain(row)]
-
-
-def _filled(row: list[str], width: int) -> list[str]:
-    return row + [""] * (width - len(row))

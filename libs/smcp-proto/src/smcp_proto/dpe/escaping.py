@@ -15,7 +15,7 @@ _BLOCK_STARTS: Final = re.compile(
     r"(?=#{1,6}(?:[ \t]|$))"  # a heading
     r"|(?=>)"  # a quotation
     r"|(?=[-+](?:[ \t]|$))"  # a list
-    r"|(?=[-:|\t ]*-[-:|\t ]*$)|(?==+$)"  # a rule, the line below a heading, or below the head of a table
+    r"|(?=[:|\t ]*-)(?=[-:|\t ]*$)|(?==+$)"  # a rule, the line below a heading, or below the head of a table
 )
 _NUMBER: Final = re.compile(r"([0-9]{1,9})([.)](?:[ \t]|$))")
 _NOT_IN_URL: Final = re.compile(r"[\x00-\x20\x7f<>\\]")
