@@ -256,6 +256,16 @@ async def test_one_that_never_answers_costs_its_share_of_the_time_and_the_others
         assert skipped(found) == ["b", "c", "d"]
 
 
+async def test_a_page_asks_no_more_than_some_computers_and_the_next_one_goes_on(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(list_resources, "MOST", 2)
+    empty = {name: Lister(name, 0) for name in "abcde"}
+    async with office(nats_url, {**empty, "f": Lister("f", 1)}) as (_, anna):
+        assert listed(await pages(anna)) == [(None, []), (None, []), ("f", ["file:///f/0"])]
+        assert [len(computer.asked) for computer in empty.values()] == [1] * 5
+
+
 async def test_one_that_left_is_passed_over_and_one_that_came_is_listed_in_its_place(nats_url: str) -> None:
     async with office(nats_url, {"a": Lister("a", 1), "d": Lister("d", 1)}) as (world, anna):
         async with world.computer(OFFICE, "b", Lister("b", 9)) as leaving:

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_gateway import subscriptions
 from smcp_testing.gateway_world import NAMESPACE, Client, World, connected, gateway_world, reply
@@ -105,6 +106,16 @@ async def test_an_update_is_told_to_who_subscribed_by_its_name_and_what_nobody_w
         assert await heard(anna, box) == []
         assert await box.updated(agent="anna") is None
         assert await heard(anna, box) == [URI]
+
+
+async def test_where_a_gateway_does_not_say_who_subscribes_nothing_is_lost(nats_url: str) -> None:
+    async with scene(nats_url) as (world, anna, box):
+        request = orjson.dumps(asking(SUBSCRIBE))
+        answer = await world.buses[0].request(subjects.client(OFFICE, BOX, "resources_subscribe"), request, timeout=10)
+        assert orjson.loads(answer.body)["payload"]["result"] == {}
+        await box.updated()
+        await eventually(lambda: anna.told(UPDATED))
+        assert anna.told(UPDATED) == [updated()]
 
 
 async def test_unsubscribing_ends_it(nats_url: str) -> None:

@@ -101,6 +101,17 @@ def test_a_leave_ends_what_was_subscribed_before_it_and_nothing_later() -> None:
     assert who(table) == []
 
 
+def test_a_leave_between_two_memberships_that_is_heard_after_the_second_ends_the_first_alone() -> None:
+    table = Subscriptions()
+    subscribe(table, "file:///1", epoch=2 * 10 + 1)
+    subscribe(table, "file:///both", epoch=2 * 10 + 1)
+    subscribe(table, "file:///2", epoch=2 * 12 + 1)
+    subscribe(table, "file:///both", epoch=2 * 12 + 1)
+    table.left("anna", 2 * 11)
+    assert [who(table, f"file:///{name}") for name in ("1", "2", "both")] == [[], ["anna"], ["anna"]]
+    assert len(table) == 2
+
+
 def test_a_leave_while_the_computer_is_asked_ends_that_too() -> None:
     table = Subscriptions()
     old, new = table.ask("anna", 21, None, URI), table.ask("anna", 25, None, "file:///2")

@@ -197,12 +197,14 @@ class OwnedComputer:
         """Ask the Computer, and keep what it granted.
 
         Raises:
-            Malformed: the request names no Agent (gateways see to that).
             RateLimited: the Agent has too many subscriptions here; the Computer was not asked.
             SmcpError: as `_query`.
         """
-        if request.agent is None:
-            raise Malformed("agent: is missing", details={"field": "agent"})
+        if request.agent is None:  # from a gateway that does not say it yet: nobody knows then who subscribed to what
+            answer = await self._query(request, call)
+            if granted(answer.body) and self.subscriptions.unknown_since is None:
+                self.subscriptions.unknown_since = 0
+            return answer
         epoch, uri = epoch_of(call.headers), request.payload.params.uri
         asked, done = self.subscriptions.ask(request.agent, epoch, request.serverId, uri), False
         try:

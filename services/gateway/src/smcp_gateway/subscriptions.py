@@ -34,25 +34,40 @@ class Asked:
 
 @dataclass(eq=False, slots=True)
 class _Agent:
-    epoch: int
-    servers: dict[bytes, set[str | None]] = field(default_factory=dict)
-    """By the digest of a URI: the servers of which it was subscribed; None where the Agent named none."""
+    epochs: dict[bytes, dict[str | None, int]] = field(default_factory=dict)
+    """By the digest of a URI and the server of which it was subscribed (None where the Agent named none): the epoch of
+    the membership to which that belongs."""
     count: int = 0
+    asked: set[Asked] = field(default_factory=set)
+
+    def has(self, uri: bytes, server: str | None) -> bool:
+        return server in self.epochs.get(uri, ())
+
+    def add(self, asked: Asked) -> None:
+        servers = self.epochs.setdefault(asked.uri, {})
+        self.count += asked.server not in servers
+        servers[asked.server] = max(asked.epoch, servers.get(asked.server, 0))
+
+    def drop(self, uri: bytes, server: str | None) -> None:
+        servers = self.epochs[uri]
+        del servers[server]
+        self.count -= 1
+        if not servers:
+            del self.epochs[uri]
 
 
 class Subscriptions:
     """The table of one Computer.
 
     Attributes:
-        unknown_since: epoch of the Computer's own membership, where it came here from another gateway and what was
-            subscribed there is not known; None: the table is all there is.
+        unknown_since: not all is known that was subscribed before this epoch: the Computer came here from another
+            gateway then; None: the table is all there is.
     """
 
     def __init__(self, *, most: int = MAX_SUBSCRIPTIONS) -> None:
         self.unknown_since: int | None = None
         self._most = most
         self._agents: dict[str, _Agent] = {}
-        self._asked: set[Asked] = set()
 
     def __len__(self) -> int:
         return sum(agent.count for agent in self._agents.values())
@@ -67,29 +82,23 @@ class Subscriptions:
             RateLimited: the Agent has as many as it may have (`details.limit`).
         """
         asked = Asked(agent, epoch, _digest(uri), server)
-        known = self._agents.get(agent)
-        if known is None or server not in known.servers.get(asked.uri, ()):
-            under_way = sum(other.agent == agent for other in self._asked) if len(self._asked) else 0
-            if (known.count if known is not None else 0) + under_way >= self._most:
-                raise RateLimited(
-                    "too many subscriptions at this Computer; end some of them first",
-                    details={"smcp_code": SmcpCode.RATE_LIMITED.value, "limit": self._most},
-                )
-        self._asked.add(asked)
+        known = self._agents.setdefault(agent, _Agent())
+        if not known.has(asked.uri, server) and known.count + len(known.asked) >= self._most:
+            raise RateLimited(
+                "too many subscriptions at this Computer; end some of them first",
+                details={"smcp_code": SmcpCode.RATE_LIMITED.value, "limit": self._most},
+            )
+        known.asked.add(asked)
         return asked
 
     def settle(self, asked: Asked, *, granted: bool) -> None:
         """What was asked is over. Idempotent."""
-        if asked not in self._asked:
-            return
-        self._asked.discard(asked)
-        if not granted or asked.ended:
-            return
-        agent = self._agents.setdefault(asked.agent, _Agent(asked.epoch))
-        agent.epoch = max(agent.epoch, asked.epoch)
-        servers = agent.servers.setdefault(asked.uri, set())
-        agent.count += asked.server not in servers
-        servers.add(asked.server)
+        known = self._agents.get(asked.agent)
+        if known is not None and asked in known.asked:
+            known.asked.discard(asked)
+            if granted and not asked.ended:
+                known.add(asked)
+        self._forget(asked.agent)
 
     def end(self, agent: str, server: str | None, uri: str) -> None:
         """The Agent has unsubscribed.
@@ -98,16 +107,11 @@ class Subscriptions:
             server: None: from the resource of whichever server.
         """
         known, digest = self._agents.get(agent), _digest(uri)
-        servers = known.servers.get(digest) if known is not None else None
-        if known is None or not servers:
-            return
-        ended = servers & {server} if server is not None else set(servers)
-        servers -= ended
-        known.count -= len(ended)
-        if not servers:
-            del known.servers[digest]
-        if not known.count:
-            del self._agents[agent]
+        if known is not None:
+            for at in list(known.epochs.get(digest, ())):
+                if server in (None, at):
+                    known.drop(digest, at)
+        self._forget(agent)
 
     def left(self, agent: str, epoch: int | None) -> None:
         """The Agent has left the office.
@@ -115,12 +119,14 @@ class Subscriptions:
         Args:
             epoch: of the leave; None: it was found out that it is not there, whatever its last leave was.
         """
-        known = self._agents.get(agent)
-        if known is not None and (epoch is None or epoch > known.epoch):
-            del self._agents[agent]
-        for asked in self._asked:
-            if asked.agent == agent and (epoch is None or epoch > asked.epoch):
-                asked.ended = True
+        if (known := self._agents.get(agent)) is not None:
+            for uri, servers in list(known.epochs.items()):
+                for server, since in list(servers.items()):
+                    if epoch is None or epoch > since:
+                        known.drop(uri, server)
+            for asked in known.asked:
+                asked.ended = asked.ended or epoch is None or epoch > asked.epoch
+            self._forget(agent)
         if self.unknown_since is not None and (epoch is None or epoch > self.unknown_since):
             self.unknown_since = None  # an office has one Agent: whatever was subscribed elsewhere was this one's
 
@@ -132,9 +138,15 @@ class Subscriptions:
         """
         digests = [_digest(each) for each in (uri, *resources_above(uri))] if self._agents else []
         for name, agent in self._agents.items():
-            told_of = set[str | None]().union(*(agent.servers.get(digest, ()) for digest in digests))
-            if told_of and (server is None or server in told_of or None in told_of):
+            servers = {each for digest in digests for each in agent.epochs.get(digest, ())}
+            if servers and (server is None or server in servers or None in servers):
                 yield name
+
+    def _forget(self, agent: str) -> None:
+        """Keep nothing of an Agent that has nothing here."""
+        known = self._agents.get(agent)
+        if known is not None and not known.count and not known.asked:
+            del self._agents[agent]
 
 
 def granted(answer: bytes) -> bool:

@@ -26,6 +26,8 @@ SHARE_S: Final = 5.0
 """How long one Computer may take (seconds)."""
 PAGE_S: Final = 12.0
 """How long it is looked for one that has something (seconds); then the page is empty, and the next one goes on."""
+MOST: Final = 32
+"""Computers that are asked for one page; then it is empty, too."""
 ITEMS: Final = {"resources_list": "resources", "resources_templates_list": "resourceTemplates"}
 """By verb: what a result calls its items."""
 SKIPPED: Final = "smcp.gateway.resources.skipped"
@@ -102,12 +104,11 @@ class ListResources:
         """
         until = min(self._loop.time() + PAGE_S, call.deadline)
         left_out: list[str] = []
-        verb, asked = call.row.verb, ""
-        for name, inner in rest:
+        verb = call.row.verb
+        for number, (name, inner) in enumerate(rest):
             share = min(SHARE_S, until - self._loop.time())
-            if asked and share < SHARE_S:
-                return _empty(request, verb, OfficeCursor(verb, asked, None).write(), left_out)
-            asked = name
+            if number and (share < SHARE_S or number == MOST):
+                return _empty(request, verb, OfficeCursor(verb, rest[number - 1][0], None).write(), left_out)
             try:
                 page = await self._ask(request, call, name, inner, share)
             except Skip as skip:
