@@ -10,7 +10,7 @@ from smcp_bus import subjects
 from smcp_bus.bus import Incoming
 from smcp_bus.headers import EPOCH
 from smcp_bus.registry_contract import Claim
-from smcp_gateway.offices import Office
+from smcp_gateway.offices import AgentLeft, Office
 from smcp_gateway.picture import MemberKey
 from smcp_gateway.session import Membership, Session
 from smcp_proto.schemas import Capabilities, ResourceCapability
@@ -34,10 +34,10 @@ def left(name: str, revision: int, role: str = "computer") -> Incoming:
 class Told:
     """An office whose members are told into a list."""
 
-    def __init__(self) -> None:
+    def __init__(self, agent_left: AgentLeft = lambda office, agent, epoch: None) -> None:
         self.said: list[tuple[str, str, Any]] = []
         self.generation = 0
-        self.office = Office("office", self._tell, generation=lambda: self.generation)
+        self.office = Office("office", self._tell, generation=lambda: self.generation, agent_left=agent_left)
 
     async def _tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
         payload = orjson.loads(body)
@@ -117,6 +117,20 @@ async def test_an_outage_is_told_as_its_difference_to_those_that_were_members() 
     for notice in (left("goes", 10), entered("comes", 11), entered("late", 20), entered("new", 21)):
         await told.office.hear(notice)
     assert told.take() == [("a", "enter_office", "new"), ("late", "enter_office", "new")]
+
+
+async def test_an_agent_s_leave_is_passed_on_also_where_only_a_comparison_shows_it() -> None:
+    gone: list[tuple[str, str, int | None]] = []
+    told = Told(agent_left=lambda *left: gone.append(left))
+    await told.member("a", 1)
+    told.office.picture.learn([("agent", "x"), ("computer", "a"), ("computer", "b")])
+    await told.office.hear(left("b", 5))
+    await told.office.hear(left("x", 6, role="agent"))
+    await told.office.hear(entered("y", 7, role="agent"))
+    assert gone == [("office", "x", 12)]
+    told.office.picture.ask()
+    await told.office.compare([("computer", "a")], 1)
+    assert gone[1:] == [("office", "y", None)]
 
 
 async def test_who_joined_after_the_outage_is_still_told_of_what_the_list_knew_first() -> None:
