@@ -2,10 +2,14 @@
 
 import asyncio
 import base64
+import json
 from typing import Any, Literal
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from smcp_computer import context
 from smcp_computer.resources import directory
 from smcp_testing.computer_office import NAME, OFFICE, world
 from smcp_testing.mcp_servers import configs
@@ -79,6 +83,27 @@ async def test_one_server_is_asked_where_it_is_named(nats_url: str) -> None:
         }.items():
             assert await alice.flat(method, server="nobody", **params) == (404, "SMCP_RESOURCE_NOT_FOUND")
             assert await alice.flat(method, server="none", **params) == (400, "SMCP_RESOURCE_NOT_SUPPORTED")
+
+
+async def test_servers_without_resources_are_skipped_and_counted(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = InMemoryMetricReader()
+    monkeypatch.setattr(context, "get_meter", MeterProvider(metric_readers=[reader]).get_meter)
+    none = configs.context("2025", without=["resources"])
+    async with world(nats_url, one=configs.context("2026", host="h", windows=1), none=none) as here:
+        alice = ResourceAgent(here)
+        assert await alice.uris() == ["window://h/0"]
+        await alice.uris()
+        await alice.result("resources/templates/list")
+        await here.ask("get_finder")
+    data = reader.get_metrics_data()
+    assert data is not None
+    points = json.loads(data.resource_metrics[0].scope_metrics[0].metrics[0].to_json())["data"]["data_points"]
+    assert {(each["attributes"]["smcp.operation"], each["value"]) for each in points} == {
+        ("resources_list", 2), ("resources_templates_list", 1), ("get_finder", 1),
+    }  # fmt: skip
+    assert {each["attributes"]["smcp.mcp_server"] for each in points} == {"none"}
 
 
 async def test_templates_of_several_servers_are_told_apart_by_their_servers_name(nats_url: str) -> None:

@@ -43,9 +43,11 @@ class ResourceServices:
     library: Library
     notices: Notices
     room: RoomComparison
+    following: Following
 
     def in_office(self) -> None:
         """This Computer is in its office (again)."""
+        self.following.in_office()
         self.notices.resume()
         self.room.begin()
 
@@ -79,7 +81,7 @@ def resource_services(
     agents = AgentSubscriptions(context.interests)
     library = Library(read, tasks, cache_bytes=settings.finder_cache_bytes)
     notices = Notices(registry, settings.office, settings.name, may_tell=may_tell, gather_s=settings.gather_s)
-    Following(fleet.events, index, agents, notices, library)
+    following = Following(fleet.events, index, agents, notices, library)
     directory = Directory(fleet.supervisors, index, history, context.skipped)
     envelopes = Envelopes(settings.name, max_body=max_body)
     queries = ResourceQueries(directory, index, envelopes)
@@ -107,4 +109,5 @@ def resource_services(
         library=library,
         notices=notices,
         room=RoomComparison(registry, agents, office=settings.office, name=settings.name),
+        following=following,
     )

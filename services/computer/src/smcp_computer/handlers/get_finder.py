@@ -44,7 +44,7 @@ class Finder:
         loop = asyncio.get_running_loop()
         left = call.deadline - loop.time()
         until = loop.time() + min(self._wait_s, time_limit(left, left))
-        lists = await self._lists(max(0.0, until - loop.time()))
+        lists = await self._lists((until - loop.time()) / 2)
         documents = await self._library.documents(lists, timeout=max(0.0, until - loop.time()))
         found = organize_finder(
             documents,

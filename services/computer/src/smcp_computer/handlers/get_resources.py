@@ -65,12 +65,13 @@ class GetResources:
             return _refused(SERVER_NOT_FOUND, "MCP Server not registered", mcp_server=server)
         if not supervisor.ready:
             raise Unavailable(f"MCP server {server!r} is not running ({supervisor.state})")
-        if supervisor.resources is None:
+        resources = supervisor.resources
+        if resources is None:
             message = "MCP Server does not support 'resources' capability"
             return _refused(NOT_SUPPORTED, message, mcp_server=server, capability="resources")
         left = call.deadline - asyncio.get_running_loop().time()
         try:
-            page = await supervisor.resources.list_page(asked.cursor, timeout=time_limit(left, left))
+            page = await resources.list_page(asked.cursor, timeout=time_limit(left, left))
         except RequestRefused as error:
             if asked.cursor is None:
                 raise Unavailable(str(error)) from None

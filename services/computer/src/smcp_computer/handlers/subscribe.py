@@ -59,7 +59,9 @@ class SubscriptionRequests:
         payload = request.payload
         if request.serverId is not None:
             self._directory.check_known(request.serverId)
-        uri = self._directory.checked(payload.params.uri, request.serverId)
+        uri = payload.params.uri
+        if not self._agents.has(request.agent, uri):
+            uri = self._directory.checked(uri, request.serverId)
         await self._agents.unsubscribe(request.agent, request.serverId, uri)
         return self._envelopes.result(request, payload, {}, request.serverId)
 

@@ -78,6 +78,10 @@ class AgentSubscriptions:
         if (server, uri) not in self._of(agent):
             await self._interests.release(Holder(agent), server, uri)  # the Agent has left meanwhile
 
+    def has(self, agent: Agent, uri: str) -> bool:
+        """Whether it has subscribed to this very URI, at any server."""
+        return any(uri == subscribed for _, subscribed in self._of(agent))
+
     async def unsubscribe(self, agent: Agent, server: str | None, uri: str) -> None:
         """End it; None: at every server. Does nothing where there is none."""
         for at, subscribed in list(self._of(agent)):

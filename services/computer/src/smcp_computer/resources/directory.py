@@ -26,6 +26,7 @@ Found = TypeVar("Found")
 
 LIST_S: Final = 10.0
 """How long a server may take to list where several are asked: a silent one must not use up the time of the others."""
+VERB: Final[Mapping[Kind, str]] = {"resources": "resources_list", "templates": "resources_templates_list"}
 NO_TEMPLATES: Final[tuple[Item, ...]] = ()
 
 
@@ -87,12 +88,13 @@ class Directory:
         if server is not None:
             self.check(server)
             return {server: await ask(server, timeout)}
-        self._skipped.count(f"{kind}/list", self._index.without_resources())
+        self._skipped.count(VERB[kind], self._index.without_resources())
         return await self._of_all(ask, self._index.servers(), timeout)
 
     async def documents(self, timeout: float) -> Mapping[str, Listing]:
         """What the servers list that take part in the finder; one that fails is shown as it was known before."""
         servers = self._index.servers(subscribable=True)
+        self._skipped.count("get_finder", self._index.without_resources())
         found = await self._of_all(self._listing, servers, timeout)
         return {server: found[server] if server in found else self._index.known(server) for server in servers}
 

@@ -22,12 +22,17 @@ class Following:
         self._agents = agents
         self._notices = notices
         self._library = library
+        self._entered = False
         self._told: dict[str, Listing] = {}
         """The lists of the servers, as the office was told of them last."""
         self._lives: set[str] = set()
         """Servers that were ready before."""
         events.listen(self._on_event)
         index.listen(self._on_list)
+
+    def in_office(self) -> None:
+        """This Computer is in its office. Who hears of it asks for all lists: changes are told from here on."""
+        self._entered = True
 
     def _on_event(self, event: ServerEvent) -> None:
         match event:
@@ -50,7 +55,8 @@ class Following:
         listing = self._index.known(server)
         if dict(listing) != dict(self._told.get(server, NOTHING)):
             self._told[server] = listing
-            self._notices.list_changed(server)
+            if self._entered:
+                self._notices.list_changed(server)
 
     def _title(self, server: str, uri: str) -> str | None:
         title = self._index.known(server).get(uri, {}).get("title")

@@ -21,6 +21,9 @@ _log = logging.getLogger("smcp_computer.resources")
 UPDATED: Final = "resources_updated"
 LIST_CHANGED: Final = "resources_list_changed"
 
+MOST_UNTOLD: Final = 10_000
+"""What a server tells beyond it while nobody can be told is lost: it may name what nobody ever listed."""
+
 Key = tuple[str, str, str, Agent]
 """Verb, server, URI, Agent."""
 
@@ -96,6 +99,9 @@ class Notices:
         return True
 
     def _add(self, key: Key, payload: Mapping[str, Any], whom: Mapping[str, str]) -> None:
+        if key not in self._untold and len(self._untold) >= MOST_UNTOLD:
+            _log.debug("too much is still to be told: %s of MCP server %r is not", key[0], key[1])
+            return
         envelope = {"roomId": self._office, "computerId": self._name, "serverId": key[1], **whom, "payload": payload}
         self._untold[key] = orjson.dumps(envelope)
         self._wake.set()

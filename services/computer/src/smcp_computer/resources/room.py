@@ -48,7 +48,7 @@ class RoomComparison:
 
     async def _compare(self) -> None:
         before = self._agents.count
-        if not self._missing(await self._present()):
+        if not self._agents.agents or not self._missing(await self._present()):
             return
         await asyncio.sleep(SURE_S)
         there = await self._present()
