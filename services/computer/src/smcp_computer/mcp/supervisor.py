@@ -19,10 +19,11 @@ from smcp_computer.config.errors import CannotRun
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.mcp.call_span import CallSpan
-from smcp_computer.mcp.environment import SETTING, with_variables
+from smcp_computer.mcp.environment import with_variables
 from smcp_computer.mcp.errors import Lost, ServerNotRunning
 from smcp_computer.mcp.events import ResourcesChanged, ResourceUpdated, ServerEvents, ServerGone, ServerReady
-from smcp_computer.mcp.failures import WENT_AWAY, describe, first_of
+from smcp_computer.mcp.failure_log import FailureLog
+from smcp_computer.mcp.failures import WENT_AWAY, first_of
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.session import Connection, Negotiation, connect
 from smcp_computer.mcp.stderr_log import StderrLog
@@ -97,8 +98,7 @@ class Supervisor:
         self._events = events or ServerEvents()
         self._backoff = backoff or Backoff()
         self._stderr = StderrLog(config.name)
-        self._said: tuple[str, int | None] | None = None
-        """Why it did not start, as it was logged last, with the exit status."""
+        self._failures = FailureLog(config, self._stderr, withheld=limits.withheld, longest_s=self._backoff.longest_s)
         self._negotiation: Negotiation = "auto"
         self._connection: Connection | None = None
         self._stopping = asyncio.Event()
@@ -248,7 +248,7 @@ class Supervisor:
         self.state, self.reason = State.READY, ""
         self.starts += 1
         self.settled.set()
-        self._said = None
+        self._failures.started()
         _log.info("MCP server %r is ready with %s", self.name, counted(len(tools), "tool"))
         self._on_change()
 
@@ -263,44 +263,15 @@ class Supervisor:
 
     def _failed(self, error: Exception, pause: float) -> None:
         was_ready = self.ready
-        reason = describe(error)
-        if ended := self._stderr.end:
-            if not was_ready and reason == WENT_AWAY:
-                reason = f"{ended} before it answered"
-                told = f"{reason}; {self._stderr.said}"
-            else:
-                told = f"{reason} ({ended}; {self._stderr.said})"
-        else:
-            told = reason
-        if was_ready:
-            _log.warning("MCP server %r: %s; it is started again in %.1f s", self.name, told, pause)
-        elif (reason, self._stderr.status) != self._said:
-            if missing := self._not_given():
-                told += f"; it was not given {', '.join(missing)}, see {SETTING}"
-            _log.warning(
-                "MCP server %r: %s; the next try is in %.1f s, the others ever later, up to every %g s",
-                *(self.name, told, pause, self._backoff.longest_s),
-            )
-        else:
-            _log.debug("MCP server %r: %s; the next try is in %.1f s", self.name, told, pause)
-        if not was_ready:
-            self._said = (reason, self._stderr.status)
+        self.reason = self._failures.failed(error, pause, was_ready=was_ready)
         self.state = State.RESTARTING if self.starts else State.FAILED
-        self.reason = reason
         self.settled.set()
         if was_ready:
             self._on_change()
 
     def _given_up(self, error: Exception) -> None:
-        self.state, self.reason = State.FAILED, describe(error)
-        _log.warning("MCP %s (it is not started, nor tried again)", self.reason)
+        self.state, self.reason = State.FAILED, self._failures.given_up(error)
         self.settled.set()
-
-    def _not_given(self) -> list[str]:
-        """Variables that the program of a server may have needed, as it ended by itself."""
-        if not isinstance(self.config, MCPServerStdioConfig) or not self._stderr.end:
-            return []
-        return [name for name in self._limits.withheld if name not in (self.config.server_parameters.env or {})]
 
     async def _pause(self, seconds: float) -> None:
         try:
