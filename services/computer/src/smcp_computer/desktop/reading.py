@@ -33,7 +33,8 @@ async def read_windows(
     """
     found: dict[int, Window] = {}
     unread: list[Unread] = []
-    left = iter(enumerate(listed))
+    wanted = list(listed)
+    left = iter(enumerate(wanted))
 
     async def some() -> None:
         for number, resource in left:
@@ -43,7 +44,7 @@ async def read_windows(
                 unread.append(Unread(resource["uri"], error))
 
     async with asyncio.TaskGroup() as tasks:
-        for _ in range(AT_ONCE):
+        for _ in range(min(AT_ONCE, len(wanted))):
             tasks.create_task(some())
     return [found[number] for number in sorted(found)], unread
 
@@ -66,8 +67,6 @@ def window_uri(text: str) -> WindowUri | None:
 
 async def _read(resources: Resources, resource: Json, deadline: float, max_bytes: int) -> Window:
     uri = resource["uri"]
-    if window_uri(uri) is None:
-        return Window(resources.server, resource, ())  # to be warned about
     rest = deadline - asyncio.get_running_loop().time()
     if rest <= 0:
         raise ServerTimedOut(resources.server, "did not answer in time")

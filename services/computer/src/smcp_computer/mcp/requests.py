@@ -39,10 +39,10 @@ class Requests:
         # the protocol wants such a field to be a warning (desktop.txt, metadata of windows).
         session = self._client.session
         data: dict[str, Any] = {"method": method, **({} if params is None else {"params": dict(params)})}
-        options: CallOptions = {"timeout": timeout}
+        options: CallOptions = {}
         session._stamp(data, options)  # noqa: SLF001
         try:
-            async with asyncio.timeout(timeout):  # the SDK's own does not bound handing the request over
+            async with asyncio.timeout(timeout):  # the SDK's own would not bound handing the request over
                 result = await session._dispatcher.send_raw_request(  # noqa: SLF001
                     method, data.get("params"), options
                 )
