@@ -34,7 +34,7 @@ CASES = [
 ]
 CALLS = scaled(ci=40, soak=200)
 CANCELS = scaled(ci=12, soak=50)
-LARGE = scaled(ci=4, soak=30)
+LARGE = scaled(ci=4, soak=12)
 
 
 @dataclass
