@@ -92,7 +92,7 @@ async def test_pages_of_resources_follow_each_other_by_their_cursor() -> None:
             listed = [each["uri"] async for each in agent.iter_resources("red")]
             assert listed == [each["uri"] for each in red.shelf.listed()]
             assert [data["payload"]["params"] for data in red.seen(LIST)[-3:]] == [{}, {"cursor": "3"}, {"cursor": "6"}]
-            await agent.list_resources()
+            assert (await agent.list_resources())["computer"] == "red"
             assert "computerId" not in red.seen(LIST)[-1]
 
 

@@ -1,7 +1,7 @@
 """Requests that are answered with one of the protocol's structures: built, traced, sent, and read."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from smcp_agent.errors import McpError
@@ -12,6 +12,14 @@ from smcp_proto.schemas import AgentCallData, RequestEnvelope, ResourceRet
 
 QUERY_S: Final = 30.0
 """The server side has so long for a question to a Computer."""
+
+
+class Answered(NamedTuple):
+    """The answer to an MCP request."""
+
+    result: dict[str, Any]
+    computer: str | None
+    """Whose it is, as far as that was said."""
 
 
 class Asker:
@@ -64,7 +72,7 @@ class Asker:
         *,
         computer: str | None,
         server: str | None,
-    ) -> dict[str, Any]:
+    ) -> Answered:
         """The result of an MCP request in the envelope of computer.txt (resources chapter, 5).
 
         Args:
@@ -87,8 +95,9 @@ class Asker:
             payload=payload,
             **{name: value for name, value in fields.items() if value is not None},
         )
-        response = (await self.ask(event, request, ResourceRet, "payload", QUERY_S, computer)).payload
-        if response.error is not None:
-            raise McpError(response.error.message, rpc_code=response.error.code, data=response.error.data)
-        assert response.result is not None
-        return response.result
+        reply = await self.ask(event, request, ResourceRet, "payload", QUERY_S, computer)
+        error, result = reply.payload.error, reply.payload.result
+        if error is not None:
+            raise McpError(error.message, rpc_code=error.code, data=error.data)
+        assert result is not None
+        return Answered(result, reply.computerId)

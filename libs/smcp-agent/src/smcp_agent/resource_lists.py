@@ -36,6 +36,8 @@ class ResourceList(TypedDict):
     resources: list[Resource]
     nextCursor: NotRequired[str]
     """There are more: what `list_resources` takes as its `cursor`."""
+    computer: NotRequired[str]
+    """Whose they are."""
 
 
 class ResourceTemplateList(TypedDict):
@@ -43,6 +45,7 @@ class ResourceTemplateList(TypedDict):
 
     resourceTemplates: list[ResourceTemplate]
     nextCursor: NotRequired[str]
+    computer: NotRequired[str]
 
 
 class Completion(TypedDict):

@@ -64,7 +64,7 @@ class ResourceMethods:
 
     async def read_contents(self, computer: str, uri: str, *, server: str | None = None) -> ResourceContents:
         """All contents of a resource, as they came. Arguments and errors are those of `read_resource`."""
-        result = await self._asker.ask_mcp(
+        result, _ = await self._asker.ask_mcp(
             "client:resources/read", ReadResourceReq, {"uri": uri}, computer=computer, server=server
         )
         return resource_contents(uri, result)
@@ -75,7 +75,8 @@ class ResourceMethods:
         """One page of resources, asked for now.
 
         Args:
-            computer: whose; None: those of all Computers in the office.
+            computer: whose; None: those of all Computers in the office, one after the other. A page is of one of them,
+                and names it.
             server: only those of this MCP server.
             cursor: the `nextCursor` of the page before.
 
@@ -84,11 +85,11 @@ class ResourceMethods:
             SmcpError: as `read_resource`.
         """
         params = {} if cursor is None else {"cursor": cursor}
-        result = await self._asker.ask_mcp(
+        result, whose = await self._asker.ask_mcp(
             "client:resources/list", ListResourcesReq, params, computer=computer, server=server
         )
         reply_of(ListResourcesResult, result)
-        return cast("ResourceList", result)
+        return cast("ResourceList", {**result, **({} if whose is None else {"computer": whose})})
 
     def iter_resources(self, computer: str | None = None, *, server: str | None = None) -> AsyncIterator[Resource]:
         """All resources, one page after the other, for `async for`. As `list_resources`."""
@@ -113,11 +114,11 @@ class ResourceMethods:
     ) -> ResourceTemplateList:
         """One page of templates, asked for now. Arguments and errors are those of `list_resources`."""
         params = {} if cursor is None else {"cursor": cursor}
-        result = await self._asker.ask_mcp(
+        result, whose = await self._asker.ask_mcp(
             "client:resources/templates/list", ListResourceTemplatesReq, params, computer=computer, server=server
         )
         reply_of(ListTemplatesResult, result)
-        return cast("ResourceTemplateList", result)
+        return cast("ResourceTemplateList", {**result, **({} if whose is None else {"computer": whose})})
 
     def iter_resource_templates(
         self, computer: str | None = None, *, server: str | None = None
@@ -158,7 +159,7 @@ class ResourceMethods:
         }
         if chosen:
             params["context"] = {"arguments": dict(chosen)}
-        result = await self._asker.ask_mcp(
+        result, _ = await self._asker.ask_mcp(
             "client:completion/complete", CompleteReq, params, computer=computer, server=server
         )
         reply_of(CompleteResult, result)

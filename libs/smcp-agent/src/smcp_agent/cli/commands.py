@@ -15,7 +15,7 @@ from smcp_agent.errors import NotFound, SmcpError
 async def list_room(options: Options) -> bool:
     """Print who is in the office."""
     with working(f"asking who is in {options.office}"):
-        async with _agent(options) as agent:
+        async with agent_for(options) as agent:
             sessions = await agent.list_room()
     if options.json:
         found = [session.model_dump(exclude_unset=True) for session in sessions]
@@ -28,8 +28,8 @@ async def list_room(options: Options) -> bool:
 async def list_tools(options: Options, computer: str) -> bool:
     """Print a Computer's tools."""
     with working(f"asking {computer} for its tools"):
-        async with _agent(options) as agent:
-            with _knowing(agent, computer):
+        async with agent_for(options) as agent:
+            with knowing(agent, computer):
                 tools = await agent.get_tools(computer)
     if options.json:
         found = [tool.model_dump(exclude_unset=True) for tool in tools]
@@ -45,8 +45,8 @@ async def call(
     """Call a tool and print its result; whether the tool succeeded."""
     unknown = ""
     with working(f"{tool} on {computer}"):
-        async with _agent(options) as agent:
-            with _knowing(agent, computer):
+        async with agent_for(options) as agent:
+            with knowing(agent, computer):
                 result = await agent.call_tool(computer, tool, params, timeout=timeout, req_id=req_id)
                 if result.is_error and not result.forbidden:
                     unknown = await _unknown_tool(agent, computer, tool)
@@ -59,12 +59,13 @@ async def call(
     return not result.is_error
 
 
-def _agent(options: Options) -> SmcpAgent:
+def agent_for(options: Options) -> SmcpAgent:
+    """The Agent that runs a command."""
     return SmcpAgent(options.url, office=options.office, name=options.name, max_message=options.max_message)
 
 
 @contextmanager
-def _knowing(agent: SmcpAgent, computer: str) -> Iterator[None]:
+def knowing(agent: SmcpAgent, computer: str) -> Iterator[None]:
     """Say of a Computer that is not there which ones are."""
     try:
         yield

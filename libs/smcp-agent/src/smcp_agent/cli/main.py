@@ -1,6 +1,6 @@
 """`smcp-agent`: be an Agent from the shell.
 
-Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C.
+Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C (of `watch` 0).
 """
 
 import asyncio
@@ -8,25 +8,29 @@ import json
 import signal
 from collections.abc import Coroutine, Mapping
 from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
 
 import typer
 
 from smcp_agent.arguments import SECONDS, whole_seconds
-from smcp_agent.cli import commands
+from smcp_agent.cli import commands, context_commands
+from smcp_agent.cli import watch as watching
 from smcp_agent.cli.options import MAX_PAYLOAD, Json, Options, default_name
 from smcp_agent.cli.output import mebibytes, print_error
 from smcp_agent.errors import CannotConnect, JoinRefused, Malformed, SmcpError, TooLarge, Unavailable, may_have_run
+from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT
 from smcp_proto.trace_ids import trace_id
 
+DONE = 0
 FAILED = 1
 WRONG_USAGE = 2
 INTERRUPTED = 130
 
 app = typer.Typer(
     name="smcp-agent",
-    help="Use the tools of the Computers in an office.",
+    help="Use the tools, desktops and documents of the Computers in an office.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -41,6 +45,8 @@ def _parse_timeout(text: str) -> int:
 
 
 Computer = Annotated[str, typer.Argument(metavar="COMPUTER", help="The Computer's name in the office.")]
+
+Server = Annotated[str | None, typer.Option(metavar="SERVER", help="The MCP server (default: the Computer finds out).")]
 
 
 def main() -> int:
@@ -76,7 +82,7 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Use the tools of the Computers in an office."""
+    """Use the tools, desktops and documents of the Computers in an office."""
     context.obj = Options(url=url, office=office, name=name or default_name(), json=as_json, max_payload=max_payload)
 
 
@@ -112,6 +118,80 @@ def call(
     _run(chosen, commands.call(chosen, computer, tool, _parse_params(params), timeout, req_id), ids)
 
 
+@app.command()
+def desktop(
+    context: typer.Context,
+    computer: Computer,
+    size: Annotated[int | None, typer.Option(metavar="N", help="At most so many windows.")] = None,
+    window: Annotated[str | None, typer.Option(metavar="URI", help="Only this window.")] = None,
+    as_json: Json = False,
+) -> None:
+    """What the windows of a Computer show."""
+    chosen: Options = context.obj.with_json(as_json)
+    _run(chosen, context_commands.show_desktop(chosen, computer, size, window))
+
+
+@app.command()
+def finder(
+    context: typer.Context,
+    computer: Computer,
+    keyword: Annotated[
+        list[str] | None, typer.Option(help="Documents with it in title, keywords or summary; more of them: or.")
+    ] = None,
+    file_type: Annotated[str | None, typer.Option("--type", help="Only documents of this type, as `xlsx`.")] = None,
+    offset: Annotated[int, typer.Option(min=0, help="The first to show.")] = DEFAULT_OFFSET,
+    limit: Annotated[int, typer.Option(min=1, max=MAX_LIMIT, help="How many to show.")] = DEFAULT_LIMIT,
+    as_json: Json = False,
+) -> None:
+    """The documents of a Computer."""
+    chosen: Options = context.obj.with_json(as_json)
+    _run(chosen, context_commands.list_documents(chosen, computer, keyword or (), file_type, offset, limit))
+
+
+@app.command()
+def resources(context: typer.Context, computer: Computer, server: Server = None, as_json: Json = False) -> None:
+    """The resources of a Computer."""
+    chosen: Options = context.obj.with_json(as_json)
+    _run(chosen, context_commands.list_resources(chosen, computer, server))
+
+
+@app.command()
+def read(
+    context: typer.Context,
+    computer: Computer,
+    uri: Annotated[str, typer.Argument(metavar="URI", help="Of a document, a window or another resource.")],
+    server: Server = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", dir_okay=False, help="Write it to this file.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Read a resource of a Computer: a document, a page of it, …"""
+    chosen: Options = context.obj.with_json(as_json)
+    _run(chosen, context_commands.read(chosen, computer, uri, server, output))
+
+
+@app.command()
+def watch(
+    context: typer.Context,
+    computer: Annotated[str | None, typer.Option(metavar="COMPUTER", help="Only changes of this Computer.")] = None,
+    uri: Annotated[
+        list[str] | None, typer.Option(metavar="URI", help="Tell of this resource of --computer, too.")
+    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after so many changes.")] = None,
+    seconds: Annotated[float | None, typer.Option("--for", min=0, metavar="SECONDS", help="End after a time.")] = None,
+    as_json: Json = False,
+) -> None:
+    """What changes in the office, as it comes: Computers, tools, desktops, documents, resources.
+
+    ctrl-C ends it, with 0. With --count and --for it ends with 1 where the time is over before.
+    """
+    if uri and computer is None:
+        raise typer.BadParameter("needs --computer, whose resource it is", param_hint="--uri")
+    chosen: Options = context.obj.with_json(as_json)
+    _run(chosen, watching.watch(chosen, watching.Watch(computer, uri or (), count, seconds)), interrupted=DONE)
+
+
 def _parse_params(text: str) -> dict[str, Any]:
     try:
         params = json.loads(text)
@@ -122,11 +202,18 @@ def _parse_params(text: str) -> dict[str, Any]:
     return params
 
 
-def _run(chosen: Options, work: Coroutine[Any, Any, bool], ids: Mapping[str, str] | None = None) -> None:
+def _run(
+    chosen: Options,
+    work: Coroutine[Any, Any, bool],
+    ids: Mapping[str, str] | None = None,
+    *,
+    interrupted: int = INTERRUPTED,
+) -> None:
     """Run a command to its exit code; errors that belong to the trade are printed, never traced back.
 
     Args:
         ids: of the call, for the error.
+        interrupted: the exit code after ctrl-C.
     """
     # while it runs, ctrl-C is asyncio's: the call is cancelled, and the office left
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -136,8 +223,9 @@ def _run(chosen: Options, work: Coroutine[Any, Any, bool], ids: Mapping[str, str
         print_error(error, as_json=chosen.json, hint=_hint(error, chosen), ids=ids)
         raise typer.Exit(WRONG_USAGE if isinstance(error, Malformed) else FAILED) from error
     except KeyboardInterrupt as interrupt:
-        typer.echo("cancelled", err=True)
-        raise typer.Exit(INTERRUPTED) from interrupt
+        if interrupted != DONE:
+            typer.echo("cancelled", err=True)
+        raise typer.Exit(interrupted) from interrupt
     finally:
         signal.signal(signal.SIGINT, before)
     if not done:

@@ -44,15 +44,15 @@ def print_json(value: Any) -> None:
 
 def print_sessions(sessions: Sequence[SessionInfo]) -> None:
     ordered = sorted(sessions, key=lambda each: (each.role != "computer", each.name or ""))
-    _print_table("Name", {"Role": 10}, [(session.name or "", session.role or "") for session in ordered])
+    print_table("Name", {"Role": 10}, [(session.name or "", session.role or "") for session in ordered])
 
 
 def print_tools(tools: Sequence[SMCPTool]) -> None:
     rows = [(tool.name, parameters(tool.params_schema), tool.description) for tool in tools]
-    _print_table("Tool", {"Parameters": 20, "Description": 20}, rows)
+    print_table("Tool", {"Parameters": 20, "Description": 20}, rows)
 
 
-def _print_table(first: str, others: Mapping[str, int], rows: Sequence[Sequence[str]]) -> None:
+def print_table(first: str, others: Mapping[str, int], rows: Sequence[Sequence[str]]) -> None:
     """A table whose first column is never cut, since people copy it; `others` are columns and their least widths.
 
     Where that is wider than the terminal, the terminal breaks the lines.
@@ -106,6 +106,11 @@ def print_error(error: SmcpError, *, as_json: bool, hint: str = "", ids: Mapping
     errors.print(f"[red]{escape(plain(line))}[/red]", highlight=False)
     if hint:
         print_hint(hint)
+
+
+def print_failure(text: str) -> None:
+    """What went wrong here, not in the office, on standard error."""
+    Console(stderr=True, soft_wrap=True).print(f"[red]{escape(plain(text))}[/red]", highlight=False)
 
 
 def print_hint(text: str) -> None:

@@ -1,0 +1,95 @@
+"""The commands of `smcp-agent` about desktops, documents and resources."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from smcp_agent.cli.commands import agent_for, knowing
+from smcp_agent.cli.context_output import print_desktop, print_documents, print_resources
+from smcp_agent.cli.options import Options
+from smcp_agent.cli.output import plain, print_failure, print_hint, print_json, working
+from smcp_agent.contents import ResourceContents
+
+
+async def show_desktop(options: Options, computer: str, size: int | None, window: str | None) -> bool:
+    """Print a Computer's desktop."""
+    with working(f"asking {computer} for its desktop"):
+        async with agent_for(options) as agent:
+            with knowing(agent, computer):
+                desktop = await agent.get_desktop(computer, size=size, window=window)
+    if options.json:
+        print_json({"computer": computer, "desktops": desktop["desktops"]})
+    else:
+        print_desktop(desktop)
+    return True
+
+
+async def list_documents(
+    options: Options, computer: str, keywords: Sequence[str], file_type: str | None, offset: int, limit: int
+) -> bool:
+    """Print a part of a Computer's documents."""
+    with working(f"asking {computer} for its documents"):
+        async with agent_for(options) as agent:
+            with knowing(agent, computer):
+                finder = await agent.get_finder(
+                    computer, keywords=keywords or None, file_type=file_type, offset=offset, limit=limit
+                )
+    if options.json:
+        print_json({"computer": computer, "documents": finder["documents"], "total_count": finder["total_count"]})
+    else:
+        print_documents(finder["documents"])
+        if (shown := len(finder["documents"])) < finder["total_count"]:
+            print_hint(f"{shown} of {finder['total_count']}, from {offset} on: --offset and --limit choose others.")
+    return True
+
+
+async def list_resources(options: Options, computer: str, server: str | None) -> bool:
+    """Print a Computer's resources."""
+    with working(f"asking {computer} for its resources"):
+        async with agent_for(options) as agent:
+            with knowing(agent, computer):
+                resources = [each async for each in agent.iter_resources(computer, server=server)]
+    if options.json:
+        print_json({"computer": computer, "resources": resources})
+    else:
+        print_resources(resources)
+    return True
+
+
+async def read(options: Options, computer: str, uri: str, server: str | None, output: Path | None) -> bool:
+    """Print a resource, or write it into a file; whether that could be done."""
+    with working(f"reading {uri} of {computer}"):
+        async with agent_for(options) as agent:
+            with knowing(agent, computer):
+                contents = await agent.read_contents(computer, uri, server=server)
+    if output is not None:
+        return _write(contents, output)
+    if options.json:
+        print_json({"computer": computer, "uri": uri, **contents.raw})
+        return True
+    if not contents.binary:
+        if sys.stdout.isatty():
+            typer.echo(plain(contents.text))
+        else:  # whoever reads it wants what it is, to the byte
+            sys.stdout.buffer.write(contents.text.encode(errors="replace"))
+            sys.stdout.buffer.flush()
+        return True
+    data = contents.blob()
+    if sys.stdout.isatty():
+        print_failure(f"{uri} is binary ({len(data)} bytes), and not for a terminal: --output FILE writes it to a file")
+        return False
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+    return True
+
+
+def _write(contents: ResourceContents, output: Path) -> bool:
+    data = contents.blob() if contents.binary else contents.text.encode(errors="replace")
+    try:
+        output.write_bytes(data)
+    except OSError as error:
+        print_failure(f"{output} cannot be written: {error.strerror}")
+        return False
+    return True

@@ -1,0 +1,267 @@
+"""`smcp-agent desktop | finder | resources | read | watch`; as processes where that makes a difference."""
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import sys
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from smcp_agent.cli import context_commands
+from smcp_agent.cli.main import app
+from smcp_agent.cli.options import MAX_PAYLOAD, Options
+from smcp_agent.errors import NotFound
+from smcp_testing.context_computer import ContextComputer, page_shelf
+from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
+from smcp_testing.waiting import eventually
+
+COMMAND = Path(sys.executable).with_name("smcp-agent")
+PATIENCE_S = 60.0
+REPORT = "dpe://com.example.docs/rpt-2026"
+PICTURE = "file:///p.png"
+BYTES = b"\x89PNG\x1b[2J\x00\xff"
+
+JsonObject = dict[str, Any]
+
+
+def computer_at(gateway: FakeGateway) -> ContextComputer:
+    red = ContextComputer(
+        "red", shelf=page_shelf(), desktops=["window://a/1\n\none \x1b[31m[red]\n\ntwo", "window://b"]
+    )
+    red.shelf.put(PICTURE, {"mimeType": "image/png"}, [{"uri": PICTURE, "blob": b64encode(BYTES).decode()}])
+    red.shelf.put("file:///t", {"title": "Bells"}, [{"uri": "file:///t", "text": "ding\x07\r\n[b]深"}])
+    gateway.computers["red"] = []
+    gateway.answers |= red.answers
+    return red
+
+
+async def start(gateway: FakeGateway, *arguments: str, stdout: int = asyncio.subprocess.PIPE) -> Any:
+    environment = {**os.environ, "SMCP_URL": gateway.url, "SMCP_OFFICE": "office", "COLUMNS": "120"}
+    return await asyncio.create_subprocess_exec(
+        COMMAND, *arguments, env=environment, stdout=stdout, stderr=asyncio.subprocess.PIPE
+    )
+
+
+async def ended(process: Any) -> tuple[int | None, bytes, str]:
+    """Exit code, standard output, standard error."""
+    async with asyncio.timeout(PATIENCE_S):
+        out, err = await process.communicate()
+    assert b"Traceback" not in err
+    return process.returncode, out or b"", err.decode()
+
+
+async def run(gateway: FakeGateway, *arguments: str) -> tuple[int | None, bytes, str]:
+    return await ended(await start(gateway, *arguments))
+
+
+async def at_a_terminal(gateway: FakeGateway, *arguments: str) -> tuple[int | None, bytes, str]:
+    """As `run`, where standard output is a terminal."""
+    ours, theirs = pty.openpty()
+    try:
+        process = await start(gateway, *arguments, stdout=theirs)
+        os.close(theirs)
+        code, _, err = await ended(process)
+        try:
+            shown = os.read(ours, 65536)
+        except OSError:  # Linux says so where nothing was written and the other end is closed
+            shown = b""
+        return code, shown, err
+    finally:
+        os.close(ours)
+
+
+def options(gateway: FakeGateway) -> Options:
+    return Options(gateway.url, "office", "me", json=False, max_payload=MAX_PAYLOAD)
+
+
+async def test_desktop_shows_each_window_with_its_text(capsys: pytest.CaptureFixture[str]) -> None:
+    async with fake_gateway() as gateway:
+        red = computer_at(gateway)
+        assert await context_commands.show_desktop(options(gateway), "red", None, None)
+        assert capsys.readouterr() == ("window://a/1\none [red]\n\ntwo\n\nwindow://b\n", "")
+        assert await context_commands.show_desktop(options(gateway), "red", None, "window://none")
+        assert capsys.readouterr() == ("", "No window is open.\n")
+        code, out, _ = await run(gateway, "desktop", "red", "--size", "1", "--json")
+        assert (code, json.loads(out)) == (0, {"computer": "red", "desktops": red.desktops[:1]})
+
+
+async def test_finder_shows_documents_and_says_how_many_there_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    async with fake_gateway() as gateway:
+        red = computer_at(gateway)
+        assert await context_commands.list_documents(options(gateway), "red", (), None, 0, 1)
+        out, err = capsys.readouterr()
+        assert all(each in out for each in (REPORT, "2026 年度报告", "xlsx", "12"))
+        assert err == "1 of 2, from 0 on: --offset and --limit choose others.\n"
+        assert await context_commands.list_documents(options(gateway), "red", ("none",), None, 0, 1)
+        assert capsys.readouterr() == ("", "No documents.\n")
+        arguments = ("--keyword", "合同", "--keyword", "x", "--type", "pdf", "--offset", "0", "--json")
+        code, printed, err = await run(gateway, "finder", "red", *arguments)
+        assert (code, err) == (0, "")
+        found = json.loads(printed)
+        assert (found["computer"], found["total_count"]) == ("red", 1)
+        assert [each["doc_ref"] for each in found["documents"]] == ["contract-a1"]
+        asked = red.seen("client:get_finder")[-1]
+        assert (asked["keywords"], asked["file_type"], asked["limit"]) == (["合同", "x"], "pdf", 20)
+
+
+async def test_resources_shows_all_of_them(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    async with fake_gateway() as gateway:
+        red = computer_at(gateway)
+        red.page_size = 3
+        assert await context_commands.list_resources(options(gateway), "red", None)
+        shown = capsys.readouterr().out
+        assert all(each in shown for each in (REPORT, PICTURE, "image/png", "Bells"))
+        code, out, _ = await run(gateway, "resources", "red", "--server", "files", "--json")
+        assert (code, json.loads(out)) == (0, {"computer": "red", "resources": red.shelf.listed()})
+        assert red.seen("client:resources/list")[-1]["serverId"] == "files"
+
+
+async def test_read_prints_text_to_the_byte_for_programs_and_without_control_characters_at_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with fake_gateway() as gateway:
+        computer_at(gateway)
+        code, out, err = await run(gateway, "read", "red", "file:///t")
+        assert (code, out, err) == (0, "ding\x07\r\n[b]深".encode(), "")
+        code, out, err = await at_a_terminal(gateway, "read", "red", "file:///t")
+        assert (code, out.decode(), err) == (0, "ding\r\n[b]深\r\n", "")  # the terminal's own line ends
+        uri = f"{REPORT}/pages/0"
+        assert await context_commands.read(options(gateway).with_json(True), "red", uri, "files", None)
+        said = json.loads(capsys.readouterr().out)
+        assert (said["computer"], said["uri"]) == ("red", uri)
+        assert json.loads(said["contents"][0]["text"])["title"] == "概览"
+
+
+async def test_what_is_binary_goes_into_a_file_or_a_pipe_and_never_to_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with fake_gateway() as gateway:
+        computer_at(gateway)
+        code, out, err = await at_a_terminal(gateway, "read", "red", PICTURE)
+        assert (code, out) == (1, b"")
+        assert f"{len(BYTES)} bytes" in err
+        assert "--output FILE" in err
+        code, out, err = await run(gateway, "read", "red", PICTURE)
+        assert (code, out, err) == (0, BYTES, "")
+        file = tmp_path / "x"
+        for uri, data in ((PICTURE, BYTES), ("file:///t", "ding\x07\r\n[b]深".encode())):
+            assert await context_commands.read(options(gateway), "red", uri, None, file)
+            assert file.read_bytes() == data
+        assert not await context_commands.read(options(gateway), "red", PICTURE, None, file / "y")
+        assert capsys.readouterr() == ("", f"{file / 'y'} cannot be written: Not a directory\n")
+
+
+async def test_what_an_mcp_server_refuses_ends_with_1_and_its_words() -> None:
+    async with fake_gateway() as gateway:
+        computer_at(gateway)
+        code, out, err = await run(gateway, "--json", "read", "red", "file:///gone")
+        assert (code, err) == (1, "error 404: Resource not found\n")
+        assert json.loads(out)["details"]["smcp_code"] == "SMCP_RESOURCE_NOT_FOUND"
+
+
+async def test_of_a_computer_that_is_not_there_it_is_said_which_ones_are() -> None:
+    async with fake_gateway() as gateway:
+        computer_at(gateway)
+
+        async def not_found(data: JsonObject) -> Any:
+            return {"code": 404, "message": "no such Computer", "details": {}}
+
+        gateway.answers |= dict.fromkeys(list(gateway.answers), not_found)
+        with pytest.raises(NotFound, match=r"Did you mean 'red'\?"):
+            await context_commands.list_documents(options(gateway), "rde", (), None, 0, 20)
+
+
+async def line(process: Any) -> str:
+    async with asyncio.timeout(PATIENCE_S):
+        said: bytes = await process.stdout.readline()
+    return said.decode()
+
+
+async def test_watch_tells_what_changes_in_the_office_until_ctrl_c_and_ends_with_0() -> None:
+    async with fake_gateway() as gateway:
+        red = computer_at(gateway)
+        process = await start(gateway, "watch", "--computer", "red", "--uri", "file:///t")
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await process.stderr.readline()).decode().startswith("Watching the office 'office' (red)")
+        assert red.subscribed == {"file:///t"}
+        for event, data, said in (
+            ("update_desktop", {"computer": "red"}, "red has another desktop"),
+            ("update_finder", {"computer": "red"}, "red has other documents"),
+            ("resources/list_changed", red.says("resources/list_changed"), "red has other resources of files"),
+            ("resources/updated", red.says("resources/updated", uri="file:///t\x1b[2J"), "red updated file:///t"),
+        ):
+            await gateway.notify("notify:update_desktop", computer="another")
+            await gateway.notify(f"notify:{event}", **data)
+            assert (await line(process)).partition("  ")[2] == f"{said}\n"
+        await gateway.leave("red")
+        assert (await line(process)).endswith("red left\n")
+        await gateway.enter("red", [tool("echo")])
+        assert {(await line(process)).partition("  ")[2] for _ in "12"} == {
+            "red entered\n",
+            "red has 1 tools: echo\n",
+        }
+        process.send_signal(signal.SIGINT)
+        code, _, err = await ended(process)
+        assert (code, err) == (0, "")
+
+
+async def test_watch_prints_a_line_of_json_for_each_change_and_ends_after_so_many() -> None:
+    async with fake_gateway() as gateway:
+        computer_at(gateway)
+        gateway.computers["red"] = [tool("echo")]
+        process = await start(gateway, "watch", "--json", "--count", "2", "--for", "50")
+        await eventually(lambda: gateway.seen("client:get_tools"), timeout=PATIENCE_S)
+        # when it watches is not told: changes are told until it has seen enough
+        telling = asyncio.create_task(tell_for_ever(gateway))
+        try:
+            code, out, err = await ended(process)
+        finally:
+            telling.cancel()
+        assert (code, err) == (0, "")
+        lines = [json.loads(each) for each in out.splitlines()]
+        assert [set(each) for each in lines] == [{"at", "event", "computer"}] * 2
+        assert {(each["event"], each["computer"]) for each in lines} == {("DesktopChanged", "red")}
+
+
+async def tell_for_ever(gateway: FakeGateway) -> None:
+    while True:
+        await gateway.notify("notify:update_desktop", computer="red")
+        await asyncio.sleep(0.05)
+
+
+async def test_watch_ends_when_the_time_is_over_with_1_where_it_was_to_see_so_many() -> None:
+    async with fake_gateway() as gateway:
+        computer_at(gateway)
+        code, out, err = await run(gateway, "watch", "--json", "--for", "0.1")
+        assert (code, out, err) == (0, b"", "")
+        code, out, err = await run(gateway, "watch", "--json", "--for", "0.1", "--count", "1")
+        assert (code, out, err) == (1, b"", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["desktop"], "COMPUTER"),
+        (["desktop", "red", "--size", "some"], "--size"),
+        (["finder", "red", "--limit", "101"], "--limit"),
+        (["finder", "red", "--offset", "-1"], "--offset"),
+        (["read", "red"], "URI"),
+        (["read", "red", "u", "--output", "/"], "--output"),
+        (["watch", "--count", "0"], "--count"),
+        (["watch", "--uri", "file:///t"], "--computer"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_names_what_is_wrong(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, ["--office", "office", "--url", "http://127.0.0.1:1", *arguments])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
