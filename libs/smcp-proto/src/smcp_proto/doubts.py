@@ -18,7 +18,7 @@ class Rule(StrEnum):
     URI_LEVEL = "uri_level"
     """A `dpe://` URI that is no document's; it is skipped."""
     URI_DIFFERS = "uri_differs"
-    """The metadata names another document than the one that was listed; the listed one counts."""
+    """The metadata name another document than the one that was listed; the listed one counts."""
     DOC_REF_DIFFERS = "doc_ref_differs"
     """The metadata have another doc_ref than the URI, which counts."""
 
@@ -37,7 +37,7 @@ class Rule(StrEnum):
     LAST_MODIFIED_UNREADABLE = "last_modified_unreadable"
 
     DOCUMENT_TYPE = "document_type"
-    """Metadata that is no object; the document is skipped."""
+    """Metadata that are no object; the document is skipped."""
     FIELD_TYPE = "field_type"
     """A field of another type than the page says; it is left out."""
     UNKNOWN_CATEGORY = "unknown_category"

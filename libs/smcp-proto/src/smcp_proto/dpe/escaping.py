@@ -55,9 +55,8 @@ def fenced(code: str, language: str) -> str:
     """Return code between fences that are longer than any run of back-ticks in it."""
     fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(code)), default=0))
     code = _LINES.sub("\n", code)
-    return (
-        f"{fence}{_NOT_IN_INFO.sub('', language)}\n{code}{'' if not code or code.endswith(chr(10)) else chr(10)}{fence}"
-    )
+    end = "" if not code or code.endswith("\n") else "\n"
+    return f"{fence}{_NOT_IN_INFO.sub('', language)}\n{code}{end}{fence}"
 
 
 def formula(expression: str) -> str:
