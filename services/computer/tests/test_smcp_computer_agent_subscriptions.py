@@ -7,10 +7,14 @@ import pytest
 
 from smcp_bus import subjects
 from smcp_bus.headers import EPOCH
+from smcp_bus.nats_bus import BusConfig, open_bus
 from smcp_computer.app import Computer
 from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.events import ResourceUpdated
 from smcp_computer.resources import agents as agents_module
+from smcp_registry.buckets import open_store
+from smcp_registry.records import record_key, tombstone
+from smcp_registry.store import read_member, write_member
 from smcp_testing.computer_office import NAME, OFFICE, World, computer, world
 from smcp_testing.gateway_world import Client, connected, gateway_world
 from smcp_testing.leaving_gateway import gone, in_time, two_gateways
@@ -182,6 +186,23 @@ async def test_after_a_break_the_office_is_compared_and_who_is_gone_is_subscribe
         await eventually(lambda: here.membership.problem is None, timeout=30)
         await eventually(lambda: updated(anna) == ["note://1"], timeout=30, message="kept until it could be told")
         await downstream(here, "note://1")
+
+
+async def test_what_was_subscribed_to_ends_with_the_computers_own_membership(nats_url: str) -> None:
+    servers = {"one": configs.context("2025", content=NOTES)}
+    async with world(nats_url, **servers) as here, open_bus(BusConfig(url=nats_url)) as bus:
+        alice = ResourceAgent(here)
+        await alice.result("resources/subscribe", uri="note://1")
+        store = await open_store(bus, bus.jetstream(), lease_s=10.0, replicas=1)
+        member = await read_member(store.members, record_key(OFFICE, "computer", NAME))
+        assert member is not None
+        assert member.record is not None
+        gone = tombstone(member.record)
+        await write_member(store.members, record_key(OFFICE, "computer", NAME), gone, last=member.revision)
+        await downstream(here.computer)
+        await eventually(lambda: here.computer.membership.problem is None, timeout=20)
+        await alice.result("resources/subscribe", uri="note://1")
+        await downstream(here.computer, "note://1")
 
 
 async def test_what_cannot_be_subscribed_to_is_refused(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

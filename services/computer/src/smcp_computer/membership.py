@@ -69,7 +69,9 @@ class Membership:
         """The newest revision at which somebody else changed it, as far as the office was told."""
         self._up = asyncio.Event()
         self._problem = "not joined yet"
-        self._listeners: list[Callable[[], None]] = []
+        self._entered = False
+        """The place that was had before was lost: the office was told that this Computer came."""
+        self._listeners: list[Callable[[bool], None]] = []
         self.joined = asyncio.Event()
         """Set once the place was had for the first time."""
         self.lease = LeaseKeeper(
@@ -81,8 +83,9 @@ class Membership:
         """Why this Computer is not in its office now; None while it is."""
         return None if self._gate.is_open else self._problem
 
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever the place is had (again); it must not block."""
+    def listen(self, listener: Callable[[bool], None]) -> None:
+        """Call `listener` whenever the place is had (again), before anything is asked: with True where it is a new one,
+        and the office was told that this Computer came. It must not block."""
         self._listeners.append(listener)
 
     async def run(self) -> None:
@@ -164,6 +167,7 @@ class Membership:
             self._claimed = True
             self._revision = joined.revision
             told = not joined.unchanged
+            self._entered = self._entered or told
         finally:
             if not told:
                 self._announcer.changed(*untold)
@@ -174,7 +178,8 @@ class Membership:
         self._problem = ""
         self.joined.set()
         for listener in self._listeners:
-            listener()
+            listener(self._entered)
+        self._entered = False
         _log.info("%s the office %r as %r", how, self._office, self._name)
         return True
 

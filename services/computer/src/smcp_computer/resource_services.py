@@ -45,8 +45,15 @@ class ResourceServices:
     room: RoomComparison
     following: Following
 
-    def in_office(self) -> None:
-        """This Computer is in its office (again)."""
+    def in_office(self, entered: bool) -> None:
+        """This Computer is in its office (again).
+
+        Args:
+            entered: as a new member; what was subscribed to was the one before.
+        """
+        if entered:
+            self.agents.clear()
+            self.notices.clear()
         self.following.in_office()
         self.notices.resume()
         self.room.begin()

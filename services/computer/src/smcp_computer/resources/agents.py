@@ -66,7 +66,7 @@ class AgentSubscriptions:
         self._count += 1
         mine.since = self._count
         if (server, uri) not in mine.resources and len(mine.resources) >= MOST:
-            details = {"smcp_code": str(SmcpCode.RATE_LIMITED)}
+            details = {"smcp_code": str(SmcpCode.RATE_LIMITED), "limit": MOST}
             raise RateLimited(f"an Agent subscribes to at most {MOST} resources of a Computer", details=details)
         mine.resources.add((server, uri))  # before the server is asked: what it tells at once is not lost
         try:
@@ -94,6 +94,12 @@ class AgentSubscriptions:
         for gone in (agent, None):
             if self._agents.pop(gone, None) is not None:
                 self._interests.drop(Holder(gone))
+
+    def clear(self) -> None:
+        """End all subscriptions, in the background."""
+        for agent in self._agents:
+            self._interests.drop(Holder(agent))
+        self._agents.clear()
 
     def retain(self, agents: Collection[str], *, before: int) -> None:
         """Only these Agents are in the office. What was subscribed after `count` was `before` is not touched."""

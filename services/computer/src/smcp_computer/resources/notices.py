@@ -68,6 +68,10 @@ class Notices:
         for key in [key for key in self._untold if key[0] == UPDATED and key[3] in (agent, None)]:
             del self._untold[key]
 
+    def clear(self) -> None:
+        """Nothing that is still to be told is of use to anybody."""
+        self._untold.clear()
+
     def resume(self) -> None:
         """This Computer is a member (again): tell what was left."""
         self._wake.set()
