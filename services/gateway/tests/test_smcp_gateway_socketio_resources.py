@@ -55,6 +55,30 @@ async def test_each_event_about_context_reaches_a_computer_on_socketio_and_comes
             assert asked == [request]
 
 
+async def test_an_envelope_of_another_office_or_for_a_computer_there_reaches_nobody(nats_url: str) -> None:
+    async with couple(nats_url) as pair, connected(pair.owner.url) as far:
+        assert await far.join("computer", "far", "other") == [True, None]
+
+        async def never(_: dict[str, Any]) -> Any:
+            return {}
+
+        for event, request in ASKED.items():
+            asked = [serve(client, event, never) for client in (pair.box, far)]
+            if "roomId" in request:
+                for room in ("other", f"{OFFICE}\u200b"):
+                    refused = await pair.anna.call(event, request | {"roomId": room})
+                    assert (refused["code"], refused["details"]) == (403, {"field": "roomId"})
+                    refused = await pair.anna.call(event, request | {"roomId": room, "computerId": "far"})
+                    assert (refused["code"], refused["details"]) == (403, {"field": "roomId"})
+            name = "computerId" if "roomId" in request else "computer"
+            for computer in ("far", "nobody"):
+                refused = await pair.anna.call(event, request | {name: computer})
+                assert (refused["code"], refused["details"]) == (404, {"computer": computer})
+            refused = await pair.anna.call(event, request | {"agent": "bert"})
+            assert (refused["code"], refused["details"]) == (403, {"field": "agent"})
+            assert asked == [[], []]
+
+
 async def test_its_updates_of_desktop_and_finder_are_told_to_the_whole_office(nats_url: str) -> None:
     async with couple(nats_url) as pair, connected(pair.owner.url) as mate:
         assert await mate.join("computer", "mate", OFFICE) == [True, None]

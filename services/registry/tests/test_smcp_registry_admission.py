@@ -167,6 +167,20 @@ def test_an_agent_of_another_name_that_takes_a_moving_place_is_a_leave_and_an_en
     assert (written.name, written.left_name) == ("pc", "old")
 
 
+def test_only_a_place_that_was_kept_for_who_moves_is_taken_up() -> None:
+    for announced in (True, False):
+        kept = record(identity="alice", moving_until=NOW + 1, announced=announced)
+        assert decided(kept, claim(), Owner.NOT_ASKED).taken_up is True
+    for present, owner in (
+        (None, Owner.NOT_ASKED),
+        (record("mine", process="p1"), Owner.NOT_ASKED),
+        (record(identity="alice", moving_until=NOW), Owner.GONE),
+        (record(identity="alice", moving_until=NOW + 1, name="old"), Owner.NOT_ASKED),
+        (record(moving_until=NOW + 1), Owner.NOT_ASKED),
+    ):
+        assert decided(present, claim(), owner).taken_up is False
+
+
 @pytest.mark.parametrize("present", [record(), record(moving_until=NOW + 1)])
 def test_a_refusal_says_what_is_taken(present: MemberRecord) -> None:
     computer = decide(present, claim(), Owner.ALIVE, role="computer", name="pc", now=NOW)
