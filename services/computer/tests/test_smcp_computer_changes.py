@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric
 
-from smcp_computer.announcing import CONFIG
+from smcp_computer.announcing import CONFIG, DESKTOP, FINDER
 from smcp_computer.resources.skipped import SkippedServers
 from smcp_testing.computer_office import NAME, World, world
 from smcp_testing.computer_world import native_computer
@@ -54,11 +54,11 @@ async def test_an_updated_window_or_document_is_told_and_another_resource_is_not
         await here.computer.context.interests.hold("alice", "desk", "file:///a.txt")
         await here.tell("desk", "update", uri="file:///a.txt")
         await here.tell("desk", "update", uri=WINDOW)
-        assert await next_told(here, "update_desktop") == [TOLD]
-        assert here.told("update_finder") == []
+        assert await next_told(here, DESKTOP) == [TOLD]
+        assert here.told(FINDER) == []
         await here.tell("desk", "update", uri=DOCUMENT)
-        assert await next_told(here, "update_finder") == [TOLD]
-        assert here.told("update_desktop") == [TOLD]
+        assert await next_told(here, FINDER) == [TOLD]
+        assert here.told(DESKTOP) == [TOLD]
 
 
 @ERAS
@@ -76,17 +76,17 @@ async def test_a_changed_list_is_told_only_where_its_set_of_windows_or_documents
         assert "the same window:// resources as before" in caplog.text
         assert "the same dpe:// resources as before" in caplog.text
         await here.tell("desk", "put", document={"ref": "new"})
-        assert await next_told(here, "update_finder") == [TOLD]
-        assert here.told("update_desktop") == []
+        assert await next_told(here, FINDER) == [TOLD]
+        assert here.told(DESKTOP) == []
         other = f"window://{HOST}/other"
         await here.tell("desk", "put", uri=other)
-        assert await next_told(here, "update_desktop") == [TOLD]
-        assert len(here.told("update_finder")) == 1
+        assert await next_told(here, DESKTOP) == [TOLD]
+        assert len(here.told(FINDER)) == 1
         here.heard.clear()
         await here.tell("desk", "update", uri=other)  # it was subscribed to meanwhile
         await settled_by_update(here, other)
         await here.tell("desk", "remove", uri=WINDOW)
-        await next_told(here, "update_desktop")
+        await next_told(here, DESKTOP)
 
 
 async def settled_by_update(here: World, uri: str) -> None:
@@ -94,19 +94,37 @@ async def settled_by_update(here: World, uri: str) -> None:
 
     async def told() -> bool:
         await here.tell("desk", "update", uri=uri)
-        return bool(here.told("update_desktop"))
+        return bool(here.told(DESKTOP))
 
     await eventually(told, timeout=30)
     await forgotten(here)
+
+
+@ERAS
+async def test_a_server_that_cannot_be_subscribed_to_takes_no_part(nats_url: str, era: Any) -> None:
+    async with world(nats_url, desk=configs.context(era, windows=1, documents=1, without=["subscribe"])) as here:
+        await eventually(lambda: WINDOW in here.computer.context.index.known("desk"))
+        await forgotten(here)
+        other = f"window://{HOST}/other"
+        await here.tell("desk", "put", uri=other)
+        await here.tell("desk", "put", document={"ref": "new"})
+        await here.tell("desk", "update", uri=WINDOW)
+        await eventually(lambda: f"dpe://{HOST}/new" in here.computer.context.index.known("desk"))
+        assert other in here.computer.context.index.known("desk")
+        assert not here.computer.announcer.untold & {DESKTOP, FINDER}
+        assert here.told(DESKTOP) + here.told(FINDER) == []
+        assert (await here.ask("get_desktop"))["desktops"] == []
+        assert await here.tell("desk", "reads") == {}
+        assert await here.tell("desk", "subscribed") == []
 
 
 async def test_a_burst_of_changes_is_told_as_one(nats_url: str) -> None:
     async with world(nats_url, {"gather_s": 3.0}, desk=configs.context("2026", windows=1)) as here:
         await settled(here, "desk", WINDOW)
         await asyncio.gather(*(here.tell("desk", "update", uri=WINDOW) for _ in range(20)))
-        assert len(await next_told(here, "update_desktop")) == 1
+        assert len(await next_told(here, DESKTOP)) == 1
         await here.tell("desk", "update", uri=WINDOW)
-        assert len(await next_told(here, "update_desktop", 2)) == 2
+        assert len(await next_told(here, DESKTOP, 2)) == 2
 
 
 @ERAS
@@ -128,10 +146,10 @@ async def test_a_server_that_dies_and_comes_back_changes_the_desktop_and_the_cap
         assert (await next_told(here, "update_capabilities", 2))[1] == {
             **TOLD, "capabilities": {"resources": {**offered, "aggregate": offered, "byServer": {"desk": offered}}},
         }  # fmt: skip
-        await next_told(here, "update_desktop")
+        await next_told(here, DESKTOP)
         await settled(here, "desk", WINDOW)
         await here.tell("desk", "update", uri=WINDOW)
-        assert await next_told(here, "update_desktop") == [TOLD]
+        assert await next_told(here, DESKTOP) == [TOLD]
 
 
 async def test_the_office_lists_what_each_server_can_do_and_an_update_reaches_an_agent_on_another_gateway(
@@ -186,7 +204,7 @@ async def test_two_servers_with_one_host_are_warned_about_once_and_both_are_show
         await settled(here, "two", DOCUMENT)
         await settled(here, "one", WINDOW)
         await here.tell("two", "put", uri=f"window://{HOST}/7")
-        await next_told(here, "update_desktop")
+        await next_told(here, DESKTOP)
         warned = [record.getMessage() for record in caplog.records if "the same host" in record.getMessage()]
         assert len(warned) == 1
         assert f"'one' and 'two' use the same host {HOST!r}" in warned[0]
