@@ -160,6 +160,24 @@ async def test_a_subscription_ends_with_the_agents_membership(nats_url: str) -> 
             assert await heard(bert, box) == []
 
 
+async def test_nothing_is_kept_of_who_vanished_whichever_of_both(nats_url: str) -> None:
+    async with scene(nats_url) as (world, anna, box):
+        owner = world.gateways[1].computers
+        for number in range(20):
+            await ask(anna, uri=f"file:///{number}")
+        await ask(anna, uri=box.refused)
+        assert owner.subscribed == 20
+        await anna.sio.eio.ws.close()
+        await eventually(lambda: owner.subscribed == 0)
+        async with connected(world.gateways[0].url) as again:
+            assert await again.join("agent", "anna", OFFICE) == [True, None]
+            await ask(again)
+            assert owner.subscribed == 1
+            await box.client.sio.disconnect()
+            await eventually(lambda: len(owner) == 0)
+            assert owner.subscribed == 0
+
+
 async def test_a_leave_that_is_heard_late_does_not_end_what_was_subscribed_after_it(nats_url: str) -> None:
     async with scene(nats_url) as (world, anna, box):
         office = world.gateways[1].offices.get(OFFICE)

@@ -83,6 +83,11 @@ class RelayComputers:
         return sum(owned.running for owned in self._owned.values())
 
     @property
+    def subscribed(self) -> int:
+        """How many subscriptions to resources are kept."""
+        return sum(len(owned.subscriptions) for owned in self._owned.values())
+
+    @property
     def generation(self) -> int:
         """Of the gate: taken before the registry is asked, and given to `joined` or `asserted` with its answer."""
         return self._gate.generation

@@ -33,6 +33,7 @@ def held(world: World) -> dict[str, int]:
         counts["calls"] += len(gateway.calls)
         counts["Socket.IO Computers"] += len(gateway.computers)
         counts["calls that they run"] += gateway.computers.running
+        counts["subscriptions to their resources"] += gateway.computers.subscribed
     for bus in world.buses:
         counts.update({f"bus: {name}": value for name, value in asdict(bus.stats()).items()})
         counts["subscriptions"] += len(bus._received)
