@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from tests.e2e.actors.agents import AGENTS, OpenAgent
-from tests.e2e.scenarios import calls, credentials, rooms, socketio_computers
+from tests.e2e.scenarios import calls, context, credentials, rooms, socketio_computers
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.standalone import open_standalone
 from tests.e2e.worlds.world import World
@@ -29,6 +29,7 @@ BY_ITSELF: list[Callable[[World], Awaitable[None]]] = [
     rooms.a_second_agent_is_refused_whichever_gateway_it_uses,
     rooms.of_twenty_agents_at_the_same_moment_one_gets_the_office,
     rooms.of_twenty_computers_at_the_same_moment_one_gets_the_name,
+    context.an_agent_goes_from_the_desktop_to_an_element_of_a_document_and_hears_of_changes,
     credentials.a_computers_credential_reads_nothing_of_others,
     credentials.a_computers_credential_announces_and_asks_nothing_for_others,
     credentials.the_other_members_do_not_notice_an_intruder,
@@ -39,7 +40,7 @@ BY_ITSELF: list[Callable[[World], Awaitable[None]]] = [
 @pytest.fixture(scope="module", params=WORLDS)
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """One world for all scenarios that do not hurt it; its parts are processes, so they outlive a test's loop."""
-    opened = WORLDS[request.param](tmp_path_factory.mktemp(request.param))
+    opened = WORLDS[request.param](tmp_path_factory.mktemp(request.param), more=[context.STUDY])
     with asyncio.Runner() as runner:
         yield runner.run(opened.__aenter__())
         runner.run(opened.__aexit__(None, None, None))
