@@ -67,6 +67,21 @@ async def test_metadata_are_read_once_and_again_after_the_server_says_that_they_
         assert await here.tell("one", "reads") == {"dpe://h/doc-0": 1, "dpe://h/doc-1": 2, "dpe://h/doc-2": 1}
 
 
+async def test_after_the_restart_of_a_server_its_documents_are_read_anew(nats_url: str) -> None:
+    async with world(nats_url, one=configs.context("2025", host="h", documents=2)) as here:
+        await refs(here)
+        starts = here.computer.fleet.supervisors["one"].starts
+        await here.tell("one", "misbehave", uri="dpe://h/doc-1", how="die")
+        await here.tell("one", "update", uri="dpe://h/doc-1")
+        await eventually(lambda: here.told("update_finder"))
+        await refs(here)
+        await eventually(lambda: here.computer.fleet.supervisors["one"].starts > starts, timeout=30)
+        await eventually(lambda: len(here.computer.context.index.known("one")) == 2, timeout=30)
+        found = await here.ask("get_finder")
+        assert [each["page_count"] for each in found["documents"]] == [2, 2]
+        assert await here.tell("one", "reads") == {"dpe://h/doc-0": 1, "dpe://h/doc-1": 1}
+
+
 async def test_documents_are_filtered_ordered_and_paged(nats_url: str) -> None:
     a = [
         document("a1", file_type="pdf", keywords=["Finance"], last_modified="2026-01-01T00:00:00Z"),

@@ -128,12 +128,16 @@ async def test_a_server_that_is_gone_takes_what_was_kept_of_it_along() -> None:
         assert len(servers.read) == 4
 
 
-async def test_what_is_no_document_is_not_read() -> None:
+async def test_what_is_no_document_is_not_read(caplog: pytest.LogCaptureFixture) -> None:
     servers = Servers()
     others = ["window://a", "dpe://a", "dpe://a/d/pages/1", "dpe:///d", "dpe://a/%zz", "file:///x", "", "dpe:"]
     async with opened(servers) as library:
         assert await library.documents({"a": listing(*others)}, timeout=10) == []
         assert servers.read == []
+        assert await library.documents({"a": listing(*others)}, timeout=10) == []
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == sum(uri.startswith("dpe:") for uri in others), "once for each that means to be one"
+    assert any("'dpe://a/d/pages/1'" in line for line in said)
 
 
 async def test_many_are_read_side_by_side_but_not_all_at_once() -> None:

@@ -119,6 +119,8 @@ def test_templates_that_share_a_name_over_servers_are_told_apart_by_the_servers_
             "c": [{"uriTemplate": "z://{id}", "name": "twice"}, {"uriTemplate": "z://{n}", "name": "twice"}],
         }
     )
+    odd: list[dict[str, Any]] = [{"uriTemplate": "x://", "name": name} for name in (None, 7, ["n"], {"n": 1}, "")]
+    assert named_apart({"a": odd, "b": odd}) == {"a": odd, "b": odd}, "what is no name has nothing to be told apart"
     assert [item["name"] for item in named["a"]] == ["a__file", "own"]
     assert named["b"] == [{"uriTemplate": "y://{id}", "name": "b__file", "title": "T"}]
     assert [item["name"] for item in named["c"]] == ["twice", "twice"], "its server's name tells nothing apart here"

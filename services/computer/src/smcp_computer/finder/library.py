@@ -13,6 +13,7 @@ from typing import Any, Final
 from smcp_computer.finder.metadata import TooMuch, Unreadable, from_contents
 from smcp_computer.finder.shelf import Entry, Listing, Shelf
 from smcp_computer.mcp.errors import ServerDied, ServerError, ServerNotRunning, ServerTimedOut
+from smcp_computer.resources.causes import Causes
 from smcp_proto.documents import Document
 from smcp_service.lifecycle import Background
 
@@ -46,6 +47,7 @@ class Library:
         self._cache_bytes = cache_bytes
         self._kept = 0
         self._full = False
+        self._causes = Causes(_log)
         self._shelves: dict[str, Shelf] = {}
         self._turn = asyncio.Semaphore(AT_ONCE)
         self._loop = asyncio.get_running_loop()
@@ -82,6 +84,8 @@ class Library:
             shelf = self._shelves.setdefault(server, Shelf(server))
             if shelf.listing is not listing:
                 self._kept -= shelf.fill(listing)
+                for uri, why in shelf.skipped.items():
+                    self._causes.warn(server, f"lists {uri[:256]!r} as a document: {why}")
 
     def _ask(self, shelf: Shelf) -> set[asyncio.Task[None]]:
         """Have read what is missing of a server. Returns what reads it for the first time."""

@@ -51,14 +51,15 @@ def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Doc
     return document, warnings, size
 
 
-def from_listing(server: str, uri: str, resource: Mapping[str, Any]) -> Document | None:
-    """The document as far as `resources/list` describes it; None where it is none."""
+def from_listing(server: str, uri: str, resource: Mapping[str, Any]) -> tuple[Document | None, str]:
+    """The document as far as `resources/list` describes it; None where it is none, with why."""
     title = resource.get("title") or resource.get("name")
     annotations = resource.get("annotations")
     modified = annotations.get("lastModified") if isinstance(annotations, Mapping) else None
     told = {"title": title, "summary": resource.get("description"), "last_modified": modified}
     short = {name: text for name, text in told.items() if isinstance(text, str) and len(text) <= MAX_BYTES // 8}
-    return Document.of(server, short, listed=uri)[0]
+    document, doubts = Document.of(server, short, listed=uri)
+    return document, "; ".join(doubt.message for doubt in doubts)
 
 
 def _text(result: Mapping[str, Any]) -> str:

@@ -65,6 +65,8 @@ class Shelf:
     """What `entries` were made of."""
     entries: dict[str, Entry] = field(default_factory=dict)
     """By URI, in the order of the list."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """`dpe://` URIs of the list that are no documents, with why; for the log."""
     first: deque[Entry] = field(default_factory=deque)
     """To be asked for; those who ask for the catalog wait for them."""
     again: deque[Entry] = field(default_factory=deque)
@@ -79,14 +81,19 @@ class Shelf:
     def fill(self, listing: Listing) -> int:
         """Take over a new list. What is listed as before keeps its metadata. Returns the bytes that were let go."""
         entries: dict[str, Entry] = {}
+        self.skipped = {}
         for uri, resource in listing.items():
             if uri[:4].lower() != "dpe:":
                 continue
             known = self.entries.get(uri)
             if known is not None and known.resource == resource:
                 entries[uri] = known
-            elif (listed := from_listing(self.server, uri, resource)) is not None:
-                entries[uri] = Entry(uri, resource, listed)
+            else:
+                listed, why = from_listing(self.server, uri, resource)
+                if listed is not None:
+                    entries[uri] = Entry(uri, resource, listed)
+                else:
+                    self.skipped[uri] = why
         freed = sum(entry.forget() for uri, entry in self.entries.items() if entries.get(uri) is not entry)
         self.listing, self.entries = listing, entries
         return freed

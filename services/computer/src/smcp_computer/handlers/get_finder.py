@@ -1,13 +1,12 @@
 """`client:get_finder`: one page of the catalog of all documents (finder.txt, Finder Organizer)."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from smcp_bus.dispatch_types import Call, RawJson
-from smcp_bus.time_limit import time_limit
 from smcp_computer.finder.library import Library
 from smcp_computer.finder.shelf import Listing
+from smcp_computer.handlers.budget import Budget
 from smcp_computer.in_flight import encode
 from smcp_proto.errors import Malformed
 from smcp_proto.finder import organize_finder
@@ -41,11 +40,9 @@ class Finder:
             Malformed: too many or too long keywords.
         """
         _check(request)
-        loop = asyncio.get_running_loop()
-        left = call.deadline - loop.time()
-        until = loop.time() + min(self._wait_s, time_limit(left, left))
-        lists = await self._lists((until - loop.time()) / 2)
-        documents = await self._library.documents(lists, timeout=max(0.0, until - loop.time()))
+        budget = Budget.of(call, most=self._wait_s)
+        lists = await self._lists(budget.left / 2)
+        documents = await self._library.documents(lists, timeout=budget.left)
         found = organize_finder(
             documents,
             request.keywords,

@@ -7,14 +7,13 @@
 The cursor is the MCP server's own. Keys of a resource are in snake_case, and only those that the package knows.
 """
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from smcp_bus.dispatch_types import Call, RawJson
-from smcp_bus.time_limit import time_limit
+from smcp_computer.handlers.budget import Budget
 from smcp_computer.in_flight import encode
 from smcp_computer.mcp.errors import RequestRefused, ServerError
 from smcp_computer.mcp.supervisor import Supervisor
@@ -69,9 +68,8 @@ class GetResources:
         if resources is None:
             message = "MCP Server does not support 'resources' capability"
             return _refused(NOT_SUPPORTED, message, mcp_server=server, capability="resources")
-        left = call.deadline - asyncio.get_running_loop().time()
         try:
-            page = await resources.list_page(asked.cursor, timeout=time_limit(left, left))
+            page = await resources.list_page(asked.cursor, timeout=Budget.of(call).left)
         except RequestRefused as error:
             if asked.cursor is None:
                 raise Unavailable(str(error)) from None

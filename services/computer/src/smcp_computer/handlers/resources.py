@@ -3,13 +3,12 @@
 Over the MCP servers of this Computer, or of the one that `serverId` names (computer.txt, resources chapter, 4.3).
 """
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
 from smcp_bus.dispatch_types import Call, RawJson
-from smcp_bus.time_limit import time_limit
+from smcp_computer.handlers.budget import Budget
 from smcp_computer.handlers.envelope import Envelopes
 from smcp_computer.mcp.errors import ServerError, ServerNotRunning
 from smcp_computer.resources.cursor import Kind, read_cursor, write_cursor
@@ -61,13 +60,13 @@ class ResourceQueries:
             TooLarge: it is larger than the bus takes.
             SmcpError: `serverId` cannot be asked; no answer came.
         """
-        payload, until = request.payload, self._until(call)
+        payload, budget = request.payload, Budget.of(call)
         uri = self._directory.checked(payload.params.uri, request.serverId)
-        servers = await self._directory.candidates(uri, request.serverId, timeout=self._left(until))
+        servers = await self._directory.candidates(uri, request.serverId, timeout=budget.left)
         failed: ServerError | None = None
         for server in servers:
             try:
-                result = await self._index.connection(server).read(uri, timeout=self._left(until))
+                result = await self._index.connection(server).read(uri, timeout=budget.left)
             except ServerError as error:
                 failed = error
                 if not (isinstance(error, ServerNotRunning) or is_not_found(error)):
@@ -85,14 +84,14 @@ class ResourceQueries:
             NotFound: no server has such a template.
             SmcpError: `serverId` cannot be asked; no answer came.
         """
-        payload, until = request.payload, self._until(call)
+        payload, budget = request.payload, Budget.of(call)
         template = payload.params.ref.uri if payload.params.ref.type == "ref/resource" else None
         if template is None and request.serverId is None:
             raise _missing("payload.params.ref.uri" if payload.params.ref.type == "ref/resource" else "serverId")
-        servers = await self._directory.template_candidates(template or "", request.serverId, timeout=self._left(until))
+        servers = await self._directory.template_candidates(template or "", request.serverId, timeout=budget.left)
         params = payload.params.model_dump(mode="json", by_alias=True, exclude_unset=True)
         try:
-            result = await self._index.connection(servers[0]).complete(params, timeout=self._left(until))
+            result = await self._index.connection(servers[0]).complete(params, timeout=budget.left)
         except ServerError as error:
             return self._envelopes.error(request, payload, error)
         return self._envelopes.result(request, payload, result, servers[0])
@@ -102,7 +101,7 @@ class ResourceQueries:
         cursor = payload.params.cursor if payload.params is not None else None
         after = None if cursor is None else read_cursor(cursor, kind)
         try:
-            lists = await self._directory.lists(kind, request.serverId, timeout=self._left(self._until(call)))
+            lists = await self._directory.lists(kind, request.serverId, timeout=Budget.of(call).left)
         except ServerError as error:
             return self._envelopes.error(request, payload, error)
         if kind == "templates" and request.serverId is None:
@@ -114,16 +113,6 @@ class ResourceQueries:
         if page.next is not None:
             result["nextCursor"] = write_cursor(page.next)
         return self._envelopes.result(request, payload, result, request.serverId)
-
-    @staticmethod
-    def _until(call: Call) -> float:
-        """When to answer, in loop time: a little before the caller gives up."""
-        now = asyncio.get_running_loop().time()
-        return now + time_limit(call.deadline - now, call.deadline - now)
-
-    @staticmethod
-    def _left(until: float) -> float:
-        return max(0.0, until - asyncio.get_running_loop().time())
 
 
 def _missing(field: str) -> Malformed:

@@ -3,7 +3,7 @@
 import asyncio
 
 from smcp_bus.dispatch_types import Call, RawJson
-from smcp_bus.time_limit import time_limit
+from smcp_computer.handlers.budget import Budget
 from smcp_computer.handlers.envelope import Envelopes
 from smcp_computer.mcp.errors import NotTold, ServerError, ServerNotRunning, ServerTimedOut
 from smcp_computer.resources.agents import AgentSubscriptions
@@ -35,14 +35,12 @@ class SubscriptionRequests:
             RateLimited: the Agent has too many subscriptions.
             SmcpError: `serverId` cannot be asked; no answer came.
         """
-        payload = request.payload
+        payload, budget = request.payload, Budget.of(call)
         uri = self._directory.checked(payload.params.uri, request.serverId)
-        now = asyncio.get_running_loop().time()
-        until = now + time_limit(call.deadline - now, call.deadline - now)
-        servers = await self._directory.candidates(uri, request.serverId, timeout=until - now)
+        servers = await self._directory.candidates(uri, request.serverId, timeout=budget.left)
         failed: ServerError | None = None
         for server in servers:
-            failed = await self._failed(request.agent, server, uri, until)
+            failed = await self._failed(request.agent, server, uri, budget)
             if failed is None:
                 return self._envelopes.result(request, payload, {}, server)
             if not (isinstance(failed, NotTold | ServerNotRunning) or is_not_found(failed)):
@@ -65,13 +63,13 @@ class SubscriptionRequests:
         await self._agents.unsubscribe(request.agent, request.serverId, uri)
         return self._envelopes.result(request, payload, {}, request.serverId)
 
-    async def _failed(self, agent: str | None, server: str, uri: str, until: float) -> ServerError | None:
+    async def _failed(self, agent: str | None, server: str, uri: str, budget: Budget) -> ServerError | None:
         """Why the Agent could not be subscribed; None: it is."""
         features = self._index.features(server)
         if features is not None and not features.subscribe:
             return NotTold(server, "does not tell when its resources change")
         try:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout_at(budget.until):
                 await self._agents.subscribe(agent, server, uri)
         except TimeoutError:
             return ServerTimedOut(server, "did not answer in time")

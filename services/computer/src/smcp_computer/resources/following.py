@@ -41,6 +41,7 @@ class Following:
                 for agent in tuple(self._agents.concerned(server, uri)):
                     self._notices.updated(agent, server, uri, self._title(server, uri))
             case ServerReady(server):
+                self._library.changed(server)
                 # what changed between two lives of a server was told by nobody
                 if server in self._lives:
                     for agent, uri in self._agents.of(server):

@@ -62,14 +62,20 @@ def page_of(kind: Kind, lists: Mapping[str, Sequence[Item]], after: Position | N
 
 def named_apart(lists: Mapping[str, Sequence[Item]]) -> dict[str, list[Item]]:
     """The templates of all servers; a name that several servers use is prefixed by the server's: `<server>__<name>`."""
-    users = Counter(name for items in lists.values() for name in {item.get("name") for item in items} if name)
+    users = Counter(name for items in lists.values() for name in set(map(_name, items)))
     return {
         server: [
-            {**item, "name": f"{server}{SEPARATOR}{item['name']}"} if users[item.get("name")] > 1 else item
+            {**item, "name": f"{server}{SEPARATOR}{name}"} if (name := _name(item)) and users[name] > 1 else item
             for item in items
         ]
         for server, items in lists.items()
     }
+
+
+def _name(item: Item) -> str:
+    """Empty where a server sent none, or something else than a text."""
+    name = item.get("name")
+    return name if isinstance(name, str) else ""
 
 
 def _size(item: Item) -> int:
