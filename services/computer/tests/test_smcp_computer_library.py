@@ -224,7 +224,7 @@ async def test_metadata_of_wrong_types_are_warned_about_and_the_rest_counts(capl
     async with opened(servers) as library:
         [document] = await library.documents({"a": listed("a", 1)}, timeout=10)
     assert document.summary == {"doc_ref": "d0", "uri": "dpe://a/d0", "summary": "s", "mine": [1]}
-    assert "its title is a number" in caplog.text
+    assert "its title is" in caplog.text
     assert "have another URI" in caplog.text
 
 
