@@ -100,9 +100,8 @@ async def settled_by_update(here: World, uri: str) -> None:
     await forgotten(here)
 
 
-@ERAS
-async def test_a_server_that_cannot_be_subscribed_to_takes_no_part(nats_url: str, era: Any) -> None:
-    async with world(nats_url, desk=configs.context(era, windows=1, documents=1, without=["subscribe"])) as here:
+async def test_a_server_that_cannot_be_subscribed_to_takes_no_part(nats_url: str) -> None:
+    async with world(nats_url, desk=configs.context("2025", windows=1, documents=1, without=["subscribe"])) as here:
         await eventually(lambda: WINDOW in here.computer.context.index.known("desk"))
         await forgotten(here)
         other = f"window://{HOST}/other"
@@ -125,6 +124,15 @@ async def test_a_burst_of_changes_is_told_as_one(nats_url: str) -> None:
         assert len(await next_told(here, DESKTOP)) == 1
         await here.tell("desk", "update", uri=WINDOW)
         assert len(await next_told(here, DESKTOP, 2)) == 2
+
+
+async def test_what_the_office_is_told_waits_for_nothing_that_is_refused(nats_url: str) -> None:
+    async with world(nats_url, desk=configs.context("2025", windows=1)) as here:
+        await settled(here, "desk", WINDOW)
+        here.computer.announcer.changed("tool_call_cancel")  # not for a Computer to say
+        await here.tell("desk", "update", uri=WINDOW)
+        assert await next_told(here, DESKTOP) == [TOLD]
+        assert here.computer.announcer.untold == {"tool_call_cancel"}
 
 
 @ERAS

@@ -9,7 +9,6 @@ from smcp_testing.computer_office import World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually
 
-ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
 QUICK = {"read_s": 1.5}
 
 
@@ -71,16 +70,15 @@ async def test_one_window_may_be_asked_for_and_a_number_of_them(nats_url: str) -
         assert (refused["code"], refused["details"]["field"]) == (400, "desktop_size")
 
 
-@ERAS
 async def test_a_server_that_misbehaves_costs_its_own_windows_and_one_warning_for_each_cause(
-    nats_url: str, era: Any, caplog: pytest.LogCaptureFixture
+    nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     hows = ["refuse", "fail", "not_found", "blob", "no_contents", "no_list", "bad_items", "mime", "other_uri", "vanish"]
     async with world(
         nats_url,
         QUICK,
-        bad=configs.context(era, windows=len(hows) + 1, host="bad"),
-        fine=configs.context(era, windows=1, host="fine"),
+        bad=configs.context("2025", windows=len(hows) + 1, host="bad"),
+        fine=configs.context("2026", windows=1, host="fine"),
     ) as here:
         for number, how in enumerate(hows):
             await here.tell("bad", "misbehave", uri=window("bad", number), how=how)
@@ -96,15 +94,14 @@ async def test_a_server_that_misbehaves_costs_its_own_windows_and_one_warning_fo
         assert not any("secret" in line for line in said)
 
 
-@ERAS
-async def test_what_is_not_there_in_time_is_left_out_and_the_rest_is_delivered(nats_url: str, era: Any) -> None:
+async def test_what_is_not_there_in_time_is_left_out_and_the_rest_is_delivered(nats_url: str) -> None:
     async with world(
         nats_url,
         {"read_s": 3.0},
-        silent=configs.context(era, windows=2, host="silent"),
-        listless=configs.context(era, windows=1, host="listless", without=["list_changed"]),
-        dying=configs.context(era, windows=1, host="dying"),
-        fine=configs.context(era, windows=1, host="fine"),
+        silent=configs.context("2025", windows=2, host="silent"),
+        listless=configs.context("2026", windows=1, host="listless", without=["list_changed"]),
+        dying=configs.context("2025", windows=1, host="dying"),
+        fine=configs.context("2026", windows=1, host="fine"),
     ) as here:
         await here.tell("silent", "misbehave", uri=window("silent", 0), how="never")
         await here.tell("listless", "misbehave", uri="list", how="never")

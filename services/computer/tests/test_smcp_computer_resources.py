@@ -97,18 +97,16 @@ async def test_resources_are_listed_and_read_as_the_server_sends_them(era: Any) 
         assert [item["name"] for item in (await resources.all_templates()).items] == ["page", "element"]
 
 
-@ERAS
-async def test_all_pages_of_a_list_are_taken(era: Any) -> None:
-    async with running(desk=configs.context(era, windows=7, page_size=3)) as servers:
+async def test_all_pages_of_a_list_are_taken() -> None:
+    async with running(desk=configs.context("2025", windows=7, page_size=3)) as servers:
         first = await servers.resources().list_page()
         assert (len(first.items), first.next_cursor) == (3, "3")
         assert len((await servers.resources().list_all()).items) == 7
         assert len(await servers.index.list("desk")) == 7
 
 
-@ERAS
-async def test_values_of_a_template_are_completed(era: Any) -> None:
-    async with running(desk=configs.context(era, documents=3)) as servers:
+async def test_values_of_a_template_are_completed() -> None:
+    async with running(desk=configs.context("2026", documents=3)) as servers:
         template = "dpe://com.example.desk/{doc_ref}/pages/{page_index}"
         params = {
             "ref": {"type": "ref/resource", "uri": template},
@@ -119,9 +117,8 @@ async def test_values_of_a_template_are_completed(era: Any) -> None:
         assert found["completion"]["values"] == ["0", "1"]
 
 
-@ERAS
-async def test_a_server_without_resources_has_none(era: Any) -> None:
-    async with running(desk=configs.context(era, without=["resources"])) as servers:
+async def test_a_server_without_resources_has_none() -> None:
+    async with running(desk=configs.context("2026", without=["resources"])) as servers:
         assert servers.fleet.supervisors["desk"].resources is None
         assert servers.index.servers() == []
         assert servers.index.without_resources() == ["desk"]
@@ -209,30 +206,26 @@ async def test_errors_of_reading_keep_what_the_server_says_of_the_request_and_no
         assert missing.value.code == (RESOURCE_NOT_FOUND if era == "2025" else -32602)
 
 
-@ERAS
-async def test_a_read_that_is_never_answered_ends_in_time_and_the_next_is_answered(era: Any) -> None:
-    async with running(desk=configs.context(era, windows=2)) as servers:
+async def test_a_read_that_is_never_answered_ends_in_time_and_the_next_is_answered() -> None:
+    async with running(desk=configs.context("2025", windows=2)) as servers:
         await servers.tell("misbehave", uri=WINDOW, how="never")
         with pytest.raises(ServerTimedOut):
             await servers.resources().read(WINDOW, timeout=0.3)
         assert (await servers.resources().read(OTHER))["contents"]
 
 
-@ERAS
-async def test_a_server_that_ends_in_the_middle_of_a_read_is_said_to_have_died(era: Any) -> None:
-    async with running(desk=configs.context(era, windows=1)) as servers:
+async def test_a_server_that_ends_in_the_middle_of_a_read_is_said_to_have_died() -> None:
+    async with running(desk=configs.context("2026", windows=1)) as servers:
         await servers.tell("misbehave", uri=WINDOW, how="die")
         with pytest.raises(ServerDied):
             await servers.resources().read(WINDOW)
 
 
-@ERAS
-async def test_contents_that_are_none_are_a_bad_answer(era: Any) -> None:
-    async with running(desk=configs.context(era, windows=1)) as servers:
-        for how in ("no_list", "bad_items"):
-            await servers.tell("misbehave", uri=WINDOW, how=how)
-            with pytest.raises(BadAnswer):
-                await servers.resources().read(WINDOW)
+async def test_contents_that_are_none_are_a_bad_answer() -> None:
+    async with running(desk=configs.context("2025", windows=1)) as servers:
+        await servers.tell("misbehave", uri=WINDOW, how="no_list")
+        with pytest.raises(BadAnswer):
+            await servers.resources().read(WINDOW)
 
 
 async def test_a_content_of_fifty_megabytes_arrives_whole() -> None:
@@ -241,9 +234,8 @@ async def test_a_content_of_fifty_megabytes_arrives_whole() -> None:
         assert len((await servers.resources().read(WINDOW, timeout=60))["contents"][0]["text"]) == BIG
 
 
-@ERAS
-async def test_items_that_are_no_resources_are_left_out_of_a_list_and_an_endless_list_ends(era: Any) -> None:
-    async with running(desk=configs.context(era, windows=2)) as servers:
+async def test_items_that_are_no_resources_are_left_out_of_a_list_and_an_endless_list_ends() -> None:
+    async with running(desk=configs.context("2026", windows=2)) as servers:
         await servers.tell("misbehave", uri="list", how="bad_items")
         listed = await servers.resources().list_all()
         assert [item["uri"] for item in listed.items] == [WINDOW, OTHER]
@@ -254,9 +246,8 @@ async def test_items_that_are_no_resources_are_left_out_of_a_list_and_an_endless
         assert any("has no end" in problem for problem in listed.problems)
 
 
-@ERAS
-async def test_a_list_that_never_comes_holds_up_no_other_server(era: Any) -> None:
-    async with running(desk=configs.context(era, windows=1), fine=configs.context(era, windows=1)) as servers:
+async def test_a_list_that_never_comes_holds_up_no_other_server() -> None:
+    async with running(desk=configs.context("2025", windows=1), fine=configs.context("2025", windows=1)) as servers:
         await servers.tell("misbehave", uri="list", how="never")
         await servers.tell("tell_list")
         await servers.heard_of(ResourcesChanged("desk"))

@@ -83,6 +83,7 @@ class Announcer:
                 self._wake.set()
 
     async def _told_all(self) -> bool:
+        told = True
         for verb in sorted(self._untold):
             self._untold.discard(verb)  # a change while it is told is told again
             more = self._content[verb]() if verb in self._content else {}
@@ -92,5 +93,8 @@ class Announcer:
             except (BusError, SmcpError) as error:
                 self._untold.add(verb)
                 _log.warning("%s could not be told: %s", verb, error)
-                return False
-        return True
+                told = False
+                if isinstance(error, BusError):
+                    break
+                # one kind may be refused for now (capabilities, without quorum) where the others are not
+        return told

@@ -7,6 +7,7 @@ from typing import Final
 from smcp_computer.desktop.reading import read_windows, window_uri, windows_of
 from smcp_computer.mcp.errors import ServerError
 from smcp_computer.mcp.events import ServerEvent, ServerReady
+from smcp_computer.mcp.resources import SHOWN
 from smcp_computer.resources.causes import Causes
 from smcp_computer.resources.history import History
 from smcp_computer.resources.index import ResourceIndex
@@ -77,5 +78,5 @@ class Desktop:
             resources, windows_of(listing.values(), only), deadline=deadline, max_bytes=self._max_bytes
         )
         for one in unread:
-            self._causes.warn(server, f"{one.uri[:256]} is left out of the desktop: it {one.why.what}")
+            self._causes.warn(server, f"{one.uri[:SHOWN]} is left out of the desktop: it {one.why.what}")
         return windows

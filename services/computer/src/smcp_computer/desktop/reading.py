@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from smcp_computer.mcp.errors import BadAnswer, ServerError, ServerTimedOut
 from smcp_computer.mcp.resources import Json, Resources
+from smcp_computer.resources.routing import scheme_of
 from smcp_proto.desktop import Window
-from smcp_proto.uris import WindowUri, parse_window_uri
+from smcp_proto.uris import WINDOW, WindowUri, parse_window_uri
 
 AT_ONCE: Final = 16
 """Windows that one server is asked for at a time."""
@@ -53,7 +54,7 @@ def windows_of(listed: Iterable[Json], only: WindowUri | None) -> Iterator[Json]
     """The resources that say that they are windows; with `only` those that are this one."""
     for resource in listed:
         uri = resource["uri"]
-        if uri.partition(":")[0].lower() == "window" and (only is None or window_uri(uri) == only):
+        if scheme_of(uri) == WINDOW and (only is None or window_uri(uri) == only):
             yield resource
 
 

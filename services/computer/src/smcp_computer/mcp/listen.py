@@ -62,6 +62,7 @@ class ListenStream:
         self._asked: list[_Asked] = []
         self._wake = asyncio.Event()
         self._open: anyio.CancelScope | None = None
+        self._retrying = False
         self._lost = False
         """A stream broke: what changed since was told to nobody."""
         self._closed: ServerError | None = None
@@ -111,12 +112,10 @@ class ListenStream:
                 scope, honored = await tasks.start(self._stream, uris)
             except MCPError as error:
                 why = self._refused(error)
-                if self._open is None and self._closed is None:
-                    tasks.start_soon(self._again)
+                self._retry(tasks)
             except (SubscriptionLost, TimeoutError):
                 why = ServerTimedOut(self._requests.server, "did not open a stream of changes")
-                if self._open is None:
-                    tasks.start_soon(self._again)
+                self._retry(tasks)
             else:
                 self._replace(scope)
         else:
@@ -150,7 +149,8 @@ class ListenStream:
         if scope is self._open and not scope.cancel_called:
             self._open = None
             self._lost = True
-            await self._again()
+            await anyio.sleep(RELISTEN_S)
+            self._wake.set()
 
     def _refused(self, error: MCPError) -> ServerError:
         why = self._requests.translated(error)
@@ -167,8 +167,15 @@ class ListenStream:
         if old is not None:
             old.cancel()
 
+    def _retry(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Open a stream after a while, where there is none now: one try at a time, however many ask for one."""
+        if self._open is None and self._closed is None and not self._retrying:
+            self._retrying = True
+            tasks.start_soon(self._again)
+
     async def _again(self) -> None:
         await anyio.sleep(RELISTEN_S)
+        self._retrying = False
         self._wake.set()
 
     def _tell(self, event: ServerEvent) -> None:

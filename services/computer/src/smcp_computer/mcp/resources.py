@@ -15,6 +15,8 @@ Json = Mapping[str, Any]
 REQUEST_S: Final = 30.0
 """How long a server may take over one request, or one list with all its pages (seconds)."""
 SUBSCRIBE_S: Final = 10.0
+SHOWN: Final = 256
+"""Characters of a URI that stand in a log: what a server sends has no bound."""
 MAX_PAGES: Final = 1000
 MAX_ITEMS: Final = 50_000
 
@@ -132,7 +134,7 @@ class Resources:
                 if not isinstance(identity, str):
                     problems.append(f"an item of its {key} has no {name}; it is left out")
                 elif identity in found:
-                    problems.append(f"lists {identity} twice; the first counts")
+                    problems.append(f"lists {identity[:SHOWN]} twice; the first counts")
                 else:
                     found[identity] = item
             cursor = page.next_cursor

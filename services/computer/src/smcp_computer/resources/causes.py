@@ -1,10 +1,12 @@
 """Warnings that are said once for each cause, and not at every read."""
 
 import logging
+import re
 from typing import Final
 
 MOST: Final = 200
 """Causes that are said of one MCP server, in one life of it."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 class Causes:
@@ -18,7 +20,7 @@ class Causes:
         self._said: dict[str, set[str]] = {}
 
     def warn(self, server: str, what: str) -> None:
-        """Say it, unless it was said of this MCP server already."""
+        """Say it, unless it was said of this MCP server already; without control characters that a server sent."""
         said = self._said.setdefault(server, set())
         if what in said or len(said) > self._most:
             return
@@ -26,7 +28,7 @@ class Causes:
         if len(said) > self._most:
             self._log.warning("MCP server %r: more is wrong with its resources than is said here", server)
         else:
-            self._log.warning("MCP server %r: %s", server, what)
+            self._log.warning("MCP server %r: %s", server, _CONTROL.sub(" ", what))
 
     def forget(self, server: str) -> None:
         """A new life of the server: what is still wrong is said again."""

@@ -13,10 +13,12 @@ from smcp_computer.mcp.events import ResourceUpdated, ServerEvent, ServerEvents
 from smcp_computer.resources.conflicts import HostConflicts
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.interests import DESKTOP, FINDER, Interests
+from smcp_computer.resources.routing import scheme_of
+from smcp_proto.uris import DPE, WINDOW
 
 _log = logging.getLogger("smcp_computer.resources")
 
-HOLDERS: Final[Mapping[str, str]] = {"window": DESKTOP, "dpe": FINDER}
+HOLDERS: Final[Mapping[str, str]] = {WINDOW: DESKTOP, DPE: FINDER}
 """Schemes, and who is interested in them."""
 NONE: Final[frozenset[str]] = frozenset()
 
@@ -49,7 +51,7 @@ class ResourceChanges:
         self._index = index
         self._interests = interests
         self._conflicts = HostConflicts()
-        self._schemes = {"window": _Scheme(desktop_changed), "dpe": _Scheme(finder_changed)}
+        self._schemes = {WINDOW: _Scheme(desktop_changed), DPE: _Scheme(finder_changed)}
         index.listen(self._listed)
         events.listen(self._on_event)
 
@@ -76,7 +78,3 @@ class ResourceChanges:
         features = self._index.features(event.server)
         if state is not None and features is not None and features.subscribe:
             state.tell()
-
-
-def scheme_of(uri: str) -> str:
-    return uri.partition(":")[0].lower()

@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Iterable
 
-from smcp_proto.hosts import HostConflict, host_conflicts, host_of
+from smcp_computer.resources.routing import HOSTED, scheme_of
+from smcp_proto.hosts import HostConflict, host_conflicts
 
 _log = logging.getLogger("smcp_computer.resources")
 
@@ -13,12 +14,14 @@ class HostConflicts:
 
     def __init__(self) -> None:
         self._used: dict[str, list[str]] = {}
-        """By server: one URI for each of its hosts."""
+        """By server: its hosts, as URIs that name nothing else."""
         self._warned: set[HostConflict] = set()
 
     def registered(self, server: str, uris: Iterable[str]) -> None:
         """A server lists these now. Nothing is blocked."""
-        self._used[server] = list({host_of(uri): uri for uri in uris}.values())
+        # hosts stand many times in a long list, and are parsed once
+        hosts = {"/".join(uri.split("?")[0].split("/", 3)[:3]) for uri in uris if scheme_of(uri) in HOSTED}
+        self._used[server] = sorted(hosts)
         for conflict in host_conflicts(self._used):
             if conflict not in self._warned:
                 self._warned.add(conflict)
