@@ -255,6 +255,24 @@ def test_warnings_are_of_all_windows_in_their_order_also_of_those_that_are_cut()
     ]
 
 
+@pytest.mark.parametrize(
+    ("resource", "contents", "uri", "message"),
+    [
+        ({"uri": 7}, [{"text": "t"}], "", "its URI is a number; it is skipped"),
+        ({"uri": "x:"}, [{"text": "t"}], "x:", "scheme: not a window:// URI; it is skipped"),
+        ({"uri": "window://h?a"}, [{"text": "t"}], "window://h?a", "query: a window URI carries none; it was dropped"),
+        ({"uri": "window://h"}, "t", "window://h", "its contents are a string, no list; it is skipped"),
+        ({"uri": "window://h"}, [{"blob": ""}], "window://h", "binary contents cannot be shown; they are skipped"),
+        ({"uri": "window://h"}, [{}], "window://h", "contents that are neither text nor blob are skipped"),
+    ],
+)
+def test_a_warning_names_the_server_and_the_window_and_says_what_is_wrong(
+    resource: Any, contents: Any, uri: str, message: str
+) -> None:
+    (warning,) = organize_desktop([Window("a", resource, contents)], None, ()).warnings
+    assert (warning.server, warning.uri, warning.message) == ("a", uri, message)
+
+
 def test_a_warning_holds_no_more_of_a_uri_than_a_line_of_a_log_takes() -> None:
     long = Window("a", {"uri": "window://" + "x" * 100_000}, [{"text": "t"}])
     (warning,) = organize_desktop([long], None, ()).warnings

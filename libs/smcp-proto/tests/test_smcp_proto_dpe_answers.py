@@ -80,6 +80,20 @@ def test_json_is_the_answer_as_it_is(level: Level, answer: dict[str, Any]) -> No
     assert in_format(answer, level, "json") == answer
 
 
+@pytest.mark.parametrize(
+    ("page", "markdown", "text"),
+    [
+        ({}, "-", "-"),
+        ({"title": "# a\nb"}, "- \\# a b", "- # a b"),
+        ({"uri": "dpe://h/r/pages/0"}, "- [dpe://h/r/pages/0](dpe://h/r/pages/0)", "- dpe://h/r/pages/0"),
+        ({"title": "]", "uri": "dpe://h/a b"}, "- [\\]](dpe://h/a%20b)", "- ] (dpe://h/a b)"),
+    ],
+)
+def test_an_entry_may_lack_its_name_or_its_uri(page: dict[str, Any], markdown: str, text: str) -> None:
+    assert in_format({"pages": [page]}, 1, "markdown") == {"content_markdown": markdown}
+    assert in_format({"pages": [page]}, 1, "text") == {"content_text": text}
+
+
 def test_an_answer_that_was_given_is_not_changed() -> None:
     before = json.dumps(PAGE)
     in_format(PAGE, 2, "markdown")["title"] = "x"
@@ -120,7 +134,11 @@ def test_an_unknown_category_is_a_warning_for_each_one_and_its_elements_are_kept
     assert [(each.server, each.uri, each.rule) for each in warnings] == [
         ("s", "dpe://h/d/pages/0", Rule.UNKNOWN_CATEGORY)
     ] * 3
-    assert ["'hologram'" in each.message for each in warnings] == [True, False, False]
+    assert [each.message for each in warnings] == [
+        "'hologram' is none of the categories of elements; it is kept",
+        "'scent' is none of the categories of elements; it is kept",
+        "an element has no category; it is kept",
+    ]
     assert in_format(page, 2, "json")["elements"] == elements
     assert in_format(page, 2, "markdown")["content_markdown"] == "[hologram]\n\n[text]\n\n[scent]\n\n[hologram]"
 

@@ -33,6 +33,10 @@ def test_a_level_that_markdown_does_not_have_is_the_nearest_or_the_first(level: 
     assert element_markdown(element("heading", {"level": level, "text": "总结"})) == f"{marks} 总结"
 
 
+def test_a_heading_without_text_is_its_marks() -> None:
+    assert element_markdown(element("heading", {"level": 2, "text": ""})) == "##"
+
+
 def test_text_keeps_its_lines_and_paragraphs() -> None:
     assert element_markdown(element("text", {"text": "一\n二\n\n三"})) == "一\n二\n\n三"
 
@@ -73,6 +77,7 @@ def test_the_head_of_a_table_is_filled_up_and_values_are_written(content: object
         ({"items": ["a", "b"], "ordered": False}, "- a\n- b"),
         ({"items": ["a", "b"], "ordered": True}, "1. a\n2. b"),
         (["a", 2, None], "- a\n- 2\n-"),
+        (["a", ["b"]], "- a\n-\n  - b"),
         ({"items": [{"text": "a", "items": ["b", "c"], "ordered": True}, "d"]}, "- a\n  1. b\n  2. c\n- d"),
         ({"items": ["a\nb"], "ordered": True}, "1. a\n   b"),
     ],
@@ -221,7 +226,12 @@ def test_a_page_without_elements_is_empty() -> None:
         ("table", {"headers": ["a\tb", "c\nd"], "rows": [["|", None]]}, "a b\tc d\n|\t"),
         ("list", {"items": ["a", {"text": "b\nc", "items": ["d"]}], "ordered": True}, "1. a\n2. b c\n  - d"),
         ("code", {"code": "```\nx", "language": "py"}, "```\nx"),
+        ("code", {"text": "x"}, "x"),
         ("chart", {"title": "t", "data_summary": "d"}, "[图表: t] d"),
+        ("chart", {"title": "t"}, "[图表: t]"),
+        ("chart", {"data_summary": "d"}, "[图表: about it] d"),
+        ("chart", {"chart_type": "line"}, "[chart: about it]"),
+        ("image", {"url": "https://h/a.png", "alt": "Logo", "description": "d"}, "[图片: d]"),
         ("image", {"url": "https://h/a.png", "alt": "Logo"}, "[图片: Logo]"),
         ("image", {"url": "https://h/a.png"}, "[image: about it]"),
         ("link", {"text": "年报", "url": "https://h/r"}, "年报 (https://h/r)"),

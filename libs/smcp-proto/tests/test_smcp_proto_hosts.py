@@ -44,6 +44,11 @@ def test_other_schemes_and_invalid_uris_have_no_host(uri: str) -> None:
     assert host_conflicts({"a": [uri], "b": [uri]}) == ()
 
 
+@pytest.mark.parametrize("uri", ["WINDOW://h/a", "window://h/a:b", "Dpe://h/a%3Ab", "dpe://h"])
+def test_a_host_is_read_whatever_follows_and_however_the_scheme_is_written(uri: str) -> None:
+    assert host_of(uri) == "h"
+
+
 uris = st.sampled_from(["window://x", "window://y/a", "dpe://x/d", "dpe://z", "file://x", "%"])
 lists = st.dictionaries(st.sampled_from("abcd"), st.lists(uris, max_size=4))
 

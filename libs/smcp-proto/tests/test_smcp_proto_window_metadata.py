@@ -107,6 +107,25 @@ def test_annotations_and_meta_that_are_no_objects_are_a_warning_and_count_as_mis
     assert read(meta=value) == (WindowMetadata(), [Rule.META_TYPE])
 
 
+@pytest.mark.parametrize(
+    ("resource", "message"),
+    [
+        ({"annotations": []}, "annotations is an array, not an object; it counts as missing"),
+        ({"_meta": "x"}, "_meta is a string, not an object; it counts as missing"),
+        ({"annotations": {"priority": True}}, "priority is a boolean, not a number; it counts as 0.0"),
+        ({"annotations": {"priority": 2}}, "priority is not from 0 to 1; it counts as 0.0"),
+        ({"_meta": {"fullscreen": {}}}, "fullscreen is an object, not a boolean; it counts as false"),
+        ({"annotations": {"audience": 1}}, "audience is not a list of user and assistant; the window is kept"),
+        ({"annotations": {"audience": []}}, "audience does not name the assistant; the window is kept"),
+        ({"annotations": {"lastModified": 1.5}}, "lastModified is a number, not a string"),
+        ({"annotations": {"lastModified": "x"}}, "lastModified is no instant of ISO 8601"),
+    ],
+)
+def test_a_warning_says_what_is_wrong_and_what_counts_instead(resource: dict[str, Any], message: str) -> None:
+    _, (warning,) = read_metadata("s", {"uri": URI, **resource})
+    assert (warning.server, warning.uri, warning.message) == ("s", URI, message)
+
+
 def test_one_wrong_value_leaves_the_others_as_they_are() -> None:
     metadata, rules = read({"priority": "high", "audience": ["user"], "lastModified": 1}, {"fullscreen": True})
     assert metadata == WindowMetadata(priority=0.0, fullscreen=True)
