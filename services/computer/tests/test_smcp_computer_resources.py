@@ -181,6 +181,28 @@ async def test_many_are_subscribed_to_in_the_background_and_again_after_a_restar
         await _subscribed(servers, sorted({uris[0], OTHER}))
 
 
+async def test_a_server_over_http_tells_of_changes_also_after_it_was_started_again() -> None:
+    async with (
+        configs.http_context(windows=2) as server,
+        running(desk=configs.http("streamable", server.url)) as servers,
+    ):
+        servers.interests.want("desktop", "desk", [WINDOW, OTHER])
+        await _subscribed(servers, [WINDOW, OTHER])
+        await servers.tell("update", uri=OTHER)
+        await servers.heard_of(ResourceUpdated("desk", OTHER))
+        await servers.tell("put", uri="window://x")
+        await eventually(lambda: "window://x" in servers.index.known("desk"))
+        await server.kill()
+        await servers.heard_of(ServerGone("desk"))
+        servers.heard.clear()
+        await server.start()
+        await eventually(lambda: ServerReady("desk") in servers.heard, timeout=60)
+        await _subscribed(servers, [WINDOW, OTHER])
+        await servers.tell("update", uri=WINDOW)
+        await servers.heard_of(ResourceUpdated("desk", WINDOW))
+        assert list(await servers.index.list("desk")) == [WINDOW, OTHER]
+
+
 @ERAS
 async def test_a_subscription_that_the_server_does_not_grant_is_refused_and_not_held(era: Any) -> None:
     async with running(desk=configs.context(era, windows=1, without=["subscribe"])) as servers:

@@ -2,11 +2,15 @@
 
 import logging
 from collections.abc import Iterable
+from typing import Final
 
 from smcp_computer.resources.routing import HOSTED, scheme_of
 from smcp_proto.hosts import HostConflict, host_conflicts
 
 _log = logging.getLogger("smcp_computer.resources")
+
+MOST: Final = 200
+"""Conflicts that are warned about: servers may list ever new hosts."""
 
 
 class HostConflicts:
@@ -23,7 +27,7 @@ class HostConflicts:
         hosts = {"/".join(uri.split("?")[0].split("/", 3)[:3]) for uri in uris if scheme_of(uri) in HOSTED}
         self._used[server] = sorted(hosts)
         for conflict in host_conflicts(self._used):
-            if conflict not in self._warned:
+            if conflict not in self._warned and len(self._warned) < MOST:
                 self._warned.add(conflict)
                 _log.warning(
                     "the MCP servers %s use the same host %r; give each its own: a dpe:// URI is routed by its host",

@@ -55,11 +55,12 @@ def http(kind: Literal["streamable", "sse"], url: str, **parameters: Any) -> dic
     return {"type": kind, "server_parameters": {"url": url, **parameters}}
 
 
-class HttpToolbox:
-    """A toolbox over HTTP; made by `http_toolbox`."""
+class HttpServer:
+    """A server over HTTP; made by `http_toolbox` and `http_context`."""
 
-    def __init__(self, kind: Literal["streamable", "sse"], options: Sequence[str]) -> None:
+    def __init__(self, kind: Literal["streamable", "sse"], options: Sequence[str], module: str = "toolbox") -> None:
         self.kind = kind
+        self._module = module
         self.url = ""
         self._options = options
         self._port = 0
@@ -69,7 +70,7 @@ class HttpToolbox:
         """Start it; the port stays the same from the second time on."""
         arguments = ["--transport", self.kind, "--port", str(self._port), *self._options]
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "smcp_testing.mcp_servers.toolbox", *arguments, stdout=PIPE
+            sys.executable, "-m", f"smcp_testing.mcp_servers.{self._module}", *arguments, stdout=PIPE
         )
         assert self._process.stdout is not None
         async with asyncio.timeout(_START_S):
@@ -91,7 +92,7 @@ async def http_toolbox(
     log: Path | None = None,
     requests: Path | None = None,
     hold: Sequence[str] = (),
-) -> AsyncIterator[HttpToolbox]:
+) -> AsyncIterator[HttpServer]:
     """Run a toolbox over HTTP while the body runs.
 
     Args:
@@ -102,9 +103,20 @@ async def http_toolbox(
     options += [] if requests is None else ["--requests", str(requests)]
     for what in hold:
         options += ["--hold", what]
-    toolbox = HttpToolbox(kind, options)
+    toolbox = HttpServer(kind, options)
     try:
         await toolbox.start()
         yield toolbox
     finally:
         await toolbox.kill()
+
+
+@asynccontextmanager
+async def http_context(*, windows: int = 0) -> AsyncIterator[HttpServer]:
+    """Run a context server of the 2026 era over Streamable HTTP while the body runs."""
+    server = HttpServer("streamable", ["--windows", str(windows)], "context_2026")
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.kill()
