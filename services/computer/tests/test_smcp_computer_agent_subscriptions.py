@@ -12,6 +12,8 @@ from smcp_computer.app import Computer
 from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.events import ResourceUpdated
 from smcp_computer.resources import agents as agents_module
+from smcp_computer.resources import notices as notices_module
+from smcp_proto.errors import NotInOffice
 from smcp_registry.buckets import open_store
 from smcp_registry.records import record_key, tombstone
 from smcp_registry.store import read_member, write_member
@@ -166,6 +168,19 @@ async def test_only_the_agents_own_leave_ends_what_it_subscribed_to_and_a_leave_
         await downstream(here.computer, "note://2")
 
 
+async def test_a_leave_that_is_heard_late_ends_nothing_of_a_later_membership(nats_url: str) -> None:
+    async with world(nats_url, one=configs.context("2026", content=NOTES)) as here:
+        agents = here.computer.resources.agents
+        await agents.subscribe("anna", "one", "note://1", epoch=21)
+        await agents.subscribe("anna", "one", "note://2", epoch=31)
+        await leave(here, "anna", epoch=30)
+        await downstream(here.computer, "note://2")
+        with pytest.raises(NotInOffice):
+            await agents.subscribe("anna", "one", "note://1", epoch=21)
+        await leave(here, "anna", epoch=40)
+        await downstream(here.computer)
+
+
 async def test_after_a_break_the_office_is_compared_and_who_is_gone_is_subscribed_to_nothing(
     nats_server: NatsServer,
 ) -> None:
@@ -241,6 +256,19 @@ async def test_what_lies_below_a_resource_is_told_to_who_subscribed_to_it(nats_u
         await eventually(lambda: len(here.told("resources_updated")) == 2)
         told = [each["payload"]["params"]["uri"] for each in here.told("resources_updated")]
         assert told == ["note://a/b/c", "note://a/b?x=1"]
+
+
+async def test_what_is_to_be_told_while_nobody_hears_it_is_bounded(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notices_module, "MOST_UNTOLD", 3)
+    async with world(nats_url, one=configs.context("2026", content=[{"uri": "note://a/b"}])) as here:
+        await ResourceAgent(here).result("resources/subscribe", uri="note://a/b")
+        await eventually(lambda: not here.computer.resources.notices.untold)
+        for number in range(10):
+            here.computer.fleet.events.tell(ResourceUpdated("one", f"note://a/b/{number}"))
+        assert here.computer.resources.notices.untold == 3
+        await eventually(lambda: len(here.told("resources_updated")) == 3)
 
 
 async def test_the_office_is_told_of_each_server_whose_list_changed(nats_url: str) -> None:

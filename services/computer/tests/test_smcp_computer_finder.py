@@ -7,10 +7,13 @@ import pytest
 
 from smcp_testing.computer_office import World, world
 from smcp_testing.mcp_servers import configs
+from smcp_testing.profiles import scaled
 from smcp_testing.waiting import eventually
 
 Era = Literal["2025", "2026"]
 ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
+SELDOM = pytest.mark.parametrize("era", ["2026", "2025"][: scaled(ci=1, soak=2)])
+"""Where the other era says little new."""
 
 
 def document(ref: str, **fields: Any) -> dict[str, Any]:
@@ -21,7 +24,7 @@ async def refs(here: World, **asked: Any) -> list[str]:
     return [each["doc_ref"] for each in (await here.ask("get_finder", **asked))["documents"]]
 
 
-@ERAS
+@SELDOM
 async def test_the_catalog_has_the_metadata_of_level_1(nats_url: str, era: Era) -> None:
     async with world(nats_url, one=configs.context(era, host="com.docs", windows=1, documents=2)) as here:
         found = await here.ask("get_finder", req_id="r9")
@@ -137,7 +140,7 @@ async def test_a_request_out_of_range_is_refused_by_its_field(nats_url: str) -> 
         assert (await here.ask("get_finder", limit=100, offset=0, keywords=[], file_type=""))["total_count"] == 0
 
 
-@ERAS
+@SELDOM
 async def test_documents_that_servers_get_wrong_cost_only_themselves(
     nats_url: str, era: Era, caplog: pytest.LogCaptureFixture
 ) -> None:

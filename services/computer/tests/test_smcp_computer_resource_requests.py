@@ -13,11 +13,14 @@ from smcp_computer import context
 from smcp_computer.resources import directory
 from smcp_testing.computer_office import NAME, OFFICE, world
 from smcp_testing.mcp_servers import configs
+from smcp_testing.profiles import scaled
 from smcp_testing.resource_agent import ResourceAgent
 from smcp_testing.waiting import eventually
 
 Era = Literal["2025", "2026"]
 ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
+SELDOM = pytest.mark.parametrize("era", ["2025", "2026"][: scaled(ci=1, soak=2)])
+"""Where the other era says little new."""
 NOTE = {"uri": "note://1"}
 
 
@@ -209,7 +212,7 @@ async def test_what_a_server_lists_is_read_whatever_its_form(nats_url: str) -> N
             assert (await alice.result("resources/read", uri=uri))["contents"][0]["text"] == f"text of {uri}"
 
 
-@ERAS
+@SELDOM
 async def test_a_server_whose_list_fails_costs_only_its_own(
     nats_url: str, era: Era, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +226,26 @@ async def test_a_server_whose_list_fails_costs_only_its_own(
             assert await alice.uris() == kept + windows("good", 2), how
             if how == "fail":
                 assert "secret" not in str(await alice.ask("resources/list", server="bad"))
+
+
+async def test_a_server_that_never_lists_is_waited_for_once(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "LIST_S", 600.0)
+    silent = configs.context("2025", host="silent", windows=1, without=["list_changed"])
+    async with world(nats_url, silent=silent, well=configs.context("2026", host="well", windows=1)) as here:
+        alice = ResourceAgent(here)
+        await here.tell("silent", "misbehave", uri="list", how="never")
+        assert await alice.uris(timeout=4) == ["window://well/0"]
+        began = asyncio.get_running_loop().time()
+        assert await alice.uris() == ["window://well/0"]
+        assert (await alice.result("resources/read", uri="dpe://well"))["contents"]
+        assert (await here.ask("get_finder"))["documents"] == []
+        assert asyncio.get_running_loop().time() - began < 15, "else one of them takes 25 s"
+        await here.tell("silent", "misbehave", uri="list", how="")
+
+        async def is_back() -> bool:
+            return await alice.uris() == ["window://silent/0", "window://well/0"]
+
+        await eventually(is_back, timeout=30)
 
 
 async def test_a_list_that_a_server_refuses_is_its_error_where_it_alone_is_asked(nats_url: str) -> None:

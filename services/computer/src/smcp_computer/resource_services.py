@@ -94,9 +94,9 @@ def resource_services(
     queries = ResourceQueries(directory, index, envelopes)
     subscriptions = SubscriptionRequests(directory, index, agents, envelopes)
 
-    def left(agent: str) -> None:
-        agents.left(agent)
-        notices.forget(agent)
+    async def left(agent: str, epoch: int) -> None:
+        await agents.left(agent, epoch)
+        notices.forget(agents.agents)
 
     return ResourceServices(
         handlers={

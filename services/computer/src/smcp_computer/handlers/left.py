@@ -1,7 +1,7 @@
 """`notify:leave_office` of an Agent: what it subscribed to ends."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from pydantic import ValidationError
 
@@ -15,10 +15,10 @@ _log = logging.getLogger("smcp_computer.left")
 
 class AgentsLeaving:
     """Args:
-    left: given the name of each Agent that the office is told has left, once.
+    left: given the name of each Agent that the office is told has left, once, and the epoch of the leave.
     """
 
-    def __init__(self, left: Callable[[str], None]) -> None:
+    def __init__(self, left: Callable[[str, int], Awaitable[None]]) -> None:
         self._left = left
         self._newest = 0
         """The epoch of the newest leave: one that is told again says nothing of an Agent that has come back."""
@@ -35,4 +35,4 @@ class AgentsLeaving:
             return
         if agent is not None and epoch > self._newest:
             self._newest = epoch
-            self._left(agent)
+            await self._left(agent, epoch)

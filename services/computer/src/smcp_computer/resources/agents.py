@@ -4,16 +4,19 @@ A subscription belongs to an Agent's membership, and ends with it. It is kept he
 moves to another gateway keeps it.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from smcp_computer.resources.interests import Interests
-from smcp_proto.errors import RateLimited
+from smcp_proto.errors import NotInOffice, RateLimited
 from smcp_proto.schemas.resources import SmcpCode
 
 MOST: Final = 1000
 """Resources that one Agent may subscribe to."""
+
+REMEMBERED: Final = 100
+"""Agents whose last leave is known."""
 
 Agent = str | None
 """Its name; None: an Agent that did not say it. An office has one Agent at a time, so it is known all the same."""
@@ -28,8 +31,8 @@ class Holder:
 
 @dataclass(slots=True)
 class _Subscribed:
-    resources: set[tuple[str, str]] = field(default_factory=set)
-    """(server, URI)."""
+    resources: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By server and URI: the epoch of the membership in which that was subscribed to; 0 where it is not known."""
     since: int = 0
     """The count of subscriptions at its last one."""
 
@@ -42,6 +45,8 @@ class AgentSubscriptions:
     def __init__(self, interests: Interests) -> None:
         self._interests = interests
         self._agents: dict[Agent, _Subscribed] = {}
+        self._left: dict[str, int] = {}
+        """By Agents that left last, how the office was told of it: the epoch."""
         self._count = 0
 
     @property
@@ -54,21 +59,29 @@ class AgentSubscriptions:
         """Those that have subscribed to something."""
         return frozenset(self._agents)
 
-    async def subscribe(self, agent: Agent, server: str, uri: str) -> None:
+    async def subscribe(self, agent: Agent, server: str, uri: str, *, epoch: int = 0) -> None:
         """Subscribe an Agent; once more says the same.
 
+        Args:
+            epoch: of the enter of the Agent's membership (`smcp_bus.headers.AGENT_EPOCH`); 0: not known.
+
         Raises:
+            NotInOffice: that membership has ended.
             ServerError: the server does not tell of it. One that is being started again is told of what it had agreed
                 to before.
             RateLimited: the Agent has subscribed to `MOST` others.
         """
+        if agent is not None and 0 < epoch < self._left.get(agent, 0):
+            raise NotInOffice("the Agent has left the office")
         mine = self._agents.setdefault(agent, _Subscribed())
         self._count += 1
         mine.since = self._count
         if (server, uri) not in mine.resources and len(mine.resources) >= MOST:
             details = {"smcp_code": str(SmcpCode.RATE_LIMITED), "limit": MOST}
             raise RateLimited(f"an Agent subscribes to at most {MOST} resources of a Computer", details=details)
-        mine.resources.add((server, uri))  # before the server is asked: what it tells at once is not lost
+        mine.resources[server, uri] = max(
+            epoch, mine.resources.get((server, uri), 0)
+        )  # before the server is asked: what it tells at once is not lost
         try:
             await self._interests.hold(Holder(agent), server, uri)
         except BaseException:
@@ -89,11 +102,21 @@ class AgentSubscriptions:
                 self._forget(agent, at, uri)
                 await self._interests.release(Holder(agent), at, uri)
 
-    def left(self, agent: str) -> None:
-        """An Agent has left the office: what it subscribed to ends, in the background."""
+    async def left(self, agent: str, epoch: int) -> None:
+        """An Agent has left the office: what it subscribed to in that membership ends.
+
+        Args:
+            epoch: of the leave. What has a greater one is of a later membership of the Agent, and stays.
+        """
+        self._left.pop(agent, None)
+        self._left[agent] = epoch
+        if len(self._left) > REMEMBERED:
+            del self._left[next(iter(self._left))]
         for gone in (agent, None):
-            if self._agents.pop(gone, None) is not None:
-                self._interests.drop(Holder(gone))
+            for (server, uri), since in list(self._resources(gone).items()):
+                if since < epoch:
+                    self._forget(gone, server, uri)
+                    await self._interests.release(Holder(gone), server, uri)
 
     def clear(self) -> None:
         """End all subscriptions, in the background."""
@@ -113,7 +136,7 @@ class AgentSubscriptions:
         """The Agents that have subscribed to a resource, or to one above it, each once."""
         asked = {(server, each) for each in (uri, *_above(uri))}
         for agent, subscribed in self._agents.items():
-            if not asked.isdisjoint(subscribed.resources):
+            if not asked.isdisjoint(subscribed.resources.keys()):
                 yield agent
 
     def of(self, server: str) -> list[tuple[Agent, str]]:
@@ -126,13 +149,16 @@ class AgentSubscriptions:
         ]
 
     def _of(self, agent: Agent) -> Collection[tuple[str, str]]:
+        return self._resources(agent).keys()
+
+    def _resources(self, agent: Agent) -> Mapping[tuple[str, str], int]:
         subscribed = self._agents.get(agent)
-        return () if subscribed is None else subscribed.resources
+        return {} if subscribed is None else subscribed.resources
 
     def _forget(self, agent: Agent, server: str, uri: str) -> None:
         subscribed = self._agents.get(agent)
         if subscribed is not None:
-            subscribed.resources.discard((server, uri))
+            subscribed.resources.pop((server, uri), None)
             if not subscribed.resources:
                 del self._agents[agent]
 

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import mcp_types as types
 
-from smcp_computer.mcp.errors import RequestRefused, ServerError
+from smcp_computer.mcp.errors import RequestRefused, ServerError, ServerTimedOut
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.causes import Causes
 from smcp_computer.resources.cursor import Kind
@@ -26,6 +26,8 @@ Found = TypeVar("Found")
 
 LIST_S: Final = 10.0
 """How long a server may take to list where several are asked: a silent one must not use up the time of the others."""
+LATE_S: Final = 0.5
+"""How long one that was silent the last time may take."""
 VERB: Final[Mapping[Kind, str]] = {"resources": "resources_list", "templates": "resources_templates_list"}
 NO_TEMPLATES: Final[tuple[Item, ...]] = ()
 
@@ -44,6 +46,8 @@ class Directory:
         self._history = history
         self._skipped = skipped
         self._causes = Causes(_log)
+        self._late: set[str] = set()
+        """Servers that did not answer in time when they were asked last, with others."""
         self._served: dict[tuple[str, bool], tuple[Listing, Sequence[Item], Served]] = {}
 
     def check(self, server: str) -> None:
@@ -110,7 +114,7 @@ class Directory:
             return [server]
         history = self._history.servers
         found: list[str] = []
-        if all(map(self._index.is_listed, self._index.servers())):
+        if all(self._index.is_listed(each) or each in self._late for each in self._index.servers()):
             found = candidates(uri, self._known(), history)
         if not found:
             found = candidates(uri, await self._all(timeout), history)
@@ -160,10 +164,14 @@ class Directory:
 
         async def one(server: str) -> tuple[Found] | None:
             try:
-                return (await ask(server, min(timeout, LIST_S)),)
+                answer = await ask(server, min(timeout, LATE_S if server in self._late else LIST_S))
             except ServerError as error:
+                if isinstance(error, ServerTimedOut):
+                    self._late.add(server)
                 self._causes.warn(server, f"left out of a list: {error}")
                 return None
+            self._late.discard(server)
+            return (answer,)
 
         answers = await asyncio.gather(*map(one, servers))
         return {server: answer[0] for server, answer in zip(servers, answers, strict=True) if answer is not None}

@@ -5,7 +5,7 @@ What is to be told is kept until it was told, over a broken connection, too; wha
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import orjson
@@ -63,9 +63,9 @@ class Notices:
         payload = {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
         self._add((LIST_CHANGED, server, "", None), payload, {})
 
-    def forget(self, agent: str) -> None:
-        """An Agent has left: it is told nothing more."""
-        for key in [key for key in self._untold if key[0] == UPDATED and key[3] in (agent, None)]:
+    def forget(self, but: Collection[Agent]) -> None:
+        """Updates are told to these Agents only: the others have left."""
+        for key in [key for key in self._untold if key[0] == UPDATED and key[3] not in but]:
             del self._untold[key]
 
     def clear(self) -> None:
