@@ -306,6 +306,27 @@ async def test_one_document_that_never_comes_does_not_stop_the_others_and_nobody
         release.set()
 
 
+async def test_documents_that_never_come_are_asked_for_again_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_module, "RETRY_S", 0.0)
+    monkeypatch.setattr(library_module, "SILENT", 10**6)
+    servers, lists = Servers(), {"a": listed("a", 30)}
+
+    def say(server: str, uri: str) -> dict[str, Any]:
+        raise ServerTimedOut("a", "did not answer in time")
+
+    servers.say = say
+    async with opened(servers) as library:
+        await library.documents(lists, timeout=10)
+        assert servers.most["a"] == PER_SERVER
+        servers.most["a"] = 0
+        servers.gate.clear()
+        for _ in range(20):
+            await library.documents(lists, timeout=10)
+        await eventually(lambda: servers.most["a"] == 1)
+        assert servers.at_a_time["a"] == 1
+        servers.gate.set()
+
+
 async def test_a_server_that_is_not_running_is_not_asked_for_one_document_after_the_other() -> None:
     servers = Servers()
 

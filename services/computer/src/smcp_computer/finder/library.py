@@ -25,10 +25,10 @@ RETRY_S: Final = 60.0
 """What did not come is asked for again after it, unless the server says before that it changed."""
 SILENT: Final = 3
 """A server that did not answer so often in a row is left alone for `RETRY_S`."""
-PER_SERVER: Final = 8
-"""Reads at a time of one server."""
+PER_SERVER: Final = 4
+"""Reads at a time of one server, of documents that somebody waits for; what is tried again is read one by one."""
 AT_ONCE: Final = 64
-"""Reads at a time of all servers together."""
+"""Reads at a time of all servers together. So many times more than of one that silent servers hold up no others."""
 
 Read = Callable[[str, str, float], Awaitable[Mapping[str, Any]]]
 """Reads a resource: server, URI, seconds. Raises ServerError. The result is as the server sent it."""
@@ -75,7 +75,6 @@ class Library:
         """A server says that a resource changed; None: whatever it has may have changed."""
         if (shelf := self._shelves.get(server)) is not None:
             self._kept -= shelf.forget(uri)
-            self._full = False
 
     def _take_over(self, lists: Mapping[str, Listing]) -> None:
         for server in [server for server in self._shelves if server not in lists]:
@@ -93,8 +92,8 @@ class Library:
         if shelf.put_off_until > now:
             return set()
         shelf.plan(now)
-        if shelf.again:
-            self._start(shelf, first=False)
+        if shelf.again and (shelf.again_reader is None or shelf.again_reader.done()):
+            shelf.again_reader = self._start(shelf, first=False)
         while len(shelf.readers) < min(PER_SERVER, len(shelf.first)):
             reader = self._start(shelf, first=True)
             shelf.readers.add(reader)
@@ -150,6 +149,7 @@ class Library:
     def _bounded(self, document: Document | None, size: int, entry: Entry) -> tuple[Document | None, int]:
         """What is kept: above the bound a document is shown as the list describes it."""
         if self._kept + size <= self._cache_bytes:
+            self._full = self._full and self._kept > self._cache_bytes // 2
             return document, size
         if not self._full:
             self._full = True

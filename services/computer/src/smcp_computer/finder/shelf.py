@@ -73,6 +73,8 @@ class Shelf:
     """To be asked for once more; nobody waits."""
     readers: set["asyncio.Task[None]"] = field(default_factory=set)
     """What asks for those of `first` now."""
+    again_reader: "asyncio.Task[None] | None" = None
+    """What asks for those of `again`."""
     silent: int = 0
     """How often in a row the server did not answer."""
     put_off_until: float = 0.0
