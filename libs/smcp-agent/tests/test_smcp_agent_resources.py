@@ -96,17 +96,39 @@ async def test_pages_of_resources_follow_each_other_by_their_cursor() -> None:
             assert "computerId" not in red.seen(LIST)[-1]
 
 
-async def test_a_cursor_that_leads_to_itself_ends_the_list_with_an_error() -> None:
+async def test_a_cursor_that_leads_back_ends_the_list_with_an_error() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
 
         async def endless(data: JsonObject) -> Any:
-            return red._reply(data, result={"resources": [], "nextCursor": "again"})
+            other = {None: "a", "a": "b", "b": "a"}[data["payload"]["params"].get("cursor")]
+            return red._reply(data, result={"resources": [], "nextCursor": other})
 
         gateway.answers[LIST] = endless
         async with agent:
             with pytest.raises(BadReply, match="does not end"):
                 await agent.resources("red")
+
+
+async def test_items_that_are_none_are_left_out_and_what_is_no_page_is_a_bad_reply() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        good = {"uri": FILE, "name": "notes", "_meta": {"x": 1}, "later": True}
+        results: list[JsonObject] = [
+            {"resources": [None, 7, {"name": "no uri"}, {"uri": 8}, good], "nextCursor": None},
+            {"resources": {}},
+            {"resources": [], "nextCursor": 5},
+        ]
+
+        async def answer(data: JsonObject) -> Any:
+            return red._reply(data, result=results.pop(0))
+
+        gateway.answers[LIST] = answer
+        async with agent:
+            assert await agent.list_resources("red") == {"resources": [good], "computer": "red"}
+            while results:
+                with pytest.raises(BadReply, match="no page of resources"):
+                    await agent.list_resources("red")
 
 
 async def test_templates_are_listed_and_completed() -> None:

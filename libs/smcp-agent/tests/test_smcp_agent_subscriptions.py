@@ -149,6 +149,27 @@ async def test_what_fails_for_a_passing_reason_is_tried_again() -> None:
             assert not any(isinstance(event, SubscriptionRefused) for event in events)
 
 
+async def test_a_computer_that_limits_is_asked_again_after_the_pause_that_it_asks_for() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            uris = [f"file:///{number}" for number in range(3)]
+            for uri in uris:
+                await agent.subscribe_resource("red", uri)
+            subscribe, asked = gateway.answers[SUBSCRIBE], []
+
+            async def limited(data: JsonObject) -> Any:
+                asked.append(data["payload"]["params"]["uri"])
+                limit = {"code": 429, "message": "slowly", "details": {"retry_after_s": 0.1}}
+                return limit if len(asked) == 2 else await subscribe(data)
+
+            gateway.answers[SUBSCRIBE] = limited
+            red.subscribed.clear()
+            gateway.cut()
+            await eventually(lambda: red.subscribed == set(uris))
+            assert asked == [uris[0], uris[1], *uris[1:]]  # and not what would have been refused as well
+
+
 @pytest.mark.parametrize("news", ["resources/list_changed", "update_capabilities", "update_tool_list"])
 async def test_what_is_refused_is_told_once_and_tried_again_when_the_computer_changed(news: str) -> None:
     async with fake_gateway() as gateway:

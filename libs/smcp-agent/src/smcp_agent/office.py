@@ -25,7 +25,7 @@ from smcp_agent.room import Change, Entered, Left, Room
 from smcp_agent.tool_cache import ToolCache
 from smcp_proto.schemas import EnterOfficeReq, ListRoomReq, ListRoomRet
 
-KEPT_S: Final = 10.0
+KEPT_S: Final = 5.0
 """Who was sent away and joins again within so many seconds has not left: gateways have its place kept for longer."""
 ROOM_S: Final = 10.0
 """The server side has so long for a question about the room."""

@@ -2,9 +2,6 @@
 
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
-from smcp_proto.schemas import ResourceTemplate as WireTemplate
-from smcp_proto.schemas.base import Wire, absent
-
 
 class Resource(TypedDict):
     uri: str
@@ -61,10 +58,3 @@ class ListQuery(NamedTuple):
 
     computer: str | None
     server: str | None
-
-
-class ListTemplatesResult(Wire):
-    """What `resources/templates/list` has to give."""
-
-    resourceTemplates: list[WireTemplate]  # noqa: N815 -- as on the wire
-    nextCursor: str | None = absent()  # noqa: N815

@@ -1,7 +1,10 @@
 """The resources of Computers (computer.txt, resources chapter): how they are listed, read and watched."""
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
 
 from smcp_agent.answer_cache import AnswerCache
 from smcp_agent.asking import Asker
@@ -11,7 +14,6 @@ from smcp_agent.models import reply_of
 from smcp_agent.resource_lists import (
     Completion,
     ListQuery,
-    ListTemplatesResult,
     Resource,
     ResourceList,
     ResourceTemplate,
@@ -22,15 +24,18 @@ from smcp_proto.schemas import (
     CompleteReq,
     CompleteResult,
     ListResourcesReq,
-    ListResourcesResult,
     ListResourceTemplatesReq,
     ReadResourceReq,
     RequestEnvelope,
     SubscribeResourceReq,
     UnsubscribeResourceReq,
 )
+from smcp_proto.schemas import Resource as WireResource
+from smcp_proto.schemas import ResourceTemplate as WireTemplate
 
 Item = TypeVar("Item")
+
+logger = logging.getLogger(__name__)
 
 
 class ResourceMethods:
@@ -88,8 +93,7 @@ class ResourceMethods:
         result, whose = await self._asker.ask_mcp(
             "client:resources/list", ListResourcesReq, params, computer=computer, server=server
         )
-        reply_of(ListResourcesResult, result)
-        return cast("ResourceList", {**result, **({} if whose is None else {"computer": whose})})
+        return cast("ResourceList", _page(result, "resources", WireResource, whose))
 
     def iter_resources(self, computer: str | None = None, *, server: str | None = None) -> AsyncIterator[Resource]:
         """All resources, one page after the other, for `async for`. As `list_resources`."""
@@ -117,8 +121,7 @@ class ResourceMethods:
         result, whose = await self._asker.ask_mcp(
             "client:resources/templates/list", ListResourceTemplatesReq, params, computer=computer, server=server
         )
-        reply_of(ListTemplatesResult, result)
-        return cast("ResourceTemplateList", {**result, **({} if whose is None else {"computer": whose})})
+        return cast("ResourceTemplateList", _page(result, "resourceTemplates", WireTemplate, whose))
 
     def iter_resource_templates(
         self, computer: str | None = None, *, server: str | None = None
@@ -208,15 +211,40 @@ async def _all_pages(
     """The items of all pages.
 
     Raises:
-        BadReply: a cursor leads back to itself.
+        BadReply: a cursor leads back to an earlier page.
     """
     cursor: str | None = None
+    seen: set[str] = set()
     while True:
-        items, following = await page(cursor)
+        items, cursor = await page(cursor)
         for item in items:
             yield item
-        if following is None:
+        if cursor is None:
             return
-        if following == cursor:
-            raise BadReply("the list does not end: a page's cursor is its own")
-        cursor = following
+        if cursor in seen:
+            raise BadReply("the list does not end: a page's cursor leads back to an earlier one")
+        seen.add(cursor)
+
+
+def _page(result: dict[str, Any], key: str, item: type[BaseModel], computer: str | None) -> dict[str, Any]:
+    """A page with those of its items that are what they should be; a server that lists others costs only them.
+
+    Raises:
+        BadReply: it is no page.
+    """
+    listed, cursor = result.get(key), result.get("nextCursor")
+    if not isinstance(listed, list) or not isinstance(cursor, str | None):
+        raise BadReply(f"the reply is no page of {key}")
+    items = [each for each in listed if _is(item, each)]
+    if len(items) < len(listed):
+        logger.warning("%d of %d %s are malformed, and left out", len(listed) - len(items), len(listed), key)
+    page = {name: value for name, value in result.items() if name != "nextCursor" or value is not None}
+    return {**page, key: items, **({} if computer is None else {"computer": computer})}
+
+
+def _is(model: type[BaseModel], value: object) -> bool:
+    try:
+        model.model_validate(value)
+    except ValidationError:
+        return False
+    return True

@@ -147,6 +147,8 @@ class Subscriptions:
                 error = await self._again(subscription, state)
                 if error is not None:
                     pause = max(pause, delay, _asked_pause(error))
+                if isinstance(error, RateLimited):
+                    break  # of the others the same would be said
             if pause:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 -- jitter
                 delay = min(_MAX_DELAY_S, 2 * delay)

@@ -55,10 +55,8 @@ class Watch:
 async def watch(options: Options, wanted: Watch) -> bool:
     """Print changes until there were enough or the time is up; False where the time was up before."""
     async with agent_for(options) as agent:
-        stream = agent.events()
         await _know_tools(agent)
-        while stream.waiting and isinstance(await anext(stream), ToolsChanged):
-            pass
+        stream = agent.events()
         if wanted.computer is not None:
             for uri in wanted.uris:
                 with knowing(agent, wanted.computer):
