@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import psutil
 import pytest
 
 from smcp_testing.computer_office import World, world
@@ -112,6 +113,31 @@ async def test_what_is_not_there_in_time_is_left_out_and_the_rest_is_delivered(n
         await here.tell("listless", "misbehave", uri="list", how="")
         await here.tell("silent", "misbehave", uri=window("silent", 0), how="")
         everything = [shown("dying"), shown("fine"), shown("listless"), shown("silent", 0), shown("silent", 1)]
+        await _shows(here, everything)
+
+
+async def test_a_server_that_takes_no_more_requests_holds_up_no_desktop(nats_url: str) -> None:
+    listed = [{"uri": f"{window('stopped')}/{'x' * 8000}/{number}"} for number in range(12)]
+    everything = [shown("fine"), *(f"{one['uri']}\n\ntext of {one['uri']}" for one in listed)]
+    async with world(
+        nats_url,
+        {"read_s": 0.5},
+        stopped=configs.context("2025", content=listed),
+        fine=configs.context("2026", windows=1, host="fine"),
+    ) as here:
+        await _shows(here, everything)
+        server = psutil.Process(await here.tell("stopped", "pid"))
+        server.suspend()
+        try:
+            loop = asyncio.get_running_loop()
+            took = []
+            for _ in range(6):  # until its pipe is full, and after that
+                began = loop.time()
+                assert await desktop(here) == [shown("fine")]
+                took.append(loop.time() - began)
+            assert sorted(took)[-2] < 4  # the SDK takes 5 s to give up what it cannot write
+        finally:
+            server.resume()
         await _shows(here, everything)
 
 

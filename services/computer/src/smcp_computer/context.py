@@ -54,6 +54,9 @@ class Context:
 
     async def run(self) -> None:
         """Follow the MCP servers, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.index.run(), name="index")
-            tasks.create_task(self.interests.run(), name="interests")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.index.run(), name="index")
+                tasks.create_task(self.interests.run(), name="interests")
+        finally:
+            await self._desktop.aclose()

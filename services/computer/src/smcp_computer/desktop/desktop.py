@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Final
 
 from smcp_computer.desktop.reading import read_windows, window_uri, windows_of
@@ -18,6 +19,8 @@ from smcp_proto.uris import WindowUri
 _log = logging.getLogger("smcp_computer.desktop")
 
 OPERATION: Final = "get_desktop"
+GRACE_S: Final = 0.5
+"""How much later than its deadline a server's part may come: what is behind it has timed out by then."""
 
 
 class Desktop:
@@ -35,6 +38,8 @@ class Desktop:
         self._read_s = read_s
         self._max_bytes = max_bytes
         self._causes = Causes(_log)
+        self._left: set[asyncio.Task[list[Window]]] = set()
+        """Broken off: to a server that reads nothing, even that takes the SDK some seconds."""
 
     async def show(self, size: int | None, window: str | None, *, left: float) -> list[str]:
         """The windows as text, in the order of desktop.txt.
@@ -50,17 +55,27 @@ class Desktop:
         if (window is not None and only is None) or (size is not None and size <= 0):
             return []
         self._skipped.count(OPERATION, self._index.without_resources())
-        deadline = asyncio.get_running_loop().time() + min(self._read_s, left)
-        async with asyncio.TaskGroup() as tasks:
-            reading = [
-                tasks.create_task(self._of_server(server, only, deadline))
-                for server in self._index.servers(subscribable=True)
-            ]
-        windows = [window for task in reading for window in task.result()]
+        within = max(min(self._read_s, left), 0.0)
+        deadline = asyncio.get_running_loop().time() + within
+        reading = {
+            server: asyncio.create_task(self._of_server(server, only, deadline), name=f"desktop:{server}")
+            for server in self._index.servers(subscribable=True)
+        }
+        try:
+            if reading:
+                await asyncio.wait(reading.values(), timeout=within + GRACE_S)
+            windows = [window for server, task in reading.items() for window in self._result(server, task)]
+        finally:
+            self._leave(reading.values())
         organized = organize_desktop(windows, size, self._history.servers)
         for doubt in organized.warnings:
             self._causes.warn(doubt.server, f"{doubt.uri}: {doubt.message}")
         return organized.desktops
+
+    async def aclose(self) -> None:
+        """Wait for what is being broken off."""
+        if self._left:
+            await asyncio.wait(self._left)
 
     def on_event(self, event: ServerEvent) -> None:
         if isinstance(event, ServerReady):
@@ -80,3 +95,16 @@ class Desktop:
         for one in unread:
             self._causes.warn(server, f"{one.uri[:SHOWN]} is left out of the desktop: it {one.why.what}")
         return windows
+
+    def _result(self, server: str, task: asyncio.Task[list[Window]]) -> list[Window]:
+        if task.done():
+            return task.result()
+        self._causes.warn(server, "its windows are left out of the desktop: it does not take requests")
+        return []
+
+    def _leave(self, tasks: Iterable[asyncio.Task[list[Window]]]) -> None:
+        for task in tasks:
+            if not task.done():
+                task.cancel()
+                self._left.add(task)
+                task.add_done_callback(self._left.discard)

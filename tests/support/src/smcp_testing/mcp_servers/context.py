@@ -67,7 +67,7 @@ class ContextServer:
         elif "subscribe" not in self._without:
             add("resources/subscribe", types.SubscribeRequestParams, self._tools.subscribe)
             add("resources/unsubscribe", types.UnsubscribeRequestParams, self._tools.unsubscribe)
-        self.server.middleware.append(self._raw)
+        self.server.middleware[:] = [self._raw]  # and no spans: benchmarks use these servers, too
 
     async def _raw(self, ctx: Any, call_next: Any) -> Any:
         """Answers that the SDK's models would refuse to carry go out as they are."""

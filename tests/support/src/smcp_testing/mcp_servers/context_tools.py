@@ -70,6 +70,7 @@ class ContextTools:
             "delay": self._set_delay,
             "subscribed": self._show_subscribed,
             "reads": self._show_reads,
+            "pid": self._pid,
             "die": self._die,
         }
 
@@ -193,6 +194,9 @@ class ContextTools:
 
     async def _show_reads(self, ctx: Any) -> dict[str, int]:
         return dict(self._reads)
+
+    async def _pid(self, ctx: Any) -> int:
+        return os.getpid()
 
     async def _die(self, ctx: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
