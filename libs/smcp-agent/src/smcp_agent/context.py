@@ -59,6 +59,10 @@ class Context:
         """The Computer may have ended what was subscribed to, since the agent was no member for a while."""
         self.subscriptions.lost(computer)
 
+    def missed(self, computer: str) -> None:
+        """The agent has been a member all the time, and heard nothing of the Computer for a while."""
+        self.subscriptions.missed(computer)
+
     def changed(self, computer: str) -> None:
         """The Computer's tools or its configuration changed."""
         self.subscriptions.changed(computer)

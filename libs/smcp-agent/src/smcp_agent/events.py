@@ -68,7 +68,7 @@ class ResourcesChanged:
 
 @dataclass(frozen=True, slots=True)
 class ResourceUpdated:
-    """A resource that was subscribed to changed, or may have: it was subscribed to again after a while without."""
+    """A resource that was subscribed to changed, or may have: nothing was heard of it for a while."""
 
     computer: str
     uri: str

@@ -144,7 +144,11 @@ class Office:
         for computer in self._room.computers:
             self._tools.refresh(computer)
             sid = self._sids.get(computer)
-            if computer not in new and not (moved and sid is not None and before.get(computer) == sid):
+            if computer in new:
+                continue
+            if moved and sid is not None and before.get(computer) == sid:
+                self._context.missed(computer)
+            else:
                 self._context.disowned(computer)
 
     def _tell(self, changes: list[Change]) -> None:
