@@ -1,4 +1,4 @@
-"""How many examples hypothesis tries: `ci` (the default of `make test`) is short, `soak` is long.
+"""How many examples hypothesis tries: `ci` (the default of `make test`) is short, `soak` is long, `mutants` shortest.
 
 Chosen by the variable `HYPOTHESIS_PROFILE`. This is a pytest plug-in of its own (`-p smcp_testing.profiles`).
 """
@@ -18,6 +18,10 @@ def pytest_configure(config: pytest.Config) -> None:
     calm = [HealthCheck.too_slow]
     settings.register_profile(
         "ci", max_examples=100, stateful_step_count=30, deadline=None, derandomize=True, suppress_health_check=calm
+    )
+    # Each of thousands of mutants is tried with all tests, until one fails.
+    settings.register_profile(
+        "mutants", max_examples=20, stateful_step_count=10, deadline=None, derandomize=True, suppress_health_check=calm
     )
     settings.register_profile(
         "dev", max_examples=50, stateful_step_count=20, deadline=timedelta(seconds=5), suppress_health_check=calm
