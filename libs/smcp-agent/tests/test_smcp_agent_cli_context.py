@@ -169,6 +169,15 @@ async def test_what_an_mcp_server_refuses_ends_with_1_and_its_words() -> None:
         assert json.loads(out)["details"]["smcp_code"] == "SMCP_RESOURCE_NOT_FOUND"
 
 
+async def test_what_is_refused_at_once_ends_with_one_line() -> None:
+    async with fake_gateway() as gateway:
+        computer_at(gateway)
+        code, out, err = await run(gateway, "read", "red", "")
+        assert (code, out) == (2, b"")
+        assert err.startswith("error 400: payload.params.uri: ")
+        assert err.count("\n") == 1
+
+
 async def test_of_a_computer_that_is_not_there_it_is_said_which_ones_are() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)

@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from smcp_agent.errors import Malformed, NotFound, SmcpError, Unavailable
+from smcp_agent.errors import Closed, Malformed, NotFound, SmcpError, Unavailable
 from smcp_agent.tool_cache import ToolCache, Tools
 from smcp_proto.schemas import SMCPTool
 from smcp_testing.waiting import eventually
@@ -124,3 +124,15 @@ async def test_a_dropped_computer_is_not_found_also_by_those_who_wait_for_it() -
         with pytest.raises(NotFound):
             await cache.get("a")
         assert cache.known() == {}
+
+
+async def test_what_cannot_be_fetched_since_the_agent_is_being_closed_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    computers = Computers()
+    computers.tools["a"] = Closed("not open")
+    async with caching(computers) as cache:
+        cache.refresh("a")
+        with pytest.raises(Closed):
+            await cache.get("a")
+    assert caplog.messages == []

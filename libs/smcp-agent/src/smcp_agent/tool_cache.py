@@ -6,7 +6,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
-from smcp_agent.errors import NotFound, RateLimited, SmcpError, TimedOut, Unavailable
+from smcp_agent.errors import Closed, NotFound, RateLimited, SmcpError, TimedOut, Unavailable
 from smcp_proto.schemas import SMCPTool
 
 _RETRIED: Final = (Unavailable, TimedOut, RateLimited)
@@ -102,6 +102,8 @@ class ToolCache:
             except SmcpError as error:
                 entry.error = error
                 entry.first_try.set()
+                if isinstance(error, Closed):  # the agent is being closed: nobody waits for its tools
+                    return
                 logger.warning("the tools of Computer %r could not be fetched: %s", computer, error.message)
                 if isinstance(error, _RETRIED):
                     entry.stale = True
