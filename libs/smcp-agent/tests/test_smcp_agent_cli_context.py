@@ -169,6 +169,18 @@ async def test_what_an_mcp_server_refuses_ends_with_1_and_its_words() -> None:
         assert json.loads(out)["details"]["smcp_code"] == "SMCP_RESOURCE_NOT_FOUND"
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [("read", "red", "file:///t"), ("resources", "red"), ("desktop", "red"), ("finder", "red", "--json"), ("--help",)],
+)
+async def test_what_cannot_be_printed_ends_with_1_and_one_line(arguments: tuple[str, ...]) -> None:
+    async with fake_gateway() as gateway:
+        computer_at(gateway)
+        with Path("/dev/full").open("wb") as full:
+            code, _, err = await ended(await start(gateway, *arguments, stdout=full.fileno()))
+    assert (code, err) == (1, "standard output cannot be written: No space left on device\n")
+
+
 async def test_what_is_refused_at_once_ends_with_one_line() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)

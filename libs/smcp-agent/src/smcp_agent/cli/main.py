@@ -18,7 +18,7 @@ from smcp_agent.arguments import SECONDS, whole_seconds
 from smcp_agent.cli import commands, context_commands
 from smcp_agent.cli import watch as watching
 from smcp_agent.cli.options import MAX_PAYLOAD, Json, Options, default_name
-from smcp_agent.cli.output import mebibytes, print_error
+from smcp_agent.cli.output import UNPRINTABLE, give_up_output, mebibytes, print_error, print_failure
 from smcp_agent.errors import CannotConnect, JoinRefused, Malformed, SmcpError, TooLarge, Unavailable, may_have_run
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT
 from smcp_proto.trace_ids import trace_id
@@ -51,7 +51,14 @@ Server = Annotated[str | None, typer.Option(metavar="SERVER", help="The MCP serv
 
 def main() -> int:
     """Run the command line; its exit code."""
-    code: int | None = app(standalone_mode=True)
+    try:
+        code: int | None = app(standalone_mode=True)
+    except OSError as error:
+        if error.errno not in UNPRINTABLE:
+            raise
+        give_up_output()
+        print_failure(f"standard output cannot be written: {error.strerror}")
+        return FAILED
     return code or 0
 
 

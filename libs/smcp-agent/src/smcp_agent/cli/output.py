@@ -1,8 +1,11 @@
 """What the commands print: tables and texts for people, JSON for programs; diagnostics go to standard error."""
 
+import errno
 import json
 import math
+import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -19,6 +22,8 @@ from smcp_agent.llm_calls import as_text
 from smcp_agent.results import CallResult
 from smcp_proto.schemas import SessionInfo, SMCPTool
 
+UNPRINTABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+"""Of an OSError: what is printed cannot be written. (The SDK itself raises SmcpError for what its sockets say.)"""
 BORDER: Final = 3
 """Characters that a column of a table needs for its border and padding."""
 _SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
@@ -116,6 +121,13 @@ def print_failure(text: str) -> None:
 def print_hint(text: str) -> None:
     """What to do about it, on standard error."""
     Console(stderr=True, soft_wrap=True).print(escape(plain(text)), highlight=False)
+
+
+def give_up_output() -> None:
+    """Drop what waits for standard output, which takes nothing: else the interpreter says so once more when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 @contextmanager
