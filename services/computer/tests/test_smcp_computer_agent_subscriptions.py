@@ -12,7 +12,6 @@ from smcp_computer.app import Computer
 from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.events import ResourceUpdated
 from smcp_computer.resources import agents as agents_module
-from smcp_computer.resources import notices as notices_module
 from smcp_proto.errors import NotInOffice
 from smcp_registry.buckets import open_store
 from smcp_registry.records import record_key, tombstone
@@ -256,19 +255,6 @@ async def test_what_lies_below_a_resource_is_told_to_who_subscribed_to_it(nats_u
         await eventually(lambda: len(here.told("resources_updated")) == 2)
         told = [each["payload"]["params"]["uri"] for each in here.told("resources_updated")]
         assert told == ["note://a/b/c", "note://a/b?x=1"]
-
-
-async def test_what_is_to_be_told_while_nobody_hears_it_is_bounded(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(notices_module, "MOST_UNTOLD", 3)
-    async with world(nats_url, one=configs.context("2026", content=[{"uri": "note://a/b"}])) as here:
-        await ResourceAgent(here).result("resources/subscribe", uri="note://a/b")
-        await eventually(lambda: not here.computer.resources.notices.untold)
-        for number in range(10):
-            here.computer.fleet.events.tell(ResourceUpdated("one", f"note://a/b/{number}"))
-        assert here.computer.resources.notices.untold == 3
-        await eventually(lambda: len(here.told("resources_updated")) == 3)
 
 
 async def test_the_office_is_told_of_each_server_whose_list_changed(nats_url: str) -> None:

@@ -1,7 +1,12 @@
 """What happens at the MCP servers, for those of this process who listen."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from smcp_proto.uris.parts import MAX_URI_LENGTH
+
+_log = logging.getLogger("smcp_computer.mcp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +43,16 @@ Listener = Callable[[ServerEvent], None]
 
 
 class ServerEvents:
-    """Passes events on, in their order, to the listeners in theirs. A listener must not block, nor raise."""
+    """Passes events on, in their order, to the listeners in theirs. A listener must not block, nor raise.
+
+    A `ResourceUpdated` whose URI the wire does not carry goes no further: nobody can have subscribed to it. That is
+    said once in each life of its server.
+    """
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
+        self._said: set[str] = set()
+        """Servers of whose URIs it was said."""
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Hear of all that happens from now on. Returns what ends that."""
@@ -54,5 +65,26 @@ class ServerEvents:
         return end
 
     def tell(self, event: ServerEvent) -> None:
+        match event:
+            case ResourceUpdated(server, uri) if not _is_carried(uri):
+                if server not in self._said:
+                    self._said.add(server)
+                    _log.warning("MCP server %r: tells of changes with URIs that are none, or too long", server)
+                return
+            case ServerReady(server):
+                self._said.discard(server)
+            case _:
+                pass
         for listener in tuple(self._listeners):
             listener(event)
+
+
+def _is_carried(uri: str) -> bool:
+    """Whether the wire takes it (`smcp_proto.schemas.resources.Uri`)."""
+    if not 0 < len(uri) <= MAX_URI_LENGTH:
+        return False
+    try:
+        uri.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

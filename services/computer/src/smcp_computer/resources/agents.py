@@ -11,6 +11,7 @@ from typing import Final
 from smcp_computer.resources.interests import Interests
 from smcp_proto.errors import NotInOffice, RateLimited
 from smcp_proto.schemas.resources import SmcpCode
+from smcp_proto.uris.above import resources_above
 
 MOST: Final = 1000
 """Resources that one Agent may subscribe to."""
@@ -134,7 +135,9 @@ class AgentSubscriptions:
 
     def concerned(self, server: str, uri: str) -> Iterator[Agent]:
         """The Agents that have subscribed to a resource, or to one above it, each once."""
-        asked = {(server, each) for each in (uri, *_above(uri))}
+        if not self._agents:
+            return
+        asked = {(server, each) for each in (uri, *resources_above(uri))}
         for agent, subscribed in self._agents.items():
             if not asked.isdisjoint(subscribed.resources.keys()):
                 yield agent
@@ -161,14 +164,3 @@ class AgentSubscriptions:
             subscribed.resources.pop((server, uri), None)
             if not subscribed.resources:
                 del self._agents[agent]
-
-
-def _above(uri: str) -> Iterator[str]:
-    """The resources that a URI lies below: MCP lets a server tell of such a one to who subscribed to them."""
-    path = uri.partition("?")[0].rstrip("/")
-    if path != uri:
-        yield path
-    begin = path.find("://") + 3
-    while (slash := path.rfind("/", begin)) > begin:
-        path = path[:slash]
-        yield path
