@@ -119,6 +119,7 @@ async def test_items_that_are_none_are_left_out_and_what_is_no_page_is_a_bad_rep
             {"resources": {}},
             {"resources": [], "nextCursor": 5},
         ]
+        wrong = ["resources: is no list", "nextCursor: is no text"]
 
         async def answer(data: JsonObject) -> Any:
             return red._reply(data, result=results.pop(0))
@@ -127,8 +128,10 @@ async def test_items_that_are_none_are_left_out_and_what_is_no_page_is_a_bad_rep
         async with agent:
             assert await agent.list_resources("red") == {"resources": [good], "computer": "red"}
             while results:
-                with pytest.raises(BadReply, match="no page of resources"):
+                with pytest.raises(BadReply) as refused:
                     await agent.list_resources("red")
+                said = "the list of resources that MCP server 'files' of Computer 'red' sent is malformed"
+                assert refused.value.message == f"{said}: {wrong.pop(0)}"
 
 
 async def test_templates_are_listed_and_completed() -> None:
@@ -209,6 +212,31 @@ async def test_a_reply_that_is_no_envelope_is_a_bad_reply() -> None:
                 with pytest.raises(BadReply):
                     await agent.read_resource("red", FILE)
                 replies.pop(0)
+
+
+async def test_a_malformed_reply_is_told_with_who_sent_it_and_the_field_that_is_wrong() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+
+        async def answer(data: JsonObject) -> Any:
+            return red._reply(data, result={"contents": [{"uri": FILE, "text": 1}], "completion": {"values": "a"}})
+
+        async def no_list(data: JsonObject) -> Any:
+            return {"desktops": "none", "req_id": data["req_id"]}
+
+        gateway.answers |= {READ: answer, "client:completion/complete": answer, "client:get_desktop": no_list}
+        desktop = "the answer of Computer 'red' to client:get_desktop is malformed: desktops: "
+        sent = "that MCP server 'files' of Computer 'red' sent is malformed"
+        async with agent:
+            for ask, said in (
+                (agent.read_resource("red", FILE), f"the content of {FILE} {sent}: contents.0.text: "),
+                (agent.complete("red", "t", "doc_ref"), f"the completion of 'doc_ref' {sent}: completion.values: "),
+                (agent.get_desktop("red"), desktop),
+            ):
+                with pytest.raises(BadReply) as refused:
+                    await ask
+                assert refused.value.message.startswith(said)
+                assert refused.value.details["field"] in said
 
 
 async def test_what_cannot_be_asked_for_is_refused_by_its_field() -> None:

@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from smcp_agent.errors import McpError
-from smcp_agent.models import Model, checked, reply_of
+from smcp_agent.models import Model, checked, replier, reply_of
 from smcp_agent.requests import Requests
 from smcp_agent.tracing import request_span
 from smcp_proto.schemas import AgentCallData, RequestEnvelope, ResourceRet
@@ -20,6 +20,12 @@ class Answered(NamedTuple):
     result: dict[str, Any]
     computer: str | None
     """Whose it is, as far as that was said."""
+    server: str | None
+    """The MCP server, as far as that was said, here or in the question."""
+
+    def what(self, name: str, asked: str | None) -> str:
+        """What it is to be, for people: `name`, and who sent it. `asked`: the Computer that was asked."""
+        return f"{name} that {replier(self.computer or asked, self.server)} sent"
 
 
 class Asker:
@@ -62,7 +68,8 @@ class Asker:
         with request_span(event, self.office, self._agent, request.req_id or "", attributes) as traced:
             data = {**request.model_dump(exclude_unset=True), **traced.fields}
             answer = await self._requests.ask(event, data, timeout=timeout, expected=(expected,))
-            return reply_of(reply, answer)
+            who = "the gateway" if event.startswith("server:") else replier(computer)
+            return reply_of(reply, answer, f"the answer of {who} to {event}")
 
     async def ask_mcp(
         self,
@@ -100,4 +107,4 @@ class Asker:
         if error is not None:
             raise McpError(error.message, rpc_code=error.code, data=error.data)
         assert result is not None
-        return Answered(result, reply.computerId)
+        return Answered(result, reply.computerId, reply.serverId or server)

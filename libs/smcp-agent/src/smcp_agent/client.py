@@ -19,7 +19,7 @@ from smcp_agent.finder import FinderMethods
 from smcp_agent.link import Link
 from smcp_agent.llm_office import LlmOffice
 from smcp_agent.llm_tools import AnthropicTool, OpenAIApi, OpenAITool, anthropic_tool, openai_tool
-from smcp_agent.models import checked, reply_of
+from smcp_agent.models import checked, replier, reply_of
 from smcp_agent.office import ROOM_S, Office
 from smcp_agent.requests import GRACE_S, RESUME_S, Requests
 from smcp_agent.resources import ResourceMethods
@@ -168,7 +168,13 @@ class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
                 raise
             finally:
                 self._context.called(request.computer)
-            result = call_result(reply, req_id=request.req_id, trace_id=traced.trace_id, duration_s=loop.time() - start)
+            result = call_result(
+                reply,
+                req_id=request.req_id,
+                trace_id=traced.trace_id,
+                duration_s=loop.time() - start,
+                what=f"the result of {tool!r} from {replier(computer)}",
+            )
             if result.is_error:
                 traced.failed("timeout" if result.timed_out else "cancelled" if result.cancelled else "tool_error")
             return result
@@ -285,7 +291,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
         reply = await self._requests.ask(
             "client:get_tools", request.model_dump(exclude_unset=True), timeout=QUERY_S, expected=("tools",)
         )
-        return tuple(reply_of(GetToolsRet, reply).tools)
+        return tuple(reply_of(GetToolsRet, reply, f"the answer of {replier(computer)} to client:get_tools").tools)
 
     def _tools_changed(self, computer: str, tools: Tools) -> None:
         self._events.publish(ToolsChanged(computer, tools))

@@ -84,15 +84,15 @@ class _ReadResult(Wire):
     contents: list[WireContents]
 
 
-def resource_contents(uri: str, result: Mapping[str, Any]) -> ResourceContents:
-    """The typed contents for MCP's ReadResourceResult.
+def resource_contents(uri: str, result: Mapping[str, Any], what: str = "") -> ResourceContents:
+    """The typed contents for MCP's ReadResourceResult; `what` names it for people.
 
     Raises:
         BadReply: it is none.
     """
     contents = tuple(
         ResourceContent(each.uri, each.mimeType, each.text, each.blob)
-        for each in reply_of(_ReadResult, result).contents
+        for each in reply_of(_ReadResult, result, what or f"the content of {uri}").contents
     )
     return ResourceContents(uri, contents, result)
 

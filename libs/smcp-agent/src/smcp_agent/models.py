@@ -23,13 +23,20 @@ def checked(model: type[Model], **fields: Any) -> Model:
         raise malformed(error) from error
 
 
-def reply_of(model: type[Model], reply: Mapping[str, Any]) -> Model:
-    """A reply, read.
+def reply_of(model: type[Model], reply: Mapping[str, Any], what: str) -> Model:
+    """A reply, read. `what` it is for people: who said it, and to what.
 
     Raises:
-        BadReply: it is not one.
+        BadReply: it is none; `details.field` names the first field that is wrong.
     """
     try:
         return model.model_validate(reply)
     except ValidationError as error:
-        raise BadReply(f"the reply is no {model.__name__}") from error
+        wrong = malformed(error)
+        raise BadReply(f"{what} is malformed: {wrong.message}", details=wrong.details) from error
+
+
+def replier(computer: str | None, server: str | None = None) -> str:
+    """Who replied, for people, as far as that is known."""
+    whose = "a Computer" if computer is None else f"Computer {computer!r}"
+    return whose if server is None else f"MCP server {server!r} of {whose}"

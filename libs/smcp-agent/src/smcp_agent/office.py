@@ -168,4 +168,4 @@ class Office:
         error = received_error(reply, expected=("sessions",))
         if error is not None:
             raise error
-        return reply_of(ListRoomRet, reply)
+        return reply_of(ListRoomRet, reply, "the answer of the gateway to server:list_room")

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from smcp_agent.answer_cache import AnswerCache
-from smcp_agent.asking import Asker
+from smcp_agent.asking import Answered, Asker
 from smcp_agent.contents import ResourceContents, resource_contents
 from smcp_agent.errors import BadReply
 from smcp_agent.models import reply_of
@@ -69,10 +69,10 @@ class ResourceMethods:
 
     async def read_contents(self, computer: str, uri: str, *, server: str | None = None) -> ResourceContents:
         """All contents of a resource, as they came. Arguments and errors are those of `read_resource`."""
-        result, _ = await self._asker.ask_mcp(
+        answered = await self._asker.ask_mcp(
             "client:resources/read", ReadResourceReq, {"uri": uri}, computer=computer, server=server
         )
-        return resource_contents(uri, result)
+        return resource_contents(uri, answered.result, answered.what(f"the content of {uri}", computer))
 
     async def list_resources(
         self, computer: str | None = None, *, server: str | None = None, cursor: str | None = None
@@ -90,10 +90,11 @@ class ResourceMethods:
             SmcpError: as `read_resource`.
         """
         params = {} if cursor is None else {"cursor": cursor}
-        result, whose = await self._asker.ask_mcp(
+        answered = await self._asker.ask_mcp(
             "client:resources/list", ListResourcesReq, params, computer=computer, server=server
         )
-        return cast("ResourceList", _page(result, "resources", WireResource, whose))
+        what = answered.what("the list of resources", computer)
+        return cast("ResourceList", _page(answered, "resources", WireResource, what))
 
     def iter_resources(self, computer: str | None = None, *, server: str | None = None) -> AsyncIterator[Resource]:
         """All resources, one page after the other, for `async for`. As `list_resources`."""
@@ -118,10 +119,11 @@ class ResourceMethods:
     ) -> ResourceTemplateList:
         """One page of templates, asked for now. Arguments and errors are those of `list_resources`."""
         params = {} if cursor is None else {"cursor": cursor}
-        result, whose = await self._asker.ask_mcp(
+        answered = await self._asker.ask_mcp(
             "client:resources/templates/list", ListResourceTemplatesReq, params, computer=computer, server=server
         )
-        return cast("ResourceTemplateList", _page(result, "resourceTemplates", WireTemplate, whose))
+        what = answered.what("the list of templates", computer)
+        return cast("ResourceTemplateList", _page(answered, "resourceTemplates", WireTemplate, what))
 
     def iter_resource_templates(
         self, computer: str | None = None, *, server: str | None = None
@@ -162,11 +164,11 @@ class ResourceMethods:
         }
         if chosen:
             params["context"] = {"arguments": dict(chosen)}
-        result, _ = await self._asker.ask_mcp(
+        answered = await self._asker.ask_mcp(
             "client:completion/complete", CompleteReq, params, computer=computer, server=server
         )
-        reply_of(CompleteResult, result)
-        return cast("Completion", result["completion"])
+        reply_of(CompleteResult, answered.result, answered.what(f"the completion of {argument!r}", computer))
+        return cast("Completion", answered.result["completion"])
 
     async def subscribe_resource(self, computer: str, uri: str, *, server: str | None = None) -> None:
         """Be told of changes of a resource, as `ResourceUpdated`, until `unsubscribe_resource`.
@@ -226,20 +228,27 @@ async def _all_pages(
         seen.add(cursor)
 
 
-def _page(result: dict[str, Any], key: str, item: type[BaseModel], computer: str | None) -> dict[str, Any]:
+def _page(answered: Answered, key: str, item: type[BaseModel], what: str) -> dict[str, Any]:
     """A page with those of its items that are what they should be; a server that lists others costs only them.
 
     Raises:
         BadReply: it is no page.
     """
+    result, computer = answered.result, answered.computer
     listed, cursor = result.get(key), result.get("nextCursor")
-    if not isinstance(listed, list) or not isinstance(cursor, str | None):
-        raise BadReply(f"the reply is no page of {key}")
+    for field, right, kind in ((key, isinstance(listed, list), "list"), ("nextCursor", _is_text(cursor), "text")):
+        if not right:
+            raise BadReply(f"{what} is malformed: {field}: is no {kind}", details={"field": field})
+    assert isinstance(listed, list)
     items = [each for each in listed if _is(item, each)]
     if len(items) < len(listed):
         logger.warning("%d of %d %s are malformed, and left out", len(listed) - len(items), len(listed), key)
     page = {name: value for name, value in result.items() if name != "nextCursor" or value is not None}
     return {**page, key: items, **({} if computer is None else {"computer": computer})}
+
+
+def _is_text(value: object) -> bool:
+    return value is None or isinstance(value, str)
 
 
 def _is(model: type[BaseModel], value: object) -> bool:

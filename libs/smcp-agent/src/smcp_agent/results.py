@@ -110,13 +110,15 @@ class CallResult:
         return self.meta.get(FORBIDDEN) is True
 
 
-def call_result(reply: dict[str, Any], *, req_id: str, trace_id: str, duration_s: float) -> CallResult:
-    """The typed result for the ack of `client:tool_call`.
+def call_result(
+    reply: dict[str, Any], *, req_id: str, trace_id: str, duration_s: float, what: str = "the result"
+) -> CallResult:
+    """The typed result for the ack of `client:tool_call`; `what` names it for people.
 
     Raises:
         BadReply: it is no CallToolResult.
     """
-    wire = reply_of(CallToolResult, reply)
+    wire = reply_of(CallToolResult, reply, what)
     return CallResult(
         content=tuple(content_block(block) for block in wire.content),
         structured_content=wire.structuredContent,
