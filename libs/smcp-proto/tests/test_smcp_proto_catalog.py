@@ -61,6 +61,7 @@ server:resources/updated
 
 METERED = """
 client:get_desktop
+client:get_finder
 client:resources/list
 client:resources/read
 client:resources/templates/list
@@ -178,6 +179,7 @@ def test_an_unknown_client_event_is_relayed(event: str) -> None:
         size=SizeClass.BODY,
         notifies=None,
         source=UNKNOWN,
+        metered=True,
     )
     assert by_verb("client", row.verb) == row
 

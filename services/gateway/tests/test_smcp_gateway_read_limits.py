@@ -59,7 +59,7 @@ async def test_what_is_above_the_limit_is_429_says_when_to_come_back_and_is_not_
             assert refused["details"]["limit_of"] == "session"
             assert 0 < refused["details"]["retry_after_s"] <= 100
         assert box.asked == [verb] * 3
-        for free in ("client:get_tools", "client:get_finder", "client:resources/unsubscribe", "client:tool_call"):
+        for free in ("client:get_tools", "client:resources/unsubscribe", "client:tool_call"):
             assert (await read(anna, free))["verb"] == CATALOG[free].verb
 
 
@@ -75,8 +75,11 @@ async def test_all_of_them_count_together_and_what_is_malformed_or_forbidden_doe
         for _ in range(5):
             assert (await anna.call("client:resources/read", good | {"payload": {}}))["code"] == 400
             assert (await anna.call("client:resources/read", good | {"roomId": "other"}))["code"] == 403
-        for event in ("client:resources/read", "client:get_desktop", "client:resources/list"):
+        for event in ("client:resources/read", "client:get_desktop"):
             assert "verb" in await read(anna, event)
+        unknown = GOOD["client:get_tools"]
+        assert "verb" in await anna.call("client:get_resources", unknown)
+        assert (await anna.call("client:get_resources", unknown))["code"] == 429
         assert (await read(anna, "client:completion/complete"))["code"] == 429
         assert len(box.asked) == 3
 

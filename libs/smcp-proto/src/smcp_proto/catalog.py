@@ -79,7 +79,7 @@ _ROWS: Final = (
     _client("client:get_config", schemas.GetComputerConfigReq, schemas.GetComputerConfigRet),
     _client("client:get_tools", schemas.GetToolsReq, schemas.GetToolsRet),
     _client("client:get_desktop", schemas.GetDeskTopReq, schemas.GetDeskTopRet, metered=True),
-    _client("client:get_finder", schemas.GetFinderReq, schemas.GetFinderRet),
+    _client("client:get_finder", schemas.GetFinderReq, schemas.GetFinderRet, metered=True),
     _client("client:resources/list", schemas.ListResourcesReq, schemas.ResourceRet, _RESOURCES, metered=True),
     _client("client:resources/read", schemas.ReadResourceReq, schemas.ResourceRet, _RESOURCES, metered=True),
     _client(
@@ -166,7 +166,10 @@ def _unknown(prefix: str, verb: str) -> Row | None:
     if not _VERB.fullmatch(verb):
         return None
     if prefix == "client" and verb not in INTERNAL_VERBS:
-        return _client(f"client:{verb}", schemas.UnknownClientReq, schemas.UnknownRet, _UNKNOWN, size=SizeClass.BODY)
+        return _client(
+            f"client:{verb}", schemas.UnknownClientReq, schemas.UnknownRet, _UNKNOWN,
+            size=SizeClass.BODY, metered=True,  # what it costs is not known: `client:get_resources` asks an MCP server
+        )  # fmt: skip
     if verb.startswith("update_"):
         if prefix == "server":
             return _update(verb, schemas.UnknownUpdate, _UNKNOWN)
