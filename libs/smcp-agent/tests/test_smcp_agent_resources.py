@@ -250,6 +250,11 @@ async def test_what_cannot_be_asked_for_is_refused_by_its_field() -> None:
                 (agent.list_resources("red", cursor=5), "payload.params.cursor"),  # type: ignore[arg-type]  # tested
                 (agent.read_resource("red", FILE, server="\x00"), "serverId"),
                 (agent.get_finder("red", limit=101), "limit"),
+                (agent.complete("red", "t", "doc_ref", chosen=["x"]), "chosen"),  # type: ignore[arg-type]  # tested
+                (
+                    agent.complete("red", "t", "doc_ref", chosen={"x": 1}),  # type: ignore[dict-item]  # tested
+                    "payload.params.context.arguments.x",
+                ),
                 (agent.finder("red", keywords=[[]]), "keywords.0"),  # type: ignore[list-item]  # tested
             ):
                 with pytest.raises(Malformed) as refused:

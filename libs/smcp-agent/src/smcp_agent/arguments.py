@@ -36,5 +36,18 @@ def params_of(params: object) -> dict[str, Any]:
     return dict(params)
 
 
+def arguments_of(chosen: object) -> dict[str, Any]:
+    """The `chosen` arguments of a completion; None is none.
+
+    Raises:
+        Malformed: they are no mapping by name.
+    """
+    if chosen is None:
+        return {}
+    if not isinstance(chosen, Mapping):
+        raise _refused("chosen", f"a mapping of arguments by name, not {type(chosen).__name__}")
+    return dict(chosen)
+
+
 def _refused(field: str, reason: str) -> Malformed:
     return Malformed(f"{field}: {reason}", details={"field": field, "reason": reason})

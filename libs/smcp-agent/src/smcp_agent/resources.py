@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from smcp_agent.answer_cache import AnswerCache
+from smcp_agent.arguments import arguments_of
 from smcp_agent.asking import Answered, Asker
 from smcp_agent.contents import ResourceContents, resource_contents
 from smcp_agent.errors import BadReply
@@ -155,6 +156,7 @@ class ResourceMethods:
             chosen: the other arguments, as far as they are chosen.
 
         Raises:
+            Malformed: an argument is not what the protocol allows; `details.field` names it.
             McpError: the MCP server refused it, or completes nothing.
             SmcpError: as `read_resource`.
         """
@@ -162,8 +164,8 @@ class ResourceMethods:
             "ref": {"type": "ref/resource", "uri": template},
             "argument": {"name": argument, "value": value},
         }
-        if chosen:
-            params["context"] = {"arguments": dict(chosen)}
+        if others := arguments_of(chosen):
+            params["context"] = {"arguments": others}
         answered = await self._asker.ask_mcp(
             "client:completion/complete", CompleteReq, params, computer=computer, server=server
         )
