@@ -85,8 +85,17 @@ async def test_desktop_shows_each_window_with_its_text(capsys: pytest.CaptureFix
         red = computer_at(gateway)
         assert await context_commands.show_desktop(options(gateway), "red", None, None)
         assert capsys.readouterr() == ("window://a/1\none [red]\n\ntwo\n\nwindow://b\n", "")
-        assert await context_commands.show_desktop(options(gateway), "red", None, "window://none")
+        for size, window, said in (
+            (None, "window://none", "There is no window 'window://none'.\n"),
+            (None, "none", "There is no window 'none'. The URI of a window begins with window://\n"),
+            (0, None, "No window is shown: --size 0 asks for none.\n"),
+        ):
+            assert await context_commands.show_desktop(options(gateway), "red", size, window)
+            assert capsys.readouterr() == ("", said)
+        red.desktops, kept = [], red.desktops
+        assert await context_commands.show_desktop(options(gateway), "red", None, None)
         assert capsys.readouterr() == ("", "No window is open.\n")
+        red.desktops = kept
         code, out, _ = await run(gateway, "desktop", "red", "--size", "1", "--json")
         assert (code, json.loads(out)) == (0, {"computer": "red", "desktops": red.desktops[:1]})
 
@@ -200,6 +209,58 @@ async def test_of_a_computer_that_is_not_there_it_is_said_which_ones_are() -> No
         gateway.answers |= dict.fromkeys(list(gateway.answers), not_found)
         with pytest.raises(NotFound, match=r"Did you mean 'red'\?"):
             await context_commands.list_documents(options(gateway), "rde", (), None, 0, 20)
+
+
+async def test_of_an_mcp_server_that_is_not_there_it_is_said_which_ones_are() -> None:
+    async with fake_gateway() as gateway:
+        computer_at(gateway)
+
+        async def not_found(data: JsonObject) -> Any:
+            return {"code": 404, "message": "no such MCP server", "details": {}}
+
+        async def config(data: JsonObject) -> Any:
+            program: JsonObject = {"command": "x", "args": [], "env": None, "cwd": None}
+            server = {"type": "stdio", "disabled": False, "forbidden_tools": [], "tool_meta": {}}
+            names = ("notes", "files")
+            return {"servers": {name: {**server, "name": name, "server_parameters": program} for name in names}}
+
+        gateway.answers |= {"client:resources/list": not_found, "client:resources/read": not_found}
+        for answered, said in (
+            (config, "has no MCP server 'file'. Did you mean 'files'? It has: files, notes."),
+            (not_found, "no such MCP server"),
+        ):
+            gateway.answers["client:get_config"] = answered
+            with pytest.raises(NotFound) as refused:
+                await context_commands.list_resources(options(gateway), "red", "file")
+            assert refused.value.message.endswith(said)
+            with pytest.raises(NotFound) as refused:
+                await context_commands.read(options(gateway), "red", "file:///t", "file", None)
+            assert refused.value.message.endswith(said)
+        with pytest.raises(NotFound, match="no such MCP server"):
+            await context_commands.list_resources(options(gateway), "red", None)
+
+
+async def test_a_read_whose_time_is_over_does_not_speak_of_tools() -> None:
+    async with fake_gateway() as gateway:
+        computer_at(gateway)
+
+        async def timed_out(data: JsonObject) -> Any:
+            return {"code": 408, "message": "MCP server 'a' did not answer within 30 s", "details": {}}
+
+        gateway.answers["client:resources/read"] = gateway.answers["client:tool_call"] = timed_out
+        said = "error 408: MCP server 'a' did not answer within 30 s"
+        assert await run(gateway, "read", "red", "file:///t") == (1, b"", f"{said}\n")
+        assert await run(gateway, "call", "red", "t") == (1, b"", f"{said} (the tool may have run nevertheless)\n")
+
+
+async def test_watch_says_of_a_computer_that_is_not_there_that_it_waits_for_it() -> None:
+    async with fake_gateway() as gateway:
+        computer_at(gateway)
+        code, out, err = await run(gateway, "watch", "--computer", "blue", "--for", "0.1")
+        assert (code, out) == (0, b"")
+        assert err.splitlines()[1:] == [
+            "There is no Computer 'blue' in the office yet: what it does is shown once it came."
+        ]
 
 
 async def line(process: Any) -> str:

@@ -1,7 +1,7 @@
 """What the commands of `smcp-agent` do, apart from how they are typed in."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from difflib import get_close_matches
 from shlex import quote
 from typing import Any
@@ -76,6 +76,28 @@ def knowing(agent: SmcpAgent, computer: str) -> Iterator[None]:
         there = f"There are: {', '.join(others)}." if others else "There is none at all."
         message = f"there is no Computer {computer!r} in the office {agent.office!r}."
         raise NotFound(f"{message}{_nearest(computer, others)} {there}", details=error.details) from error
+
+
+@asynccontextmanager
+async def asking(agent: SmcpAgent, computer: str, server: str | None) -> AsyncIterator[None]:
+    """As `knowing`, and say of an MCP server that is not there which ones the Computer has."""
+    with knowing(agent, computer):
+        try:
+            yield
+        except NotFound as error:
+            names = [] if server is None or computer not in agent.computers() else await _servers(agent, computer)
+            if server is None or not names or server in names:
+                raise
+            message = f"the Computer {computer!r} has no MCP server {server!r}."
+            there = f"It has: {', '.join(names)}."
+            raise NotFound(f"{message}{_nearest(server, names)} {there}", details=error.details) from error
+
+
+async def _servers(agent: SmcpAgent, computer: str) -> list[str]:
+    try:
+        return sorted((await agent.get_config(computer)).servers)
+    except SmcpError:
+        return []  # then what was said before has to do
 
 
 async def _unknown_tool(agent: SmcpAgent, computer: str, tool: str) -> str:

@@ -3,14 +3,17 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import typer
 
-from smcp_agent.cli.commands import agent_for, knowing
+from smcp_agent.cli.commands import agent_for, asking, knowing
 from smcp_agent.cli.context_output import print_desktop, print_documents, print_resources
 from smcp_agent.cli.options import Options
 from smcp_agent.cli.output import plain, print_failure, print_hint, print_json, working
 from smcp_agent.contents import ResourceContents
+
+WINDOW: Final = "window://"
 
 
 async def show_desktop(options: Options, computer: str, size: int | None, window: str | None) -> bool:
@@ -22,7 +25,7 @@ async def show_desktop(options: Options, computer: str, size: int | None, window
     if options.json:
         print_json({"computer": computer, "desktops": desktop["desktops"]})
     else:
-        print_desktop(desktop)
+        print_desktop(desktop, _why_empty(size, window))
     return True
 
 
@@ -48,9 +51,8 @@ async def list_documents(
 async def list_resources(options: Options, computer: str, server: str | None) -> bool:
     """Print a Computer's resources."""
     with working(f"asking {computer} for its resources"):
-        async with agent_for(options) as agent:
-            with knowing(agent, computer):
-                resources = [each async for each in agent.iter_resources(computer, server=server)]
+        async with agent_for(options) as agent, asking(agent, computer, server):
+            resources = [each async for each in agent.iter_resources(computer, server=server)]
     if options.json:
         print_json({"computer": computer, "resources": resources})
     else:
@@ -61,9 +63,8 @@ async def list_resources(options: Options, computer: str, server: str | None) ->
 async def read(options: Options, computer: str, uri: str, server: str | None, output: Path | None) -> bool:
     """Print a resource, or write it into a file; whether that could be done."""
     with working(f"reading {uri} of {computer}"):
-        async with agent_for(options) as agent:
-            with knowing(agent, computer):
-                contents = await agent.read_contents(computer, uri, server=server)
+        async with agent_for(options) as agent, asking(agent, computer, server):
+            contents = await agent.read_contents(computer, uri, server=server)
     if output is not None:
         return _write(contents, output)
     if options.json:
@@ -83,6 +84,16 @@ async def read(options: Options, computer: str, uri: str, server: str | None, ou
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
     return True
+
+
+def _why_empty(size: int | None, window: str | None) -> str:
+    """What to say of a desktop without windows."""
+    if size is not None and size <= 0:
+        return f"No window is shown: --size {size} asks for none."
+    if window is None:
+        return "No window is open."
+    known = f"There is no window {window!r}."
+    return known if window.lower().startswith(WINDOW) else f"{known} The URI of a window begins with {WINDOW}"
 
 
 def _write(contents: ResourceContents, output: Path) -> bool:

@@ -10,8 +10,8 @@ from smcp_agent.finder import DocumentSummary
 from smcp_agent.resource_lists import Resource
 
 
-def print_desktop(desktop: Desktop) -> None:
-    """Each window's URI and its text, an empty line between windows."""
+def print_desktop(desktop: Desktop, why_empty: str) -> None:
+    """Each window's URI and its text, an empty line between windows; without any `why_empty`."""
     shown = windows(desktop)
     for number, window in enumerate(shown):
         if number:
@@ -20,7 +20,7 @@ def print_desktop(desktop: Desktop) -> None:
         if window.text:
             typer.echo(plain(window.text))
     if not shown:
-        print_hint("No window is open.")
+        print_hint(why_empty)
 
 
 def print_documents(documents: Sequence[DocumentSummary]) -> None:

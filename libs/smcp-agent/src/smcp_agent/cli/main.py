@@ -46,7 +46,13 @@ def _parse_timeout(text: str) -> int:
 
 Computer = Annotated[str, typer.Argument(metavar="COMPUTER", help="The Computer's name in the office.")]
 
-Server = Annotated[str | None, typer.Option(metavar="SERVER", help="The MCP server (default: the Computer finds out).")]
+Server = Annotated[
+    str | None, typer.Option(metavar="SERVER", help="The MCP server to ask (default: the Computer finds out).")
+]
+OnlyServer = Annotated[
+    str | None,
+    typer.Option(metavar="SERVER", help="Only those of this MCP server, by its name in the Computer's configuration."),
+]
 
 
 def main() -> int:
@@ -156,7 +162,7 @@ def finder(
 
 
 @app.command()
-def resources(context: typer.Context, computer: Computer, server: Server = None, as_json: Json = False) -> None:
+def resources(context: typer.Context, computer: Computer, server: OnlyServer = None, as_json: Json = False) -> None:
     """The resources of a Computer."""
     chosen: Options = context.obj.with_json(as_json)
     _run(chosen, context_commands.list_resources(chosen, computer, server))
@@ -173,7 +179,10 @@ def read(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Read a resource of a Computer: a document, a page of it, …"""
+    """Read a resource of a Computer: a document, a page of it, …
+
+    It has 30 s.
+    """
     chosen: Options = context.obj.with_json(as_json)
     _run(chosen, context_commands.read(chosen, computer, uri, server, output))
 

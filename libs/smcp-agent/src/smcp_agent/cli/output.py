@@ -101,11 +101,15 @@ def print_result(result: CallResult) -> None:
 
 
 def print_error(error: SmcpError, *, as_json: bool, hint: str = "", ids: Mapping[str, str] | None = None) -> None:
-    """The flat error with `ids` on standard output for programs, a line on standard error for everybody."""
+    """The flat error with `ids` on standard output for programs, a line on standard error for everybody.
+
+    Args:
+        ids: of the call of a tool; None: no tool was called.
+    """
     if as_json:
         print_json({**error.body().model_dump(), **(ids or {})})
     line = f"error {int(error.code)}: {error.message}"
-    if may_have_run(error):
+    if ids is not None and may_have_run(error):
         line += " (the tool may have run nevertheless)"
     errors = Console(stderr=True, soft_wrap=True)
     errors.print(f"[red]{escape(plain(line))}[/red]", highlight=False)

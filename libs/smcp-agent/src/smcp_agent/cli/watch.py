@@ -64,6 +64,10 @@ async def watch(options: Options, wanted: Watch) -> bool:
         if not options.json:
             there = ", ".join(agent.computers()) or "no Computer"
             print_hint(f"Watching the office {options.office!r} ({there}); ctrl-C ends it.")
+        if wanted.computer is not None and wanted.computer not in agent.computers():
+            print_hint(
+                f"There is no Computer {wanted.computer!r} in the office yet: what it does is shown once it came."
+            )
         try:
             async with asyncio.timeout(wanted.seconds):
                 await _follow(stream, options, wanted)
