@@ -1,5 +1,6 @@
 """What Agents subscribe to on a native Computer: told to them alone, for as long as they are in the office."""
 
+import asyncio
 import json
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from smcp_computer.app import Computer
 from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.events import ResourceUpdated
 from smcp_computer.resources import agents as agents_module
+from smcp_computer.resources import interests
 from smcp_proto.errors import NotInOffice
 from smcp_registry.buckets import open_store
 from smcp_registry.records import record_key, tombstone
@@ -100,6 +102,32 @@ async def test_an_agent_is_told_of_what_it_subscribed_to_until_it_unsubscribes_o
         await downstream(here)
         assert car.told("notify:resources/updated") == []
         assert here.resources.agents.agents == frozenset()
+
+
+async def test_an_agent_is_told_once_its_subscription_is_made_anew_at_a_server_that_came_back(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interests, "SUBSCRIBE_S", 120.0)
+    server = configs.context("2025", content=NOTES, misbehave={"note://1": "subscribe_late"})
+    async with (
+        gateway_world(nats_url) as world,
+        computer(nats_url, {"one": server}) as here,
+        connected(world.url) as anna,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        asking = asyncio.create_task(asked(anna, "subscribe", "note://1"))
+        await eventually(lambda: here.context.interests.holders("one", "note://1"))
+        await tell(here, "misbehave", uri="note://1", how="")
+        await asking
+        assert updated(anna) == [], "who has just subscribed has missed nothing"
+        starts = here.fleet.supervisors["one"].starts
+        with pytest.raises(Exception, match="went away"):
+            await tell(here, "die")
+        await eventually(lambda: here.fleet.supervisors["one"].starts > starts, timeout=30)
+        await eventually(lambda: updated(anna) == ["note://1"])
+        await tell(here, "update", uri="note://1", text="changed before the server was asked to tell of it")
+        await tell(here, "misbehave", uri="note://1", how="")
+        await eventually(lambda: updated(anna) == ["note://1", "note://1"])
 
 
 async def test_a_subscription_survives_the_agents_move_to_another_gateway(nats_url: str) -> None:

@@ -10,6 +10,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric
 
 from smcp_computer.announcing import CONFIG, DESKTOP, FINDER
+from smcp_computer.resources import interests
 from smcp_computer.resources.skipped import SkippedServers
 from smcp_testing.computer_office import NAME, World, world
 from smcp_testing.computer_world import native_computer
@@ -30,6 +31,8 @@ async def settled(here: World, server: str, *uris: str) -> None:
         return await here.tell(server, "subscribed") == sorted(uris)  # type: ignore[no-any-return]
 
     await eventually(agreed, timeout=30)
+    subscribed = here.computer.context.interests.subscribed
+    await eventually(lambda: subscribed(server) == set(uris), timeout=30)
     await forgotten(here)
 
 
@@ -87,6 +90,27 @@ async def test_a_changed_list_is_told_only_where_its_set_of_windows_or_documents
         await settled_by_update(here, other)
         await here.tell("desk", "remove", uri=WINDOW)
         await next_told(here, DESKTOP)
+
+
+async def test_what_changes_before_the_server_agreed_to_tell_of_it_is_told_then(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interests, "SUBSCRIBE_S", 120.0)
+    late = {WINDOW: "subscribe_late", DOCUMENT: "subscribe_late"}
+    async with world(nats_url, desk=configs.context("2025", windows=1, documents=1, misbehave=late)) as here:
+        await eventually(lambda: len(here.computer.context.index.known("desk")) == 2, timeout=30)
+        await eventually(lambda: here.told(DESKTOP) and here.told(FINDER), timeout=30)
+        assert (await here.ask("get_desktop"))["desktops"] == [f"{WINDOW}\n\ntext of {WINDOW}"]
+        assert (await here.ask("get_finder"))["documents"][0]["title"] == "Report doc-0"
+        await here.tell("desk", "update", uri=WINDOW, text="new")
+        await here.tell("desk", "update", uri=DOCUMENT, text='{"title": "Another"}')
+        await forgotten(here)
+        await here.tell("desk", "misbehave", uri=WINDOW, how="")
+        await here.tell("desk", "misbehave", uri=DOCUMENT, how="")
+        assert (await next_told(here, DESKTOP))[0] == TOLD
+        assert (await next_told(here, FINDER))[0] == TOLD
+        assert (await here.ask("get_desktop"))["desktops"] == [f"{WINDOW}\n\nnew"]
+        assert (await here.ask("get_finder"))["documents"][0]["title"] == "Another"
 
 
 async def settled_by_update(here: World, uri: str) -> None:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import pytest
 
+from smcp_computer.finder import library
 from smcp_testing.computer_office import World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.profiles import scaled
@@ -47,12 +48,11 @@ async def test_metadata_are_read_once_and_again_after_the_server_says_that_they_
     nats_url: str, era: Era
 ) -> None:
     async with world(nats_url, one=configs.context(era, host="h", documents=2)) as here:
+        subscribed = here.computer.context.interests.subscribed
+        await eventually(lambda: subscribed("one") == {"dpe://h/doc-0", "dpe://h/doc-1"}, timeout=30)
         for _ in range(3):
             await refs(here)
         assert await here.tell("one", "reads") == {"dpe://h/doc-0": 1, "dpe://h/doc-1": 1}
-        await eventually(
-            lambda: here.computer.context.interests.subscribed("one") == {"dpe://h/doc-0", "dpe://h/doc-1"}
-        )
         await here.tell("one", "update", uri="dpe://h/doc-1", text='{"title": "Another"}')
 
         async def is_new() -> bool:
@@ -62,12 +62,31 @@ async def test_metadata_are_read_once_and_again_after_the_server_says_that_they_
         await eventually(is_new, timeout=30)
         assert await here.tell("one", "reads") == {"dpe://h/doc-0": 1, "dpe://h/doc-1": 2}
         await here.tell("one", "put", document={"ref": "doc-2"})
-        await eventually(lambda: len(here.computer.context.index.known("one")) == 3)
+        await eventually(lambda: len(subscribed("one")) == 3)
         assert await refs(here) == ["doc-0", "doc-2", "doc-1"], "the latest first, and who says no time last"
         await here.tell("one", "remove", uri="dpe://h/doc-0")
         await eventually(lambda: len(here.computer.context.index.known("one")) == 2)
         assert await refs(here) == ["doc-2", "doc-1"]
         assert await here.tell("one", "reads") == {"dpe://h/doc-0": 1, "dpe://h/doc-1": 2, "dpe://h/doc-2": 1}
+
+
+async def test_a_server_that_refuses_to_tell_of_a_document_is_asked_again(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "UNTOLD_S", 0.1)
+    refused = {"dpe://h/doc-0": "subscribe_refuse"}
+    async with world(nats_url, one=configs.context("2025", host="h", documents=1, misbehave=refused)) as here:
+
+        async def title() -> Any:
+            return (await here.ask("get_finder"))["documents"][0].get("title")
+
+        assert await title() == "Report doc-0"
+        await here.tell("one", "update", uri="dpe://h/doc-0", text='{"title": "Another"}')
+
+        async def is_new() -> bool:
+            return bool(await title() == "Another")
+
+        await eventually(is_new, timeout=10)
 
 
 async def test_after_the_restart_of_a_server_its_documents_are_read_anew(nats_url: str) -> None:
@@ -79,7 +98,7 @@ async def test_after_the_restart_of_a_server_its_documents_are_read_anew(nats_ur
         await eventually(lambda: here.told("update_finder"))
         await refs(here)
         await eventually(lambda: here.computer.fleet.supervisors["one"].starts > starts, timeout=30)
-        await eventually(lambda: len(here.computer.context.index.known("one")) == 2, timeout=30)
+        await eventually(lambda: len(here.computer.context.interests.subscribed("one")) == 2, timeout=30)
         found = await here.ask("get_finder")
         assert [each["page_count"] for each in found["documents"]] == [2, 2]
         assert await here.tell("one", "reads") == {"dpe://h/doc-0": 1, "dpe://h/doc-1": 1}

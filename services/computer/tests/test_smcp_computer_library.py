@@ -6,7 +6,7 @@ What reads them is a function here, so that it can be slow, late and wrong at wi
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -58,10 +58,19 @@ class Servers:
             self.at_a_time[server] -= 1
 
 
+class Everything(list[str]):
+    """Servers tell of all documents."""
+
+    def __contains__(self, uri: object) -> bool:
+        return True
+
+
 @asynccontextmanager
-async def opened(servers: Servers, *, cache_bytes: int = 10**6) -> AsyncIterator[Library]:
+async def opened(
+    servers: Servers, *, cache_bytes: int = 10**6, told: Callable[[str], Collection[str]] | None = None
+) -> AsyncIterator[Library]:
     async with background() as tasks:
-        yield Library(servers, tasks, cache_bytes=cache_bytes)
+        yield Library(servers, tasks, told or (lambda server: Everything()), cache_bytes=cache_bytes)
 
 
 def titles(documents: list[Document]) -> list[str | None]:
@@ -102,6 +111,21 @@ async def test_a_change_has_what_it_concerns_read_anew(uri: str | None, again: l
         await library.documents(lists, timeout=10)
         assert sorted(servers.read) == again
         assert library.kept_bytes == kept
+
+
+async def test_what_the_server_tells_no_changes_of_is_read_anew_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_module, "UNTOLD_S", 0.0)
+    servers, lists = Servers(), {"a": listed("a", 2)}
+    async with opened(servers, told=lambda server: {"dpe://a/d0"}) as library:
+        await library.documents(lists, timeout=10)
+        servers.read, kept = [], library.kept_bytes
+        servers.say = lambda server, uri: answer(title=f"nouvel of {uri[-2:]}")
+        assert titles(await library.documents(lists, timeout=10)) == ["title of d0", "nouvel of d1"]
+        assert servers.read == ["dpe://a/d1"]
+        assert library.kept_bytes == kept + 1
+        monkeypatch.setattr(library_module, "UNTOLD_S", 60.0)
+        await library.documents(lists, timeout=10)
+        assert servers.read == ["dpe://a/d1"]
 
 
 async def test_a_new_list_has_only_what_is_new_in_it_read() -> None:
@@ -297,7 +321,7 @@ async def test_one_document_that_never_comes_does_not_stop_the_others_and_nobody
         return await servers(server, uri, timeout)
 
     async with background() as tasks:
-        library = Library(read, tasks, cache_bytes=10**6)
+        library = Library(read, tasks, lambda server: Everything(), cache_bytes=10**6)
         documents = await library.documents(lists, timeout=10)
         assert titles(documents)[49:52] == ["title of 49", "name 0", "title of 51"]
         async with asyncio.timeout(5):

@@ -86,7 +86,7 @@ def resource_services(
         return await index.connection(server).read(uri, timeout=timeout)
 
     agents = AgentSubscriptions(context.interests)
-    library = Library(read, tasks, cache_bytes=settings.finder_cache_bytes)
+    library = Library(read, tasks, context.interests.subscribed, cache_bytes=settings.finder_cache_bytes)
     notices = Notices(registry, settings.office, settings.name, may_tell=may_tell, gather_s=settings.gather_s)
     following = Following(fleet.events, index, agents, notices, library)
     directory = Directory(fleet.supervisors, index, history, context.skipped)

@@ -1,13 +1,14 @@
 """The documents of all MCP servers of a Computer, with what is known of each (finder.txt, 更新机制).
 
-Metadata are read when somebody asks for the catalog, and kept until a notification says that they changed. The first
+Metadata are read when somebody asks for the catalog, and kept until a notification says that they changed; where the
+server tells of no changes of a document, for `UNTOLD_S`. The first
 time many have to be read: that is done side by side, bounded in number and in time, and goes on while nobody waits.
 What is not there in time is shown as `resources/list` describes it.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final
 
 from smcp_computer.finder.metadata import TooMuch, Unreadable, from_contents
@@ -23,6 +24,8 @@ READ_S: Final = 10.0
 """How long a server may take to answer for one document."""
 RETRY_S: Final = 60.0
 """What did not come is asked for again after it, unless the server says before that it changed."""
+UNTOLD_S: Final = 5.0
+"""How long metadata are kept of a document whose changes the server does not tell: it refused the subscription."""
 SILENT: Final = 3
 """A server that did not answer so often in a row is left alone for `RETRY_S`."""
 PER_SERVER: Final = 4
@@ -37,12 +40,16 @@ Read = Callable[[str, str, float], Awaitable[Mapping[str, Any]]]
 class Library:
     """Args:
     read: asks a server.
+    told: the URIs of whose changes a server tells.
     tasks: where it is read, also while nobody waits.
     cache_bytes: how many bytes of metadata are kept.
     """
 
-    def __init__(self, read: Read, tasks: Background, *, cache_bytes: int) -> None:
+    def __init__(
+        self, read: Read, tasks: Background, told: Callable[[str], Collection[str]], *, cache_bytes: int
+    ) -> None:
         self._read = read
+        self._told = told
         self._tasks = tasks
         self._cache_bytes = cache_bytes
         self._kept = 0
@@ -91,6 +98,7 @@ class Library:
         now = self._loop.time()
         if shelf.put_off_until > now:
             return set()
+        self._kept -= shelf.expire(now - UNTOLD_S, self._told(shelf.server))
         shelf.plan(now)
         if shelf.again and (shelf.again_reader is None or shelf.again_reader.done()):
             shelf.again_reader = self._start(shelf, first=False)
@@ -109,7 +117,7 @@ class Library:
             entry = entries.popleft()
             if shelf.entries.get(entry.uri) is not entry or not (entry.missing() or entry.due(self._loop.time())):
                 continue
-            entry.asked, version = True, entry.version
+            entry.asked, entry.asked_at, version = True, self._loop.time(), entry.version
             try:
                 async with self._turn:
                     await self._read_one(shelf, entry, version)

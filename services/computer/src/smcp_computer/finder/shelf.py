@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,8 @@ class Entry:
     version: int = 0
     """Grows with each change: metadata that were asked for before it are not kept."""
     asked: bool = False
+    asked_at: float = 0.0
+    """When it was asked for last (loop time, seconds)."""
     left_out: bool = False
     """It cannot be read, so it is not in the catalog."""
     retry_at: float | None = None
@@ -104,6 +106,21 @@ class Shelf:
         """Have the documents that a URI of any level concerns read anew; None: all. Returns the bytes let go."""
         self.silent, self.put_off_until = 0, 0.0
         return sum(entry.forget() for entry in self._concerned(uri))
+
+    def expire(self, before: float, told: Collection[str]) -> int:
+        """Have those read anew that were asked for before a loop time (seconds), and whose changes are not told.
+
+        Args:
+            told: the URIs of whose changes the server tells.
+
+        Returns the bytes let go.
+        """
+        old = (
+            entry
+            for uri, entry in self.entries.items()
+            if entry.document is not None and entry.asked_at <= before and uri not in told
+        )
+        return sum(entry.forget() for entry in old)
 
     def plan(self, now: float) -> None:
         """Find what is to be asked for."""

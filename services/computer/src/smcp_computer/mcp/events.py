@@ -1,7 +1,7 @@
 """What happens at the MCP servers, for those of this process who listen."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from smcp_proto.uris.parts import MAX_URI_LENGTH
@@ -38,7 +38,17 @@ class ResourceUpdated:
     uri: str
 
 
-ServerEvent = ServerReady | ServerGone | ResourcesChanged | ResourceUpdated
+@dataclass(frozen=True, slots=True)
+class ResourceSubscribed:
+    """It has agreed to tell of a resource from now on. What changed before that it told nobody."""
+
+    server: str
+    uri: str
+    before: frozenset[Hashable]
+    """Those who wanted to be told before it was asked; who asked for it just now has missed nothing."""
+
+
+ServerEvent = ServerReady | ServerGone | ResourcesChanged | ResourceUpdated | ResourceSubscribed
 Listener = Callable[[ServerEvent], None]
 
 

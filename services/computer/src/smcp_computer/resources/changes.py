@@ -1,7 +1,7 @@
 """Finds out when the desktop or the finder changed (desktop.txt and finder.txt, 变化检测), and has it told.
 
 A changed list counts where the set of its `window://` (or `dpe://`) URIs is another one than before; a changed
-resource counts at once.
+resource counts at once. A subscription counts as a change of its resource: what changed before it was told by nobody.
 """
 
 import logging
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from smcp_computer.mcp.events import ResourceUpdated, ServerEvent, ServerEvents
+from smcp_computer.mcp.events import ResourceSubscribed, ResourceUpdated, ServerEvent, ServerEvents
 from smcp_computer.resources.conflicts import HostConflicts
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.interests import DESKTOP, FINDER, Interests
@@ -72,7 +72,9 @@ class ResourceChanges:
             state.tell()
 
     def _on_event(self, event: ServerEvent) -> None:
-        if not isinstance(event, ResourceUpdated):
+        if not isinstance(event, ResourceUpdated | ResourceSubscribed):
+            return
+        if isinstance(event, ResourceSubscribed) and not event.before & {DESKTOP, FINDER}:
             return
         state = self._schemes.get(scheme_of(event.uri))
         features = self._index.features(event.server)

@@ -1,8 +1,15 @@
 """From what MCP servers tell to what becomes of it: Agents are told, and what is kept of documents is read anew."""
 
 from smcp_computer.finder.library import Library
-from smcp_computer.mcp.events import ResourceUpdated, ServerEvent, ServerEvents, ServerGone, ServerReady
-from smcp_computer.resources.agents import AgentSubscriptions
+from smcp_computer.mcp.events import (
+    ResourceSubscribed,
+    ResourceUpdated,
+    ServerEvent,
+    ServerEvents,
+    ServerGone,
+    ServerReady,
+)
+from smcp_computer.resources.agents import AgentSubscriptions, Holder
 from smcp_computer.resources.index import NOTHING, Listing, ResourceIndex
 from smcp_computer.resources.notices import Notices
 
@@ -40,6 +47,11 @@ class Following:
                 self._library.changed(server, uri)
                 for agent in tuple(self._agents.concerned(server, uri)):
                     self._notices.updated(agent, server, uri, self._title(server, uri))
+            case ResourceSubscribed(server, uri, before):
+                self._library.changed(server, uri)
+                for agent in [agent for agent, held in self._agents.of(server) if held == uri]:
+                    if Holder(agent) in before:
+                        self._notices.updated(agent, server, uri, self._title(server, uri))
             case ServerReady(server):
                 self._library.changed(server)
                 # what changed between two lives of a server was told by nobody

@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.mcp.errors import ServerError, ServerNotRunning, ServerTimedOut
-from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerGone, ServerReady
+from smcp_computer.mcp.events import ResourceSubscribed, ServerEvent, ServerEvents, ServerGone, ServerReady
 from smcp_computer.mcp.resources import SUBSCRIBE_S, Resources
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.causes import Causes
@@ -26,6 +26,8 @@ class _Interest:
     supervisor: Supervisor
     holders: dict[str, set[Hashable]] = field(default_factory=dict)
     """By URI."""
+    new: set[tuple[str, Hashable]] = field(default_factory=set)
+    """URIs and holders who wait for the answer to their `hold`: what they have not read yet they do not miss."""
     life: Resources | None = None
     """The connection at which the following is so."""
     subscribed: set[str] = field(default_factory=set)
@@ -36,11 +38,12 @@ class _Interest:
 
 
 class Interests:
-    """Restored when a server was started again. `run` must be running."""
+    """Restored when a server was started again. Each subscription that was made is an event. `run` must be running."""
 
     def __init__(self, supervisors: Mapping[str, Supervisor], events: ServerEvents) -> None:
         self._interests = {name: _Interest(supervisor) for name, supervisor in supervisors.items()}
         self._causes = Causes(_log)
+        self._events = events
         events.listen(self._on_event)
 
     def holders(self, server: str, uri: str) -> frozenset[Hashable]:
@@ -61,11 +64,14 @@ class Interests:
         interest = self._interests.get(server)
         if interest is None or interest.supervisor.resources is None:
             raise ServerNotRunning(server, "is not ready, or has no resources")
-        interest.holders.setdefault(uri, set()).add(holder)
+        if holder not in interest.holders.setdefault(uri, set()):
+            interest.holders[uri].add(holder)
+            interest.new.add((uri, holder))
         interest.failed.pop(uri, None)
         try:
             await self._settle(interest)
         finally:
+            interest.new.discard((uri, holder))
             failed = interest.failed.get(uri)
             if uri not in interest.subscribed:
                 self._let_go(interest, holder, uri)
@@ -132,10 +138,18 @@ class Interests:
             failed = await resources.subscribe_all(missing, timeout=SUBSCRIBE_S)
             if interest.supervisor.resources is not resources:
                 return
-            interest.subscribed.update(uri for uri in missing if uri not in failed)
+            made = [uri for uri in missing if uri not in failed]
+            interest.subscribed.update(made)
             interest.failed.update(failed)
+            self._tell(resources.server, interest, made)
         for error in failed.values():
             self._causes.warn(resources.server, f"does not tell of changes of a resource: it {error.what}")
+
+    def _tell(self, server: str, interest: _Interest, made: Iterable[str]) -> None:
+        for uri in made:
+            holders = interest.holders.get(uri, ())
+            before = frozenset(holder for holder in holders if (uri, holder) not in interest.new)
+            self._events.tell(ResourceSubscribed(server, uri, before))
 
     def _let_go(self, interest: _Interest, holder: Hashable, uri: str) -> None:
         holders = interest.holders.get(uri, set())

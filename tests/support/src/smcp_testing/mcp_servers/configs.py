@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -39,11 +39,13 @@ def context(
     page_size: int = 0,
     delay: float = 0.0,
     without: Sequence[str] = (),
+    misbehave: Mapping[str, str] | None = None,
     **config: Any,
 ) -> dict[str, Any]:
     """The configuration of a server with windows and documents over stdio; the arguments are those of `context`."""
     arguments = ["--windows", str(windows), "--documents", str(documents), "--content", json.dumps(content)]
     arguments += ["--page-size", str(page_size), "--delay", str(delay)]
+    arguments += ["--misbehave", json.dumps(misbehave or {})]
     arguments += [] if host is None else ["--host", host]
     for what in without:
         arguments += ["--without", what]

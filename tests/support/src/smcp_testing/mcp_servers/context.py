@@ -2,18 +2,21 @@
 handshake, `resources/subscribe`) or `context_2026` (discovery, `subscriptions/listen`).
 
     python -m smcp_testing.mcp_servers.context_2026 [--name NAME] [--host HOST] [--windows N] [--documents N]
-        [--content JSON] [--page-size N] [--delay SECONDS] [--without WHAT ...] [--transport stdio|streamable]
+        [--content JSON] [--page-size N] [--delay SECONDS] [--without WHAT ...] [--misbehave JSON]
+        [--transport stdio|streamable]
 
 It lists `window://HOST/0` ..., `dpe://HOST/doc-0` ..., and what `--content` adds: a list of objects with `uri`, and
 optionally `resource` (fields of the listed resource) and `contents` (what reading gives), or `document` (fields for
 `shelf.document`). `--without` leaves out `resources`, `subscribe`, `list_changed` or `completions`. Its tools are in
-`context_tools`. Resources are sent as they are told, valid or not.
+`context_tools`; `--misbehave` is an object of what `misbehave` says of URIs. Resources are
+sent as they are told, valid or not.
 """
 
 import argparse
 import asyncio
 import json
 import socket
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
@@ -34,15 +37,26 @@ _RAW: Final = frozenset({"resources/list", "resources/templates/list", "resource
 class ContextServer:
     """Args:
     without: what it does not offer.
+    how: what misbehaves from the start.
     """
 
-    def __init__(self, era: Era, name: str, shelf: Shelf, *, page_size: int, delay_s: float, without: set[str]) -> None:
+    def __init__(
+        self,
+        era: Era,
+        name: str,
+        shelf: Shelf,
+        *,
+        page_size: int,
+        delay_s: float,
+        without: set[str],
+        how: Mapping[str, str],
+    ) -> None:
         self.era: Era = era
         self._shelf = shelf
         self._page_size = page_size
         self._without = without
         bus = InMemorySubscriptionBus() if era == "2026" else None
-        self._tools = ContextTools(shelf, bus, delay_s)
+        self._tools = ContextTools(shelf, bus, delay_s, how)
         self._listen = ListenHandler(bus) if bus is not None else None
         self.server: Server[Any] = Server(name, version="1")
         self._register()
@@ -78,7 +92,8 @@ class ContextServer:
             case "resources/list":
                 result = await self._tools.listing(self._paged("resources", self._shelf.listed(), params))
             case "resources/templates/list":
-                result = self._paged("resourceTemplates", self._shelf.templates(), params)
+                page = self._paged("resourceTemplates", self._shelf.templates(), params)
+                result = await self._tools.listing_templates(page)
             case _:
                 result = {"contents": await self._tools.read(ctx, str(params.get("uri")))}
         if self.era == "2026":
@@ -149,6 +164,7 @@ def build(era: Era, options: argparse.Namespace) -> ContextServer:
         page_size=options.page_size,
         delay_s=options.delay,
         without=set(options.without),
+        how=json.loads(options.misbehave),
     )
 
 
@@ -172,6 +188,7 @@ def main(era: Era) -> None:
     parser.add_argument("--page-size", type=int, default=0)
     parser.add_argument("--delay", type=float, default=0.0)
     parser.add_argument("--without", action="append", default=[])
+    parser.add_argument("--misbehave", default="{}")
     options = parser.parse_args()
     server = build(era, options)
     if options.transport == "stdio":

@@ -4,7 +4,8 @@ put(uri, resource?, contents?, document?)   list a resource (or a document), and
 remove(uri)                                 list it no more, and tell so
 update(uri, text?)                          give it another text (None: leave it), and tell that it changed
 tell_list()                                 tell that the list changed
-misbehave(uri, how)                         see `HOWS`; "" behaves again; the URI `list` means `resources/list`
+misbehave(uri, how)                         see `HOWS`; "" behaves again; the URI `list` means `resources/list`,
+                                            `templates` means `resources/templates/list` (only "never")
 delay(seconds)                              how long every read takes from now on
 subscribed()                                the URIs that are subscribed now, as a JSON list
 reads()                                     how often each URI was asked for, as a JSON object
@@ -16,7 +17,7 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -43,6 +44,8 @@ HOWS: Final = (
     "bad_items",  # items that are no objects, or have neither text nor blob
     "vanish",  # it is listed no more from the first read on
     "endless",  # of the list: every page has a next one
+    "subscribe_late",  # 2025: `resources/subscribe` is answered once it behaves again
+    "subscribe_refuse",  # 2025: only `resources/subscribe` is refused
 )
 BIG: Final = 50_000_000
 _SCHEMA: Final[dict[str, Any]] = {"type": "object"}
@@ -52,13 +55,16 @@ class ContextTools:
     """Args:
     bus: over which changes are told (2026); None: as notifications of the session (2025).
     delay_s: how long every read takes.
+    how: what misbehaves from the start: by URI, see `misbehave`.
     """
 
-    def __init__(self, shelf: Shelf, bus: InMemorySubscriptionBus | None, delay_s: float) -> None:
+    def __init__(
+        self, shelf: Shelf, bus: InMemorySubscriptionBus | None, delay_s: float, how: Mapping[str, str]
+    ) -> None:
         self._shelf = shelf
         self._bus = bus
         self._delay_s = delay_s
-        self._how: dict[str, str] = {}
+        self._how: dict[str, str] = dict(how)
         self._subscribed: Counter[str] = Counter()
         self._reads: Counter[str] = Counter()
         self._tools: dict[str, Callable[..., Awaitable[Any]]] = {
@@ -86,10 +92,13 @@ class ContextTools:
 
     async def subscribe(self, ctx: Any, params: types.SubscribeRequestParams) -> types.EmptyResult:
         match self._how.get(params.uri):
-            case "refuse":
+            case "refuse" | "subscribe_refuse":
                 raise MCPError(types.INVALID_PARAMS, "not for you", data={"uri": params.uri})
             case "never":
                 await asyncio.Event().wait()
+            case "subscribe_late":
+                while self._how[params.uri]:  # noqa: ASYNC110 -- what ends it comes in another request
+                    await asyncio.sleep(0.02)
         self._subscribed[params.uri] = 1
         return types.EmptyResult()
 
@@ -124,6 +133,12 @@ class ContextTools:
                 return {**page, "nextCursor": "0"}
             case "die":
                 os.kill(os.getpid(), signal.SIGKILL)
+        return page
+
+    async def listing_templates(self, page: dict[str, Any]) -> dict[str, Any]:
+        """The same for `resources/templates/list`."""
+        if self._how.get("templates") == "never":
+            await asyncio.Event().wait()
         return page
 
     async def read(self, ctx: Any, uri: str) -> Any:
