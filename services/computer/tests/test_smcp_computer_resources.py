@@ -212,7 +212,10 @@ async def test_a_subscription_that_the_server_does_not_grant_is_refused_and_not_
 
 
 @ERAS
-async def test_errors_of_reading_keep_what_the_server_says_of_the_request_and_nothing_else(era: Any) -> None:
+async def test_errors_of_reading_keep_what_the_server_says_of_the_request_and_the_log_the_rest(
+    era: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "smcp_computer")
     async with running(desk=configs.context(era, windows=1)) as servers:
         await servers.tell("misbehave", uri=WINDOW, how="refuse")
         with pytest.raises(RequestRefused, match="not for you") as refused:
@@ -223,6 +226,9 @@ async def test_errors_of_reading_keep_what_the_server_says_of_the_request_and_no
             await servers.resources().read(WINDOW)
         assert "secret" not in str(failed.value) + failed.value.said
         assert failed.value.data is None
+        (logged,) = [each.getMessage() for each in caplog.records if each.name == "smcp_computer.mcp.requests"]
+        what = {"2025": "secret of the server", "2026": "Internal server error"}[era]
+        assert logged == f"MCP server 'desk' failed at resources/read: MCP error {failed.value.code}: {what!r}"
         with pytest.raises(RequestRefused) as missing:
             await servers.resources().read("window://no/such")
         assert missing.value.code == (RESOURCE_NOT_FOUND if era == "2025" else -32602)
@@ -231,7 +237,7 @@ async def test_errors_of_reading_keep_what_the_server_says_of_the_request_and_no
 async def test_a_read_that_is_never_answered_ends_in_time_and_the_next_is_answered() -> None:
     async with running(desk=configs.context("2025", windows=2)) as servers:
         await servers.tell("misbehave", uri=WINDOW, how="never")
-        with pytest.raises(ServerTimedOut):
+        with pytest.raises(ServerTimedOut, match=r"'desk' did not answer within 0\.3 s"):
             await servers.resources().read(WINDOW, timeout=0.3)
         assert (await servers.resources().read(OTHER))["contents"]
 

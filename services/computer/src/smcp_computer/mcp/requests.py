@@ -1,6 +1,7 @@
 """Requests to one MCP server whose answers are taken as they come, and the errors they end in."""
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -9,10 +10,12 @@ from mcp.client.client import Client
 from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import MCPError
 
-from smcp_computer.mcp.errors import BadAnswer, RequestRefused, ServerDied, ServerError, ServerTimedOut
+from smcp_computer.mcp.errors import SAID_ALOUD, BadAnswer, RequestRefused, ServerDied, ServerError, ServerTimedOut
 
 SESSION_TERMINATED: Final = "Session terminated"
 """What the SDK's HTTP transport says where a restarted server does not know the session any more."""
+
+_log = logging.getLogger("smcp_computer.mcp.requests")
 
 
 class Requests:
@@ -47,9 +50,14 @@ class Requests:
                     method, data.get("params"), options
                 )
         except MCPError as error:
-            raise self.translated(error) from None
+            translated = self.translated(error)
+            if isinstance(translated, RequestRefused) and translated.code not in SAID_ALOUD:
+                # no Agent is told the text: it may be that of an exception
+                what = (self.server, method, error.code, error.message)
+                _log.info("MCP server %r failed at %s: MCP error %d: %.500r", *what)
+            raise translated from None
         except TimeoutError:
-            raise ServerTimedOut(self.server, "did not answer in time") from None
+            raise ServerTimedOut(self.server, f"did not answer within {timeout:.3g} s") from None
         if result.get("resultType") == "input_required":
             raise BadAnswer(self.server, "asks for input, which this Computer cannot give")
         return result
