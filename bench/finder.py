@@ -85,7 +85,7 @@ async def bench(rounds: int) -> None:
 
     history = tuple(f"server-{number % 7}" for number in range(7))
     async with background() as tasks:
-        library = Library(read, tasks, cache_bytes=64 * 1024 * 1024)
+        library = Library(read, tasks, lambda server: listed[server], cache_bytes=64 * 1024 * 1024)
         began = time.perf_counter()
         await library.documents(listed, timeout=FILL_S)
         filled = time.perf_counter() - began
