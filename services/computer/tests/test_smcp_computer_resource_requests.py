@@ -46,6 +46,26 @@ async def test_a_list_goes_over_all_servers_in_pages_and_holds_over_the_restart_
         assert "nextCursor" not in rest
 
 
+async def test_while_a_server_is_started_again_pages_go_on_and_a_new_list_says_that_it_is_missing(
+    nats_url: str,
+) -> None:
+    old = configs.context("2025", host="old", windows=130)
+    async with world(nats_url, a=old, b=configs.context("2026", host="new", windows=30)) as here:
+        alice = ResourceAgent(here)
+        first = await alice.result("resources/list")
+        assert "meta" not in first
+        here.computer.fleet.supervisors["a"]._backoff.first_s = 60.0  # it is away for as long as the test takes
+        with pytest.raises(Exception, match="went away"):
+            await here.tell("a", "die")
+        await eventually(lambda: here.computer.context.index.servers() == ["b"])
+        rest = await alice.result("resources/list", cursor=first["nextCursor"])
+        assert [each["uri"] for each in rest["resources"]] == windows("old", 130)[100:] + windows("new", 30)
+        assert "meta" not in rest
+        anew = await alice.result("resources/list")
+        assert [each["uri"] for each in anew["resources"]] == windows("new", 30)
+        assert anew["meta"] == {"a2c_skipped_servers": ["a"]}
+
+
 @ERAS
 async def test_a_resource_is_listed_and_read_as_its_server_sends_it(nats_url: str, era: Era) -> None:
     resource = {"title": "T", "annotations": {"priority": 0.5, "odd": [1]}, "_meta": {"x": {"y": 1}}, "more": None}

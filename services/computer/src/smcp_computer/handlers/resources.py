@@ -27,6 +27,9 @@ from smcp_proto.schemas.resources import (
 _log = logging.getLogger("smcp_computer.resources")
 
 RESULT_KEY: Final[Mapping[Kind, str]] = {"resources": "resources", "templates": "resourceTemplates"}
+LEFT_OUT: Final = "a2c_skipped_servers"
+"""In `meta` of a list over all servers: whose items are missing from this page on. Not `a2c_skipped`: those are
+Computers that a list over the whole office lacks, and both may stand in one page."""
 
 
 class ResourceQueries:
@@ -101,17 +104,20 @@ class ResourceQueries:
         cursor = payload.params.cursor if payload.params is not None else None
         after = None if cursor is None else read_cursor(cursor, kind)
         try:
-            lists = await self._directory.lists(kind, request.serverId, timeout=Budget.of(call).left)
+            lists = await self._directory.lists(kind, request.serverId, timeout=Budget.of(call).left, after=after)
         except ServerError as error:
             return self._envelopes.error(request, payload, error)
+        items = lists.items
         if kind == "templates" and request.serverId is None:
-            lists = named_apart(lists)
-        page = page_of(kind, lists, after)
+            items = named_apart(items)
+        page = page_of(kind, items, after)
         for server, uri in page.left_out:
             _log.warning("MCP server %r: %.256r is too large to be listed; it is left out", server, uri)
         result: dict[str, Any] = {RESULT_KEY[kind]: page.items}
         if page.next is not None:
             result["nextCursor"] = write_cursor(page.next)
+        if lists.left_out:
+            result["meta"] = {LEFT_OUT: lists.left_out}
         return self._envelopes.result(request, payload, result, request.serverId)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import mcp_types as types
@@ -10,7 +11,7 @@ import mcp_types as types
 from smcp_computer.mcp.errors import RequestRefused, ServerError, ServerTimedOut
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.causes import Causes
-from smcp_computer.resources.cursor import Kind
+from smcp_computer.resources.cursor import Kind, Position
 from smcp_computer.resources.errors import not_found, not_supported
 from smcp_computer.resources.history import History
 from smcp_computer.resources.index import Listing, ResourceIndex
@@ -32,6 +33,15 @@ VERB: Final[Mapping[Kind, str]] = {"resources": "resources_list", "templates": "
 NO_TEMPLATES: Final[tuple[Item, ...]] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """What servers list, by name."""
+
+    items: Mapping[str, Sequence[Item]]
+    left_out: Sequence[str] = ()
+    """Servers whose items are missing, by name: they are not running, failed or were silent."""
+
+
 class Directory:
     """Args:
     history: decides among several servers.
@@ -48,6 +58,8 @@ class Directory:
         self._causes = Causes(_log)
         self._late: set[str] = set()
         """Servers that did not answer in time when they were asked last, with others."""
+        self._last: dict[tuple[Kind, str], Sequence[Item]] = {}
+        """What servers listed last, in this life or the one before: for those who turn pages."""
         self._served: dict[tuple[str, bool], tuple[Listing, Sequence[Item], Served]] = {}
 
     def check(self, server: str) -> None:
@@ -82,8 +94,12 @@ class Directory:
         lists = map(self._index.known, [server] if server is not None else self._index.servers())
         return uri if any(uri in listed for listed in lists) else checked_uri(uri)
 
-    async def lists(self, kind: Kind, server: str | None, *, timeout: float) -> Mapping[str, Sequence[Item]]:
+    async def lists(self, kind: Kind, server: str | None, *, timeout: float, after: Position | None = None) -> Lists:
         """What servers list now: one, or all that have resources. Of all, one that fails is left out.
+
+        Args:
+            after: the page before this one ended here. A server that fails now, or is being started again, is listed as
+                it was last: pages that go on with the next server would leave out the rest of it.
 
         Raises:
             SmcpError, ServerError: that one server cannot be asked (see `check`), or does not list.
@@ -91,9 +107,21 @@ class Directory:
         ask = self._resources if kind == "resources" else self._templates
         if server is not None:
             self.check(server)
-            return {server: await ask(server, timeout)}
-        self._skipped.count(VERB[kind], self._index.without_resources())
-        return await self._of_all(ask, self._index.servers(), timeout)
+            return Lists({server: await ask(server, timeout)})
+        without = self._index.without_resources()
+        self._skipped.count(VERB[kind], without)
+        found = await self._of_all(ask, self._index.servers(), timeout)
+        self._last.update({(kind, name): items for name, items in found.items()})
+        for name in self._supervisors if after is not None else ():
+            if name not in found and name not in without and (kind, name) in self._last:
+                found[name] = self._last[kind, name]
+        left_out = [
+            name
+            for name in sorted(self._supervisors)
+            if name not in found and name not in without and (after is None or name >= after.server)
+        ]
+        self._skipped.count_left_out(VERB[kind], left_out)
+        return Lists(found, left_out)
 
     async def documents(self, timeout: float) -> Mapping[str, Listing]:
         """What the servers list that take part in the finder; one that fails is shown as it was known before."""
