@@ -150,13 +150,16 @@ async def test_a_burst_of_changes_is_told_as_one(nats_url: str) -> None:
         assert len(await next_told(here, DESKTOP, 2)) == 2
 
 
-async def test_what_the_office_is_told_waits_for_nothing_that_is_refused(nats_url: str) -> None:
+async def test_what_the_office_is_told_waits_for_nothing_that_is_refused(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with world(nats_url, desk=configs.context("2025", windows=1)) as here:
         await settled(here, "desk", WINDOW)
         here.computer.announcer.changed("tool_call_cancel")  # not for a Computer to say
         await here.tell("desk", "update", uri=WINDOW)
         assert await next_told(here, DESKTOP) == [TOLD]
-        assert here.computer.announcer.untold == {"tool_call_cancel"}
+        assert here.computer.announcer.untold == frozenset(), "what is refused for good is not tried again"
+    assert caplog.text.count("tool_call_cancel cannot be told, and is dropped") == 1
 
 
 @ERAS

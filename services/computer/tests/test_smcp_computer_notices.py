@@ -1,15 +1,20 @@
 """What becomes of the changes that MCP servers tell, and that Agents subscribed to: bounded, fair, told once."""
 
 import tracemalloc
+from typing import Any
 
 import pytest
 
 from smcp_computer.mcp.events import ResourceUpdated
 from smcp_computer.resources import notices as notices_module
-from smcp_testing.computer_office import world
+from smcp_testing.computer_office import World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.resource_agent import ResourceAgent
 from smcp_testing.waiting import eventually
+
+
+def told_uris(here: World) -> list[str]:
+    return [each["payload"]["params"]["uri"] for each in here.told("resources_updated")]
 
 
 async def test_an_update_whose_uri_the_wire_does_not_carry_is_dropped_and_said_once(
@@ -40,11 +45,11 @@ async def test_a_uri_of_any_depth_costs_no_more_than_its_length(nats_url: str) -
         finally:
             tracemalloc.stop()
         near = "note://a/b" + "/c" * 20
-        assert list(here.computer.resources.agents.concerned("one", near)) == ["alice"]
+        assert list(here.computer.resources.agents.concerned("one", near)) == [("alice", "note://a/b")]
 
 
-async def test_what_is_to_be_told_while_nobody_hears_it_is_bounded(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
+async def test_what_one_server_tells_is_bounded_and_what_is_above_it_is_told_as_the_whole(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(notices_module, "MOST_UNTOLD", 3)
     async with world(nats_url, one=configs.context("2026", content=[{"uri": "note://a/b"}])) as here:
@@ -52,5 +57,54 @@ async def test_what_is_to_be_told_while_nobody_hears_it_is_bounded(
         await eventually(lambda: not here.computer.resources.notices.untold)
         for number in range(10):
             here.computer.fleet.events.tell(ResourceUpdated("one", f"note://a/b/{number}"))
-        assert here.computer.resources.notices.untold == 3
-        await eventually(lambda: len(here.told("resources_updated")) == 3)
+        assert here.computer.resources.notices.untold == 4
+        await eventually(lambda: len(here.told("resources_updated")) == 4)
+        assert told_uris(here) == [*(f"note://a/b/{number}" for number in range(3)), "note://a/b"]
+    assert caplog.text.count("tells of more changes than can be passed on one by one") == 1
+
+
+async def test_a_server_that_tells_very_much_holds_up_no_other(nats_url: str) -> None:
+    content: dict[str, list[dict[str, Any]]] = {"one": [{"uri": "note://a/b"}], "two": [{"uri": "note://c"}]}
+    servers = {name: configs.context("2026", host=name, content=items) for name, items in content.items()}
+    async with world(nats_url, {"gather_s": 0.5}, **servers) as here:
+        alice = ResourceAgent(here)
+        for uri in ("note://a/b", "note://c"):
+            await alice.result("resources/subscribe", uri=uri)
+        notices = here.computer.resources.notices
+        await eventually(lambda: not notices.untold)
+        here.heard.clear()
+        for number in range(11_000):
+            here.computer.fleet.events.tell(ResourceUpdated("one", f"note://a/b/{number}"))
+            if number == 1000:
+                here.computer.fleet.events.tell(ResourceUpdated("two", "note://c"))
+        await eventually(lambda: "two" in [each["serverId"] for each in here.told("resources_updated")], timeout=30)
+        servers_told = [each["serverId"] for each in here.told("resources_updated")]
+        assert servers_told.index("two") < 500, "it is not told after what came before it"
+        whole = "what was too much is told as a change of the whole"
+        await eventually(lambda: "note://a/b" in told_uris(here), timeout=60, message=whole)
+
+
+async def test_what_can_never_be_told_is_dropped_with_one_warning_and_holds_up_nothing(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(nats_url, one=configs.context("2026", content=[{"uri": "note://small"}])) as here:
+        await ResourceAgent(here).result("resources/subscribe", uri="note://small")
+        notices = here.computer.resources.notices
+        for number in range(3):
+            refused = f"note://small/{number}" + "x" * 9000
+            notices.updated("alice", "one", refused, None, whole="note://small")
+        await here.tell("one", "update", uri="note://small")
+        await eventually(lambda: here.told("resources_updated"))
+        await eventually(lambda: not notices.untold)
+        assert told_uris(here) == ["note://small"]
+    assert caplog.text.count("resources_updated of MCP server 'one' cannot be told, and is dropped") == 1
+    assert "could not be told" not in caplog.text
+
+
+async def test_of_a_title_without_end_as_much_is_told_as_is_a_title(nats_url: str) -> None:
+    titled = [{"uri": "note://big", "resource": {"title": "x" * 60_000}}]
+    async with world(nats_url, one=configs.context("2026", content=titled)) as here:
+        await ResourceAgent(here).result("resources/subscribe", uri="note://big")
+        await here.tell("one", "update", uri="note://big")
+        await eventually(lambda: here.told("resources_updated"))
+        assert here.told("resources_updated")[0]["payload"]["params"]["title"] == "x" * notices_module.MAX_TITLE

@@ -1,17 +1,15 @@
 """Tells the office that this Computer changed: `server:update_tool_list`, `server:update_desktop` and so on."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
 import orjson
 
-from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
-from smcp_computer.mcp.backoff import Backoff
-from smcp_proto.errors import SmcpError
+from smcp_computer.outbox import Key, Outbox
 
 _log = logging.getLogger("smcp_computer.announcing")
 
@@ -23,7 +21,7 @@ CAPABILITIES: Final = "update_capabilities"
 
 
 class Announcer:
-    """Keeps what is still to be told, until it was told: over a broken connection, too.
+    """Keeps what is still to be told, until it was told (see `Outbox`). `run` must be running.
 
     Args:
         may_tell: whether this Computer is a member now.
@@ -41,60 +39,33 @@ class Announcer:
         gather_s: float,
         content: Mapping[str, Callable[[], Mapping[str, Any]]] = MappingProxyType({}),
     ) -> None:
-        self._registry = registry
-        self._office = office
         self._name = name
-        self._may_tell = may_tell
-        self._gather_s = gather_s
         self._content = content
-        self._untold: set[str] = set()
-        self._wake = asyncio.Event()
+        self._outbox = Outbox(registry, office, name, may_tell=may_tell, gather_s=gather_s, log=_log)
 
     @property
     def untold(self) -> frozenset[str]:
-        return frozenset(self._untold)
+        return frozenset(key.verb for key in self._outbox)
 
     def changed(self, *verbs: str) -> None:
         """Tell it soon."""
-        self._untold.update(verbs)
-        self._wake.set()
+        for verb in verbs:
+            self._outbox.add(Key(verb), partial(self._body, verb))
 
     def forget(self) -> frozenset[str]:
         """Who enters an office is asked for everything anyway. Returns what was to be told."""
-        untold = frozenset(self._untold)
-        self._untold.clear()
+        untold = self.untold
+        self._outbox.drop(lambda _: True)
         return untold
 
     def resume(self) -> None:
         """This Computer is a member (again): tell what was left."""
-        self._wake.set()
+        self._outbox.resume()
 
     async def run(self) -> None:
         """Tell until cancelled."""
-        backoff = Backoff(first_s=0.2, longest_s=5.0)
-        while True:
-            await self._wake.wait()
-            await asyncio.sleep(self._gather_s)
-            self._wake.clear()
-            if not self._may_tell() or await self._told_all():
-                backoff.reset()
-            else:
-                await asyncio.sleep(backoff.next())
-                self._wake.set()
+        await self._outbox.run()
 
-    async def _told_all(self) -> bool:
-        told = True
-        for verb in sorted(self._untold):
-            self._untold.discard(verb)  # a change while it is told is told again
-            more = self._content[verb]() if verb in self._content else {}
-            body = orjson.dumps({"computer": self._name, **more})
-            try:
-                await self._registry.tell(self._office, "computer", self._name, verb, body)
-            except (BusError, SmcpError) as error:
-                self._untold.add(verb)
-                _log.warning("%s could not be told: %s", verb, error)
-                told = False
-                if isinstance(error, BusError):
-                    break
-                # one kind may be refused for now (capabilities, without quorum) where the others are not
-        return told
+    def _body(self, verb: str) -> bytes:
+        more = self._content[verb]() if verb in self._content else {}
+        return orjson.dumps({"computer": self._name, **more})

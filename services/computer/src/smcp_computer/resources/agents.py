@@ -133,14 +133,16 @@ class AgentSubscriptions:
                 del self._agents[agent]
                 self._interests.drop(Holder(agent))
 
-    def concerned(self, server: str, uri: str) -> Iterator[Agent]:
-        """The Agents that have subscribed to a resource, or to one above it, each once."""
+    def concerned(self, server: str, uri: str) -> Iterator[tuple[Agent, str]]:
+        """The Agents that have subscribed to a resource, or to one above it, each once; and to which: the nearest."""
         if not self._agents:
             return
-        asked = {(server, each) for each in (uri, *resources_above(uri))}
+        asked = [(server, each) for each in (uri, *resources_above(uri))]
         for agent, subscribed in self._agents.items():
-            if not asked.isdisjoint(subscribed.resources.keys()):
-                yield agent
+            for key in asked:
+                if key in subscribed.resources:
+                    yield agent, key[1]
+                    break
 
     def of(self, server: str) -> list[tuple[Agent, str]]:
         """All that is subscribed to at a server: Agents and URIs."""

@@ -45,19 +45,19 @@ class Following:
         match event:
             case ResourceUpdated(server, uri):
                 self._library.changed(server, uri)
-                for agent in tuple(self._agents.concerned(server, uri)):
-                    self._notices.updated(agent, server, uri, self._title(server, uri))
+                for agent, whole in tuple(self._agents.concerned(server, uri)):
+                    self._notices.updated(agent, server, uri, self._title(server, uri), whole=whole)
             case ResourceSubscribed(server, uri, before):
                 self._library.changed(server, uri)
                 for agent in [agent for agent, held in self._agents.of(server) if held == uri]:
                     if Holder(agent) in before:
-                        self._notices.updated(agent, server, uri, self._title(server, uri))
+                        self._notices.updated(agent, server, uri, self._title(server, uri), whole=uri)
             case ServerReady(server):
                 self._library.changed(server)
                 # what changed between two lives of a server was told by nobody
                 if server in self._lives:
                     for agent, uri in self._agents.of(server):
-                        self._notices.updated(agent, server, uri, None)
+                        self._notices.updated(agent, server, uri, None, whole=uri)
                 self._lives.add(server)
             case ServerGone(server):
                 self._library.changed(server)
