@@ -57,7 +57,7 @@ async def test_while_a_server_is_started_again_pages_go_on_and_a_new_list_says_t
         here.computer.fleet.supervisors["a"]._backoff.first_s = 60.0  # it is away for as long as the test takes
         with pytest.raises(Exception, match="went away"):
             await here.tell("a", "die")
-        await eventually(lambda: here.computer.context.index.servers() == ["b"])
+        await eventually(lambda: here.computer.context.index.servers() == ["b"], timeout=30)
         rest = await alice.result("resources/list", cursor=first["nextCursor"])
         assert [each["uri"] for each in rest["resources"]] == windows("old", 130)[100:] + windows("new", 30)
         assert "meta" not in rest
@@ -266,6 +266,36 @@ async def test_a_server_that_never_lists_is_waited_for_once(nats_url: str, monke
             return await alice.uris() == ["window://silent/0", "window://well/0"]
 
         await eventually(is_back, timeout=30)
+
+
+async def test_a_server_that_never_lists_its_templates_is_waited_for_once(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "LIST_S", 3.0)
+    silent = configs.context("2025", host="silent", windows=1, misbehave={"templates": "never"})
+    async with world(nats_url, silent=silent, well=configs.context("2026", host="well", windows=1)) as here:
+        alice = ResourceAgent(here)
+        late = here.computer.context.patience.is_late
+        templates = await alice.result("resources/templates/list")
+        assert templates["meta"] == {"a2c_skipped_servers": ["silent"]}
+        monkeypatch.setattr(directory, "LIST_S", 600.0)
+        assert (await alice.result("resources/read", uri="dpe://well"))["contents"], "it would be waited for 25 s"
+        assert await alice.uris() == ["window://silent/0", "window://well/0"]
+        assert late("templates", "silent")
+        assert not late("resources", "silent")
+        assert (await alice.result("resources/read", uri="dpe://well"))["contents"]
+
+
+async def test_a_read_of_what_another_server_lists_waits_for_no_silent_one(nats_url: str) -> None:
+    silent = configs.context("2025", host="silent", windows=1, misbehave={"list": "never"})
+    well = configs.context("2026", host="well", windows=1)
+    async with world(nats_url, {"read_s": 25.0}, silent=silent, well=well) as here:
+        alice = ResourceAgent(here)
+        await eventually(lambda: here.computer.context.index.is_listed("well"), timeout=30)
+        assert (await alice.result("resources/read", uri="window://well/0", timeout=4))["contents"]
+        assert (await here.ask("get_desktop"))["desktops"], "it would be waited for 20 s"
+        listed = await alice.result("resources/list", timeout=4)
+        assert listed["meta"] == {"a2c_skipped_servers": ["silent"]}
 
 
 async def test_a_list_that_a_server_refuses_is_its_error_where_it_alone_is_asked(nats_url: str) -> None:

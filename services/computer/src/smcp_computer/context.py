@@ -16,6 +16,7 @@ from smcp_computer.resources.changes import ResourceChanges
 from smcp_computer.resources.history import History
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.interests import Interests
+from smcp_computer.resources.patience import Patience
 from smcp_computer.resources.skipped import SkippedServers
 
 
@@ -44,7 +45,10 @@ class Context:
             desktop_changed=lambda: announcer.changed(DESKTOP),
             finder_changed=lambda: announcer.changed(FINDER),
         )
-        self._desktop = Desktop(self.index, self.history, self.skipped, read_s=read_s, max_bytes=max_body)
+        self.patience = Patience(self.index)
+        self._desktop = Desktop(
+            self.index, self.history, self.skipped, self.patience, read_s=read_s, max_bytes=max_body
+        )
         self._max_body = max_body
         fleet.events.listen(self._desktop.on_event)
 
@@ -59,4 +63,5 @@ class Context:
                 tasks.create_task(self.index.run(), name="index")
                 tasks.create_task(self.interests.run(), name="interests")
         finally:
+            await self.patience.aclose()
             await self._desktop.aclose()

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from smcp_computer.desktop.reading import read_windows, window_uri, windows_of
@@ -11,7 +12,8 @@ from smcp_computer.mcp.events import ServerEvent, ServerReady
 from smcp_computer.mcp.resources import SHOWN
 from smcp_computer.resources.causes import Causes
 from smcp_computer.resources.history import History
-from smcp_computer.resources.index import ResourceIndex
+from smcp_computer.resources.index import Listing, ResourceIndex
+from smcp_computer.resources.patience import Patience
 from smcp_computer.resources.skipped import SkippedServers
 from smcp_proto.desktop import Window, organize_desktop
 from smcp_proto.uris import WindowUri
@@ -25,16 +27,25 @@ GRACE_S: Final = 0.5
 
 class Desktop:
     """Args:
+    patience: waits for the servers' lists.
     read_s: how long the MCP servers may take, in seconds; what is not there then is left out.
     max_bytes: of one window.
     """
 
     def __init__(
-        self, index: ResourceIndex, history: History, skipped: SkippedServers, *, read_s: float, max_bytes: int
+        self,
+        index: ResourceIndex,
+        history: History,
+        skipped: SkippedServers,
+        patience: Patience,
+        *,
+        read_s: float,
+        max_bytes: int,
     ) -> None:
         self._index = index
         self._history = history
         self._skipped = skipped
+        self._patience = patience
         self._read_s = read_s
         self._max_bytes = max_bytes
         self._causes = Causes(_log)
@@ -84,7 +95,7 @@ class Desktop:
     async def _of_server(self, server: str, only: WindowUri | None, deadline: float) -> list[Window]:
         rest = deadline - asyncio.get_running_loop().time()
         try:
-            listing = await self._index.list(server, timeout=max(rest, 0.0))
+            listing = await self._patience.ask("resources", server, partial(self._list, server), max(rest, 0.0))
             resources = self._index.connection(server)
         except ServerError as error:
             self._causes.warn(server, f"its windows are left out of the desktop: it {error.what}")
@@ -95,6 +106,9 @@ class Desktop:
         for one in unread:
             self._causes.warn(server, f"{one.uri[:SHOWN]} is left out of the desktop: it {one.why.what}")
         return windows
+
+    async def _list(self, server: str, timeout: float) -> Listing:
+        return await self._index.list(server, timeout=timeout)
 
     def _result(self, server: str, task: asyncio.Task[list[Window]]) -> list[Window]:
         if task.done():

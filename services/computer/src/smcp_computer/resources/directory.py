@@ -4,11 +4,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 import mcp_types as types
 
-from smcp_computer.mcp.errors import RequestRefused, ServerError, ServerTimedOut
+from smcp_computer.mcp.errors import RequestRefused, ServerError
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.causes import Causes
 from smcp_computer.resources.cursor import Kind, Position
@@ -16,7 +17,8 @@ from smcp_computer.resources.errors import not_found, not_supported
 from smcp_computer.resources.history import History
 from smcp_computer.resources.index import Listing, ResourceIndex
 from smcp_computer.resources.listing import Item
-from smcp_computer.resources.routing import Served, candidates, template_candidates
+from smcp_computer.resources.patience import Patience
+from smcp_computer.resources.routing import Served, candidates, listed_by, template_candidates
 from smcp_computer.resources.skipped import SkippedServers
 from smcp_computer.resources.uri import checked_uri
 from smcp_proto.errors import Unavailable
@@ -25,10 +27,10 @@ _log = logging.getLogger("smcp_computer.resources")
 
 Found = TypeVar("Found")
 
-LIST_S: Final = 10.0
+LIST_S: Final = 5.0
 """How long a server may take to list where several are asked: a silent one must not use up the time of the others."""
 LATE_S: Final = 0.5
-"""How long one that was silent the last time may take."""
+"""How long a read waits for servers that have not listed yet, where another one lists what is wanted."""
 VERB: Final[Mapping[Kind, str]] = {"resources": "resources_list", "templates": "resources_templates_list"}
 NO_TEMPLATES: Final[tuple[Item, ...]] = ()
 
@@ -46,18 +48,23 @@ class Directory:
     """Args:
     history: decides among several servers.
     skipped: counts the servers that lists over all servers skip.
+    patience: waits for servers where several are asked.
     """
 
     def __init__(
-        self, supervisors: Mapping[str, Supervisor], index: ResourceIndex, history: History, skipped: SkippedServers
+        self,
+        supervisors: Mapping[str, Supervisor],
+        index: ResourceIndex,
+        history: History,
+        skipped: SkippedServers,
+        patience: Patience,
     ) -> None:
         self._supervisors = supervisors
         self._index = index
         self._history = history
         self._skipped = skipped
         self._causes = Causes(_log)
-        self._late: set[str] = set()
-        """Servers that did not answer in time when they were asked last, with others."""
+        self._patience = patience
         self._last: dict[tuple[Kind, str], Sequence[Item]] = {}
         """What servers listed last, in this life or the one before: for those who turn pages."""
         self._served: dict[tuple[str, bool], tuple[Listing, Sequence[Item], Served]] = {}
@@ -110,7 +117,7 @@ class Directory:
             return Lists({server: await ask(server, timeout)})
         without = self._index.without_resources()
         self._skipped.count(VERB[kind], without)
-        found = await self._of_all(ask, self._index.servers(), timeout)
+        found = await self._of_all(kind, ask, self._index.servers(), timeout)
         self._last.update({(kind, name): items for name, items in found.items()})
         for name in self._supervisors if after is not None else ():
             if name not in found and name not in without and (kind, name) in self._last:
@@ -127,7 +134,7 @@ class Directory:
         """What the servers list that take part in the finder; one that fails is shown as it was known before."""
         servers = self._index.servers(subscribable=True)
         self._skipped.count("get_finder", self._index.without_resources())
-        found = await self._of_all(self._listing, servers, timeout)
+        found = await self._of_all("resources", self._listing, servers, timeout)
         return {server: found[server] if server in found else self._index.known(server) for server in servers}
 
     async def candidates(self, uri: str, server: str | None, *, timeout: float) -> list[str]:
@@ -142,8 +149,14 @@ class Directory:
             return [server]
         history = self._history.servers
         found: list[str] = []
-        if all(self._index.is_listed(each) or each in self._late for each in self._index.servers()):
-            found = candidates(uri, self._known(), history)
+        servers, known = self._index.servers(), self._known()
+        late = partial(self._patience.is_late, "resources")
+        unlisted = [each for each in servers if not self._index.is_listed(each) and not late(each)]
+        if unlisted and listed_by(uri, known):
+            await self._of_all("resources", self._listing, unlisted, min(timeout, LATE_S))
+            unlisted, known = [], self._known()
+        if not unlisted:
+            found = candidates(uri, known, history)
         if not found:
             found = candidates(uri, await self._all(timeout), history)
         if not found:
@@ -168,7 +181,8 @@ class Directory:
         """With templates, all as it is now."""
         servers = self._index.servers()
         listings, templates = await asyncio.gather(
-            self._of_all(self._listing, servers, timeout), self._of_all(self._templates, servers, timeout)
+            self._of_all("resources", self._listing, servers, timeout),
+            self._of_all("templates", self._templates, servers, timeout),
         )
         return [
             self._serve(server, listings.get(server) or self._index.known(server), templates.get(server, NO_TEMPLATES))
@@ -186,19 +200,16 @@ class Directory:
         return served
 
     async def _of_all(
-        self, ask: Callable[[str, float], Awaitable[Found]], servers: Sequence[str], timeout: float
+        self, kind: Kind, ask: Callable[[str, float], Awaitable[Found]], servers: Sequence[str], timeout: float
     ) -> dict[str, Found]:
         """What each server answers; those that fail are left out."""
 
         async def one(server: str) -> tuple[Found] | None:
             try:
-                answer = await ask(server, min(timeout, LATE_S if server in self._late else LIST_S))
+                answer = await self._patience.ask(kind, server, partial(ask, server), min(timeout, LIST_S))
             except ServerError as error:
-                if isinstance(error, ServerTimedOut):
-                    self._late.add(server)
                 self._causes.warn(server, f"left out of a list: {error}")
                 return None
-            self._late.discard(server)
             return (answer,)
 
         answers = await asyncio.gather(*map(one, servers))
