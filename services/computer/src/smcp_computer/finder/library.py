@@ -31,7 +31,7 @@ SILENT: Final = 3
 PER_SERVER: Final = 4
 """Reads at a time of one server, of documents that somebody waits for; what is tried again is read one by one."""
 AT_ONCE: Final = 64
-"""Reads at a time of all servers together. So many times more than of one that silent servers hold up no others."""
+"""Reads at a time of all servers together, beside one of each server, so that silent servers hold up no others."""
 
 Read = Callable[[str, str, float], Awaitable[Mapping[str, Any]]]
 """Reads a resource: server, URI, seconds. Raises ServerError. The result is as the server sent it."""
@@ -113,17 +113,30 @@ class Library:
 
     async def _read_all(self, shelf: Shelf, *, first: bool) -> None:
         # what is planned while it reads is read by it, too
-        while (entries := shelf.first if first else shelf.again) and shelf.put_off_until <= self._loop.time():
-            entry = entries.popleft()
-            if shelf.entries.get(entry.uri) is not entry or not (entry.missing() or entry.due(self._loop.time())):
-                continue
-            entry.asked, entry.asked_at, version = True, self._loop.time(), entry.version
-            try:
+        while (shelf.first if first else shelf.again) and shelf.put_off_until <= self._loop.time():
+            if shelf.alone:
                 async with self._turn:
-                    await self._read_one(shelf, entry, version)
+                    await self._read_next(shelf, first=first)
+                continue
+            shelf.alone = True  # one read of each server waits for no other server: however many are silent
+            try:
+                await self._read_next(shelf, first=first)
             finally:
-                if entry.version == version:
-                    entry.asked = False
+                shelf.alone = False
+
+    async def _read_next(self, shelf: Shelf, *, first: bool) -> None:
+        entries = shelf.first if first else shelf.again
+        if not entries or shelf.put_off_until > self._loop.time():
+            return  # while it waited for its turn
+        entry = entries.popleft()
+        if shelf.entries.get(entry.uri) is not entry or not (entry.missing() or entry.due(self._loop.time())):
+            return
+        entry.asked, entry.asked_at, version = True, self._loop.time(), entry.version
+        try:
+            await self._read_one(shelf, entry, version)
+        finally:
+            if entry.version == version:
+                entry.asked = False
 
     async def _read_one(self, shelf: Shelf, entry: Entry, version: int) -> None:
         document, size, left_out, why = None, 0, False, ""

@@ -77,6 +77,8 @@ class Shelf:
     """What asks for those of `first` now."""
     again_reader: "asyncio.Task[None] | None" = None
     """What asks for those of `again`."""
+    alone: bool = False
+    """Whether the one read goes on that waits for no other server."""
     silent: int = 0
     """How often in a row the server did not answer."""
     put_off_until: float = 0.0
