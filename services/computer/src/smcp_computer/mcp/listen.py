@@ -109,15 +109,13 @@ class ListenStream:
         why: ServerError = NotTold(self._requests.server, "does not tell when this resource changes")
         if uris or self._tools or self._resources:
             try:
-                scope, honored = await tasks.start(self._stream, uris)
+                honored = await tasks.start(self._stream, uris)
             except MCPError as error:
                 why = self._refused(error)
                 self._retry(tasks)
             except (SubscriptionLost, TimeoutError):
                 why = ServerTimedOut(self._requests.server, "did not open a stream of changes")
                 self._retry(tasks)
-            else:
-                self._replace(scope)
         else:
             self._replace(None)
         self._asked = self._asked[len(asked) :]
@@ -127,9 +125,7 @@ class ListenStream:
             self._lost = False
             self._catch_up()
 
-    async def _stream(
-        self, uris: Sequence[str], *, task_status: anyio.abc.TaskStatus[tuple[anyio.CancelScope, frozenset[str]]]
-    ) -> None:
+    async def _stream(self, uris: Sequence[str], *, task_status: anyio.abc.TaskStatus[frozenset[str]]) -> None:
         """One stream, from its opening to its end."""
         is_open = False
         with anyio.CancelScope() as scope:
@@ -140,7 +136,8 @@ class ListenStream:
                     resource_subscriptions=uris,
                 ) as events:
                     is_open = True
-                    task_status.started((scope, frozenset(events.honored.resource_subscriptions or ())))
+                    self._replace(scope)  # before it is read: it may end at once
+                    task_status.started(frozenset(events.honored.resource_subscriptions or ()))
                     async for event in events:
                         self._tell(event)
             except (SubscriptionLost, MCPError):
