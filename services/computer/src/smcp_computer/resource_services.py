@@ -89,7 +89,7 @@ def resource_services(
     library = Library(read, tasks, context.interests.subscribed, cache_bytes=settings.finder_cache_bytes)
     notices = Notices(registry, settings.office, settings.name, may_tell=may_tell, gather_s=settings.gather_s)
     following = Following(fleet.events, index, agents, notices, library)
-    directory = Directory(fleet.supervisors, index, history, context.skipped, context.patience)
+    directory = Directory(fleet.supervisors, index, history, context.skipped, context.patience, fleet.events)
     envelopes = Envelopes(settings.name, max_body=max_body)
     queries = ResourceQueries(directory, index, envelopes)
     subscriptions = SubscriptionRequests(directory, index, agents, envelopes)

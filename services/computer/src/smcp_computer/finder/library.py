@@ -83,6 +83,11 @@ class Library:
         if (shelf := self._shelves.get(server)) is not None:
             self._kept -= shelf.forget(uri)
 
+    def started(self, server: str) -> None:
+        """A new life of a server: whatever it has may have changed, and what is still wrong with it is said again."""
+        self._causes.forget(server)
+        self.changed(server)
+
     def _take_over(self, lists: Mapping[str, Listing]) -> None:
         for server in [server for server in self._shelves if server not in lists]:
             self._kept -= self._shelves.pop(server).fill({})

@@ -53,7 +53,7 @@ class Following:
                     if Holder(agent) in before:
                         self._notices.updated(agent, server, uri, self._title(server, uri), whole=uri)
             case ServerReady(server):
-                self._library.changed(server)
+                self._library.started(server)
                 # what changed between two lives of a server was told by nobody
                 if server in self._lives:
                     for agent, uri in self._agents.of(server):
