@@ -113,6 +113,19 @@ async def test_a_change_has_what_it_concerns_read_anew(uri: str | None, again: l
         assert library.kept_bytes == kept
 
 
+async def test_what_changes_while_it_is_read_is_read_again_for_the_one_who_waits() -> None:
+    servers, lists = Servers(), {"a": listed("a", 3)}
+    servers.gate.clear()
+    async with opened(servers) as library:
+        asking = asyncio.create_task(library.documents(lists, timeout=10))
+        await eventually(lambda: len(servers.read) == 3)
+        library.subscribed("a", ["dpe://a/d0", "dpe://a/d2", "file:///x"])
+        library.changed("a", "dpe://a/d1")
+        servers.gate.set()
+        assert titles(await asking) == ["title of d0", "title of d1", "title of d2"]
+        assert sorted(servers.read) == sorted(2 * [*lists["a"]])
+
+
 async def test_what_the_server_tells_no_changes_of_is_read_anew_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_module, "UNTOLD_S", 0.0)
     servers, lists = Servers(), {"a": listed("a", 2)}

@@ -82,6 +82,18 @@ class Library:
         """A server says that a resource changed; None: whatever it has may have changed."""
         if (shelf := self._shelves.get(server)) is not None:
             self._kept -= shelf.forget(uri)
+            self._plan_for_those_who_wait(shelf)
+
+    def subscribed(self, server: str, uris: Collection[str]) -> None:
+        """A server has agreed to tell of these from now on: they may have changed since they were read."""
+        if (shelf := self._shelves.get(server)) is not None:
+            self._kept -= sum(shelf.entries[uri].forget() for uri in uris if uri in shelf.entries)
+            self._plan_for_those_who_wait(shelf)
+
+    def _plan_for_those_who_wait(self, shelf: Shelf) -> None:
+        """What changes while a catalog is read is read for that catalog, too."""
+        if shelf.readers:
+            shelf.plan(self._loop.time())
 
     def started(self, server: str) -> None:
         """A new life of a server: whatever it has may have changed, and what is still wrong with it is said again."""

@@ -1,7 +1,7 @@
 """What happens at the MCP servers, for those of this process who listen."""
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from smcp_proto.uris.parts import MAX_URI_LENGTH
@@ -39,16 +39,15 @@ class ResourceUpdated:
 
 
 @dataclass(frozen=True, slots=True)
-class ResourceSubscribed:
-    """It has agreed to tell of a resource from now on. What changed before that it told nobody."""
+class ResourcesSubscribed:
+    """It has agreed to tell of resources from now on. What changed before that it told nobody."""
 
     server: str
-    uri: str
-    before: frozenset[Hashable]
-    """Those who wanted to be told before it was asked; who asked for it just now has missed nothing."""
+    before: Mapping[str, frozenset[Hashable]]
+    """By URI those who wanted to be told before it was asked; who asked for it just now has missed nothing."""
 
 
-ServerEvent = ServerReady | ServerGone | ResourcesChanged | ResourceUpdated | ResourceSubscribed
+ServerEvent = ServerReady | ServerGone | ResourcesChanged | ResourceUpdated | ResourcesSubscribed
 Listener = Callable[[ServerEvent], None]
 
 

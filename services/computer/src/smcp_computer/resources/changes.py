@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from smcp_computer.mcp.events import ResourceSubscribed, ResourceUpdated, ServerEvent, ServerEvents
+from smcp_computer.mcp.events import ResourcesSubscribed, ResourceUpdated, ServerEvent, ServerEvents
 from smcp_computer.resources.conflicts import HostConflicts
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.interests import DESKTOP, FINDER, Interests
@@ -72,11 +72,16 @@ class ResourceChanges:
             state.tell()
 
     def _on_event(self, event: ServerEvent) -> None:
-        if not isinstance(event, ResourceUpdated | ResourceSubscribed):
-            return
-        if isinstance(event, ResourceSubscribed) and not event.before & {DESKTOP, FINDER}:
-            return
-        state = self._schemes.get(scheme_of(event.uri))
-        features = self._index.features(event.server)
-        if state is not None and features is not None and features.subscribe:
-            state.tell()
+        match event:
+            case ResourceUpdated(server, uri):
+                schemes = {scheme_of(uri)}
+            case ResourcesSubscribed(server, before):
+                schemes = {
+                    scheme for scheme, holder in HOLDERS.items() if any(holder in each for each in before.values())
+                }
+            case _:
+                return
+        features = self._index.features(server)
+        if features is not None and features.subscribe:
+            for scheme in schemes & self._schemes.keys():
+                self._schemes[scheme].tell()

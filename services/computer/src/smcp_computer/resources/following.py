@@ -2,7 +2,7 @@
 
 from smcp_computer.finder.library import Library
 from smcp_computer.mcp.events import (
-    ResourceSubscribed,
+    ResourcesSubscribed,
     ResourceUpdated,
     ServerEvent,
     ServerEvents,
@@ -47,10 +47,10 @@ class Following:
                 self._library.changed(server, uri)
                 for agent, whole in tuple(self._agents.concerned(server, uri)):
                     self._notices.updated(agent, server, uri, self._title(server, uri), whole=whole)
-            case ResourceSubscribed(server, uri, before):
-                self._library.changed(server, uri)
-                for agent in [agent for agent, held in self._agents.of(server) if held == uri]:
-                    if Holder(agent) in before:
+            case ResourcesSubscribed(server, before):
+                self._library.subscribed(server, before.keys())
+                for agent, uri in self._agents.of(server):
+                    if Holder(agent) in before.get(uri, ()):
                         self._notices.updated(agent, server, uri, self._title(server, uri), whole=uri)
             case ServerReady(server):
                 self._library.started(server)

@@ -8,7 +8,7 @@ from typing import Final
 
 from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.mcp.errors import ServerError, ServerNotRunning, ServerTimedOut
-from smcp_computer.mcp.events import ResourceSubscribed, ServerEvent, ServerEvents, ServerGone, ServerReady
+from smcp_computer.mcp.events import ResourcesSubscribed, ServerEvent, ServerEvents, ServerGone, ServerReady
 from smcp_computer.mcp.resources import SUBSCRIBE_S, Resources
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.causes import Causes
@@ -146,10 +146,12 @@ class Interests:
             self._causes.warn(resources.server, f"does not tell of changes of a resource: it {error.what}")
 
     def _tell(self, server: str, interest: _Interest, made: Iterable[str]) -> None:
-        for uri in made:
-            holders = interest.holders.get(uri, ())
-            before = frozenset(holder for holder in holders if (uri, holder) not in interest.new)
-            self._events.tell(ResourceSubscribed(server, uri, before))
+        before = {
+            uri: frozenset(holder for holder in interest.holders.get(uri, ()) if (uri, holder) not in interest.new)
+            for uri in made
+        }
+        if before:
+            self._events.tell(ResourcesSubscribed(server, before))
 
     def _let_go(self, interest: _Interest, holder: Hashable, uri: str) -> None:
         holders = interest.holders.get(uri, set())
