@@ -21,8 +21,8 @@ from smcp_registry.store import read_member, write_member
 from smcp_testing.computer_office import NAME, OFFICE, World, computer, world
 from smcp_testing.gateway_world import Client, connected, gateway_world
 from smcp_testing.leaving_gateway import gone, in_time, two_gateways
+from smcp_testing.line import open_line
 from smcp_testing.mcp_servers import configs
-from smcp_testing.nats_process import NatsServer
 from smcp_testing.resource_agent import ResourceAgent
 from smcp_testing.waiting import eventually
 
@@ -208,23 +208,23 @@ async def test_a_leave_that_is_heard_late_ends_nothing_of_a_later_membership(nat
         await downstream(here.computer)
 
 
-async def test_after_a_break_the_office_is_compared_and_who_is_gone_is_subscribed_to_nothing(
-    nats_server: NatsServer,
-) -> None:
-    url = nats_server.url
+async def test_after_a_break_the_office_is_compared_and_who_is_gone_is_subscribed_to_nothing(nats_url: str) -> None:
+    port = int(nats_url.rpartition(":")[2])
     async with (
-        gateway_world(url) as both,
-        computer(url, {"one": configs.context("2026", content=NOTES)}, lease_s=2.0) as here,
+        gateway_world(nats_url) as both,
+        open_line(port) as line,
+        computer(line.url.replace("http", "nats"), {"one": configs.context("2026", content=NOTES)}) as here,
         connected(both.url) as anna,
     ):
         await anna.join("agent", "anna", OFFICE)
         await asked(anna, "subscribe", "note://1")
         await here.resources.agents.subscribe("somebody who left meanwhile", "one", "note://2")
         await downstream(here, "note://1", "note://2")
-        await nats_server.stop()
+        line.port = 1  # nobody is there
+        line.cut()
         await eventually(lambda: here.membership.problem is not None, timeout=30)
         await tell(here, "update", uri="note://1")
-        await nats_server.start()
+        line.port = port
         await eventually(lambda: here.membership.problem is None, timeout=30)
         await eventually(lambda: updated(anna) == ["note://1"], timeout=30, message="kept until it could be told")
         await downstream(here, "note://1")
