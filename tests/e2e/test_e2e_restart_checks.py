@@ -178,5 +178,5 @@ def test_the_rates_are_of_what_was_asked_between_the_first_sigterm_and_the_last(
 
 
 def test_a_load_that_fell_short_is_found() -> None:
-    assert too_few(Rates(181, 46), Rates(200, 50)) == []
-    assert too_few(Rates(179, 44), Rates(200, 50)) == ["only 179.0 calls/s of 200", "only 44.0 joins/s of 50"]
+    assert too_few(Rates(181, 46), Rates(200, 50), 0.9) == []
+    assert too_few(Rates(179, 44), Rates(200, 50), 0.9) == ["only 179.0 calls/s of 200", "only 44.0 joins/s of 50"]

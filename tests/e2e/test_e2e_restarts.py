@@ -66,7 +66,7 @@ async def test_no_call_is_lost_while_gateways_and_registries_are_restarted_and_s
         print(f"\n{summary(seen)}\n{reached(seen)}")  # noqa: T201 -- what a long run was for
         own = sum(one.cpu_s for one in everybody)
         print(f"CPU seconds: {own:.0f} of the load, {_cpu_s() - before - own:.0f} of the system")  # noqa: T201 -- as above
-    wrong = [*too_few(reached(seen), Rates(load.rate, load.joins)), *wrongs(seen, load.in_flight)]
+    wrong = [*too_few(reached(seen), Rates(load.rate, load.joins), load.enough), *wrongs(seen, load.in_flight)]
     assert not wrong, "\n".join([f"{len(wrong)} wrong:", *wrong[:50]])
 
 

@@ -2,12 +2,8 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
 
 from tests.e2e.restarts.checker import Observed
-
-ENOUGH: Final = 0.9
-"""Of what was to be asked: calls come at random, and who joins waits for the answer to the join before."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +27,17 @@ def reached(seen: Observed) -> Rates:
     return Rates(a_second(call.sent for call in seen.calls.values()), a_second(join.at for join in seen.joins))
 
 
-def too_few(reached: Rates, wanted: Rates) -> list[str]:
-    """What was not asked of the system as often as it was to be, a line each."""
+def too_few(reached: Rates, wanted: Rates, enough: float) -> list[str]:
+    """What was not asked of the system as often as it was to be, a line each.
+
+    Args:
+        enough: which part of it has to be: calls come at random, and who joins waits for the answer to the join before.
+    """
     return [
         f"only {got:.1f} {what}/s of {want:g}"
         for what, got, want in (
             ("calls", reached.calls, wanted.calls),
             ("joins", reached.joins, wanted.joins),
         )
-        if got < ENOUGH * want
+        if got < enough * want
     ]
