@@ -54,7 +54,8 @@ async def test_while_a_server_is_started_again_pages_go_on_and_a_new_list_says_t
         alice = ResourceAgent(here)
         first = await alice.result("resources/list")
         assert "meta" not in first
-        here.computer.fleet.supervisors["a"]._backoff.first_s = 60.0  # it is away for as long as the test takes
+        backoff = here.computer.fleet.supervisors["a"]._backoff
+        backoff.first_s = backoff.longest_s = 600.0  # it is away for as long as the test takes
         with pytest.raises(Exception, match="went away"):
             await here.tell("a", "die")
         await eventually(lambda: here.computer.context.index.servers() == ["b"], timeout=30)
