@@ -21,10 +21,18 @@ from smcp_computer.mcp.errors import (
     ServerNotRunning,
     ServerTimedOut,
 )
-from smcp_computer.mcp.events import ResourcesChanged, ResourceUpdated, ServerEvent, ServerGone, ServerReady
+from smcp_computer.mcp.events import (
+    ResourcesChanged,
+    ResourcesSubscribed,
+    ResourceUpdated,
+    ServerEvent,
+    ServerGone,
+    ServerReady,
+)
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.resources import Features, Resources
 from smcp_computer.mcp.supervisor import Limits
+from smcp_computer.resources import interests as interests_module
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.interests import Interests
 from smcp_service.lifecycle import background
@@ -209,6 +217,29 @@ async def test_a_subscription_that_the_server_does_not_grant_is_refused_and_not_
         with pytest.raises(ServerError):
             await servers.interests.hold("alice", "desk", WINDOW)
         assert servers.interests.holders("desk", WINDOW) == frozenset()
+
+
+@pytest.mark.parametrize("how", ["timed out", "cancelled"])
+async def test_a_hold_that_is_given_up_ends_no_other_hold_of_the_same_holder(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(interests_module, "SUBSCRIBE_S", 0.3 if how == "timed out" else 60.0)
+    late = {WINDOW: "subscribe_late"}
+    async with running(desk=configs.context("2025", windows=1, misbehave=late)) as servers:
+        first, second = (asyncio.create_task(servers.interests.hold("alice", "desk", WINDOW)) for _ in range(2))
+        await eventually(lambda: servers.interests.holders("desk", WINDOW))
+        monkeypatch.setattr(interests_module, "SUBSCRIBE_S", 60.0)  # for the second, whose turn comes after the first's
+        if how == "cancelled":
+            first.cancel()
+        with pytest.raises((ServerTimedOut, asyncio.CancelledError)):
+            await first
+        assert servers.interests.holders("desk", WINDOW) == {"alice"}
+        await servers.tell("misbehave", uri=WINDOW, how="")
+        await asyncio.wait_for(second, 30)
+        assert await servers.tell("subscribed") == [WINDOW]
+        await servers.heard_of(ResourcesSubscribed("desk", {WINDOW: frozenset()}))
+        await servers.interests.release("alice", "desk", WINDOW)
+        await _subscribed(servers, [])
 
 
 @ERAS

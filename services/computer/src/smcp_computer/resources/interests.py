@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,6 +20,15 @@ DESKTOP: Final = "desktop"
 FINDER: Final = "finder"
 
 
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why a server does not tell of a resource."""
+
+    error: ServerError
+    asked: float
+    """When it was asked (loop time)."""
+
+
 @dataclass
 class _Interest:
     """In the resources of one server."""
@@ -28,11 +38,13 @@ class _Interest:
     """By URI."""
     new: set[tuple[str, Hashable]] = field(default_factory=set)
     """URIs and holders who wait for the answer to their `hold`: what they have not read yet they do not miss."""
+    waiting: Counter[tuple[str, Hashable]] = field(default_factory=Counter)
+    """How many calls of `hold` wait, by URI and holder: one that is given up must not end what another asks for."""
     life: Resources | None = None
     """The connection at which the following is so."""
     subscribed: set[str] = field(default_factory=set)
-    failed: dict[str, ServerError] = field(default_factory=dict)
-    """Not asked for again by itself in this life."""
+    failed: dict[str, _Failure] = field(default_factory=dict)
+    """Not asked for again by itself in this life; but what timed out is."""
     dirty: asyncio.Event = field(default_factory=asyncio.Event)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -64,19 +76,27 @@ class Interests:
         interest = self._interests.get(server)
         if interest is None or interest.supervisor.resources is None:
             raise ServerNotRunning(server, "is not ready, or has no resources")
+        came, key = asyncio.get_running_loop().time(), (uri, holder)
         if holder not in interest.holders.setdefault(uri, set()):
             interest.holders[uri].add(holder)
-            interest.new.add((uri, holder))
-        interest.failed.pop(uri, None)
+            interest.new.add(key)
+        interest.waiting[key] += 1
         try:
-            await self._settle(interest)
+            await self._settle(interest, anew=(uri, came))
         finally:
-            interest.new.discard((uri, holder))
+            interest.waiting[key] -= 1
+            is_held, is_last = uri in interest.subscribed, not interest.waiting[key]
             failed = interest.failed.get(uri)
-            if uri not in interest.subscribed:
+            if is_last:
+                del interest.waiting[key]
+            if is_held or is_last:
+                interest.new.discard(key)
+            if is_last and not is_held:
                 self._let_go(interest, holder, uri)
-        if uri not in interest.subscribed:
-            raise failed or ServerNotRunning(server, "went away before it answered")
+            if not is_held and failed is None:
+                interest.dirty.set()  # given up before the server answered: whoever else holds it still waits
+        if not is_held:
+            raise failed.error if failed is not None else ServerNotRunning(server, "went away before it answered")
 
     async def release(self, holder: Hashable, server: str, uri: str) -> None:
         """End what `hold` began; the server is told where nobody else holds it. Does nothing where it is not held."""
@@ -109,7 +129,7 @@ class Interests:
     async def _keep(self, interest: _Interest) -> None:
         backoff = Backoff(first_s=1.0, longest_s=60.0)
         while True:
-            late = [uri for uri, error in interest.failed.items() if isinstance(error, ServerTimedOut)]
+            late = [uri for uri, failure in interest.failed.items() if isinstance(failure.error, ServerTimedOut)]
             if not late:
                 backoff.reset()
             try:
@@ -121,8 +141,14 @@ class Interests:
             interest.dirty.clear()
             await self._settle(interest)
 
-    async def _settle(self, interest: _Interest) -> None:
-        """Subscribe to what is held and unsubscribe from what is not."""
+    async def _settle(self, interest: _Interest, *, anew: tuple[str, float] | None = None) -> None:
+        """Subscribe to what is held and unsubscribe from what is not.
+
+        Args:
+            anew: a URI that is asked for again where the server refused it before; and since when that is wanted (loop
+                time): who came before the server was asked shares the answer.
+        """
+        loop = asyncio.get_running_loop()
         async with interest.turn:
             resources = interest.supervisor.resources
             if resources is not interest.life:
@@ -131,16 +157,19 @@ class Interests:
                 interest.failed.clear()
             if resources is None:
                 return
+            if anew is not None and (earlier := interest.failed.get(anew[0])) is not None and earlier.asked < anew[1]:
+                del interest.failed[anew[0]]
             idle = interest.subscribed - interest.holders.keys()
             interest.subscribed -= idle
             await resources.unsubscribe(*sorted(idle))
             missing = [uri for uri in interest.holders if uri not in interest.subscribed | interest.failed.keys()]
+            asked = loop.time()
             failed = await resources.subscribe_all(missing, timeout=SUBSCRIBE_S)
             if interest.supervisor.resources is not resources:
                 return
             made = [uri for uri in missing if uri not in failed]
             interest.subscribed.update(made)
-            interest.failed.update(failed)
+            interest.failed.update({uri: _Failure(error, asked) for uri, error in failed.items()})
             self._tell(resources.server, interest, made)
         for error in failed.values():
             self._causes.warn(resources.server, f"does not tell of changes of a resource: it {error.what}")
