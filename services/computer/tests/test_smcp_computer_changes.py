@@ -92,6 +92,25 @@ async def test_a_changed_list_is_told_only_where_its_set_of_windows_or_documents
         await next_told(here, DESKTOP)
 
 
+async def test_a_window_that_is_listed_with_another_query_is_the_same_window(nats_url: str) -> None:
+    asked_for = f"{WINDOW}?priority=80"
+    async with world(nats_url, desk=configs.context("2025", windows=1)) as here:
+        await settled(here, "desk", WINDOW)
+        await here.tell("desk", "put", uri=asked_for)
+        await here.tell("desk", "remove", uri=WINDOW)
+        subscribed = here.computer.context.interests.subscribed
+        await eventually(lambda: subscribed("desk") == {asked_for}, timeout=30)
+        here.computer.announcer.changed(CONFIG)  # told after what there was to tell
+        await next_told(here, CONFIG)
+        assert here.told(DESKTOP) == []
+        assert DESKTOP not in here.computer.announcer.untold
+        await here.tell("desk", "update", uri=asked_for, text="new")
+        assert await next_told(here, DESKTOP) == [TOLD]
+        assert (await here.ask("get_desktop"))["desktops"] == [f"{WINDOW}\n\nnew"]
+        await here.tell("desk", "put", uri=f"window://{HOST}/other?priority=80")
+        assert (await next_told(here, DESKTOP, 2))[1] == TOLD
+
+
 async def test_what_changes_before_the_server_agreed_to_tell_of_it_is_told_then(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,8 @@
 """Finds out when the desktop or the finder changed (desktop.txt and finder.txt, 变化检测), and has it told.
 
-A changed list counts where the set of its `window://` (or `dpe://`) URIs is another one than before; a changed
-resource counts at once. A subscription counts as a change of its resource: what changed before it was told by nobody.
+A changed list counts where the set of its `window://` (or `dpe://`) URIs is another one than before; a window with
+another query is the same window (desktop.txt, 校验规则). A changed resource counts at once. A subscription counts as a
+change of its resource: what changed before it was told by nobody.
 """
 
 import logging
@@ -13,7 +14,7 @@ from smcp_computer.mcp.events import ResourcesSubscribed, ResourceUpdated, Serve
 from smcp_computer.resources.conflicts import HostConflicts
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.interests import DESKTOP, FINDER, Interests
-from smcp_computer.resources.routing import scheme_of
+from smcp_computer.resources.routing import scheme_of, without_query
 from smcp_proto.uris import DPE, WINDOW
 
 _log = logging.getLogger("smcp_computer.resources")
@@ -25,11 +26,33 @@ NONE: Final[frozenset[str]] = frozenset()
 
 @dataclass
 class _Scheme:
-    """What is known of the URIs of one scheme."""
+    """What is known of the URIs of one scheme, by server."""
 
     tell: Callable[[], None]
+    identity: Callable[[str], str]
+    """Of a URI: what two URIs of the same resource share."""
     uris: dict[str, frozenset[str]] = field(default_factory=dict)
-    """By server, as they were compared last."""
+    """As they were listed last."""
+    respelled: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Those of them that name what the list before named otherwise, and that are not subscribed to yet."""
+
+    def is_changed(self, server: str, uris: frozenset[str]) -> bool:
+        """Whether these are other resources than those known; they are known from now on."""
+        before = self.uris.get(server, NONE)
+        self.uris[server] = uris
+        if frozenset(map(self.identity, uris)) != frozenset(map(self.identity, before)):
+            self.respelled.pop(server, None)
+            return True
+        if uris != before:
+            self.respelled[server] = (self.respelled.get(server, NONE) | (uris - before)) & uris
+        return False
+
+    def is_news(self, server: str, subscribed: frozenset[str]) -> bool:
+        """Whether one of these is subscribed to for the first time, and not only under another URI than before."""
+        respelled = self.respelled.get(server, NONE)
+        if subscribed & respelled:
+            self.respelled[server] = respelled - subscribed
+        return bool(subscribed - respelled)
 
 
 class ResourceChanges:
@@ -51,7 +74,7 @@ class ResourceChanges:
         self._index = index
         self._interests = interests
         self._conflicts = HostConflicts()
-        self._schemes = {WINDOW: _Scheme(desktop_changed), DPE: _Scheme(finder_changed)}
+        self._schemes = {WINDOW: _Scheme(desktop_changed, without_query), DPE: _Scheme(finder_changed, str)}
         index.listen(self._listed)
         events.listen(self._on_event)
 
@@ -65,11 +88,10 @@ class ResourceChanges:
             now = frozenset(uri for uri in known if scheme_of(uri) == scheme)
             if features is not None and self._index.is_listed(server):
                 self._interests.want(HOLDERS[scheme], server, now)
-            if now == state.uris.get(server, NONE):
+            if state.is_changed(server, now):
+                state.tell()
+            else:
                 _log.debug("MCP server %r: the same %s:// resources as before", server, scheme)
-                continue
-            state.uris[server] = now
-            state.tell()
 
     def _on_event(self, event: ServerEvent) -> None:
         match event:
@@ -77,7 +99,9 @@ class ResourceChanges:
                 schemes = {scheme_of(uri)}
             case ResourcesSubscribed(server, before):
                 schemes = {
-                    scheme for scheme, holder in HOLDERS.items() if any(holder in each for each in before.values())
+                    scheme
+                    for scheme, holder in HOLDERS.items()
+                    if self._schemes[scheme].is_news(server, frozenset(uri for uri in before if holder in before[uri]))
                 }
             case _:
                 return
