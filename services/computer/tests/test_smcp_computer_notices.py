@@ -110,21 +110,6 @@ async def test_of_a_title_without_end_as_much_is_told_as_is_a_title(nats_url: st
         assert here.told("resources_updated")[0]["payload"]["params"]["title"] == "x" * notices_module.MAX_TITLE
 
 
-async def test_a_stream_of_changes_that_ends_right_after_its_acknowledgement_is_opened_again(nats_url: str) -> None:
-    async with world(nats_url, one=configs.context("2026", content=[{"uri": "note://1"}])) as here:
-        await here.tell("one", "misbehave", uri="listen", how="end")
-        await ResourceAgent(here).result("resources/subscribe", uri="note://1")
-        await here.tell("one", "misbehave", uri="listen", how="")
-
-        async def subscribed() -> bool:
-            return bool(await here.tell("one", "subscribed") == ["note://1"])
-
-        await eventually(subscribed, timeout=30)
-        here.heard.clear()
-        await here.tell("one", "update", uri="note://1")
-        await eventually(lambda: "note://1" in told_uris(here))
-
-
 async def test_what_is_wrong_with_a_list_is_said_again_in_the_servers_next_life(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -23,6 +23,7 @@ from mcp.client.subscriptions import (
 )
 from mcp.shared.exceptions import MCPError
 
+from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.mcp.errors import NotTold, ServerDied, ServerError, ServerTimedOut
 from smcp_computer.mcp.requests import Requests
 from smcp_computer.mcp.told import Told
@@ -30,7 +31,11 @@ from smcp_computer.mcp.told import Told
 _log = logging.getLogger("smcp_computer.mcp.listen")
 
 RELISTEN_S: Final = 1.0
-"""The pause before a stream that broke, or could not be opened, is opened again."""
+"""The first pause before a stream that broke, or could not be opened, is opened again."""
+LONGEST_S: Final = 30.0
+"""The pauses grow up to this one, until a stream lives."""
+LIVED_S: Final = 10.0
+"""A stream that was open for so long is not taken to be one that always ends."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,11 @@ class ListenStream:
         self._asked: list[_Asked] = []
         self._wake = asyncio.Event()
         self._open: anyio.CancelScope | None = None
-        self._retrying = False
+        self._pause: anyio.CancelScope | None = None
+        """Of the one before a stream is opened again, where there is none."""
+        self._backoff = Backoff(first_s=RELISTEN_S, longest_s=LONGEST_S)
+        self._short = 0
+        """Streams that ended soon, one after the other."""
         self._lost = False
         """A stream broke: what changed since was told to nobody."""
         self._closed: ServerError | None = None
@@ -109,13 +118,16 @@ class ListenStream:
         why: ServerError = NotTold(self._requests.server, "does not tell when this resource changes")
         if uris or self._tools or self._resources:
             try:
-                honored = await tasks.start(self._stream, uris)
+                honored = await tasks.start(self._stream, tasks, uris)
             except MCPError as error:
                 why = self._refused(error)
                 self._retry(tasks)
             except (SubscriptionLost, TimeoutError):
                 why = ServerTimedOut(self._requests.server, "did not open a stream of changes")
                 self._retry(tasks)
+            else:
+                if self._open is None and not honored:  # it ended without a word: that says nothing of the resources
+                    why = ServerTimedOut(self._requests.server, "ended its stream of changes at once")
         else:
             self._replace(None)
         self._asked = self._asked[len(asked) :]
@@ -125,9 +137,12 @@ class ListenStream:
             self._lost = False
             self._catch_up()
 
-    async def _stream(self, uris: Sequence[str], *, task_status: anyio.abc.TaskStatus[frozenset[str]]) -> None:
+    async def _stream(
+        self, tasks: anyio.abc.TaskGroup, uris: Sequence[str], *, task_status: anyio.abc.TaskStatus[frozenset[str]]
+    ) -> None:
         """One stream, from its opening to its end."""
-        is_open = False
+        is_open, loop = False, asyncio.get_running_loop()
+        began = loop.time()
         with anyio.CancelScope() as scope:
             try:
                 async with self._client.listen(
@@ -135,7 +150,7 @@ class ListenStream:
                     resources_list_changed=self._resources,
                     resource_subscriptions=uris,
                 ) as events:
-                    is_open = True
+                    is_open, began = True, loop.time()
                     self._replace(scope)  # before it is read: it may end at once
                     task_status.started(frozenset(events.honored.resource_subscriptions or ()))
                     async for event in events:
@@ -146,34 +161,54 @@ class ListenStream:
         if scope is self._open and not scope.cancel_called:
             self._open = None
             self._lost = True
-            await anyio.sleep(RELISTEN_S)
-            self._wake.set()
+            self._ended(loop.time() - began)
+            self._retry(tasks)
 
     def _refused(self, error: MCPError) -> ServerError:
         why = self._requests.translated(error)
         if error.code == types.METHOD_NOT_FOUND:
             _log.info("MCP server %r does not tell when its lists change", self._requests.server)
-            self._closed = NotTold(self._requests.server, "does not tell when its resources change")
-            return self._closed
-        if isinstance(why, ServerDied):
+            why = self._closed = NotTold(self._requests.server, "does not tell when its resources change")
+        elif isinstance(why, ServerDied):
             self._closed = why
+        if self._closed is not None:
+            self._end_pause()
         return why
 
     def _replace(self, scope: anyio.CancelScope | None) -> None:
         old, self._open = self._open, scope
         if old is not None:
             old.cancel()
+        if scope is not None:
+            self._end_pause()
+
+    def _ended(self, lived: float) -> None:
+        """A stream was open for so many seconds."""
+        if lived >= LIVED_S:
+            self._short = 0
+            self._backoff.reset()
+            return
+        self._short += 1
+        if self._short == 2:  # the first may be the end of the server itself
+            what = "MCP server %r ends its streams of changes after %.1f s; they are opened again, less and less often"
+            _log.warning(what, self._requests.server, lived)
 
     def _retry(self, tasks: anyio.abc.TaskGroup) -> None:
         """Open a stream after a while, where there is none now: one try at a time, however many ask for one."""
-        if self._open is None and self._closed is None and not self._retrying:
-            self._retrying = True
-            tasks.start_soon(self._again)
+        if self._open is None and self._closed is None and self._pause is None:
+            self._pause = anyio.CancelScope()
+            tasks.start_soon(self._again, self._pause)
 
-    async def _again(self) -> None:
-        await anyio.sleep(RELISTEN_S)
-        self._retrying = False
-        self._wake.set()
+    async def _again(self, pause: anyio.CancelScope) -> None:
+        with pause:
+            await anyio.sleep(self._backoff.next())
+            self._pause = None
+            self._wake.set()
+
+    def _end_pause(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
 
     def _tell(self, event: ServerEvent) -> None:
         match event:

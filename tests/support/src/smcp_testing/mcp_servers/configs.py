@@ -52,6 +52,23 @@ def context(
     return stdio(f"context_{era}", *arguments, **config)
 
 
+def lean(
+    era: Literal["2025", "2026"],
+    *,
+    windows: int = 0,
+    host: str = "com.example.lean",
+    delay: float = 0.0,
+    end_streams: int = 0,
+    unacknowledged: bool = False,
+    **config: Any,
+) -> dict[str, Any]:
+    """The configuration of a server that costs next to nothing; the arguments are those of `lean`."""
+    arguments = ["--era", era, "--windows", str(windows), "--host", host, "--delay", str(delay)]
+    arguments += ["--end-streams", str(end_streams)]
+    arguments += ["--unacknowledged"] if unacknowledged else []
+    return stdio("lean", *arguments, **config)
+
+
 def http(kind: Literal["streamable", "sse"], url: str, **parameters: Any) -> dict[str, Any]:
     """The configuration of a server that is reached over HTTP."""
     return {"type": kind, "server_parameters": {"url": url, **parameters}}

@@ -57,7 +57,6 @@ class ContextServer:
         self._without = without
         bus = InMemorySubscriptionBus() if era == "2026" else None
         self._tools = ContextTools(shelf, bus, delay_s, how)
-        self._bus = bus
         self._listen = ListenHandler(bus) if bus is not None else None
         self.server: Server[Any] = Server(name, version="1")
         self._register()
@@ -131,12 +130,8 @@ class ContextServer:
             wanted = wanted.model_copy(update={"resource_subscriptions": None})
         if "list_changed" in self._without:
             wanted = wanted.model_copy(update={"resources_list_changed": None})
-        listen = self._listen
-        if self._bus is not None and self._tools.ends_streams:
-            listen = ListenHandler(self._bus)
-            asyncio.get_running_loop().call_soon(listen.close)
         with self._tools.listening(wanted.resource_subscriptions or ()):
-            return await listen(replace(ctx), params.model_copy(update={"notifications": wanted}))
+            return await self._listen(replace(ctx), params.model_copy(update={"notifications": wanted}))
 
     async def serve_stdio(self) -> None:
         async with stdio_server() as (read, write):

@@ -44,7 +44,6 @@ HOWS: Final = (
     "bad_items",  # items that are no objects, or have neither text nor blob
     "vanish",  # it is listed no more from the first read on
     "endless",  # of the list: every page has a next one
-    "end",  # of the URI `listen`: a stream of changes ends right after its acknowledgement
     "subscribe_late",  # 2025: `resources/subscribe` is answered once it behaves again
     "subscribe_refuse",  # 2025: only `resources/subscribe` is refused
 )
@@ -106,10 +105,6 @@ class ContextTools:
     async def unsubscribe(self, ctx: Any, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
         self._subscribed.pop(params.uri, None)
         return types.EmptyResult()
-
-    @property
-    def ends_streams(self) -> bool:
-        return self._how.get("listen") == "end"
 
     @contextmanager
     def listening(self, uris: Iterable[str]) -> Iterator[None]:

@@ -1,0 +1,108 @@
+"""Streams of changes (`subscriptions/listen` of 2026-07-28) that end: they are opened again, and not all the time."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from smcp_computer.announcing import DESKTOP
+from smcp_computer.config.file import parse_config
+from smcp_computer.mcp import listen
+from smcp_computer.mcp.call_span import CallSpan
+from smcp_computer.mcp.session import Connection, connect
+from smcp_computer.mcp.told import Told
+from smcp_testing.computer_office import NAME, World, world
+from smcp_testing.mcp_servers import configs
+from smcp_testing.waiting import eventually
+
+HOST = "com.example.lean"
+WINDOW, OTHER = f"window://{HOST}/0", f"window://{HOST}/1"
+MIB = 1024 * 1024
+
+
+async def shown(here: World) -> list[str]:
+    """The windows of the desktop, without their contents."""
+    return [window.partition("\n")[0] for window in (await here.ask("get_desktop"))["desktops"]]
+
+
+@asynccontextmanager
+async def connection(**server: Any) -> AsyncIterator[Connection]:
+    config = parse_config(json.dumps({"servers": {"one": configs.lean("2026", **server)}}))
+    told = Told(tools_changed=lambda: None)
+    async with connect(config.servers["one"], negotiation="auto", max_message=MIB, told=told) as opened:
+        yield opened
+
+
+async def listens(opened: Connection) -> list[float]:
+    """When the server was asked for each stream, in seconds."""
+    result = await opened.call("listens", {}, timeout=30, span=CallSpan({}))
+    times: list[float] = json.loads(result["content"][0]["text"])
+    return times
+
+
+async def at_least(count: int, opened: Connection) -> list[float]:
+    async def asked() -> list[float]:
+        times = await listens(opened)
+        return times if len(times) >= count else []
+
+    return await eventually(asked)
+
+
+@pytest.mark.parametrize("unacknowledged", [False, True])
+async def test_a_stream_that_ends_as_it_begins_is_opened_again(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, unacknowledged: bool
+) -> None:
+    monkeypatch.setattr(listen, "RELISTEN_S", 0.1)
+    server = configs.lean("2026", end_streams=1, unacknowledged=unacknowledged)
+    async with world(nats_url, one=server) as here:
+        await eventually(lambda: here.computer.context.index.is_listed("one"))
+        assert await shown(here) == []
+        await here.tell("one", "put", uri=WINDOW)
+
+        async def is_shown() -> bool:
+            return await shown(here) == [WINDOW]
+
+        await eventually(is_shown)
+        await eventually(lambda: here.computer.context.interests.subscribed("one") == {WINDOW})
+        await eventually(lambda: not here.computer.announcer.untold)
+        here.heard.clear()
+        await here.tell("one", "update", uri=WINDOW, text="new")
+        await eventually(lambda: {"computer": NAME} in here.told(DESKTOP))
+
+
+async def test_a_stream_that_ends_without_a_word_says_nothing_of_the_windows_it_was_asked_for(nats_url: str) -> None:
+    server = configs.lean("2026", windows=1, end_streams=2, unacknowledged=True)
+    async with world(nats_url, one=server) as here:
+        await eventually(lambda: here.computer.context.interests.subscribed("one") == {WINDOW}, timeout=30)
+        assert await here.tell("one", "subscribed") == [WINDOW]
+
+
+async def test_streams_that_always_end_are_opened_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(listen, "RELISTEN_S", 0.02)
+    async with connection(end_streams=-1) as opened:
+        times = await at_least(7, opened)
+    # six pauses, each at least half of its step
+    assert times[6] - times[0] >= 0.01 * (1 + 2 + 4 + 8 + 16 + 32)
+    assert caplog.text.count("MCP server 'one' ends its streams of changes") == 1
+
+
+async def test_after_a_stream_that_lived_the_pauses_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen, "RELISTEN_S", 0.02)
+    monkeypatch.setattr(listen, "LIVED_S", 0.0)
+    async with connection(end_streams=-1) as opened:
+        await at_least(13, opened)  # with pauses that grow the last one would be half a minute
+
+
+async def test_who_subscribes_during_a_pause_waits_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen, "RELISTEN_S", 3600.0)
+    async with connection(windows=2, end_streams=1) as opened:
+        await at_least(1, opened)
+        assert opened.resources is not None
+        await opened.resources.subscribe(WINDOW)
+        await opened.resources.subscribe(OTHER)
+        result = await opened.call("subscribed", {}, timeout=30, span=CallSpan({}))
+        assert json.loads(result["content"][0]["text"]) == [WINDOW, OTHER]
