@@ -63,6 +63,8 @@ class Outbox:
         self._log = log
         self._lanes: dict[tuple[str, str], dict[Key, _Entry]] = {}
         """By verb and server, in the order in which it is told; none is empty."""
+        self._telling: Key | None = None
+        """What is being told, and has not been dropped meanwhile."""
         self._held: dict[str, float] = {}
         """Verbs that were refused for now: until when (loop time)."""
         self._backoffs: dict[str, Backoff] = {}
@@ -94,6 +96,8 @@ class Outbox:
         """These are of no use to anybody any more."""
         for key in [key for key in self if which(key)]:
             self._take((key.verb, key.server), key)
+        if self._telling is not None and which(self._telling):
+            self._telling = None
 
     def resume(self) -> None:
         """This Computer is a member (again): tell what was left."""
@@ -122,9 +126,9 @@ class Outbox:
             lane = self._lanes.get(place)
             if lane is None or self._due_of(place) > self._loop.time():
                 continue
-            key = next(iter(lane))
+            key = self._telling = next(iter(lane))
             entry = self._take(place, key)  # a change while it is told is told again
-            if not await self._told(key, entry):
+            if not await self._told(key, entry) and self._telling is not None:
                 self._lanes.setdefault(place, {}).setdefault(key, entry)
 
     async def _told(self, key: Key, entry: _Entry) -> bool:

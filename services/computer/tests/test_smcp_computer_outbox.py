@@ -1,0 +1,133 @@
+"""What a Computer tells its office while the registry refuses it for now: kept, told once, dropped when stale."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pytest
+
+from smcp_bus import subjects
+from smcp_bus.bus import Incoming, Reply, RequestHandler
+from smcp_bus.headers import ERROR
+from smcp_computer.announcing import CONFIG, DESKTOP, FINDER
+from smcp_computer.app import Computer
+from smcp_computer.resources.notices import LIST_CHANGED, UPDATED
+from smcp_testing.computer_world import native_computer
+from smcp_testing.gateway_world import Client, connected, gateway_world
+from smcp_testing.interposed_buses import InterposedBuses
+from smcp_testing.waiting import eventually
+
+OFFICE, NAME = "lab", "pc"
+TOLD = {"computer": NAME}
+
+
+def refusal(code: int) -> Reply:
+    return Reply(orjson.dumps({"code": code, "message": "not now", "details": {}}), {ERROR: str(code)})
+
+
+@dataclass
+class Refusing:
+    """A registry that refuses what a Computer tells, as the test says; the rest is the real one's."""
+
+    codes: dict[str, list[int]] = field(default_factory=dict)
+    """By verb: with which errors the next ones are refused."""
+    always: set[str] = field(default_factory=set)
+    """Verbs that are refused with 503 until further notice."""
+    asked: Counter[str] = field(default_factory=Counter)
+    held: asyncio.Event = field(default_factory=asyncio.Event)
+    """Refusals of `always` wait for it."""
+
+    async def between(self, incoming: Incoming, handler: RequestHandler) -> Reply:
+        verb = subjects.verb_of(incoming.subject)
+        self.asked[verb] += 1
+        if verb in self.always:
+            await self.held.wait()
+            return refusal(503)
+        if self.codes.get(verb):
+            return refusal(self.codes[verb].pop(0))
+        return await handler(incoming)
+
+
+@asynccontextmanager
+async def office(nats_url: str, refusing: Refusing) -> AsyncIterator[tuple[Computer, Client]]:
+    """A Computer, and an Agent that hears what it tells."""
+    buses = InterposedBuses()
+    buses.between = refusing.between
+    refusing.held.set()
+    async with (
+        gateway_world(nats_url, bad=buses) as there,
+        native_computer(there, OFFICE, NAME, {}) as computer,
+        connected(there.url) as agent,
+    ):
+        assert await agent.join("agent", "anna", OFFICE) == [True, None]
+        await eventually(lambda: not computer.announcer.untold and not computer.resources.notices.untold)
+        agent.events.clear()
+        yield computer, agent
+
+
+async def test_what_is_refused_for_now_is_told_again_and_once_and_holds_up_nothing_else(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusing = Refusing()
+    async with office(nats_url, refusing) as (computer, agent):
+        asked = refusing.asked[DESKTOP]
+        refusing.always.add(DESKTOP)
+        computer.announcer.changed(DESKTOP, CONFIG, FINDER)
+        await eventually(lambda: agent.told(f"notify:{CONFIG}") and agent.told(f"notify:{FINDER}"))
+        assert agent.told(f"notify:{DESKTOP}") == []
+        refusing.codes[DESKTOP] = [503, 429]
+        refusing.always.clear()
+        await eventually(lambda: agent.told(f"notify:{DESKTOP}"))
+        assert refusing.asked[DESKTOP] - asked >= 4
+        assert computer.announcer.untold == frozenset()
+        computer.announcer.changed(CONFIG)
+        await eventually(lambda: len(agent.told(f"notify:{CONFIG}")) == 2)
+        assert agent.told(f"notify:{DESKTOP}") == [TOLD]
+    assert f"{DESKTOP} could not be told: not now" in caplog.text
+
+
+async def test_what_is_told_in_the_end_is_what_is_so_then(nats_url: str) -> None:
+    refusing = Refusing()
+    async with office(nats_url, refusing) as (computer, agent):
+        refusing.always.add(UPDATED)
+        refusing.held.clear()
+        notices = computer.resources.notices
+        notices.updated("anna", "one", "note://1", "old", whole="note://1")
+        await eventually(lambda: refusing.asked[UPDATED])
+        notices.updated("anna", "one", "note://1", "new", whole="note://1")
+        refusing.held.set()
+        notices.list_changed("one")
+        await eventually(lambda: agent.told("notify:resources/list_changed"), message="the first try has ended")
+        refusing.always.clear()
+        await eventually(lambda: agent.told("notify:resources/updated"))
+        assert [params(told) for told in agent.told("notify:resources/updated")] == [
+            {"uri": "note://1", "title": "new"}
+        ]
+
+
+def params(told: Any) -> Any:
+    return told["payload"]["params"]
+
+
+async def test_what_is_dropped_while_it_is_refused_is_not_told_again(nats_url: str) -> None:
+    refusing = Refusing()
+    async with office(nats_url, refusing) as (computer, agent):
+        notices = computer.resources.notices
+        refusing.always.add(UPDATED)
+        refusing.held.clear()
+        notices.updated("anna", "one", "note://1", None, whole="note://1")
+        await eventually(lambda: refusing.asked[UPDATED])
+        notices.forget(but=())  # the Agent has left, and its subscriptions with it
+        refusing.held.set()
+        notices.list_changed("one")
+        await eventually(lambda: agent.told("notify:resources/list_changed"))
+        assert notices.untold == 0
+        refusing.always.clear()
+        notices.list_changed("two")
+        await eventually(lambda: len(agent.told("notify:resources/list_changed")) == 2)
+        assert agent.told("notify:resources/updated") == []
+        assert refusing.asked[LIST_CHANGED] >= 2
