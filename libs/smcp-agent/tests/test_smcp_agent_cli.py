@@ -6,38 +6,23 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from smcp_agent.cli.main import app
+from smcp_testing.agent_command import COMMAND, PATIENCE_S, ended, start
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
 from smcp_testing.waiting import eventually
-
-COMMAND = Path(sys.executable).with_name("smcp-agent")
-PATIENCE_S = 30.0
 
 JsonObject = dict[str, Any]
 
 
-async def start(
-    gateway: FakeGateway, *arguments: str, stderr: int = asyncio.subprocess.PIPE, columns: int = 120
-) -> asyncio.subprocess.Process:
-    environment = {**os.environ, "SMCP_URL": gateway.url, "SMCP_OFFICE": "office", "COLUMNS": str(columns)}
-    return await asyncio.create_subprocess_exec(
-        COMMAND, *arguments, env=environment, stdout=asyncio.subprocess.PIPE, stderr=stderr
-    )
-
-
 async def run(gateway: FakeGateway, *arguments: str, columns: int = 120) -> tuple[int | None, str, str]:
     """Exit code, standard output, standard error."""
-    process = await start(gateway, *arguments, columns=columns)
-    async with asyncio.timeout(PATIENCE_S):
-        out, err = await process.communicate()
-    assert b"Traceback" not in err
-    return process.returncode, out.decode(), err.decode()
+    code, out, err = await ended(await start(gateway, *arguments, columns=columns))
+    return code, out.decode(), err
 
 
 async def unavailable(data: JsonObject) -> Any:
@@ -179,7 +164,8 @@ async def test_what_is_too_large_is_said_in_mebibytes_with_the_setting_that_limi
 
 
 async def test_a_terminal_gets_no_control_characters_and_a_program_gets_them_all() -> None:
-    nasty = "a\x07\x00b\x1b[31mc\x1b[0m\r\n\td\x9b1me"
+    nasty = "a\x07\x00b\x1b[31mc\x1b[0m\r\n\td\x9b1m\u061c\u200e\u200f\u202a\u202e\u2066\u2069e"
+    kept_back = set(nasty) - set("abc[31m0\n\tde")
     async with fake_gateway() as gateway:
         gateway.computers["red"] = [tool("echo", nasty)]
 
@@ -191,9 +177,10 @@ async def test_a_terminal_gets_no_control_characters_and_a_program_gets_them_all
         assert (code, out) == (0, "abc\n\tde\n")
         code, out, _ = await run(gateway, "call", "red", "echo", "--json")
         assert json.loads(out)["content"][0]["text"] == nasty
+        assert not kept_back & set(out), "JSON says it in other words"
         code, out, _ = await run(gateway, "tools", "red")
         assert code == 0
-        assert not set("\x07\x00\x1b\x9b\r") & set(out)
+        assert not kept_back & set(out)
 
         async def refuse(data: JsonObject) -> Any:
             return {"code": 503, "message": nasty, "details": {}}
@@ -201,7 +188,7 @@ async def test_a_terminal_gets_no_control_characters_and_a_program_gets_them_all
         gateway.answers["client:tool_call"] = refuse
         code, _, err = await run(gateway, "call", "red", "echo")
         assert code == 1
-        assert not set("\x07\x00\x1b\x9b\r") & set(err)
+        assert not kept_back & set(err)
 
 
 async def test_names_are_shown_whole_however_narrow_the_terminal_is() -> None:
@@ -293,8 +280,8 @@ sys.meta_path.insert(0, Interrupt())
 from smcp_agent_command import main
 main()
 """
-    ended = subprocess.run([sys.executable, "-c", code, "list"], capture_output=True, check=False, timeout=PATIENCE_S)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
+    process = subprocess.run([sys.executable, "-c", code, "list"], capture_output=True, check=False, timeout=PATIENCE_S)
+    assert (process.returncode, process.stdout, process.stderr) == (130, b"", b"")
 
 
 async def test_ctrl_c_while_it_connects_ends_with_130() -> None:
@@ -308,15 +295,18 @@ async def test_ctrl_c_while_it_connects_ends_with_130() -> None:
         assert (process.returncode, out, err) == (130, b"", b"cancelled\n")
 
 
-async def test_ctrl_c_cancels_the_call_and_ends_with_130() -> None:
+@pytest.mark.parametrize(("told", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_ctrl_c_and_sigterm_cancel_the_call_and_end_with_the_code_of_a_shell(
+    told: signal.Signals, code: int
+) -> None:
     async with fake_gateway() as gateway:
         gateway.answers["client:tool_call"] = gateway.never
         process = await start(gateway, "call", "red", "slow")
         await eventually(lambda: gateway.seen("client:tool_call"), timeout=PATIENCE_S)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(told)
         async with asyncio.timeout(PATIENCE_S):
             out, err = await process.communicate()
-        assert process.returncode == 130
+        assert process.returncode == code
         assert (out, err.strip()) == (b"", b"cancelled")
         (call,) = gateway.seen("client:tool_call")
         cancel = {"agent": call["agent"], "req_id": call["req_id"]}

@@ -2,10 +2,7 @@
 
 import asyncio
 import json
-import os
-import pty
 import signal
-import sys
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
@@ -17,15 +14,15 @@ from smcp_agent.cli import context_commands
 from smcp_agent.cli.main import app
 from smcp_agent.cli.options import MAX_PAYLOAD, Options
 from smcp_agent.errors import NotFound
+from smcp_testing.agent_command import at_a_terminal, ended, line, run, start
 from smcp_testing.context_computer import ContextComputer, page_shelf
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
-from smcp_testing.waiting import eventually
 
-COMMAND = Path(sys.executable).with_name("smcp-agent")
-PATIENCE_S = 60.0
 REPORT = "dpe://com.example.docs/rpt-2026"
 PICTURE = "file:///p.png"
 BYTES = b"\x89PNG\x1b[2J\x00\xff"
+
+WATCHING = "Watching the office 'office' (red); ctrl-C ends it.\n"
 
 JsonObject = dict[str, Any]
 
@@ -39,41 +36,6 @@ def computer_at(gateway: FakeGateway) -> ContextComputer:
     gateway.computers["red"] = []
     gateway.answers |= red.answers
     return red
-
-
-async def start(gateway: FakeGateway, *arguments: str, stdout: int = asyncio.subprocess.PIPE) -> Any:
-    environment = {**os.environ, "SMCP_URL": gateway.url, "SMCP_OFFICE": "office", "COLUMNS": "120"}
-    return await asyncio.create_subprocess_exec(
-        COMMAND, *arguments, env=environment, stdout=stdout, stderr=asyncio.subprocess.PIPE
-    )
-
-
-async def ended(process: Any) -> tuple[int | None, bytes, str]:
-    """Exit code, standard output, standard error."""
-    async with asyncio.timeout(PATIENCE_S):
-        out, err = await process.communicate()
-    assert b"Traceback" not in err
-    return process.returncode, out or b"", err.decode()
-
-
-async def run(gateway: FakeGateway, *arguments: str) -> tuple[int | None, bytes, str]:
-    return await ended(await start(gateway, *arguments))
-
-
-async def at_a_terminal(gateway: FakeGateway, *arguments: str) -> tuple[int | None, bytes, str]:
-    """As `run`, where standard output is a terminal."""
-    ours, theirs = pty.openpty()
-    try:
-        process = await start(gateway, *arguments, stdout=theirs)
-        os.close(theirs)
-        code, _, err = await ended(process)
-        try:
-            shown = os.read(ours, 65536)
-        except OSError:  # Linux says so where nothing was written and the other end is closed
-            shown = b""
-        return code, shown, err
-    finally:
-        os.close(ours)
 
 
 def options(gateway: FakeGateway) -> Options:
@@ -130,6 +92,11 @@ async def test_resources_shows_all_of_them(capsys: pytest.CaptureFixture[str], m
         assert await context_commands.list_resources(options(gateway), "red", None)
         shown = capsys.readouterr().out
         assert all(each in shown for each in (REPORT, PICTURE, "image/png", "Bells"))
+        assert "Server" not in shown, "none is said"
+        red.shelf.put("file:///said", {"serverId": "a server"})
+        assert await context_commands.list_resources(options(gateway), "red", None)
+        shown = capsys.readouterr().out
+        assert all(each in shown for each in (REPORT, "Server", "a server"))
         code, out, _ = await run(gateway, "resources", "red", "--server", "files", "--json")
         assert (code, json.loads(out)) == (0, {"computer": "red", "resources": red.shelf.listed()})
         assert red.seen("client:resources/list")[-1]["serverId"] == "files"
@@ -253,6 +220,15 @@ async def test_a_read_whose_time_is_over_does_not_speak_of_tools() -> None:
         assert await run(gateway, "call", "red", "t") == (1, b"", f"{said} (the tool may have run nevertheless)\n")
 
 
+async def test_a_question_has_as_long_as_it_is_given() -> None:
+    async with fake_gateway() as gateway:
+        computer_at(gateway)
+        gateway.answers |= dict.fromkeys(list(gateway.answers), gateway.never)
+        questions = (("read", "red", "file:///t"), ("resources", "red"))
+        found = await asyncio.gather(*(run(gateway, *question, "--timeout", "0.7") for question in questions))
+        assert found == [(1, b"", "error 408: there was no answer within 0.7 s\n")] * len(questions)
+
+
 async def test_watch_says_of_a_computer_that_is_not_there_that_it_waits_for_it() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)
@@ -263,18 +239,14 @@ async def test_watch_says_of_a_computer_that_is_not_there_that_it_waits_for_it()
         ]
 
 
-async def line(process: Any) -> str:
-    async with asyncio.timeout(PATIENCE_S):
-        said: bytes = await process.stdout.readline()
-    return said.decode()
-
-
-async def test_watch_tells_what_changes_in_the_office_until_ctrl_c_and_ends_with_0() -> None:
+@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
+async def test_watch_tells_what_changes_in_the_office_until_it_is_told_to_end_and_ends_with_0(
+    told: signal.Signals,
+) -> None:
     async with fake_gateway() as gateway:
         red = computer_at(gateway)
         process = await start(gateway, "watch", "--computer", "red", "--uri", "file:///t")
-        async with asyncio.timeout(PATIENCE_S):
-            assert (await process.stderr.readline()).decode().startswith("Watching the office 'office' (red)")
+        assert await line(process.stderr) == WATCHING
         assert red.subscribed == {"file:///t"}
         for event, data, said in (
             ("update_desktop", {"computer": "red"}, "red has another desktop"),
@@ -284,50 +256,45 @@ async def test_watch_tells_what_changes_in_the_office_until_ctrl_c_and_ends_with
         ):
             await gateway.notify("notify:update_desktop", computer="another")
             await gateway.notify(f"notify:{event}", **data)
-            assert (await line(process)).partition("  ")[2] == f"{said}\n"
+            assert (await line(process.stdout)).partition("  ")[2] == f"{said}\n"
         await gateway.leave("red")
-        assert (await line(process)).endswith("red left\n")
+        assert (await line(process.stdout)).endswith("red left\n")
         await gateway.enter("red", [tool("echo")])
-        assert {(await line(process)).partition("  ")[2] for _ in "12"} == {
+        assert {(await line(process.stdout)).partition("  ")[2] for _ in "12"} == {
             "red entered\n",
             "red has 1 tools: echo\n",
         }
-        process.send_signal(signal.SIGINT)
+        process.send_signal(told)
         code, _, err = await ended(process)
         assert (code, err) == (0, "")
+        assert len(gateway.seen("server:leave_office")) == 1
 
 
 async def test_watch_prints_a_line_of_json_for_each_change_and_ends_after_so_many() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)
-        gateway.computers["red"] = [tool("echo")]
         process = await start(gateway, "watch", "--json", "--count", "2", "--for", "50")
-        await eventually(lambda: gateway.seen("client:get_tools"), timeout=PATIENCE_S)
-        # when it watches is not told: changes are told until it has seen enough
-        telling = asyncio.create_task(tell_for_ever(gateway))
-        try:
-            code, out, err = await ended(process)
-        finally:
-            telling.cancel()
+        assert await line(process.stderr) == WATCHING
+        for computer in ("red", "red\u202e"):
+            await gateway.notify("notify:update_desktop", computer=computer)
+        code, out, err = await ended(process)
         assert (code, err) == (0, "")
         lines = [json.loads(each) for each in out.splitlines()]
         assert [set(each) for each in lines] == [{"at", "event", "computer"}] * 2
-        assert {(each["event"], each["computer"]) for each in lines} == {("DesktopChanged", "red")}
-
-
-async def tell_for_ever(gateway: FakeGateway) -> None:
-    while True:
-        await gateway.notify("notify:update_desktop", computer="red")
-        await asyncio.sleep(0.05)
+        assert [(each["event"], each["computer"]) for each in lines] == [
+            ("DesktopChanged", "red"),
+            ("DesktopChanged", "red\u202e"),
+        ]
+        assert b"\\u202e" in out
 
 
 async def test_watch_ends_when_the_time_is_over_with_1_where_it_was_to_see_so_many() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)
         code, out, err = await run(gateway, "watch", "--json", "--for", "0.1")
-        assert (code, out, err) == (0, b"", "")
+        assert (code, out, err) == (0, b"", WATCHING)
         code, out, err = await run(gateway, "watch", "--json", "--for", "0.1", "--count", "1")
-        assert (code, out, err) == (1, b"", "")
+        assert (code, out, err) == (1, b"", WATCHING)
 
 
 @pytest.mark.parametrize(
@@ -339,6 +306,8 @@ async def test_watch_ends_when_the_time_is_over_with_1_where_it_was_to_see_so_ma
         (["finder", "red", "--offset", "-1"], "--offset"),
         (["read", "red"], "URI"),
         (["read", "red", "u", "--output", "/"], "--output"),
+        (["read", "red", "u", "--timeout", "0"], "'0' is no number of seconds above 0"),
+        (["finder", "red", "--timeout", "nan"], "--timeout"),
         (["watch", "--count", "0"], "--count"),
         (["watch", "--uri", "file:///t"], "--computer"),
     ],

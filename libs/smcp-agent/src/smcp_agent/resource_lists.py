@@ -12,9 +12,11 @@ class Resource(TypedDict):
     size: NotRequired[int]
     annotations: NotRequired[dict[str, Any]]
     _meta: NotRequired[dict[str, Any]]
+    serverId: NotRequired[str]
 
 
-"""A resource as its MCP server lists it; what else the server says of it is there, too."""
+"""A resource as its MCP server lists it; what else the server says of it is there, too. A Computer of ours says in
+`serverId` whose it is."""
 
 
 class ResourceTemplate(TypedDict):
@@ -25,6 +27,8 @@ class ResourceTemplate(TypedDict):
     title: NotRequired[str]
     description: NotRequired[str]
     mimeType: NotRequired[str]
+    serverId: NotRequired[str]
+    """Its MCP server, where its Computer says so: ours does."""
 
 
 class ResourceList(TypedDict):

@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import typer
-
 from smcp_agent.cli.commands import agent_for, asking, knowing
-from smcp_agent.cli.context_output import print_desktop, print_documents, print_resources
+from smcp_agent.cli.context_output import print_contents, print_desktop, print_documents, print_resources
 from smcp_agent.cli.options import Options
-from smcp_agent.cli.output import plain, print_failure, print_hint, print_json, working
+from smcp_agent.cli.output import print_failure, print_hint, print_json, working
 from smcp_agent.contents import ResourceContents
 
 WINDOW: Final = "window://"
@@ -71,11 +69,7 @@ async def read(options: Options, computer: str, uri: str, server: str | None, ou
         print_json({"computer": computer, "uri": uri, **contents.raw})
         return True
     if not contents.binary:
-        if sys.stdout.isatty():
-            typer.echo(plain(contents.text))
-        else:  # whoever reads it wants what it is, to the byte
-            sys.stdout.buffer.write(contents.text.encode(errors="replace"))
-            sys.stdout.buffer.flush()
+        print_contents(contents)
         return True
     data = contents.blob()
     if sys.stdout.isatty():

@@ -1,10 +1,13 @@
 """How desktops, documents and resources are printed for people."""
 
+import sys
 from collections.abc import Sequence
 
 import typer
 
 from smcp_agent.cli.output import plain, print_hint, print_table
+from smcp_agent.cli.readable import print_readable
+from smcp_agent.contents import ResourceContents
 from smcp_agent.desktop import Desktop, windows
 from smcp_agent.finder import DocumentSummary
 from smcp_agent.resource_lists import Resource
@@ -18,7 +21,7 @@ def print_desktop(desktop: Desktop, why_empty: str) -> None:
             typer.echo()
         typer.secho(plain(window.uri), bold=True)
         if window.text:
-            typer.echo(plain(window.text))
+            print_readable(window.text)
     if not shown:
         print_hint(why_empty)
 
@@ -44,5 +47,22 @@ def print_resources(resources: Sequence[Resource]) -> None:
     if not resources:
         print_hint("No resources.")
         return
-    rows = [(each["uri"], each.get("title") or each["name"], each.get("mimeType", "")) for each in resources]
-    print_table("Resource", {"Name": 20, "Type": 12}, rows)
+    rows = [
+        (each["uri"], each.get("title") or each["name"], each.get("mimeType", ""), str(each.get("serverId", "")))
+        for each in resources
+    ]
+    columns = {"Name": 20, "Type": 12, "Server": 10}
+    if not any(row[-1] for row in rows):  # not every Computer says whose they are
+        del columns["Server"]
+    print_table("Resource", columns, [row[: len(columns) + 1] for row in rows])
+
+
+def print_contents(contents: ResourceContents) -> None:
+    """The texts of a resource: to the byte for who reads it from a pipe or a file, readable at a terminal."""
+    if sys.stdout.isatty():
+        for each in contents.contents:
+            if each.text is not None:
+                print_readable(each.text, each.mime_type)
+    else:
+        sys.stdout.buffer.write(contents.text.encode(errors="replace"))
+        sys.stdout.buffer.flush()

@@ -1,12 +1,10 @@
 """`smcp-agent`: be an Agent from the shell.
 
-Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C (of `watch` 0).
+Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C, 143 SIGTERM (of `watch` both 0).
 """
 
-import asyncio
 import json
-import signal
-from collections.abc import Coroutine, Mapping
+import math
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,15 +16,11 @@ from smcp_agent.arguments import SECONDS, whole_seconds
 from smcp_agent.cli import commands, context_commands
 from smcp_agent.cli import watch as watching
 from smcp_agent.cli.options import MAX_PAYLOAD, Json, Options, default_name
-from smcp_agent.cli.output import UNPRINTABLE, give_up_output, mebibytes, print_error, print_failure
-from smcp_agent.errors import CannotConnect, JoinRefused, Malformed, SmcpError, TooLarge, Unavailable, may_have_run
+from smcp_agent.cli.output import UNPRINTABLE, give_up_output, print_failure
+from smcp_agent.cli.running import FAILED, run
+from smcp_agent.errors import Malformed
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT
 from smcp_proto.trace_ids import trace_id
-
-DONE = 0
-FAILED = 1
-WRONG_USAGE = 2
-INTERRUPTED = 130
 
 app = typer.Typer(
     name="smcp-agent",
@@ -44,6 +38,16 @@ def _parse_timeout(text: str) -> int:
         raise typer.BadParameter(f"{text!r} is not in {SECONDS}") from None
 
 
+def _parse_limit(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise typer.BadParameter(f"{text!r} is no number of seconds above 0")
+    return seconds
+
+
 Computer = Annotated[str, typer.Argument(metavar="COMPUTER", help="The Computer's name in the office.")]
 
 Server = Annotated[
@@ -52,6 +56,15 @@ Server = Annotated[
 OnlyServer = Annotated[
     str | None,
     typer.Option(metavar="SERVER", help="Only those of this MCP server, by its name in the Computer's configuration."),
+]
+Limit = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        parser=_parse_limit,
+        metavar="SECONDS",
+        help="Give up after this time. A Computer has 30 s for an answer.",
+    ),
 ]
 
 
@@ -103,14 +116,14 @@ def options(
 def list_room(context: typer.Context, as_json: Json = False) -> None:
     """Who is in the office."""
     chosen: Options = context.obj.with_json(as_json)
-    _run(chosen, commands.list_room(chosen))
+    run(chosen, commands.list_room(chosen))
 
 
 @app.command()
 def tools(context: typer.Context, computer: Computer, as_json: Json = False) -> None:
     """The tools of a Computer."""
     chosen: Options = context.obj.with_json(as_json)
-    _run(chosen, commands.list_tools(chosen, computer))
+    run(chosen, commands.list_tools(chosen, computer))
 
 
 @app.command()
@@ -128,7 +141,7 @@ def call(
     chosen: Options = context.obj.with_json(as_json)
     req_id = uuid4().hex
     ids = {"req_id": req_id, "trace_id": f"{trace_id(chosen.office, chosen.name, req_id):032x}"}
-    _run(chosen, commands.call(chosen, computer, tool, _parse_params(params), timeout, req_id), ids)
+    run(chosen, commands.call(chosen, computer, tool, _parse_params(params), timeout, req_id), ids)
 
 
 @app.command()
@@ -137,11 +150,12 @@ def desktop(
     computer: Computer,
     size: Annotated[int | None, typer.Option(metavar="N", help="At most so many windows.")] = None,
     window: Annotated[str | None, typer.Option(metavar="URI", help="Only this window.")] = None,
+    timeout: Limit = None,
     as_json: Json = False,
 ) -> None:
     """What the windows of a Computer show."""
     chosen: Options = context.obj.with_json(as_json)
-    _run(chosen, context_commands.show_desktop(chosen, computer, size, window))
+    run(chosen, context_commands.show_desktop(chosen, computer, size, window), timeout=timeout)
 
 
 @app.command()
@@ -154,18 +168,29 @@ def finder(
     file_type: Annotated[str | None, typer.Option("--type", help="Only documents of this type, as `xlsx`.")] = None,
     offset: Annotated[int, typer.Option(min=0, help="The first to show.")] = DEFAULT_OFFSET,
     limit: Annotated[int, typer.Option(min=1, max=MAX_LIMIT, help="How many to show.")] = DEFAULT_LIMIT,
+    timeout: Limit = None,
     as_json: Json = False,
 ) -> None:
     """The documents of a Computer."""
     chosen: Options = context.obj.with_json(as_json)
-    _run(chosen, context_commands.list_documents(chosen, computer, keyword or (), file_type, offset, limit))
+    run(
+        chosen,
+        context_commands.list_documents(chosen, computer, keyword or (), file_type, offset, limit),
+        timeout=timeout,
+    )
 
 
 @app.command()
-def resources(context: typer.Context, computer: Computer, server: OnlyServer = None, as_json: Json = False) -> None:
+def resources(
+    context: typer.Context,
+    computer: Computer,
+    server: OnlyServer = None,
+    timeout: Limit = None,
+    as_json: Json = False,
+) -> None:
     """The resources of a Computer."""
     chosen: Options = context.obj.with_json(as_json)
-    _run(chosen, context_commands.list_resources(chosen, computer, server))
+    run(chosen, context_commands.list_resources(chosen, computer, server), timeout=timeout)
 
 
 @app.command()
@@ -177,14 +202,12 @@ def read(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", dir_okay=False, help="Write it to this file.")
     ] = None,
+    timeout: Limit = None,
     as_json: Json = False,
 ) -> None:
-    """Read a resource of a Computer: a document, a page of it, …
-
-    It has 30 s.
-    """
+    """Read a resource of a Computer: a document, a page of it, …"""
     chosen: Options = context.obj.with_json(as_json)
-    _run(chosen, context_commands.read(chosen, computer, uri, server, output))
+    run(chosen, context_commands.read(chosen, computer, uri, server, output), timeout=timeout)
 
 
 @app.command()
@@ -200,12 +223,12 @@ def watch(
 ) -> None:
     """What changes in the office, as it comes: Computers, tools, desktops, documents, resources.
 
-    ctrl-C ends it, with 0. With --count and --for it ends with 1 where the time is over before.
+    ctrl-C and SIGTERM end it, with 0. With --count and --for it ends with 1 where the time is over before.
     """
     if uri and computer is None:
         raise typer.BadParameter("needs --computer, whose resource it is", param_hint="--uri")
     chosen: Options = context.obj.with_json(as_json)
-    _run(chosen, watching.watch(chosen, watching.Watch(computer, uri or (), count, seconds)), interrupted=DONE)
+    run(chosen, watching.watch(chosen, watching.Watch(computer, uri or (), count, seconds)), endless=True)
 
 
 def _parse_params(text: str) -> dict[str, Any]:
@@ -216,53 +239,3 @@ def _parse_params(text: str) -> dict[str, Any]:
     if not isinstance(params, dict):
         raise typer.BadParameter("not a JSON object", param_hint="--params")
     return params
-
-
-def _run(
-    chosen: Options,
-    work: Coroutine[Any, Any, bool],
-    ids: Mapping[str, str] | None = None,
-    *,
-    interrupted: int = INTERRUPTED,
-) -> None:
-    """Run a command to its exit code; errors that belong to the trade are printed, never traced back.
-
-    Args:
-        ids: of the call, for the error.
-        interrupted: the exit code after ctrl-C.
-    """
-    # while it runs, ctrl-C is asyncio's: the call is cancelled, and the office left
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        done = asyncio.run(work)
-    except SmcpError as error:
-        print_error(error, as_json=chosen.json, hint=_hint(error, chosen), ids=ids)
-        raise typer.Exit(WRONG_USAGE if isinstance(error, Malformed) else FAILED) from error
-    except KeyboardInterrupt as interrupt:
-        if interrupted != DONE:
-            typer.echo("cancelled", err=True)
-        raise typer.Exit(interrupted) from interrupt
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if not done:
-        raise typer.Exit(FAILED)
-
-
-def _hint(error: SmcpError, chosen: Options) -> str:
-    match error:
-        case JoinRefused():
-            return (
-                f"There is one Agent per office. If another one is in {chosen.office!r}, end it or choose another "
-                "office with --office (SMCP_OFFICE)."
-            )
-        case CannotConnect():
-            return "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens."
-        case TooLarge(details={"size": int(size), "limit": int(limit)}):
-            return (
-                f"It has {mebibytes(size)}, and at most {mebibytes(limit)} are carried: SMCP_MAX_PAYLOAD sets that, in "
-                "bytes, for the services and for this command. The structured content of a result counts, too."
-            )
-        case Unavailable() if not may_have_run(error):
-            return "That is for now: try again in a moment."
-        case _:
-            return ""

@@ -28,13 +28,18 @@ BORDER: Final = 3
 """Characters that a column of a table needs for its border and padding."""
 _SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 """A sequence for a terminal: CSI or OSC of ECMA-48."""
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_BIDI: Final = r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""What sets the direction of writing: with it `txt.exe` may be shown as `exe.txt`."""
+_CONTROL: Final = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}]")
+_NOT_FOR_TERMINALS: Final = re.compile(rf"[\x7f-\x9f{_BIDI}\ud800-\udfff]")
+"""What JSON may hold as it is, and a terminal should not get."""
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 """Half a character, which no output takes."""
 
 
 def plain(text: str) -> str:
-    """`text` without what moves a cursor, rings or colours: of control characters newlines and tabs are left."""
+    """`text` without what moves a cursor, rings, colours or turns the direction of writing round: of control characters
+    newlines and tabs are left."""
     return _SURROGATE.sub("\ufffd", _CONTROL.sub("", _SEQUENCE.sub("", text)))
 
 
@@ -43,8 +48,14 @@ def mebibytes(size: int) -> str:
     return f"{math.ceil(size / 2**20 * 10) / 10:.1f} MiB"
 
 
+def json_text(value: Any, *, indent: int | None = 2) -> str:
+    """`value` as JSON for programs that a terminal may get, too: `\\u202e` stands for what `plain` leaves out."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return _NOT_FOR_TERMINALS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
+    typer.echo(json_text(value))
 
 
 def print_sessions(sessions: Sequence[SessionInfo]) -> None:
@@ -90,7 +101,7 @@ def print_result(result: CallResult) -> None:
     """The contents on standard output, the rest (that it failed, how long it took) on standard error."""
     texts = [as_text(block) for block in result.content]
     if not texts and result.structured_content is not None:
-        texts = [json.dumps(result.structured_content, ensure_ascii=False, indent=2)]
+        texts = [json_text(result.structured_content)]
     for text in texts:
         typer.echo(plain(text))
     errors = Console(stderr=True)

@@ -1,8 +1,7 @@
 """`smcp-agent watch`: what changes in the office, as it comes."""
 
 import asyncio
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -10,33 +9,32 @@ from typing import Any, Final
 
 import typer
 
+from smcp_agent import events
 from smcp_agent.cli.commands import agent_for, knowing
 from smcp_agent.cli.options import Options
-from smcp_agent.cli.output import plain, print_hint
+from smcp_agent.cli.output import json_text, plain, print_hint
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import SmcpError
-from smcp_agent.events import (
-    CapabilitiesChanged,
-    ComputerEntered,
-    ComputerLeft,
-    ConfigChanged,
-    DesktopChanged,
-    Disconnected,
-    Event,
-    EventsDropped,
-    EventStream,
-    FinderChanged,
-    Notified,
-    Reconnected,
-    RejoinRefused,
-    ResourcesChanged,
-    ResourceUpdated,
-    SubscriptionRefused,
-    ToolsChanged,
-)
 
 FIRST_TOOLS_S: Final = 5.0
 """The tools that there are already are no change: so long they are waited for."""
+
+SENTENCES: Final[Mapping[type[events.Event], str]] = {
+    events.ComputerEntered: "{0.computer} entered",
+    events.ComputerLeft: "{0.computer} left",
+    events.ConfigChanged: "{0.computer} has another configuration",
+    events.DesktopChanged: "{0.computer} has another desktop",
+    events.FinderChanged: "{0.computer} has other documents",
+    events.ResourcesChanged: "{0.computer} has other resources",
+    events.ResourceUpdated: "{0.computer} updated {0.uri}",
+    events.SubscriptionRefused: "{0.computer} does not tell of {0.uri} any more: {0.error.message}",
+    events.CapabilitiesChanged: "{0.computer} can do other things with resources",
+    events.Disconnected: "the connection is lost: {0.reason}",
+    events.RejoinRefused: "the office does not take us back yet: {0.why}",
+    events.Reconnected: "connected again; what was not heard of meanwhile may have changed",
+    events.EventsDropped: "{0.count} changes could not be shown",
+}
+"""What is said of an event, `{0}`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,10 @@ class Watch:
 
 
 async def watch(options: Options, wanted: Watch) -> bool:
-    """Print changes until there were enough or the time is up; False where the time was up before."""
+    """Print changes until there were enough or the time is up; False where the time was up before.
+
+    That it watches is said on standard error: what changes after that is printed.
+    """
     async with agent_for(options) as agent:
         await _know_tools(agent)
         stream = agent.events()
@@ -61,9 +62,8 @@ async def watch(options: Options, wanted: Watch) -> bool:
             for uri in wanted.uris:
                 with knowing(agent, wanted.computer):
                     await agent.subscribe_resource(wanted.computer, uri)
-        if not options.json:
-            there = ", ".join(agent.computers()) or "no Computer"
-            print_hint(f"Watching the office {options.office!r} ({there}); ctrl-C ends it.")
+        there = ", ".join(agent.computers()) or "no Computer"
+        print_hint(f"Watching the office {options.office!r} ({there}); ctrl-C ends it.")
         if wanted.computer is not None and wanted.computer not in agent.computers():
             print_hint(
                 f"There is no Computer {wanted.computer!r} in the office yet: what it does is shown once it came."
@@ -86,7 +86,7 @@ async def _know_tools(agent: SmcpAgent) -> None:
             await asyncio.gather(*map(known, agent.computers()))
 
 
-async def _follow(stream: EventStream, options: Options, wanted: Watch) -> None:
+async def _follow(stream: events.EventStream, options: Options, wanted: Watch) -> None:
     shown = 0
     async for event in stream:
         about = getattr(event, "computer", None)
@@ -94,59 +94,38 @@ async def _follow(stream: EventStream, options: Options, wanted: Watch) -> None:
             continue
         now = datetime.now(UTC)
         if options.json:
-            typer.echo(json.dumps({"at": now.isoformat(timespec="milliseconds"), **as_json(event)}, ensure_ascii=False))
+            typer.echo(json_text({"at": now.isoformat(timespec="milliseconds"), **as_json(event)}, indent=None))
         else:
-            typer.echo(plain(f"{now.astimezone():%H:%M:%S}  {sentence(event)}"))
+            said = plain(sentence(event)).replace("\n", " ")  # one line each, whatever stands in a name
+            typer.echo(f"{now.astimezone():%H:%M:%S}  {said}")
         shown += 1
         if shown == wanted.count:
             return
 
 
-def as_json(event: Event) -> dict[str, Any]:
+def as_json(event: events.Event) -> dict[str, Any]:
     """An event for programs: its name as `event`, and its fields; tools by their names."""
     said = {field.name: getattr(event, field.name) for field in fields(event)}
     match event:
-        case ToolsChanged(tools=tools):
+        case events.ToolsChanged(tools=tools):
             said["tools"] = [tool.name for tool in tools]
-        case CapabilitiesChanged(capabilities=capabilities):
+        case events.CapabilitiesChanged(capabilities=capabilities):
             said["capabilities"] = capabilities.model_dump(exclude_unset=True)
-        case SubscriptionRefused(error=error):
+        case events.SubscriptionRefused(error=error):
             said["error"] = error.body().model_dump()
-        case Notified(event=name, data=data):
+        case events.Notified(event=name, data=data):
             said = {"notification": name, "data": dict(data)}
     return {"event": type(event).__name__, **said}
 
 
-def sentence(event: Event) -> str:  # noqa: C901, PLR0912 -- one line for each kind of event
+def sentence(event: events.Event) -> str:
     """An event for people, in one line."""
     match event:
-        case ComputerEntered(computer):
-            return f"{computer} entered"
-        case ComputerLeft(computer):
-            return f"{computer} left"
-        case ToolsChanged(computer, tools):
+        case events.ToolsChanged(computer, tools):
             return f"{computer} has {len(tools)} tools: {', '.join(tool.name for tool in tools)}"
-        case ConfigChanged(computer):
-            return f"{computer} has another configuration"
-        case DesktopChanged(computer):
-            return f"{computer} has another desktop"
-        case FinderChanged(computer):
-            return f"{computer} has other documents"
-        case ResourcesChanged(computer, server):
-            return f"{computer} has other resources" + (f" of {server}" if server else "")
-        case ResourceUpdated(computer, uri):
-            return f"{computer} updated {uri}"
-        case SubscriptionRefused(computer, uri, _, error):
-            return f"{computer} does not tell of {uri} any more: {error.message}"
-        case CapabilitiesChanged(computer):
-            return f"{computer} can do other things with resources"
-        case Notified(name, data):
-            return f"{name} {json.dumps(dict(data), ensure_ascii=False)}"
-        case Disconnected(reason):
-            return f"the connection is lost: {reason}"
-        case RejoinRefused(why):
-            return f"the office does not take us back yet: {why}"
-        case Reconnected():
-            return "connected again; what was not heard of meanwhile may have changed"
-        case EventsDropped(count):
-            return f"{count} changes could not be shown"
+        case events.ResourcesChanged(server=str(server)):
+            return f"{SENTENCES[type(event)].format(event)} of {server}"
+        case events.Notified(name, data):
+            return f"{name} {json_text(dict(data), indent=None)}"
+        case _:
+            return SENTENCES[type(event)].format(event)

@@ -1,0 +1,122 @@
+"""How a command of `smcp-agent` runs to its exit code: what ends it, and what is said of its end."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Coroutine, Mapping
+from typing import Any, Final
+
+import typer
+
+from smcp_agent.cli.options import Options
+from smcp_agent.cli.output import mebibytes, print_error
+from smcp_agent.errors import (
+    CannotConnect,
+    JoinRefused,
+    Malformed,
+    SmcpError,
+    TimedOut,
+    TooLarge,
+    Unavailable,
+    may_have_run,
+)
+
+DONE: Final = 0
+FAILED: Final = 1
+WRONG_USAGE: Final = 2
+INTERRUPTED: Final = 130
+"""By ctrl-C, as shells say it."""
+TERMINATED: Final = 143
+"""By SIGTERM, as shells say it."""
+
+
+class _Terminated(Exception):
+    """SIGTERM came."""
+
+
+def run(
+    chosen: Options,
+    work: Coroutine[Any, Any, bool],
+    ids: Mapping[str, str] | None = None,
+    *,
+    timeout: float | None = None,
+    endless: bool = False,
+) -> None:
+    """Run a command to its exit code; errors that belong to the trade are printed, never traced back.
+
+    ctrl-C and SIGTERM cancel it: a call is cancelled, and the office left.
+
+    Args:
+        ids: of the call, for the error.
+        timeout: seconds for all of it.
+        endless: it runs until it is told to end, so that is no failure.
+    """
+    # while it runs, ctrl-C is asyncio's
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        done = asyncio.run(_until_told(_within(work, timeout)))
+    except SmcpError as error:
+        print_error(error, as_json=chosen.json, hint=_hint(error, chosen), ids=ids)
+        raise typer.Exit(WRONG_USAGE if isinstance(error, Malformed) else FAILED) from error
+    except (KeyboardInterrupt, _Terminated) as told:
+        if endless:
+            raise typer.Exit(DONE) from told
+        typer.echo("cancelled", err=True)
+        raise typer.Exit(TERMINATED if isinstance(told, _Terminated) else INTERRUPTED) from told
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if not done:
+        raise typer.Exit(FAILED)
+
+
+async def _within(work: Awaitable[bool], seconds: float | None) -> bool:
+    """Raises TimedOut where that is not enough."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await work
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise TimedOut(f"there was no answer within {seconds:g} s") from None
+
+
+async def _until_told(work: Awaitable[bool]) -> bool:
+    """Raises _Terminated after SIGTERM, when the work has come to its end."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    told = False
+
+    def end() -> None:
+        nonlocal told
+        told = True
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, end)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if told:
+            raise _Terminated from None
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+def _hint(error: SmcpError, chosen: Options) -> str:
+    match error:
+        case JoinRefused():
+            return (
+                f"There is one Agent per office. If another one is in {chosen.office!r}, end it or choose another "
+                "office with --office (SMCP_OFFICE)."
+            )
+        case CannotConnect():
+            return "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens."
+        case TooLarge(details={"size": int(size), "limit": int(limit)}):
+            return (
+                f"It has {mebibytes(size)}, and at most {mebibytes(limit)} are carried: SMCP_MAX_PAYLOAD sets that, in "
+                "bytes, for the services and for this command. The structured content of a result counts, too."
+            )
+        case Unavailable() if not may_have_run(error):
+            return "That is for now: try again in a moment."
+        case _:
+            return ""

@@ -1,0 +1,147 @@
+"""What `smcp-agent` prints for people: JSON, Markdown and changes as one reads them, and nothing that deceives."""
+
+import io
+import json
+import re
+import sys
+from typing import Any, get_args
+
+import pytest
+from rich.console import Console
+
+from smcp_agent import events
+from smcp_agent.cli.output import json_text, plain
+from smcp_agent.cli.readable import LAID_OUT, laid_out, print_readable
+from smcp_agent.cli.watch import SENTENCES, sentence
+from smcp_agent.errors import NotFound
+from smcp_proto.schemas import Capabilities, SMCPTool
+from smcp_testing.agent_command import at_a_terminal, run
+from smcp_testing.context_computer import ContextComputer, page_shelf
+from smcp_testing.fake_gateway import fake_gateway
+
+TOOL = SMCPTool(name="echo", description="", params_schema={}, return_schema=None)
+EVENTS: list[tuple[events.Event, str]] = [
+    (events.ComputerEntered("red"), "red entered"),
+    (events.ComputerLeft("red"), "red left"),
+    (events.ToolsChanged("red", (TOOL, TOOL)), "red has 2 tools: echo, echo"),
+    (events.ConfigChanged("red"), "red has another configuration"),
+    (events.DesktopChanged("red"), "red has another desktop"),
+    (events.FinderChanged("red"), "red has other documents"),
+    (events.ResourcesChanged("red"), "red has other resources"),
+    (events.ResourcesChanged("red", "files"), "red has other resources of files"),
+    (events.ResourceUpdated("red", "file:///{0}"), "red updated file:///{0}"),
+    (
+        events.SubscriptionRefused("red", "file:///t", None, NotFound("no {such}")),
+        "red does not tell of file:///t any more: no {such}",
+    ),
+    (events.CapabilitiesChanged("red", Capabilities()), "red can do other things with resources"),
+    (events.Notified("notify:x", {"a": "\u202e深"}), 'notify:x {"a": "\\u202e深"}'),
+    (events.Disconnected("cut"), "the connection is lost: cut"),
+    (events.RejoinRefused("full"), "the office does not take us back yet: full"),
+    (events.Reconnected("http://x"), "connected again; what was not heard of meanwhile may have changed"),
+    (events.EventsDropped(3), "3 changes could not be shown"),
+]
+
+
+def shown(text: str, mime_type: str | None = None) -> str:
+    """How it stands at a terminal of 60 columns, without colours; nothing where it is shown as it is."""
+    renderable = laid_out(text, mime_type)
+    if renderable is None:
+        return ""
+    console = Console(file=io.StringIO(), width=60, force_terminal=False)
+    console.print(renderable)
+    said: Any = console.file
+    return "\n".join(line.rstrip() for line in said.getvalue().splitlines())
+
+
+def without_colours(terminal: bytes) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", terminal.decode()).replace("\r\n", "\n")
+
+
+async def test_documents_and_windows_are_readable_at_a_terminal_and_as_they_are_elsewhere() -> None:
+    red = ContextComputer("red", shelf=page_shelf(), desktops=['window://a\n\n{"state": ["on", "深"]}'])
+    async with fake_gateway() as gateway:
+        gateway.computers["red"] = []
+        gateway.answers |= red.answers
+        element = "dpe://com.example.docs/rpt-2026/elements/h-001"
+        code, out, err = await at_a_terminal(gateway, "read", "red", element)
+        assert (code, err) == (0, "")
+        lines = without_colours(out).splitlines()
+        assert '  "element_id": "h-001",' in lines
+        assert '    "text": "2026 年度总结"' in lines
+        (as_it_is,) = red.shelf.read(element) or []
+        assert await run(gateway, "read", "red", element) == (0, as_it_is["text"].encode(), "")
+        code, out, _ = await at_a_terminal(gateway, "desktop", "red")
+        assert without_colours(out) == 'window://a\n{\n  "state": [\n    "on",\n    "深"\n  ]\n}\n'
+
+
+def test_json_is_indented_and_nothing_in_it_is_hidden() -> None:
+    assert shown('{"b": [1, {"a": null}], "name": "x\u202egpj.exe\\u009b1m"}', "application/json") == (
+        '{\n  "b": [\n    1,\n    {\n      "a": null\n    }\n  ],\n  "name": "x\\u202egpj.exe\\u009b1m"\n}'
+    )
+    assert shown('["it need not say so"]') == '[\n  "it need not say so"\n]'
+
+
+@pytest.mark.parametrize("text", ["", "text", "7", '"text"', "{x", "[red]", "[" * 100_000, "# No Markdown"])
+def test_what_is_neither_json_nor_markdown_is_shown_as_it_is(text: str) -> None:
+    assert laid_out(text) is None
+
+
+def test_a_page_of_a_document_in_markdown_is_laid_out_below_what_is_said_of_it() -> None:
+    page = {"page_index": 0, "title": "概览", "content_markdown": "# 总结\n\n| a | b |\n|---|---|\n| 1<br>2 | *3* |"}
+    lines = shown(json.dumps(page), "application/json").splitlines()
+    assert lines[:3] == ["page_index: 0", "title: 概览", ""]
+    text = "\n".join(lines[3:])
+    assert "#" not in text
+    assert "总结" in text
+    assert "<br>" not in text
+    assert re.search(r"^\s*1\s+3$", text, re.MULTILINE), "the cells stand side by side"
+    assert re.search(r"^\s*2$", text, re.MULTILINE), "a line break in a cell is one"
+
+
+@pytest.mark.parametrize("mime_type", ["text/markdown", "text/markdown; charset=utf-8", "TEXT/X-MARKDOWN"])
+def test_markdown_is_laid_out(mime_type: str) -> None:
+    assert shown("- one\n- **two**", mime_type).strip("\n") == " • one\n • two"
+
+
+def test_markdown_hides_nothing_and_deceives_nobody() -> None:
+    text = shown(
+        "[bank](http://evil.example) <b>x</b> a&#x202e;b &#155;1m\n\n<!-- secret -->\n\n<p>html</p>", "text/markdown"
+    )
+    assert "bank (http://evil.example)" in text
+    assert "<b>x</b>" in text
+    assert "secret" in text
+    assert "<p>html</p>" in text
+    assert "ab" in text
+    assert not set(text) & set("\u202e\x9b\x1b")
+
+
+@pytest.mark.parametrize(("spaces", "said"), [(0, "{}\n"), (LAID_OUT, "{" + " " * LAID_OUT + "}\n")])
+def test_what_nobody_would_read_is_not_laid_out(monkeypatch: pytest.MonkeyPatch, spaces: int, said: str) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    print_readable("{" + " " * spaces + "}")
+    assert terminal.getvalue() == said
+
+
+def test_what_json_holds_is_read_back_and_a_terminal_gets_none_of_it() -> None:
+    nasty = "".join(map(chr, [*range(0xA0), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
+    value = {nasty: [nasty, "\ud800", "深\u200d🙂"]}
+    text = json_text(value)
+    assert json.loads(text) == value
+    assert plain(text) == text
+    assert "深\u200d🙂" in text
+    assert json_text([1, 2], indent=None) == "[1, 2]"
+
+
+@pytest.mark.parametrize(("event", "said"), EVENTS)
+def test_each_change_is_a_sentence(event: events.Event, said: str) -> None:
+    assert sentence(event) == said
+
+
+def test_no_kind_of_change_is_without_a_sentence() -> None:
+    assert {type(event) for event, _ in EVENTS} == set(get_args(events.Event)) >= set(SENTENCES)

@@ -1,0 +1,59 @@
+"""`smcp-agent` as a process, against a `FakeGateway`."""
+
+import asyncio
+import os
+import pty
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+from typing import Any, Final
+
+from smcp_testing.fake_gateway import FakeGateway
+
+COMMAND: Final = Path(sys.executable).with_name("smcp-agent")
+PATIENCE_S: Final = 60.0
+
+Ended = tuple[int | None, bytes, str]
+"""Exit code, standard output, standard error."""
+
+
+async def start(
+    gateway: FakeGateway, *arguments: str, stdout: int = PIPE, stderr: int = PIPE, columns: int = 120
+) -> Any:
+    environment = {**os.environ, "SMCP_URL": gateway.url, "SMCP_OFFICE": "office", "COLUMNS": str(columns)}
+    return await asyncio.create_subprocess_exec(COMMAND, *arguments, env=environment, stdout=stdout, stderr=stderr)
+
+
+async def ended(process: Any) -> Ended:
+    """Wait for its end; no traceback was printed."""
+    async with asyncio.timeout(PATIENCE_S):
+        out, err = await process.communicate()
+    assert b"Traceback" not in err
+    return process.returncode, out or b"", err.decode()
+
+
+async def run(gateway: FakeGateway, *arguments: str) -> Ended:
+    return await ended(await start(gateway, *arguments))
+
+
+async def at_a_terminal(gateway: FakeGateway, *arguments: str) -> Ended:
+    """As `run`, where standard output is a terminal; it may print some kilobytes."""
+    ours, theirs = pty.openpty()
+    try:
+        process = await start(gateway, *arguments, stdout=theirs)
+        os.close(theirs)
+        code, _, err = await ended(process)
+        try:
+            shown = os.read(ours, 65536)
+        except OSError:  # Linux says so where nothing was written and the other end is closed
+            shown = b""
+        return code, shown, err
+    finally:
+        os.close(ours)
+
+
+async def line(stream: Any) -> str:
+    """The next line of its standard output or error."""
+    async with asyncio.timeout(PATIENCE_S):
+        said: bytes = await stream.readline()
+    return said.decode()
