@@ -4,7 +4,7 @@ Nothing here raises, whatever JSON it is given; what cannot be made sense of is 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -57,6 +57,20 @@ class Element:
         return self.content if isinstance(self.content, str) else self.field(*names)
 
 
+Renderers = Mapping[str, Callable[[Element], str | None]]
+"""How the elements of a category are written: None where the content does not fit it."""
+
+
+def rendered(value: object, renderers: Renderers, other: Callable[[Element], str]) -> str:
+    """Write an element by the rule of its category, else as `other` does; nothing where it has no category."""
+    element = element_of(value)
+    if element is None:
+        return ""
+    render = renderers.get(element.category)
+    written = None if render is None else render(element)
+    return other(element) if written is None else written
+
+
 def element_of(value: object) -> Element | None:
     """Read an element; None where it has no category."""
     if not isinstance(value, Mapping) or not isinstance(value.get("category"), str):
@@ -78,6 +92,12 @@ def table_of(content: object) -> Table | None:
     headers, rows = _cells(content.get("headers")), [_cells(row) for row in _list(content.get("rows"))]
     width = max(map(len, [headers, *rows]))
     return Table(headers + [""] * (width - len(headers)), rows) if width else None
+
+
+def chart_of(element: Element) -> tuple[str, str] | None:
+    """The title of a chart, else the summary of its element, and what its data say."""
+    title, said = element.field("title"), element.field("data_summary")
+    return None if title is None and said is None else (title or element.summary, said or "")
 
 
 def list_of(content: object, depth: int = 1) -> Listing | None:

@@ -1,9 +1,9 @@
 """Elements as Markdown, category by category (finder.txt, Markdown 渲染规则). Nothing that a server sends raises."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
-from smcp_proto.dpe.content import Element, Listing, element_of, level_of, list_of, table_of
+from smcp_proto.dpe.content import Element, Listing, Renderers, chart_of, level_of, list_of, rendered, table_of
 from smcp_proto.dpe.escaping import cell, destination, fenced, formula, heading, inline, paragraphs
 
 BETWEEN_LISTS: Final = "<!-- -->"
@@ -16,12 +16,7 @@ def element_markdown(value: object) -> str:
     One whose content does not fit its category is rendered like the categories without a rule: `[category: summary]`.
     Empty text is nothing, and so is what has no category.
     """
-    element = element_of(value)
-    if element is None:
-        return ""
-    render = _RENDERERS.get(element.category)
-    rendered = None if render is None else render(element)
-    return _other(element) if rendered is None else rendered
+    return rendered(value, _RENDERERS, _other)
 
 
 def page_markdown(elements: Iterable[object]) -> str:
@@ -85,10 +80,8 @@ def _code(element: Element) -> str | None:
 
 
 def _chart(element: Element) -> str | None:
-    title, summary = element.field("title"), element.field("data_summary")
-    if title is None and summary is None:
-        return None
-    return f"[图表: {inline(title or element.summary)}] {inline(summary or '')}".rstrip(" ")
+    chart = chart_of(element)
+    return None if chart is None else "[图表: {}] {}".format(*map(inline, chart)).rstrip(" ")
 
 
 def _image(element: Element) -> str | None:
@@ -114,7 +107,7 @@ def _other(element: Element) -> str:
     return f"[{inline(element.category)}: {summary}]" if summary else f"[{inline(element.category)}]"
 
 
-_RENDERERS: Final[Mapping[str, Callable[[Element], str | None]]] = {
+_RENDERERS: Final[Renderers] = {
     "heading": _heading,
     "text": _text,
     "table": _table,
@@ -125,4 +118,4 @@ _RENDERERS: Final[Mapping[str, Callable[[Element], str | None]]] = {
     "link": _link,
     "formula": _formula,
 }
-"""The categories with a rule of their own; None where the content does not fit."""
+"""The categories with a rule of their own."""

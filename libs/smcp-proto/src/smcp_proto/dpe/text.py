@@ -1,9 +1,9 @@
 """Elements as plain text: what `format=text` asks for. Nothing is escaped, and nothing that a server sends raises."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
-from smcp_proto.dpe.content import Element, Listing, element_of, list_of, table_of
+from smcp_proto.dpe.content import Element, Listing, Renderers, chart_of, list_of, rendered, table_of
 
 
 def element_text(value: object) -> str:
@@ -11,12 +11,7 @@ def element_text(value: object) -> str:
 
     One whose content does not fit its category, and one of a category without text, is `[category: summary]`.
     """
-    element = element_of(value)
-    if element is None:
-        return ""
-    render = _RENDERERS.get(element.category)
-    rendered = None if render is None else render(element)
-    return _other(element) if rendered is None else rendered
+    return rendered(value, _RENDERERS, _other)
 
 
 def page_text(elements: Iterable[object]) -> str:
@@ -61,10 +56,8 @@ def _code(element: Element) -> str | None:
 
 
 def _chart(element: Element) -> str | None:
-    title, summary = element.field("title"), element.field("data_summary")
-    if title is None and summary is None:
-        return None
-    return f"[图表: {title or element.summary}] {summary or ''}".rstrip()
+    chart = chart_of(element)
+    return None if chart is None else "[图表: {}] {}".format(*chart).rstrip()
 
 
 def _image(element: Element) -> str | None:
@@ -85,7 +78,7 @@ def _other(element: Element) -> str:
     return f"[{element.category}: {element.summary}]" if element.summary else f"[{element.category}]"
 
 
-_RENDERERS: Final[Mapping[str, Callable[[Element], str | None]]] = {
+_RENDERERS: Final[Renderers] = {
     "heading": _text,
     "text": _text,
     "table": _table,
