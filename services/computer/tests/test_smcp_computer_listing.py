@@ -69,6 +69,13 @@ def test_a_server_that_is_gone_by_the_next_page_costs_only_its_own_rest() -> Non
     assert second_page(before, then=lists(a=[], b=["b://1"])) == ["b://1"]
 
 
+def test_each_item_names_its_server_whatever_it_says_itself() -> None:
+    item = {"uri": "x://1", "name": "1", "serverId": "another"}
+    page = page_of("resources", {"a": [item], "b": [{"uri": "x://1"}]})
+    assert page.items == [{"uri": "x://1", "name": "1", "serverId": "a"}, {"uri": "x://1", "serverId": "b"}]
+    assert item["serverId"] == "another", "what is kept of the server stays as it is"
+
+
 def test_a_page_ends_before_it_is_too_large_for_small_clients() -> None:
     large = [{"uri": f"x://{number}", "name": "n" * (PAGE_BYTES // 3)} for number in range(7)]
     pages = all_pages({"a": large})

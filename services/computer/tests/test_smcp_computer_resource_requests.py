@@ -80,7 +80,7 @@ async def test_a_resource_is_listed_and_read_as_its_server_sends_it(nats_url: st
         alice = ResourceAgent(here)
         listed = await alice.ask("resources/list", request_id="an id")
         assert listed["payload"]["result"]["resources"] == [
-            {"uri": "note://1", "name": "1", "mimeType": "text/plain", **resource}
+            {"uri": "note://1", "name": "1", "mimeType": "text/plain", **resource, "serverId": "one"}
         ]
         assert "serverId" not in listed
         read = await alice.ask("resources/read", uri="note://1")
@@ -134,11 +134,11 @@ async def test_templates_of_several_servers_are_told_apart_by_their_servers_name
     a, b = configs.context("2025", host="a"), configs.context("2026", host="b")
     async with world(nats_url, a=a, b=b, toolbox=configs.stdio()) as here:
         result = await ResourceAgent(here).result("resources/templates/list")
-        assert [(each["name"], each["uriTemplate"]) for each in result["resourceTemplates"]] == [
-            ("a__page", "dpe://a/{doc_ref}/pages/{page_index}"),
-            ("a__element", "dpe://a/{doc_ref}/elements/{element_id}"),
-            ("b__page", "dpe://b/{doc_ref}/pages/{page_index}"),
-            ("b__element", "dpe://b/{doc_ref}/elements/{element_id}"),
+        assert [(each["serverId"], each["name"], each["uriTemplate"]) for each in result["resourceTemplates"]] == [
+            ("a", "a__page", "dpe://a/{doc_ref}/pages/{page_index}"),
+            ("a", "a__element", "dpe://a/{doc_ref}/elements/{element_id}"),
+            ("b", "b__page", "dpe://b/{doc_ref}/pages/{page_index}"),
+            ("b", "b__element", "dpe://b/{doc_ref}/elements/{element_id}"),
         ]
 
 

@@ -15,6 +15,8 @@ PAGE_BYTES: Final = 1024 * 1024
 ITEM_BYTES: Final = 1024 * 1024
 """An item above it is left out, so that it costs only itself."""
 SEPARATOR: Final = "__"
+SERVER_KEY: Final = "serverId"
+"""Of an item: whose it is (computer.txt, resources chapter, 3: routing fields may stand beside MCP's own)."""
 
 Item = Mapping[str, Any]
 URI_KEY: Final[Mapping[Kind, str]] = {"resources": "uri", "templates": "uriTemplate"}
@@ -30,7 +32,7 @@ class Page:
 
 
 def page_of(kind: Kind, lists: Mapping[str, Sequence[Item]], after: Position | None = None) -> Page:
-    """The next page over the lists of all servers, in order of the servers' names.
+    """The next page over the lists of all servers, in order of the servers' names. Each item names its server.
 
     Args:
         lists: by server; each item has its URI, a string.
@@ -54,7 +56,7 @@ def page_of(kind: Kind, lists: Mapping[str, Sequence[Item]], after: Position | N
             if len(page.items) == PAGE_ITEMS or (page.items and size + length > PAGE_BYTES):
                 page.next = last
                 return page
-            page.items.append(item)
+            page.items.append({**item, SERVER_KEY: server})
             size += length
             last = Position(kind, server, number, mark_of(item[key]))
     return page
