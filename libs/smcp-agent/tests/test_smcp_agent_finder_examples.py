@@ -1,7 +1,8 @@
-"""The code examples of finder.txt ("Agent 端导航"), as they stand there, against a Computer on Socket.IO."""
+"""The code examples of finder.txt ("Agent 端导航"), as they stand there, against both kinds of Computers."""
 
 import ast
 import contextlib
+import inspect
 import io
 import textwrap
 from collections.abc import AsyncIterator
@@ -9,10 +10,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from smcp_agent import SmcpAgent
-from smcp_testing.context_computer import ContextComputer, page_shelf
+from smcp_testing.computer_world import native_computer
+from smcp_testing.context_computer import PAGE_HOST, ContextComputer, page_documents, page_shelf
 from smcp_testing.gateway_world import connected, gateway_world
+from smcp_testing.mcp_servers.configs import context
+from smcp_testing.mcp_servers.context_tools import ContextTools
+from smcp_testing.mcp_servers.shelf import Shelf
 
 COMPUTER = "my-computer"
+REPORT = f"dpe://{PAGE_HOST}/rpt-2026"
 
 STEP_1 = """
 finder_ret = await agent.get_finder(computer="my-computer")
@@ -76,6 +82,13 @@ for i in range(doc["page_count"]):
     print(f"--- 第 {i} 页: {page.get('title', '')} ---")
     print(page.get("content_markdown", ""))
 """
+OWN_TOOL = """
+# without the page's `@agent.internal_tool("browse_document")`, which stands for whatever an Agent has
+async def browse_document(uri: str, page: int = 0):
+    \"\"\"浏览文档指定页面\"\"\"
+    page_uri = f"{uri}/pages/{page}?format=markdown"
+    return await agent.read_resource(computer="my-computer", uri=page_uri)
+"""
 
 
 @asynccontextmanager
@@ -89,62 +102,139 @@ async def navigating(nats_url: str) -> AsyncIterator[SmcpAgent]:
             yield agent
 
 
+@asynccontextmanager
+async def navigating_natively(nats_url: str) -> AsyncIterator[SmcpAgent]:
+    """The same with a native Computer, whose one MCP server holds the documents."""
+    documents = [{"document": each} for each in page_documents()]
+    servers = {"docs": context("2025", host=PAGE_HOST, content=documents)}
+    async with (
+        gateway_world(nats_url) as world,
+        native_computer(world, "office", COMPUTER, servers),
+        SmcpAgent(world.url, office="office", name="bot") as agent,
+    ):
+        yield agent
+
+
 async def run(example: str, agent: SmcpAgent) -> tuple[dict[str, Any], list[str]]:
     """Run the page's code; what it named, and the lines that it printed."""
     code = compile(textwrap.dedent(example), "finder.txt", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     names: dict[str, Any] = {"agent": agent}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        await eval(code, names)
+        if inspect.isawaitable(ran := eval(code, names)):
+            await ran
     return names, printed.getvalue().splitlines()
+
+
+async def lists_the_documents_with_their_pages(agent: SmcpAgent) -> None:
+    names, printed = await run(STEP_1, agent)
+    assert printed == ["2026 年度报告: 12 页", "A1 合同: 5 页"]
+    assert names["finder_ret"]["total_count"] == 2
+    # and the filters that the page names
+    for filters, found in (
+        ({"keywords": ["合同"]}, ["contract-a1"]),
+        ({"file_type": "xlsx"}, ["rpt-2026"]),
+        ({"offset": 1, "limit": 1}, ["contract-a1"]),
+    ):
+        listed = await agent.get_finder(COMPUTER, **filters)
+        assert [each["doc_ref"] for each in listed["documents"]] == found
+
+
+async def opens_a_document_with_its_metadata_and_its_index(agent: SmcpAgent) -> None:
+    names, printed = await run(STEP_2, agent)
+    assert names["page_count"] == 12
+    assert printed[:2] == [" 第 0 页: 概览 (8 元素)", " 第 1 页: 收入分析 (15 元素)"]
+    assert len(printed) == 10
+    assert names["doc"]["page_total"] == 12
+    assert "pages" not in await agent.read_resource(COMPUTER, REPORT), "without depth=pages there is no index"
+
+
+async def reads_a_page_as_markdown_and_only_its_tables(agent: SmcpAgent) -> None:
+    page = (await run(STEP_3_MARKDOWN, agent))[0]["page"]
+    assert "elements" not in page
+    assert "2026 年度总结" in page["content_markdown"]
+    _, printed = await run(STEP_3_TABLES, agent)
+    assert printed == [" [table] tbl-001: 季度收入对比表(4行3列)"]
+
+
+async def shows_an_element_whole(agent: SmcpAgent) -> None:
+    element = (await run(STEP_4, agent))[0]["element"]
+    assert element["metadata"] == {"source_range": "A1:C5", "has_formulas": True}
+    assert element["content"]["headers"] == ["季度", "收入(万元)", "同比增长"]
+    assert len(element["content"]["rows"]) == 4
+
+
+async def goes_through_all_pages_of_a_document(agent: SmcpAgent) -> None:
+    _, printed = await run(ALL_PAGES, agent)
+    assert [line for line in printed if line.startswith("--- ")] == [
+        "--- 第 0 页: 概览 ---",
+        "--- 第 1 页: 收入分析 ---",
+        *(f"--- 第 {number} 页: 第 {number} 章 ---" for number in range(2, 12)),
+    ]
+    assert printed[1] == "2026 年度总结"
+
+
+async def browses_by_a_tool_of_its_own(agent: SmcpAgent) -> None:
+    browse = (await run(OWN_TOOL, agent))[0]["browse_document"]
+    assert (await browse(REPORT))["title"] == "概览"
+    assert (await browse(REPORT, page=1))["title"] == "收入分析"
+
+
+async def completes_what_a_template_asks_for(agent: SmcpAgent) -> None:
+    pages, elements = (
+        f"dpe://{PAGE_HOST}/{{doc_ref}}/pages/{{page_index}}",
+        f"dpe://{PAGE_HOST}/{{doc_ref}}/elements/{{element_id}}",
+    )
+    chosen = {"doc_ref": "rpt-2026"}
+    for question, before, values in (
+        ((pages, "doc_ref", "rpt"), None, ["rpt-2026"]),
+        ((pages, "page_index", ""), chosen, [str(number) for number in range(12)]),
+        ((elements, "element_id", "tbl"), {**chosen, "page_index": "0"}, ["tbl-001"]),
+    ):
+        completion = await agent.complete(COMPUTER, *question, chosen=before)
+        assert completion == {"values": values, "total": len(values), "hasMore": False}
 
 
 async def test_step_1_lists_the_documents_with_their_pages(nats_url: str) -> None:
     async with navigating(nats_url) as agent:
-        names, printed = await run(STEP_1, agent)
-        assert printed == ["2026 年度报告: 12 页", "A1 合同: 5 页"]
-        assert names["finder_ret"]["total_count"] == 2
-        # and the filters that the page names
-        for filters, found in (
-            ({"keywords": ["合同"]}, ["contract-a1"]),
-            ({"file_type": "xlsx"}, ["rpt-2026"]),
-            ({"offset": 1, "limit": 1}, ["contract-a1"]),
-        ):
-            listed = await agent.get_finder(COMPUTER, **filters)
-            assert [each["doc_ref"] for each in listed["documents"]] == found
+        await lists_the_documents_with_their_pages(agent)
 
 
 async def test_step_2_opens_a_document_with_its_metadata_and_its_index(nats_url: str) -> None:
     async with navigating(nats_url) as agent:
-        names, printed = await run(STEP_2, agent)
-        assert names["page_count"] == 12
-        assert printed[:2] == [" 第 0 页: 概览 (8 元素)", " 第 1 页: 收入分析 (15 元素)"]
-        assert len(printed) == 10
-        assert names["doc"]["page_total"] == 12
+        await opens_a_document_with_its_metadata_and_its_index(agent)
 
 
 async def test_step_3_reads_a_page_as_markdown_and_only_its_tables(nats_url: str) -> None:
     async with navigating(nats_url) as agent:
-        page = (await run(STEP_3_MARKDOWN, agent))[0]["page"]
-        assert "elements" not in page
-        assert "2026 年度总结" in page["content_markdown"]
-        _, printed = await run(STEP_3_TABLES, agent)
-        assert printed == [" [table] tbl-001: 季度收入对比表(4行3列)"]
+        await reads_a_page_as_markdown_and_only_its_tables(agent)
 
 
 async def test_step_4_shows_an_element_whole(nats_url: str) -> None:
     async with navigating(nats_url) as agent:
-        element = (await run(STEP_4, agent))[0]["element"]
-        assert element["metadata"] == {"source_range": "A1:C5", "has_formulas": True}
-        assert element["content"]["headers"] == ["季度", "收入(万元)", "同比增长"]
-        assert len(element["content"]["rows"]) == 4
+        await shows_an_element_whole(agent)
 
 
 async def test_the_whole_example_goes_through_all_pages_of_a_document(nats_url: str) -> None:
     async with navigating(nats_url) as agent:
-        _, printed = await run(ALL_PAGES, agent)
-        assert [line for line in printed if line.startswith("--- ")] == [
-            "--- 第 0 页: 概览 ---",
-            "--- 第 1 页: 收入分析 ---",
-            *(f"--- 第 {number} 页: 第 {number} 章 ---" for number in range(2, 12)),
-        ]
-        assert printed[1] == "2026 年度总结"
+        await goes_through_all_pages_of_a_document(agent)
+
+
+async def test_an_agent_may_make_a_tool_of_its_own_of_it_and_have_templates_completed(nats_url: str) -> None:
+    async with navigating(nats_url) as agent:
+        await browses_by_a_tool_of_its_own(agent)
+        await completes_what_a_template_asks_for(agent)
+
+
+async def test_a_native_computer_does_all_of_it_and_lists_no_tool_for_it(nats_url: str) -> None:
+    async with navigating_natively(nats_url) as agent:
+        await lists_the_documents_with_their_pages(agent)
+        await opens_a_document_with_its_metadata_and_its_index(agent)
+        await reads_a_page_as_markdown_and_only_its_tables(agent)
+        await shows_an_element_whole(agent)
+        await goes_through_all_pages_of_a_document(agent)
+        await browses_by_a_tool_of_its_own(agent)
+        await completes_what_a_template_asks_for(agent)
+        # 设计理由: Computers with tools of their own for it would be in each other's way
+        assert {tool.name for tool in await agent.get_tools(COMPUTER)} == set(
+            ContextTools(Shelf(), None, 0.0, {})._tools
+        )

@@ -226,6 +226,11 @@ def test_a_query_is_dropped_with_a_warning_and_host_and_path_are_shown(query: st
     assert (warning.uri, warning.rule) == (f"{HOST}.a/c%2Fd{query}", Rule.URI_QUERY)
 
 
+def test_no_layout_is_read_from_a_uri() -> None:
+    asking = Window("a", {"uri": f"{HOST}.a/2?priority=1&fullscreen=true"}, [{"text": "t"}])
+    assert names([window("a", "1"), asking, window("a", "3", priority=0.1)]) == ["a/3", "a/1", "a/2"]
+
+
 def test_the_example_of_the_page() -> None:
     windows = [
         Window("logger", {"uri": "window://com.example.logger"}, [{"text": "[2026-02-14 10:30:01] INFO: 操作完成"}]),

@@ -84,6 +84,12 @@ def test_an_audience_that_is_none_of_mcp_is_a_warning_and_changes_nothing(audien
     assert read({"audience": audience, "priority": 0.5}) == (WindowMetadata(priority=0.5), [Rule.AUDIENCE_TYPE])
 
 
+def test_what_stands_where_it_does_not_belong_does_not_count() -> None:
+    annotations, meta = {"fullscreen": True}, {"priority": 0.9, "audience": ["user"], "lastModified": "x"}
+    assert read(annotations, meta) == (WindowMetadata(priority=0.0, fullscreen=False), [])
+    assert read_metadata("s", {"uri": URI, **annotations, **meta}) == (WindowMetadata(), ())
+
+
 def test_last_modified_does_not_count() -> None:
     assert read({"lastModified": "2026-01-15T08:30:00Z", "priority": 0.5}) == (WindowMetadata(priority=0.5), [])
 
