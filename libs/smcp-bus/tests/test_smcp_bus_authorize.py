@@ -25,6 +25,9 @@ ALLOWED: list[tuple[str, Caller, dict[str, Any]]] = [
     ("server:list_room", PC, {"agent": "pc", "office_id": "lab"}),
     ("notify:resources/updated", PC, {"roomId": "lab", "computerId": "pc"}),
     ("server:update_config", PC, {"computer": "pc"}),
+    ("server:update_config", PC, {"computer": "pc", "office_id": "lab", "more": "other"}),
+    ("server:resources/updated", PC, {"roomId": "lab", "computerId": "pc", "agent": "alice"}),
+    ("client:tool_call", ALICE, {"agent": "alice", "computer": "pc", "office_id": "lab", "computerId": "other"}),
     ("server:tool_call_cancel", ALICE, {"agent": "alice", "req_id": "1"}),
     ("client:resources/list", ALICE, {"roomId": "lab", "computerId": "pc"}),
 ]
@@ -44,6 +47,17 @@ REFUSED: list[tuple[str, Caller, dict[str, Any], type[Exception], str | None]] =
     ("server:join_office", ALICE, {"role": "computer", "name": "alice", "office_id": "lab"}, NotAllowed, "role"),
     ("server:join_office", ALICE, {"role": "agent", "name": "bob", "office_id": "lab"}, NotAllowed, "name"),
     ("client:resources/list", ALICE, {"roomId": "elsewhere", "computerId": "pc"}, NotAllowed, "roomId"),
+    ("server:list_room", PC, {"agent": "alice", "office_id": "lab"}, NotAllowed, "agent"),
+    ("server:list_room", PC, {"agent": "other", "office_id": "lab"}, NotAllowed, "agent"),
+    # fields that the event does not have
+    ("server:update_config", PC, {"computer": "pc", "agent": "alice"}, NotAllowed, "agent"),
+    ("server:update_config", PC, {"computer": "pc", "agent": "pc"}, NotAllowed, "agent"),
+    ("server:update_config", PC, {"computer": "pc", "agent": 5}, NotAllowed, "agent"),
+    ("server:update_config", PC, {"computer": "pc", "computerId": "other"}, NotAllowed, "computerId"),
+    ("server:update_config", PC, {"computer": "pc", "office_id": "elsewhere"}, NotAllowed, "office_id"),
+    ("server:update_capabilities", PC, {"computer": "pc", "roomId": "elsewhere"}, NotAllowed, "roomId"),
+    ("notify:resources/list_changed", PC, {"roomId": "lab", "computerId": "pc", "agent": "alice"}, NotAllowed, "agent"),
+    ("client:tool_call", ALICE, {"agent": "alice", "computer": "pc", "roomId": "elsewhere"}, NotAllowed, "roomId"),
 ]
 
 
@@ -51,6 +65,11 @@ def said(event: str, fields: dict[str, Any]) -> BaseModel:
     """A request that says these fields; what else it would need was validated before."""
     model = CATALOG[event].request
     return model.model_construct(**dict.fromkeys(model.model_fields) | fields)
+
+
+def test_an_office_is_the_same_however_its_letters_are_composed() -> None:
+    caller = Caller(role="computer", office="b\u00fcro", name="pc")
+    authorize(CATALOG["server:update_config"], caller, said("server:update_config", {"office_id": "bu\u0308ro"}))
 
 
 @pytest.mark.parametrize(("event", "caller", "request_"), ALLOWED)

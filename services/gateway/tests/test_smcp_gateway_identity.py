@@ -122,6 +122,49 @@ async def test_nobody_speaks_for_another_in_any_field_of_any_event(nats_url: str
         await scene.nobody_heard()
 
 
+FORGED: dict[str, tuple[str, ...]] = {
+    "agent": ("otto", "eve", "box"),
+    "computer": ("native", "anna"),
+    "computerId": ("native", "anna"),
+    "office_id": (THERE,),
+    "roomId": (THERE,),
+}
+"""Of fields that say who speaks: what is not the sender's."""
+
+
+async def test_nobody_speaks_for_another_in_a_field_that_the_event_does_not_have(nats_url: str) -> None:
+    own = {"agent": "anna", "computer": "box"}
+    addresses = {"notify:resources/updated": "agent"}  # whom it is for
+    tried = 0
+    async with opened(nats_url) as scene:
+        for event, payload in EVENTS.items():
+            if event in DONE or event.startswith("server:resources/"):
+                continue
+            senders = CATALOG[event].senders if event in CATALOG else {event.startswith("client") and "agent"}
+            role: Literal["agent", "computer"] = "agent" if "agent" in senders else "computer"
+            client = scene.anna if role == "agent" else scene.box
+            for name in FORGED.keys() - payload.keys() - {addresses.get(event)}:
+                if role == "agent" and name in ("computer", "computerId"):
+                    continue  # an Agent names whom it asks
+                for forged in FORGED[name]:
+                    refused(event, await client.call(event, payload | {name: forged}), 403, naming=name)
+                    tried += 1
+                for no_name in ([own[role]], 5):
+                    refused(event, await client.call(event, payload | {name: no_name}), 400, 403)
+        assert tried >= 60
+        assert scene.asked == []
+        await scene.nobody_heard()
+
+
+async def test_a_computer_asks_for_the_room_under_its_own_name_alone(nats_url: str) -> None:
+    async with opened(nats_url) as scene:
+        asked = {"req_id": "r", "office_id": HERE}
+        for forged in ("anna", "native", "eve"):
+            refused("", await scene.box.call("server:list_room", asked | {"agent": forged}), 403, naming="agent")
+        room = await scene.box.call("server:list_room", asked | {"agent": "box"})
+        assert {session["name"] for session in room["sessions"]} == {"anna", "box", "native"}
+
+
 async def test_no_event_reaches_another_office(nats_url: str) -> None:
     async with opened(nats_url) as scene:
         for event, payload in EVENTS.items():

@@ -139,6 +139,9 @@ async def test_nobody_updates_or_cancels_for_another(nats_url: str) -> None:
         cancel = {"agent": "alice", "req_id": "r"}
         assert await send(bus, "lab", "computer", "pc", "update_config", {"computer": "other"}) == 403
         assert await send(bus, "lab", "computer", "pc", "update_skills", {"computer": "other"}) == 403
+        for forged in ({"agent": "alice"}, {"office_id": "other"}, {"roomId": "other"}, {"computerId": "other"}):
+            for verb in ("update_config", "update_skills"):
+                assert await send(bus, "lab", "computer", "pc", verb, {"computer": "pc", **forged}) == 403
         assert await send(bus, "lab", "computer", "pc", "update_config", {}) == 400
         assert await send(bus, "lab", "agent", "alice", "update_config", {"computer": "pc"}) == 403
         assert await send(bus, "lab", "computer", "nobody", "update_config", {"computer": "nobody"}) == 4103

@@ -1,9 +1,10 @@
 """Who may say what: a pure function of the event's row, the caller and the request.
 
 The caller is what the transport knows (a session, a subject). What a payload says about its sender is only ever
-compared with that.
+compared with that, also in fields that the event does not have: they are passed on with the others.
 """
 
+import unicodedata
 from functools import cache
 from typing import Any, Final, cast
 
@@ -15,6 +16,7 @@ from smcp_proto.errors import NotAllowed, NotInOffice
 
 JOIN = "server:join_office"
 LEAVE = "server:leave_office"
+LIST_ROOM = "server:list_room"
 
 
 def authorize(row: Row, caller: Caller, request: Any) -> None:
@@ -36,31 +38,44 @@ def authorize(row: Row, caller: Caller, request: Any) -> None:
     if row.event == LEAVE:
         return  # leaving an office one is not in is refused by the registry, with its own words
     for field in _spoken_fields(cast("type[BaseModel]", type(request))):
-        known, why = (caller.office, _OFFICE) if field in _OFFICE_FIELDS else _own_name(caller, field)
-        _same(known, getattr(request, field), field, why)
+        _own(row, caller, field, getattr(request, field))
+    if extra := cast("BaseModel", request).model_extra:
+        for field in _IDENTITY:
+            if field in extra:
+                said = extra[field]
+                _own(row, caller, field, unicodedata.normalize("NFC", said) if isinstance(said, str) else said)
 
 
-_OFFICE_FIELDS: Final = ("office_id", "roomId")
-_SENDER_FIELDS: Final = ("agent", "computer", "computerId")
+_ADDRESSED: Final = frozenset({"server:resources/updated", "notify:resources/updated"})
+"""Events of a Computer in which `agent` is not who says it, but who is to be told."""
+_IDENTITY: Final = ("agent", "computer", "computerId", "office_id", "roomId")
 _OFFICE: Final = "only one's own office"
+_COMPUTER: Final = "a Computer speaks for itself only"
 
 
 @cache
 def _spoken_fields(request: type[BaseModel]) -> tuple[str, ...]:
     """The fields of a request in which it says who or where its sender is."""
-    return tuple(field for field in (*_SENDER_FIELDS, *_OFFICE_FIELDS) if field in request.model_fields)
+    return tuple(field for field in _IDENTITY if field in request.model_fields)
 
 
-def _own_name(caller: Caller, field: str) -> tuple[str | None, str]:
+def _own(row: Row, caller: Caller, field: str, said: object) -> None:
+    """Compare a field with what is known of the caller."""
     match caller.role, field:
+        case _, "office_id" | "roomId":
+            _same(caller.office, said, field, _OFFICE)
         case "agent", "agent":
-            return caller.name, "an Agent speaks for itself only"
+            _same(caller.name, said, field, "an Agent speaks for itself only")
         case "computer", "computer" | "computerId":
-            return caller.name, "a Computer speaks for itself only"
+            _same(caller.name, said, field, _COMPUTER)
+        case "computer", "agent" if row.event == LIST_ROOM:
+            _same(caller.name, said, field, _COMPUTER)  # there it is the asking member, of whichever role
+        case "computer", "agent" if row.event not in _ADDRESSED and said is not None:
+            raise NotAllowed(_COMPUTER, details={"field": field})
         case _:
-            return None, ""  # an Agent names the Computer that it asks
+            pass  # an Agent names the Computer that it asks
 
 
-def _same(known: str | None, said: str | None, field: str, why: str) -> None:
+def _same(known: str | None, said: object, field: str, why: str) -> None:
     if known is not None and said is not None and known != said:
         raise NotAllowed(why, details={"field": field})
