@@ -89,10 +89,10 @@ async def test_calls_of_a_client_that_is_gone_end_without_an_answer() -> None:
 async def test_a_cancel_reaches_tool_calls_alone_and_can_be_taken_back() -> None:
     table, call, tools = CallTable(), pending(), pending(tracked=False)
     tasks = [await started(table, call), await started(table, tools)]
-    table.cancel("s", "r", now=10.0)
+    cancelled = table.cancel("s", "r", now=10.0)
     assert call.cancelled_at == 10.0
     assert tools.cancelled_at is None
-    table.take_back_cancel("s", "r")
+    table.take_back_cancel(cancelled)
     table.settle_overdue(10.0 + CANCEL_GRACE_S)
     assert call.verdict is None
     table.abandon("s")

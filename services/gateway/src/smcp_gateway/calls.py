@@ -5,7 +5,7 @@ call from elsewhere (`settle`) interrupts that waiting. The entry is gone when `
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -163,19 +163,26 @@ class CallTable:
                 call.task.cancel()
         return calls
 
-    def cancel(self, session: str, req_id: str, *, now: float) -> None:
-        """The client cancels a tool call: its Computer has `CANCEL_GRACE_S` from `now` on to settle it."""
-        for call in self._cancellable(session, req_id):
-            if call.cancelled_at is None:
-                call.cancelled_at = now
+    def cancel(self, session: str, req_id: str, *, now: float) -> list[PendingCall]:
+        """The client cancels a tool call: its Computer has `CANCEL_GRACE_S` from `now` on to settle it.
 
-    def take_back_cancel(self, session: str, req_id: str) -> None:
-        """The Computer could not be told: the call goes on."""
-        for call in self._cancellable(session, req_id):
+        Returns:
+            The calls that were not cancelled before.
+        """
+        cancelled = [
+            call
+            for call in self._by_session.get(session, ())
+            if call.tracked and call.req_id == req_id and call.cancelled_at is None
+        ]
+        for call in cancelled:
+            call.cancelled_at = now
+        return cancelled
+
+    @staticmethod
+    def take_back_cancel(cancelled: Iterable[PendingCall]) -> None:
+        """The Computer could not be told of what `cancel` returned: these calls go on."""
+        for call in cancelled:
             call.cancelled_at = None
-
-    def _cancellable(self, session: str, req_id: str) -> list[PendingCall]:
-        return [call for call in self._by_session.get(session, ()) if call.tracked and call.req_id == req_id]
 
     def settle_overdue(self, now: float) -> None:
         """Answer the cancelled calls whose Computer did not."""

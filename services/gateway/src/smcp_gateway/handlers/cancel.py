@@ -23,9 +23,9 @@ async def cancel(request: AgentCallData, call: Call, *, registry: RegistryClient
     assert caller.name is not None
     body = call.raw or orjson.dumps(call.payload)
     # its time runs from here: a registry that is slow to acknowledge must not make the Agent wait longer
-    calls.cancel(caller.session, request.req_id, now=asyncio.get_running_loop().time())
+    cancelled = calls.cancel(caller.session, request.req_id, now=asyncio.get_running_loop().time())
     try:
         await registry.tell(caller.office, "agent", caller.name, call.row.verb, body, req_id=request.req_id)
     except (SmcpError, BusError):
-        calls.take_back_cancel(caller.session, request.req_id)
+        calls.take_back_cancel(cancelled)  # and nothing that an earlier cancel has told
         raise
