@@ -84,6 +84,27 @@ async def test_what_is_heard_while_the_join_is_answered_is_not_lost() -> None:
     assert told.take() == [("n", "enter_office", "after"), ("n", "update_config", "after")]
 
 
+@pytest.mark.parametrize(
+    ("heard_meanwhile", "told_of"),
+    [
+        ([entered("x", 6), entered("x", 6)], ["enter_office"]),
+        ([entered("x", 6), left("x", 7), left("x", 7)], ["enter_office", "leave_office"]),
+        ([entered("x", 6), left("x", 7), entered("x", 6)], ["enter_office", "leave_office"]),
+    ],
+    ids=["enter twice", "leave twice", "enter again after the leave"],
+)
+async def test_what_is_announced_again_while_the_join_is_answered_is_told_once(
+    heard_meanwhile: list[Incoming], told_of: list[str]
+) -> None:
+    told = Told()
+    session = Session("n", "n", role="agent", name="n")
+    told.office.expect(session)
+    for notice in heard_meanwhile:
+        await told.office.hear(notice)
+    await told.admit(session, 5)
+    assert told.take() == [("n", event, "x") for event in told_of]
+
+
 async def test_who_does_not_become_a_member_is_told_nothing() -> None:
     told = Told()
     session = Session("n", "n", role="agent", name="n")

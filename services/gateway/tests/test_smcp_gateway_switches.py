@@ -1,21 +1,24 @@
 """Office switches: the last step, the announcement, may have to wait; and a session has one place at a time."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import orjson
 import pytest
 
+from smcp_bus import subjects
+from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.nats_bus import open_bus
 from smcp_bus.nats_config import BusConfig
 from smcp_gateway.session import Session
 from smcp_proto.errors import Unavailable
 from smcp_registry.admission import claimed
 from smcp_registry.buckets import open_store
-from smcp_registry.records import Announce, record_key
-from smcp_registry.store import Bucket, write_member
-from smcp_testing.gateway_world import LEASE_S, Client, connected, gateway_world
+from smcp_registry.records import Announce, record_key, tombstone
+from smcp_registry.store import Bucket, read_member, write_member
+from smcp_testing.gateway_world import LEASE_S, Client, World, connected, gateway_world
+from smcp_testing.interposed_buses import InterposedBuses
 from smcp_testing.waiting import eventually
 
 OLD, NEW = "old office", "new office"
@@ -96,3 +99,122 @@ async def test_a_session_holds_the_place_that_it_has_and_no_other(nats_url: str)
         await also_in(nats_url, OLD, session)
         assert (await other.join("computer", "box", NEW))[0] is False
         assert await other.join("computer", "box", OLD) == [True, None]
+
+
+def while_it_leaves(buses: InterposedBuses, meanwhile: Callable[[], Awaitable[None]], *, after: bool = False) -> None:
+    """The first leave of the old office is carried out behind that (or before it, where it is `after`)."""
+    begun: list[asyncio.Task[None]] = []
+
+    async def between(incoming: Incoming, handler: RequestHandler) -> Reply:
+        if subjects.verb_of(incoming.subject) != "leave_office":
+            return await handler(incoming)
+        reply = await handler(incoming) if after else None
+        if not begun:
+            begun.append(asyncio.ensure_future(meanwhile()))
+        await asyncio.shield(begun[0])  # also the copies that the gateway sends when it waits for long
+        return reply or await handler(incoming)
+
+    buses.between = between
+
+
+async def swept(world: World, office: str, name: str) -> None:
+    """A registry lets a member go that lives."""
+    async with open_bus(BusConfig(url=world.nats_url)) as bus:
+        store = await open_store(bus, bus.jetstream(), lease_s=LEASE_S, replicas=1)
+        key = record_key(office, "computer", name)
+        stored = await read_member(store.members, key)
+        assert stored.record is not None
+        await write_member(store.members, key, tombstone(stored.record), last=stored.revision)
+
+
+async def test_a_switch_to_a_place_that_is_lost_meanwhile_ends_in_the_old_office(nats_url: str) -> None:
+    buses = InterposedBuses()
+    async with (
+        gateway_world(nats_url, bad=buses) as world,
+        connected(world.url) as anna,
+        connected(world.url) as box,
+        connected(world.url) as other,
+    ):
+        await anna.join("agent", "anna", OLD)
+        can = {"resources": {"subscribe": True, "listChanged": False}}
+        here = {"role": "computer", "name": "box", "office_id": OLD, "capabilities": can}
+        assert await box.call("server:join_office", here) == [True, None]
+
+        async def taken() -> None:
+            await swept(world, NEW, "box")
+            assert await other.join("computer", "box", NEW) == [True, None]
+
+        while_it_leaves(buses, taken)
+        done, why = await box.join("computer", "box", NEW)
+        assert (done, why.split()[0]) == (False, "403")
+        await eventually(lambda: len(anna.told("notify:enter_office")) == 2)
+        assert anna.told("notify:leave_office") == [{"office_id": OLD, "computer": "box"}]
+        listed = await box.call("server:list_room", {"agent": "box", "req_id": "1", "office_id": OLD})
+        [itself] = [session for session in listed["sessions"] if session["name"] == "box"]
+        assert itself["capabilities"] == can
+        box.sio.on("client:get_tools", answers, namespace="/smcp")
+        asked = {"agent": "anna", "req_id": "1", "computer": "box"}
+        assert await anna.call("client:get_tools", asked) == {"tools": [], "req_id": "1"}
+        assert (await box.join("computer", "box", NEW))[0] is False  # as to anybody to whom it never belonged
+
+
+async def answers(asked: dict[str, str]) -> dict[str, object]:
+    return {"tools": [], "req_id": asked["req_id"]}
+
+
+async def test_who_loses_both_places_of_a_switch_is_hung_up_on(nats_url: str) -> None:
+    buses = InterposedBuses()
+    async with (
+        gateway_world(nats_url, bad=buses) as world,
+        connected(world.url) as box,
+        connected(world.url) as other,
+        connected(world.url) as heir,
+    ):
+        assert await box.join("computer", "box", OLD) == [True, None]
+
+        async def taken() -> None:
+            await swept(world, NEW, "box")
+            assert await other.join("computer", "box", NEW) == [True, None]
+            assert await heir.join("computer", "box", OLD) == [True, None]
+
+        while_it_leaves(buses, taken, after=True)
+        await box.sio.emit(
+            "server:join_office", {"role": "computer", "name": "box", "office_id": NEW}, namespace="/smcp"
+        )
+        await asyncio.wait_for(box.gone.wait(), 10)
+        assert len(world.gateways[0].computers) == 2
+
+
+async def test_who_arrives_hears_once_of_an_enter_that_is_announced_twice(nats_url: str) -> None:
+    buses = InterposedBuses()
+    announced: list[Incoming] = []
+
+    async def note(incoming: Incoming) -> None:
+        announced.append(incoming)
+
+    async with (
+        gateway_world(nats_url, bad=buses) as world,
+        connected(world.url) as anna,
+        connected(world.url) as box,
+        connected(world.url) as car,
+    ):
+        await anna.join("agent", "anna", NEW)
+        await box.join("computer", "box", OLD)
+        bus = world.buses[0]
+        await bus.listen(subjects.notify(NEW, "enter_office"), note)
+
+        async def told_twice() -> None:
+            assert await car.join("computer", "car", NEW) == [True, None]
+            await eventually(lambda: announced)
+            again = announced[0]
+            await bus.publish(
+                again.subject, again.body, headers=again.headers
+            )  # as a registry does after another's death
+            await bus.flush()
+            assert await car.call("server:update_config", {"computer": "car"}) is None
+            await eventually(lambda: anna.told("notify:update_config"))
+
+        while_it_leaves(buses, told_twice)
+        assert await box.join("computer", "box", NEW) == [True, None]
+        await eventually(lambda: box.told("notify:update_config"))
+        assert box.told("notify:enter_office") == [{"office_id": NEW, "computer": "car"}]

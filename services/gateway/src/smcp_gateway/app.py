@@ -140,6 +140,7 @@ async def open_gateway(
             calls,
             generation=lambda: generations.current,
             doubt=generations.want,
+            hang_up=lambda session, why: transport.hang_up(session, why),  # noqa: PLW0108 -- it is made below
         )
         limits = ReadLimits(
             sessions,

@@ -1,9 +1,10 @@
 """Sessions become members of offices and cease to be: what the gateway does beside the registry's decision."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -17,8 +18,10 @@ from smcp_gateway.offices import Doubt, Office, Offices
 from smcp_gateway.picture import member_keys
 from smcp_gateway.relay_computers import RelayComputers
 from smcp_gateway.session import Membership, Session
-from smcp_proto.errors import NotAllowed, NotInOffice, Unavailable
+from smcp_proto.errors import NotAllowed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.schemas import EnterOfficeReq
+
+_log: Final = logging.getLogger("smcp_gateway.memberships")
 
 AGENTS_DO_NOT_SWITCH: Final = "an Agent that is in an office joins no other; leave it first"
 
@@ -30,12 +33,16 @@ LEARN_S: Final = 10.0
 
 Generation = Callable[[], int]
 
+HangUp = Callable[[Session, str], Awaitable[None]]
+"""Closes a client's connection, saying why in the log."""
+
 
 class Memberships:
     """Args:
     calls: what the sessions wait for.
     generation: how often the connection to NATS has come back.
     doubt: told when it is not known whether the registry still counts a member that is one here.
+    hang_up: for a client that is in no office any more, and does not know it.
     """
 
     def __init__(
@@ -48,6 +55,7 @@ class Memberships:
         *,
         generation: Generation,
         doubt: Doubt,
+        hang_up: HangUp,
     ) -> None:
         self._registry = registry
         self._offices = offices
@@ -56,6 +64,7 @@ class Memberships:
         self._calls = calls
         self._generation = generation
         self._doubt = doubt
+        self._hang_up = hang_up
         self._stopping = asyncio.Event()
 
     async def join(self, session: Session, request: EnterOfficeReq, body: bytes, req_id: str) -> None:
@@ -64,6 +73,8 @@ class Memberships:
         Raises:
             NotAllowed: the place is another's, or an Agent would switch.
             Unavailable, BusError: it cannot be decided now.
+
+            A client whose switch failed late, and which could not get its old place back, was hung up on.
         """
         present = session.membership
         if present is not None and present.office == request.office_id:
@@ -77,7 +88,7 @@ class Memberships:
         session.joining, session.joining_place = claim.incarnation, (office.name, request.role, request.name)
         generation = self._generation()
         gate = self._computers.generation
-        claimed = False
+        claimed = switching = False
         try:
             if request.role == "computer":  # whoever learns of the member finds its subject served
                 await self._computers.serve(session, office.name, request.name)
@@ -86,6 +97,7 @@ class Memberships:
             known_before = joined.taken_up or joined.unchanged  # asked twice, the first one may have taken it up
             await self._learn(office, request, joined.revision, req_id)
             if present is not None:
+                switching = True
                 claim = await self._switch(session, present, request, claim, body, req_id)
             elif not announce:  # the office is told of nobody who is not in after all
                 claim = claim.model_copy(update={"announce": True})
@@ -98,6 +110,8 @@ class Memberships:
                 self._undo(office, request, claim)
             else:
                 await self._offices.release(office)
+            if switching and isinstance(error, SmcpError) and session.membership is None:
+                await self._go_back(session, present, req_id)
             raise
         membership = Membership(office.name, joined.revision, claim, generation)
         unknown_since = membership.epoch if known_before else None
@@ -239,10 +253,24 @@ class Memberships:
                 self._doubt()  # the registry does not count it as the member: it is asserted, and told
 
         try:
-            await announce()
+            await announce()  # NotAllowed: the place was lost meanwhile
         except (BusError, Unavailable):
             self._errands.until_done("announcing a switch", announce_later)  # there is no way back to the old office
         return announced
+
+    async def _go_back(self, session: Session, old: Membership | None, req_id: str) -> None:
+        """The new place of a switch was lost after the old one was given up: a switch that fails changes nothing, so
+        the old one is taken again. A client that does not get it either is in no office, and is told by hanging up."""
+        if old is None or session.role is None or session.name is None or session.closed:
+            return
+        said: dict[str, Any] = {"role": session.role, "name": session.name, "office_id": old.office}
+        if old.claim.capabilities is not None:
+            said["capabilities"] = old.claim.capabilities
+        try:
+            await self.join(session, EnterOfficeReq.model_validate(said), orjson.dumps(said), req_id)
+        except (SmcpError, BusError) as error:
+            _log.warning("a switch failed, and so did the way back: %s", type(error).__name__)
+            await self._hang_up(session, "it is in no office after a switch that failed")
 
     async def _admit(self, session: Session, request: EnterOfficeReq, office: Office, membership: Membership) -> None:
         session.joining = session.joining_place = None

@@ -95,16 +95,16 @@ class Office:
             return
         if notice.event == CANCEL_EVENT:
             self._cancelled(self.name, notice.body)
-        for missed in self._arriving.values():
-            missed.append(notice)
         if notice.epoch is None or notice.about is None:
+            self._keep(notice)
             await self._pass_on(self.members, notice)
             return
         if not notice.entered and notice.about[0] == "agent":
             self._agent_left(self.name, notice.about[1], notice.epoch)
         news = self.picture.event(notice.about, entered=notice.entered, epoch=notice.epoch)
         if news is None:
-            return
+            return  # told before: to who is arriving, too
+        self._keep(notice)
         self._check(self.members.items(), notice)
         # an enter's or leave's revision is half its epoch; what is newer than the member's own enter came after it
         revision, generation = notice.epoch // 2, max(self.compared, self._generation()) if news.told_already else -1
@@ -116,6 +116,11 @@ class Office:
             ],
             notice,
         )
+
+    def _keep(self, notice: Notice) -> None:
+        """For those who are arriving."""
+        for missed in self._arriving.values():
+            missed.append(notice)
 
     async def compare(
         self,
