@@ -91,7 +91,7 @@ class Connection:
         self.silent = False
         """Whether it was lost because nothing was heard any more: a host that stands still, or a dead line."""
         self.moving = False
-        """Whether the gateway said, when it closed it, that it is stopping: it keeps the member's place for a while."""
+        """Whether the gateway said, when it closed it, that it is stopping; as a rule the place is kept."""
         self.heartbeat_s = 0.0
         """The server promised to be heard at least so often (seconds)."""
         self._protocol: ResponseHandler | None = None
@@ -158,6 +158,7 @@ class Connection:
                 async with asyncio.timeout(CLOSE_S):
                     await self._sio.disconnect()
         finally:
+            await self._opening.close(within=CLOSE_S)
             await self._session.close()
             for loop in loops:
                 if loop is not None and not loop.done():

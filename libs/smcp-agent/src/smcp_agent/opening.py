@@ -1,8 +1,10 @@
 """What is heard while a connection is opened, and python-engineio does not keep: more of engine.io's open packet, and
 whether anybody is there at all."""
 
+import asyncio
 import errno
 import json
+from contextlib import suppress
 from typing import Any, Final
 
 import aiohttp
@@ -24,12 +26,26 @@ class Opening:
     def __init__(self) -> None:
         self.max_payload: int | None = None
         self.nobody_there = False
+        self._sockets: list[aiohttp.ClientWebSocketResponse] = []
+
+    async def close(self, *, within: float) -> None:
+        """Close the WebSockets that are still open: python-engineio leaves one as it is that fell silent, or whose
+        opening is broken off, and aiohttp warns of its connection then. Takes at most `within` s.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                for socket in self._sockets:
+                    await socket.close()
 
     def http_session(self) -> aiohttp.ClientSession:
         """The session for the connection; both transports are read."""
-        hear = self._hear
+        hear, opened = self._hear, self._sockets.append
 
         class WebSocket(aiohttp.ClientWebSocketResponse):
+            def __init__(self, *args: Any, **options: Any) -> None:
+                super().__init__(*args, **options)
+                opened(self)
+
             async def receive(self, timeout: float | None = None) -> Any:
                 message = await super().receive(timeout)
                 hear(message.data)
