@@ -50,7 +50,7 @@ def client_door(
             "client:resources/unsubscribe": subscribing,
             "notify:resources/updated": partial(resource_updated, computers=computers, registry=registry),
         },
-        otherwise=PassingOn(relay=limits.before(relay), update=partial(update, registry=registry)),
+        otherwise=PassingOn(relay=limits.before(relay), update=partial(update, registry=registry, computers=computers)),
         tracing=client_spans(),
         observe=log_fields,
     )

@@ -6,7 +6,6 @@ settles it, and `pending` is answered from the table of what runs.
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from pydantic import ValidationError
 
 from smcp_bus import internal_rows, subjects
 from smcp_bus.bus import Incoming, Reply, Subscription
-from smcp_bus.dispatch import Door, Observe, failed
+from smcp_bus.dispatch import Door, failed
 from smcp_bus.dispatch_types import Call, Caller, RawJson
 from smcp_bus.headers import ERROR
 from smcp_bus.internal_rows import PendingAnswer, PendingQuestion
@@ -23,14 +22,14 @@ from smcp_bus.owner import CLOSED_REPLY
 from smcp_bus.registry_contract import Claim
 from smcp_bus.serving import to_reply
 from smcp_bus.time_limit import time_limit
-from smcp_bus.tracing import Tracing
 from smcp_gateway.asks import Fate, Outcome, settle
-from smcp_gateway.call_records import CallRecords
 from smcp_gateway.notices import CANCEL_EVENT
 from smcp_gateway.packet import event_frame
-from smcp_gateway.questions import Questions, Room, Send
+from smcp_gateway.questions import Questions
 from smcp_gateway.session import Session
 from smcp_gateway.subscriptions import Subscriptions, epoch_of, granted
+from smcp_gateway.surroundings import Surroundings
+from smcp_gateway.updates import Updates
 from smcp_proto import catalog, tool_results
 from smcp_proto.errors import Internal, Malformed, TimedOut, TooLarge, Unavailable
 from smcp_proto.schemas import SubscribeResourceReq, ToolCallReq, UnsubscribeResourceReq
@@ -41,21 +40,6 @@ ANSWERED_S: Final = 0.3
 
 RunKey = tuple[str, str]
 """(agent, req_id)"""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all Computers of a gateway share."""
-
-    send: Send
-    room: Room
-    records: CallRecords
-    max_body: int
-    """Bytes that an answer may have on the bus."""
-    tracing: Tracing
-    observe: Observe | None
-    is_open: "Callable[[OwnedComputer], bool]"
-    """Whether the gate is open for a Computer."""
 
 
 @dataclass(slots=True)
@@ -81,6 +65,7 @@ class OwnedComputer:
         """Generation of the gate in which the registry has confirmed the claim."""
         self.subscription: Subscription | None = None
         self.subscriptions = Subscriptions()
+        self.updates = Updates(around.later)
         self._around = around
         self._questions = Questions(session, around.send, around.room)
         self._loop = asyncio.get_running_loop()
@@ -123,6 +108,7 @@ class OwnedComputer:
         What its client was asked in another office goes on.
         """
         self._questions.end()
+        self.updates.end()
 
     def cancel(self, agent: str, req_id: str) -> None:
         """An Agent does not want a call any more."""

@@ -22,9 +22,11 @@ from smcp_bus.registry_contract import Claim
 from smcp_bus.tracing import bus_spans
 from smcp_gateway.call_records import CallRecords
 from smcp_gateway.errands import Errands
-from smcp_gateway.owned_computer import OwnedComputer, Surroundings
+from smcp_gateway.owned_computer import OwnedComputer
 from smcp_gateway.questions import Room, Send
 from smcp_gateway.session import Session
+from smcp_gateway.surroundings import Surroundings
+from smcp_gateway.updates import Updates
 from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.base import AgentCallData
 
@@ -72,7 +74,9 @@ class RelayComputers:
         self._by_subject: dict[str, list[OwnedComputer]] = {}
         """One, but for the moment in which a name changes hands here."""
         self.records = CallRecords()
-        self._around = Surroundings(send, room, self.records, bus.max_body, bus_spans(), observe, self._is_open)
+        self._around = Surroundings(
+            send, room, self.records, bus.max_body, bus_spans(), observe, errands.until_done, self._is_open
+        )
 
     def __len__(self) -> int:
         return len(self._owned)
@@ -194,6 +198,11 @@ class RelayComputers:
             return []
         agents = list(owned.subscriptions.agents(server, uri))
         return None if not agents and owned.subscriptions.unknown_since is not None else agents
+
+    def updates(self, session_id: str, office: str) -> Updates | None:
+        """What that session's Computer has said of its resources; None: it is no Computer of that office."""
+        owned = self._owned.get((session_id, office))
+        return None if owned is None else owned.updates
 
     def agent_left(self, office: str, agent: str, epoch: int | None) -> None:
         """An Agent has left an office: its subscriptions end. See `Subscriptions.left`."""

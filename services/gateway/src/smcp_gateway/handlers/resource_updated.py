@@ -1,13 +1,14 @@
 """`notify:resources/updated`, said by a Computer on Socket.IO: told to who subscribed, and to nobody else."""
 
-from dataclasses import replace
+from functools import partial
 
 import orjson
 
 from smcp_bus.dispatch_types import Call
 from smcp_bus.registry_client import RegistryClient
-from smcp_gateway.handlers.update import update
 from smcp_gateway.relay_computers import RelayComputers
+from smcp_gateway.updates import Key
+from smcp_proto.errors import Malformed
 from smcp_proto.schemas import ResourceUpdatedNotification
 
 
@@ -17,15 +18,25 @@ async def resource_updated(
     """Pass it on once for each subscriber, whom it names then. Where who subscribed is not known, as it came.
 
     Raises:
-        Unavailable: no registry answers.
+        Malformed: it does not say of which Computer it is.
+        Unavailable, BusError: too much waits to be told, and no registry answers.
     """
-    caller = call.caller
+    caller, server, uri = call.caller, request.serverId, request.payload.params.uri
     assert caller.office is not None
-    told = computers.subscribers(caller.session, caller.office, request.serverId, request.payload.params.uri)
-    if told is None:
-        await update(request, call, registry=registry)
-        return
-    for agent in told:
+    assert caller.name is not None
+    if request.computerId is None:
+        raise Malformed("computerId: is missing", details={"field": "computerId"})
+    updates = computers.updates(caller.session, caller.office)
+    if updates is None:
+        return  # it has just left
+    told = computers.subscribers(caller.session, caller.office, server, uri)
+    raw = call.raw or orjson.dumps(call.payload)
+    bodies = {request.agent: raw} if told is None else {}
+    for agent in told or ():
         if request.agent in (None, agent):
-            payload = {**call.payload, "agent": agent}
-            await update(request, replace(call, payload=payload, raw=orjson.dumps(payload)), registry=registry)
+            bodies[agent] = orjson.dumps({**call.payload, "agent": agent})
+    for named, body in bodies.items():
+        tell = partial(
+            registry.tell, caller.office, "computer", caller.name, call.row.verb, body, req_id=call.req_id
+        )  # fmt: skip
+        await updates.add(Key(named, server, uri), tell, len(body) + len(uri))

@@ -5,10 +5,11 @@ from pydantic import BaseModel
 
 from smcp_bus.dispatch_types import Call
 from smcp_bus.registry_client import RegistryClient
+from smcp_gateway.relay_computers import RelayComputers
 
 
-async def update(request: BaseModel, call: Call, *, registry: RegistryClient) -> None:
-    """Pass the event on as it came.
+async def update(request: BaseModel, call: Call, *, registry: RegistryClient, computers: RelayComputers) -> None:
+    """Pass the event on as it came, behind the updates of resources that the Computer said before and that still wait.
 
     Raises:
         Unavailable: no registry answers.
@@ -17,5 +18,8 @@ async def update(request: BaseModel, call: Call, *, registry: RegistryClient) ->
     assert caller.office is not None
     assert caller.role is not None
     assert caller.name is not None
+    updates = computers.updates(caller.session, caller.office)
+    if updates is not None:
+        await updates.flush()
     body = call.raw or orjson.dumps(call.payload)
     await registry.tell(caller.office, caller.role, caller.name, call.row.verb, body, req_id=call.req_id)

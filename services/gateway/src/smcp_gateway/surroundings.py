@@ -1,0 +1,30 @@
+"""What the Computers on Socket.IO of one gateway share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from smcp_bus.dispatch import Observe
+from smcp_bus.tracing import Tracing
+from smcp_gateway.call_records import CallRecords
+from smcp_gateway.questions import Room, Send
+from smcp_gateway.updates import Later
+
+if TYPE_CHECKING:
+    from smcp_gateway.owned_computer import OwnedComputer
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """One for all of them."""
+
+    send: Send
+    room: Room
+    records: CallRecords
+    max_body: int
+    """Bytes that an answer may have on the bus."""
+    tracing: Tracing
+    observe: Observe | None
+    later: Later
+    is_open: "Callable[[OwnedComputer], bool]"
+    """Whether the gate is open for a Computer."""

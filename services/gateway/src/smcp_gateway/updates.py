@@ -1,0 +1,128 @@
+"""What one Computer on Socket.IO tells of its resources, on its way to its office.
+
+A change that comes after a pause is told at once. What follows it closely waits, at most `GATHER_S`, and goes together:
+of each resource once, however often it was said. What was said first is told first.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from smcp_bus.errors import BodyTooLarge, BusError
+from smcp_proto.errors import NotInOffice, RateLimited, SmcpError, TimedOut, Unavailable
+
+GATHER_S: Final = 0.1
+"""As native Computers gather by default (seconds)."""
+MOST_BYTES: Final = 256 * 1024
+"""What may wait of one Computer; it waits itself where it says more than that."""
+HEALING: Final = (NotInOffice, RateLimited, TimedOut, Unavailable)
+"""Refusals that end by themselves."""
+
+_log: Final = logging.getLogger("smcp_gateway.updates")
+
+Tell = Callable[[], Awaitable[object]]
+"""Tells the office. Raises BusError or SmcpError where it did not work."""
+Later = Callable[[str, Callable[[], Awaitable[object]]], None]
+"""`Errands.until_done`."""
+
+
+class Key(NamedTuple):
+    """What says the same is told once."""
+
+    agent: str | None
+    server: str | None
+    uri: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Said:
+    tell: Tell
+    size: int
+
+
+class Updates:
+    """Args:
+    later: runs what tells of what waits, again and again until it works.
+    """
+
+    def __init__(self, later: Later) -> None:
+        self._later = later
+        self._waiting: dict[Key, _Said] = {}
+        self._bytes = 0
+        self._gathering = False
+        self._ended = False
+        self._order = asyncio.Lock()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def gathering(self) -> bool:
+        """Whether a change that is said now waits."""
+        return self._gathering
+
+    async def add(self, key: Key, tell: Tell, size: int) -> None:
+        """A change was said; the last word of a resource counts.
+
+        Args:
+            size: bytes that it takes while it waits.
+
+        Raises:
+            BusError, SmcpError: too much waits, and cannot be told now; this one was not taken.
+        """
+        if self._bytes + size - self._size(key) > MOST_BYTES:
+            await self.flush()
+        self._bytes += size - self._size(key)
+        self._waiting[key] = _Said(tell, size)
+        if self._gathering:
+            return
+        self._gathering = True
+        try:
+            with suppress(BusError, SmcpError):  # it is tried again
+                await self.flush()
+        finally:
+            self._later("telling of updates", self._gather)
+
+    async def flush(self) -> None:
+        """Tell what waits now. What is said meanwhile waits on.
+
+        Raises:
+            BusError, SmcpError: it does not work now; what was not told waits on.
+        """
+        async with self._order:
+            for key, said in list(self._waiting.items()):
+                try:
+                    await said.tell()
+                except (SmcpError, BodyTooLarge) as error:
+                    if isinstance(error, HEALING):
+                        raise
+                    _log.warning("an update cannot be told, and is dropped: %s", type(error).__name__)
+                if self._waiting.get(key) is said:  # else it was said once more while it was told
+                    del self._waiting[key]
+                    self._bytes -= said.size
+
+    def end(self) -> None:
+        """The Computer is no member here any more: what waits is tried once more. Idempotent."""
+        self._ended = True
+
+    def _size(self, key: Key) -> int:
+        said = self._waiting.get(key)
+        return 0 if said is None else said.size
+
+    async def _gather(self) -> None:
+        """Tell what waits, again and again, until nothing was said for a while."""
+        while True:
+            if not self._ended:
+                await asyncio.sleep(GATHER_S)
+            if not self._waiting:
+                break
+            try:
+                await self.flush()
+            except (BusError, SmcpError):
+                if not self._ended:
+                    raise
+                break
+        self._gathering = False

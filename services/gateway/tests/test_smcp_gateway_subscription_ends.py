@@ -1,0 +1,161 @@
+"""How long a subscription to a resource of a Computer on Socket.IO lasts: as long as both are members."""
+
+from smcp_bus.bus import Incoming
+from smcp_testing.gateway_world import connected
+from smcp_testing.granting_computer import BOX, OFFICE, UPDATED, URI, Granting, ask, heard, scene, updated
+from smcp_testing.leaving_gateway import gone, in_time, two_gateways
+from smcp_testing.nats_process import NatsServer
+from smcp_testing.waiting import eventually
+
+
+async def test_a_subscription_ends_with_the_agents_membership(nats_url: str) -> None:
+    async with scene(nats_url) as (world, anna, box):
+        await ask(anna)
+        assert await anna.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
+        await eventually(lambda: box.client.told("notify:leave_office"))
+        async with connected(world.gateways[1].url) as again:
+            assert await again.join("agent", "anna", OFFICE) == [True, None]
+            await box.updated()
+            assert await heard(again, box) == []
+            await ask(again)
+            await box.updated()
+            assert await heard(again, box) == [URI]
+        await eventually(lambda: len(box.client.told("notify:leave_office")) == 2)
+        async with connected(world.gateways[0].url) as bert:
+            assert await bert.join("agent", "bert", OFFICE) == [True, None]
+            await box.updated()
+            assert await heard(bert, box) == []
+
+
+async def test_nothing_is_kept_of_who_vanished_whichever_of_both(nats_url: str) -> None:
+    async with scene(nats_url) as (world, anna, box):
+        owner = world.gateways[1].computers
+        for number in range(20):
+            await ask(anna, uri=f"file:///{number}")
+        await ask(anna, uri=box.refused)
+        assert owner.subscribed == 20
+        await anna.sio.eio.ws.close()
+        await eventually(lambda: owner.subscribed == 0)
+        async with connected(world.gateways[0].url) as again:
+            assert await again.join("agent", "anna", OFFICE) == [True, None]
+            await ask(again)
+            assert owner.subscribed == 1
+            await box.client.sio.disconnect()
+            await eventually(lambda: len(owner) == 0)
+            assert owner.subscribed == 0
+
+
+async def test_a_leave_that_is_heard_late_does_not_end_what_was_subscribed_after_it(nats_url: str) -> None:
+    async with scene(nats_url) as (world, anna, box):
+        office = world.gateways[1].offices.get(OFFICE)
+        assert office is not None
+        late: list[Incoming] = []
+
+        async def keep(incoming: Incoming) -> None:
+            late.append(incoming)
+
+        async with world.bus("listener") as bus:
+            await bus.listen("smcp.v1.*.notify.leave_office", keep)
+            assert await anna.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
+            assert await anna.join("agent", "anna", OFFICE) == [True, None]
+            await ask(anna)
+            await eventually(lambda: late)
+        await eventually(lambda: len(box.client.told("notify:enter_office")) == 2)
+        await office.hear(late[0])
+        await box.updated()
+        assert await heard(anna, box) == [URI]
+
+
+async def test_the_agents_move_to_another_gateway_ends_nothing(nats_url: str) -> None:
+    async with (
+        two_gateways(nats_url) as (staying, leaving, leave),
+        connected(leaving.url) as anna,
+        connected(staying.url) as client,
+    ):
+        box = Granting(client)
+        assert await client.join("computer", BOX, OFFICE) == [True, None]
+        assert await anna.join("agent", "anna", OFFICE) == [True, None]
+        await ask(anna)
+        left = leave()
+        await gone(anna)
+        await in_time(left)
+        async with connected(staying.url) as again:
+            assert await again.join("agent", "anna", OFFICE) == [True, None]
+            await box.updated("file:///other")
+            await box.updated()
+            assert await heard(again, box) == [URI]
+        assert client.told("notify:leave_office") in ([], [{"office_id": OFFICE, "agent": "anna"}])
+
+
+async def test_after_the_computers_move_nothing_is_lost_until_its_agent_leaves(nats_url: str) -> None:
+    async with (
+        two_gateways(nats_url) as (staying, leaving, leave),
+        connected(staying.url) as anna,
+        connected(leaving.url) as client,
+    ):
+        Granting(client)
+        assert await client.join("computer", BOX, OFFICE) == [True, None]
+        assert await anna.join("agent", "anna", OFFICE) == [True, None]
+        await ask(anna)
+        left = leave()
+        await gone(client)
+        await in_time(left)
+        async with connected(staying.url) as moved:
+            box = Granting(moved)
+            assert await moved.join("computer", BOX, OFFICE) == [True, None]
+            await box.updated()
+            await eventually(lambda: anna.told(UPDATED))
+            assert anna.told(UPDATED) == [updated()]  # it is not known who subscribed, so nobody is named
+            await ask(anna, uri="file:///2")
+            await box.updated()
+            await box.updated("file:///2")
+            assert await heard(anna, box) == [URI, URI, "file:///2"]
+            assert anna.told("notify:leave_office") == []
+            assert await anna.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
+            await eventually(lambda: moved.told("notify:leave_office"))
+            assert await anna.join("agent", "anna", OFFICE) == [True, None]
+            await box.updated()
+            assert await heard(anna, box) == []
+
+
+async def test_a_computer_that_left_and_came_back_is_subscribed_to_anew(nats_url: str) -> None:
+    async with scene(nats_url) as (_, anna, box):
+        await ask(anna)
+        assert await box.client.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
+        assert await box.client.join("computer", BOX, OFFICE) == [True, None]
+        await box.updated()
+        assert await heard(anna, box) == []
+
+
+async def test_an_outage_of_nats_ends_what_was_subscribed_by_an_agent_that_left_meanwhile_alone(
+    nats_server: NatsServer,
+) -> None:
+    async with scene(nats_server.url) as (world, anna, box):
+        await ask(anna)
+
+        async def outage() -> None:
+            await nats_server.stop()
+            await eventually(lambda: not any(bus.connected for bus in world.buses))
+
+        async def said() -> bool:
+            """What nobody subscribed to is dropped at once: the other notice shows that the registry is there."""
+            back = await box.client.call("server:update_config", {"computer": BOX}) is None
+            return back and await box.updated() is None
+
+        await outage()
+        await nats_server.start()
+        await eventually(said, timeout=20)
+        await eventually(lambda: anna.told(UPDATED), timeout=20)
+        assert anna.told(UPDATED)[0] == updated() | {"agent": "anna"}
+        await outage()
+        await anna.sio.disconnect()
+        await nats_server.start()
+        await eventually(lambda: box.client.told("notify:leave_office"), timeout=20)
+        async with connected(world.gateways[0].url) as again:
+
+            async def joined() -> bool:
+                return (await again.join("agent", "anna", OFFICE))[0] is True
+
+            await eventually(joined, timeout=20)
+            await eventually(said, timeout=20)
+            assert await heard(again, box) == []
