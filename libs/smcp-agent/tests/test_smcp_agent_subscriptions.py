@@ -8,9 +8,11 @@ import pytest
 from smcp_agent import (
     Closed,
     ComputerLeft,
+    Disconnected,
     Event,
     NotFound,
     Reconnected,
+    ResourcesChanged,
     ResourceUpdated,
     SmcpAgent,
     Subscription,
@@ -18,10 +20,13 @@ from smcp_agent import (
     Unavailable,
 )
 from smcp_proto.errors import NOTHING_BEGUN
+from smcp_proto.schemas.resources import MISSED
+from smcp_proto.schemas.rooms import MOVED
 from smcp_testing.context_computer import SERVER, ContextComputer
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway
 from smcp_testing.waiting import eventually
 
+LIST_CHANGED = "notify:resources/list_changed"
 SUBSCRIBE = "client:resources/subscribe"
 UNSUBSCRIBE = "client:resources/unsubscribe"
 A, B = "file:///a", "file:///b"
@@ -41,6 +46,15 @@ def watched(agent: SmcpAgent) -> list[Event]:
     events: list[Event] = []
     agent.on_event(events.append)
     return events
+
+
+def updates(events: list[Event]) -> list[ResourceUpdated]:
+    return [event for event in events if isinstance(event, ResourceUpdated)]
+
+
+def missed(computer: ContextComputer) -> JsonObject:
+    """What a gateway says of a Computer of which the agent may have missed something."""
+    return computer.says("resources/list_changed") | {"serverId": None, MISSED: True}
 
 
 async def quiet(agent: SmcpAgent, gateway: FakeGateway) -> None:
@@ -96,6 +110,7 @@ async def test_after_a_lost_membership_everything_is_subscribed_to_again() -> No
             await eventually(lambda: ResourceUpdated("red", A) in events)
             assert red.subscribed == {A}
             assert len(red.seen(SUBSCRIBE)) == 2
+            assert not any(MOVED in data for data in gateway.seen("server:join_office"))
 
 
 async def test_after_a_move_only_what_a_computer_lost_meanwhile_is_subscribed_to_again() -> None:
@@ -125,6 +140,48 @@ async def test_after_a_move_only_what_a_computer_lost_meanwhile_is_subscribed_to
             assert events.count(ResourceUpdated("red", A)) == 1  # it may have changed while the agent was on its way
             await quiet(agent, gateway)
             assert (len(red.seen(SUBSCRIBE)), len(blue.seen(SUBSCRIBE))) == (1, 2)
+            assert [data.get(MOVED) for data in gateway.seen("server:join_office")] == [None, True]
+
+
+async def test_where_the_next_gateway_says_that_the_place_was_not_kept_everything_is_subscribed_to_again() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+
+        async def join(data: JsonObject) -> Any:
+            if MOVED in data:
+                await gateway.notify(LIST_CHANGED, **missed(red))
+            return [True, None]
+
+        gateway.answers["server:join_office"] = join
+        async with agent:
+            await agent.subscribe_resource("red", A)
+            red.subscribed.clear()
+            events = watched(agent)
+            gateway.close_sockets(NOTHING_BEGUN)
+            await eventually(lambda: red.subscribed == {A})
+            await eventually(lambda: ResourceUpdated("red", A) in events)
+
+
+async def test_where_something_was_missed_of_a_computer_it_is_subscribed_to_again_and_told() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            await agent.subscribe_resource("red", A)
+            await agent.subscribe_resource("red", B)
+            events = watched(agent)
+            await gateway.notify(LIST_CHANGED, **red.says("resources/list_changed"))  # it says so itself
+            await gateway.notify(LIST_CHANGED, **missed(red) | {"computerId": "gone"})
+            await eventually(lambda: ResourcesChanged("gone") in events)
+            await quiet(agent, gateway)
+            assert len(red.seen(SUBSCRIBE)) == 2
+            red.subscribed.clear()
+            await gateway.notify(LIST_CHANGED, **missed(red))
+            await eventually(lambda: len(updates(events)) == 2)
+            assert set(updates(events)) == {ResourceUpdated("red", A), ResourceUpdated("red", B)}
+            assert red.subscribed == {A, B}
+            await quiet(agent, gateway)
+            assert len(updates(events)) == 2
+            assert not any(isinstance(event, Disconnected) for event in events)
 
 
 async def test_what_fails_for_a_passing_reason_is_tried_again() -> None:

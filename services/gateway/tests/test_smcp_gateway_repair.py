@@ -10,6 +10,7 @@ from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.headers import ERROR
 from smcp_gateway import memberships
+from smcp_proto.schemas.resources import MISSED
 from smcp_testing.gateway_world import SHORT_LEASE_S, connected, gateway_world, reply
 from smcp_testing.interposed_buses import InterposedBuses
 from smcp_testing.line import open_line
@@ -80,6 +81,7 @@ async def test_nats_is_restarted(nats_server: NatsServer) -> None:
             assert {payload["computer"] for payload in anna.told(f"notify:update_{update}")} == {"box", "car"}
         for payload in anna.told("notify:resources/list_changed"):
             assert payload["payload"] == {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
+            assert payload[MISSED] is True
         changed = {(payload["roomId"], payload["computerId"]) for payload in anna.told("notify:resources/list_changed")}
         assert changed == {(OFFICE, "box"), (OFFICE, "car")}
         assert car.told("notify:resources/list_changed") == []

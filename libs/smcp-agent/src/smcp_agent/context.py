@@ -56,7 +56,8 @@ class Context:
         self.resources.outdate()
 
     def disowned(self, computer: str) -> None:
-        """The Computer may have ended what was subscribed to, since the agent was no member for a while."""
+        """The Computer may have ended what was subscribed to: the agent, or the Computer unheard, was no member for a
+        while."""
         self.subscriptions.lost(computer)
 
     def missed(self, computer: str) -> None:

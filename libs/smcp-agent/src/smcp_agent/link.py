@@ -21,6 +21,7 @@ from smcp_agent.errors import (
 )
 from smcp_proto.errors import ERRORS, read_refusal
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq
+from smcp_proto.schemas.rooms import MOVED
 
 JOIN_S: Final = 12.0
 """The server side has 10 s for a join."""
@@ -72,6 +73,8 @@ class Link:
         self._on_notice = on_notice
         self._connection: Connection | None = None
         self._failure: Callable[[], SmcpError] | None = None
+        self._moving = False
+        """Whether the gateway of the last connection sent the agent away, and said that it keeps its place."""
         self._nobody_there = False
         """Whether the last look at all URLs found no gateway at any of them."""
         self._changed = asyncio.Event()
@@ -121,6 +124,7 @@ class Link:
             since = asyncio.get_running_loop().time()
             await connection.lost.wait()
             self._set(None)
+            self._moving = connection.moving
             if asyncio.get_running_loop().time() - since > STABLE_S:
                 attempt = 0
             closing = asyncio.create_task(connection.close())  # where a host stands still it takes its time
@@ -231,7 +235,7 @@ class Link:
 
     async def _join(self, connection: Connection) -> SmcpError | None:
         """Ask for the place; returns why it was refused, None if it was not."""
-        place = self._place.model_dump(exclude_unset=True)
+        place = self._place.model_dump(exclude_unset=True) | ({MOVED: True} if self._moving else {})
         ack = await connection.request("server:join_office", place, timeout=JOIN_S)
         return refusal_in(ack, f"the office {self._place.office_id!r}", f"the Agent {self._place.name!r}")
 

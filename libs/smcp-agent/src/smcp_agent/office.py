@@ -17,6 +17,7 @@ from smcp_agent.events import (
     Notified,
     Reconnected,
     RejoinRefused,
+    ResourcesChanged,
 )
 from smcp_agent.link import pause
 from smcp_agent.models import reply_of
@@ -24,9 +25,8 @@ from smcp_agent.notices import told
 from smcp_agent.room import Change, Entered, Left, Room
 from smcp_agent.tool_cache import ToolCache
 from smcp_proto.schemas import EnterOfficeReq, ListRoomReq, ListRoomRet
+from smcp_proto.schemas.resources import MISSED
 
-KEPT_S: Final = 5.0
-"""Who was sent away and joins again within so many seconds has not left: gateways have its place kept for longer."""
 ROOM_S: Final = 10.0
 """The server side has so long for a question about the room."""
 FIRST_LIST_S: Final = 15.0
@@ -47,10 +47,8 @@ class Office:
         self._room = Room()
         self._sids: dict[str, str | None] = {}
         """Of the Computers that were in the last list: another one is another membership."""
-        self._kept_until = 0.0
-        """Until then (time of the loop) the first join takes up a place that the agent has not left."""
-        self._joins = 0
-        """Since the connection was lost."""
+        self._moving = False
+        """Whether the gateway said that the agent's place is kept; the next one says where it is not (`MISSED`)."""
 
     @property
     def computers(self) -> list[str]:
@@ -58,7 +56,6 @@ class Office:
 
     def joining(self) -> None:
         self._room.hold()
-        self._joins += 1
 
     async def enter(self, connection: Connection) -> None:
         """Learn who is there, after the first join.
@@ -81,7 +78,6 @@ class Office:
             raise ConnectionLost(broken.reason, may_have_run=False) from broken
 
     async def joined(self, connection: Connection) -> None:
-        moved = self._joins == 1 and asyncio.get_running_loop().time() < self._kept_until
         attempt = 0
         while True:
             try:
@@ -93,13 +89,12 @@ class Office:
                 await asyncio.sleep(pause(attempt))
                 attempt += 1
                 continue
-            self._take(listed, moved=moved)
+            self._take(listed, moved=self._moving)
             self._publish(Reconnected(connection.url))
             return
 
     def on_lost(self, reason: str, *, moving: bool) -> None:
-        self._joins = 0
-        self._kept_until = asyncio.get_running_loop().time() + KEPT_S if moving else 0.0
+        self._moving = moving
         self._context.unheard()
         self._publish(Disconnected(reason))
 
@@ -129,6 +124,8 @@ class Office:
                 if change is not None:
                     self._context.take(change)
                 self._publish(change or Notified(event, data))
+                if isinstance(change, ResourcesChanged) and change.computer in self._room and data.get(MISSED) is True:
+                    self._context.disowned(change.computer)
 
     def _refresh(self, computer: str) -> None:
         if computer in self._room:

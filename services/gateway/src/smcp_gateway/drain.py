@@ -123,7 +123,7 @@ class Drain:
             await self._hang_up(session, "the gateway is stopping")
 
     def _is_old(self, place: "_Place") -> bool:
-        return self._loop.time() - place.asked > self._move_s / 10
+        return self._loop.time() - place.asked > max(self._move_s / 10, MARK_PAUSE_S)
 
     def _due(self, place: "_Place") -> float:
         """When the registry is asked again, for a member that waits for its calls (loop time)."""

@@ -20,6 +20,7 @@ from smcp_gateway.relay_computers import RelayComputers
 from smcp_gateway.session import Membership, Session
 from smcp_proto.errors import NotAllowed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.schemas import EnterOfficeReq
+from smcp_proto.schemas.rooms import MOVED
 
 _log: Final = logging.getLogger("smcp_gateway.memberships")
 
@@ -93,8 +94,8 @@ class Memberships:
             if request.role == "computer":  # whoever learns of the member finds its subject served
                 await self._computers.serve(session, office.name, request.name)
             joined = await self._registry.join(office.name, request.role, request.name, claim, body, req_id=req_id)
-            claimed = True
-            known_before = joined.taken_up or joined.unchanged  # asked twice, the first one may have taken it up
+            claimed, taken_up = True, joined.taken_up
+            known_before = taken_up or joined.unchanged  # asked twice, the first one may have taken it up
             await self._learn(office, request, joined.revision, req_id)
             if present is not None:
                 switching = True
@@ -117,6 +118,8 @@ class Memberships:
         unknown_since = membership.epoch if known_before else None
         self._computers.joined(session, office.name, claim, gate, unknown_since=unknown_since)
         await self._admit(session, request, office, membership)
+        if (request.model_extra or {}).get(MOVED) is True and not taken_up:
+            await office.missed(session)
 
     async def leave(self, session: Session, office_id: str, req_id: str) -> None:
         """End the membership of `session`; its calls that still run are cancelled.

@@ -14,6 +14,7 @@ from smcp_proto.catalog_row import EVERYBODY
 from smcp_proto.ids import Role
 from smcp_proto.names import check_name
 from smcp_proto.schemas import Capabilities
+from smcp_proto.schemas.resources import MISSED
 
 ENTER = "enter_office"
 LEAVE = "leave_office"
@@ -80,14 +81,19 @@ def updates(office: str, computer: str, capabilities: Capabilities | None) -> li
     body = orjson.dumps({"computer": computer})
     about: MemberKey = ("computer", computer)
     notices = [Notice(f"notify:{verb}", body, about) for verb in UPDATES]
-    payload = {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
-    envelope = orjson.dumps({"roomId": office, "computerId": computer, "payload": payload})
-    row = catalog.CATALOG["notify:resources/list_changed"]
-    notices.append(Notice(row.event, envelope, about, told=row.told))
+    notices.append(missed_of(office, computer))
     if capabilities is not None:
         said = {"computer": computer, "capabilities": capabilities.model_dump(exclude_unset=True)}
         notices.append(Notice("notify:update_capabilities", orjson.dumps(said), about))
     return notices
+
+
+def missed_of(office: str, computer: str) -> Notice:
+    """What a Computer told of its resources may have been missed, and what was subscribed to there may have ended."""
+    payload = {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
+    envelope = {"roomId": office, "computerId": computer, "payload": payload, MISSED: True}
+    row = catalog.CATALOG["notify:resources/list_changed"]
+    return Notice(row.event, orjson.dumps(envelope), ("computer", computer), told=row.told)
 
 
 def _addressee(event: str, payload: dict[str, Any]) -> str | None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus, Incoming, Subscription
-from smcp_gateway.notices import CANCEL_EVENT, Notice, presence, read_notice, updates
+from smcp_gateway.notices import CANCEL_EVENT, Notice, missed_of, presence, read_notice, updates
 from smcp_gateway.picture import MemberKey, Picture
 from smcp_gateway.session import Membership, Session
 from smcp_gateway.token_bucket import TokenBucket
@@ -147,6 +147,13 @@ class Office:
             if role == "computer":
                 for notice in updates(self.name, name, capabilities.get(name)):
                     await self._pass_on(told, notice)
+
+    async def missed(self, session: Session) -> None:
+        """Tell an Agent here that its subscriptions have ended, and that it may have missed what the Computers told: it
+        was no member for a while, and is again."""
+        for role, name in sorted(self.picture.present):
+            if role == "computer":
+                await self._pass_on([session], missed_of(self.name, name))
 
     def _check(self, members: Iterable[tuple[Session, Membership]], notice: Notice) -> None:
         """A leave of one of these that nobody here asked for: the registry let it go, and it lives."""

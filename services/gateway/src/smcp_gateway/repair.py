@@ -158,6 +158,7 @@ class Repair:
     async def _settle(self, asked: "_Asked", answer: AssertedMember, gate: int) -> bool:
         """True: it is to be asked again. `gate` is the generation of the Computers' gate when it was asked."""
         membership = asked.membership
+        claimed = answer.outcome is AssertOutcome.CLAIMED or membership.ended_by > membership.epoch
         match answer.outcome:
             case AssertOutcome.UNAVAILABLE:
                 return True
@@ -173,6 +174,8 @@ class Repair:
                 membership.revision = max(membership.revision, answer.revision)  # asked twice, the first one claimed
             case AssertOutcome.CLAIMED:
                 membership.revision = answer.revision
+        if claimed and (office := self._offices.get(membership.office)) is not None:
+            await office.missed(asked.session)
         if asked.said.claim != membership.claim:
             return True  # it has made another one since
         if not asked.said.moving:  # that is said of a member by whatever claim

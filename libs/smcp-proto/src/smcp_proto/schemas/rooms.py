@@ -1,9 +1,15 @@
 """Offices and who is in them (data-structures.txt, rooms; events.txt, room events)."""
 
+from typing import Final
+
 from smcp_proto.ids import Role
 from smcp_proto.names import Name
 from smcp_proto.schemas.base import AgentCallData, ReqId, Wire, absent
 from smcp_proto.schemas.capabilities import Capabilities
+
+MOVED: Final = "a2c_moved"
+"""An extra field of a `server:join_office`, true where an Agent was sent away by its last gateway and counts its place
+as kept. Where it was not, the Agent is told of each Computer that it may have missed something (`resources.MISSED`)."""
 
 
 class EnterOfficeReq(Wire):

@@ -1,0 +1,95 @@
+"""An Agent that was no member for a while hears that its subscriptions have ended there, and its connection stands."""
+
+from typing import Any
+
+import pytest
+
+from smcp_agent import Disconnected, Event, ResourceUpdated, SmcpAgent
+from smcp_bus.registry_client import RegistryClient
+from smcp_proto.schemas.resources import MISSED
+from smcp_proto.schemas.rooms import MOVED
+from smcp_testing.gateway_world import World, connected, gateway_world
+from smcp_testing.granting_computer import BOX, OFFICE, URI, Granting, ask, heard
+from smcp_testing.leaving_gateway import gone, in_time, two_gateways
+from smcp_testing.waiting import eventually
+
+LIST_CHANGED = "notify:resources/list_changed"
+
+
+async def let_go(world: World) -> None:
+    """The registry lets the Agent on the first gateway go, as it does when a lease has run out."""
+    session = next(session for session in world.gateways[0].sessions if session.role == "agent")
+    assert session.name is not None
+    assert session.membership is not None
+    claim = session.membership.claim
+    async with world.bus("sweeper") as bus:
+        registry = RegistryClient(bus, credential=claim.credential, process=claim.process)
+        await registry.leave(OFFICE, "agent", session.name, claim)
+
+
+async def test_an_agent_whose_membership_was_lost_and_claimed_again_is_subscribed_as_before(nats_url: str) -> None:
+    async with (
+        gateway_world(nats_url, gateways=2) as world,
+        connected(world.gateways[1].url) as client,
+        SmcpAgent(world.gateways[0].url, office=OFFICE, name="anna") as agent,
+    ):
+        box, events = Granting(client), list[Event]()
+        assert await client.join("computer", BOX, OFFICE) == [True, None]
+        await eventually(lambda: agent.computers() == [BOX])
+        await agent.subscribe_resource(BOX, URI)
+        agent.on_event(events.append)
+        await let_go(world)
+        await eventually(lambda: ResourceUpdated(BOX, URI) in events)  # it may have changed meanwhile
+        await box.updated()
+        await eventually(lambda: ResourceUpdated(BOX, URI, title="t") in events)
+        assert len(box.asked) == 2
+        assert client.told("notify:leave_office") == [{"office_id": OFFICE, "agent": "anna"}]
+        assert not any(isinstance(event, Disconnected) for event in events)
+
+
+async def test_nobody_else_hears_of_it_and_what_an_agent_asks_goes_on(nats_url: str) -> None:
+    async with (
+        gateway_world(nats_url, gateways=2) as world,
+        connected(world.gateways[1].url) as client,
+        connected(world.gateways[0].url) as mate,
+        connected(world.gateways[0].url) as anna,
+    ):
+        box = Granting(client)
+        for name, computer in ((BOX, client), ("mate", mate)):
+            assert await computer.join("computer", name, OFFICE) == [True, None]
+        assert await anna.join("agent", "anna", OFFICE) == [True, None]
+        await let_go(world)
+        await eventually(lambda: len(anna.told(LIST_CHANGED)) == 2)
+        payload = {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
+        assert anna.told(LIST_CHANGED) == [
+            {"roomId": OFFICE, "computerId": name, "payload": payload, MISSED: True} for name in sorted((BOX, "mate"))
+        ]
+        assert "result" in (await ask(anna))["payload"]
+        await box.updated()
+        assert await heard(anna, box) == [URI]
+        assert mate.told(LIST_CHANGED) == client.told(LIST_CHANGED) == []
+        assert len(anna.told(LIST_CHANGED)) == 2
+
+
+@pytest.mark.parametrize(("move_s", "kept"), [(30.0, True), (0.0, False)])
+async def test_an_agent_that_was_sent_away_is_told_where_its_place_was_not_kept(
+    nats_url: str, move_s: float, kept: bool
+) -> None:
+    async with (
+        two_gateways(nats_url, move_s=move_s) as (staying, leaving, leave),
+        connected(staying.url) as client,
+        connected(leaving.url) as anna,
+    ):
+        box = Granting(client)
+        assert await client.join("computer", BOX, OFFICE) == [True, None]
+        assert await anna.join("agent", "anna", OFFICE) == [True, None]
+        await ask(anna)
+        left = leave()
+        await gone(anna)
+        await in_time(left)
+        async with connected(staying.url) as again:
+            join: dict[str, Any] = {"role": "agent", "name": "anna", "office_id": OFFICE, MOVED: True}
+            assert await again.call("server:join_office", join) == [True, None]
+            await box.updated()
+            assert await heard(again, box) == ([URI] if kept else [])
+            assert [said[MISSED] for said in again.told(LIST_CHANGED)] == ([] if kept else [True])
