@@ -8,26 +8,16 @@ from aiohttp import web
 
 from smcp_agent import CannotConnect, ConnectionLost, SmcpAgent
 from smcp_agent.connection import DEFAULT_TRANSPORTS, ConnectionOptions, Transport, connect
-from smcp_testing.fake_gateway import FakeGateway, fake_gateway
+from smcp_testing.fake_gateway import FakeGateway, answered_the_second_time, fake_gateway
 from smcp_testing.line import open_line
 from smcp_testing.waiting import eventually
 
-JsonObject = dict[str, Any]
 SOON_S = 8.0
 """Much less than the time of a call."""
 
 
 def agent_at(gateway: FakeGateway, **options: Any) -> SmcpAgent:
     return SmcpAgent(gateway.url, office="office", name="bot", **options)
-
-
-def answered_the_second_time(gateway: FakeGateway) -> None:
-    async def answer(data: JsonObject) -> Any:
-        if len(gateway.seen("client:tool_call")) == 1:
-            await gateway.never(data)
-        return {"content": [{"type": "text", "text": "done"}]}
-
-    gateway.answers["client:tool_call"] = answer
 
 
 def looks(caplog: pytest.LogCaptureFixture) -> int:

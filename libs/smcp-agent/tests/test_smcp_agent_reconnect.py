@@ -21,7 +21,7 @@ from smcp_agent import (
 from smcp_agent.errors import Unavailable
 from smcp_agent.link import MAX_DELAY_S, pause
 from smcp_proto.errors import NOTHING_BEGUN
-from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
+from smcp_testing.fake_gateway import FakeGateway, answered_the_second_time, fake_gateway, tool
 from smcp_testing.waiting import eventually
 
 JsonObject = dict[str, Any]
@@ -29,15 +29,6 @@ JsonObject = dict[str, Any]
 
 def agent_at(gateway: FakeGateway) -> SmcpAgent:
     return SmcpAgent(gateway.url, office="office", name="bot")
-
-
-def answered_the_second_time(gateway: FakeGateway) -> None:
-    async def answer(data: JsonObject) -> Any:
-        if len(gateway.seen("client:tool_call")) == 1:
-            await gateway.never(data)
-        return {"content": [{"type": "text", "text": "done"}]}
-
-    gateway.answers["client:tool_call"] = answer
 
 
 async def test_after_a_cut_the_agent_comes_back_and_tells_what_changed_meanwhile() -> None:

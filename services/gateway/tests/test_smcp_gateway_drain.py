@@ -9,7 +9,7 @@ import pytest
 from smcp_bus.bus import Incoming, Reply
 from smcp_gateway import drain
 from smcp_testing.gateway_world import Client, connected, reply
-from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, call, gone, in_time, two_gateways
+from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, agent_and_box, call, gone, in_time, two_gateways
 from smcp_testing.waiting import eventually
 
 
@@ -58,9 +58,7 @@ async def test_calls_end_before_their_members_go_and_new_ones_are_refused_after_
         connected(leaving.url) as client,
         connected(leaving.url) as quiet,
     ):
-        await anna.join("agent", "anna", OFFICE)
-        await client.join("computer", "box", OFFICE)
-        box = Box(client)
+        box = await agent_and_box(anna, client)
         waiting = [asyncio.create_task(anna.call("client:tool_call", call(0)))]
         await eventually(lambda: box.asked == ["r0"])
         left = leave()
@@ -175,9 +173,7 @@ async def test_who_says_goodbye_while_its_gateway_stops_leaves_at_once(nats_url:
         connected(leaving.url) as client,
     ):
         await car.join("computer", "car", OFFICE)
-        await anna.join("agent", "anna", OFFICE)
-        await client.join("computer", "box", OFFICE)
-        box = Box(client)
+        box = await agent_and_box(anna, client)
         waiting = asyncio.create_task(anna.call("client:tool_call", call()))
         await eventually(lambda: box.asked)
         left = leave()
@@ -198,9 +194,7 @@ async def test_a_gateway_that_stops_takes_nobody_in_and_says_so(nats_url: str) -
         connected(leaving.url) as client,
         aiohttp.ClientSession() as http,
     ):
-        await anna.join("agent", "anna", OFFICE)
-        await client.join("computer", "box", OFFICE)
-        box = Box(client)
+        box = await agent_and_box(anna, client)
         waiting = asyncio.create_task(anna.call("client:tool_call", call()))
         await eventually(lambda: box.asked)
         left = leave()

@@ -12,7 +12,7 @@ from smcp_bus.registry_contract import Assertion, AssertionResult
 from smcp_gateway import engine
 from smcp_testing.deaf_agent import deaf_agent
 from smcp_testing.gateway_world import MIB, NAMESPACE, connected
-from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, call, gone, in_time, two_gateways
+from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, agent_and_box, call, gone, in_time, two_gateways
 from smcp_testing.waiting import eventually
 
 
@@ -22,9 +22,7 @@ async def test_a_call_within_one_gateway_that_outlasts_the_drain_may_have_run(na
         connected(leaving.url) as anna,
         connected(leaving.url) as client,
     ):
-        await anna.join("agent", "anna", OFFICE)
-        await client.join("computer", "box", OFFICE)
-        box = Box(client)
+        box = await agent_and_box(anna, client)
         waiting = asyncio.create_task(anna.call("client:tool_call", call(), timeout=30))
         await eventually(lambda: box.asked == ["r0"])
         left = leave()

@@ -13,7 +13,7 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertionResult, Member
 from smcp_proto.errors import NOTHING_BEGUN
 from smcp_testing.gateway_world import connected, gateway_world
-from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, call, gone, in_time, two_gateways
+from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, agent_and_box, call, gone, in_time, two_gateways
 from smcp_testing.raw_client import raw_client
 from smcp_testing.waiting import eventually
 
@@ -58,9 +58,7 @@ async def test_who_is_about_to_go_is_served_until_its_place_is_kept(
         connected(staying.url) as anna,
         connected(leaving.url) as client,
     ):
-        await anna.join("agent", "anna", OFFICE)
-        await client.join("computer", "box", OFFICE)
-        box = Box(client)
+        box = await agent_and_box(anna, client)
         box.released.set()
         asked, go = asyncio.Event(), asyncio.Event()
         assert_members = RegistryClient.assert_members
@@ -85,9 +83,7 @@ async def test_agents_begin_nothing_any_more_before_computers_do(nats_url: str) 
         connected(leaving.url) as anna,
         connected(leaving.url) as client,
     ):
-        await anna.join("agent", "anna", OFFICE)
-        await client.join("computer", "box", OFFICE)
-        box = Box(client)
+        box = await agent_and_box(anna, client)
         running = asyncio.create_task(anna.call("client:tool_call", call(0), timeout=30))
         await eventually(lambda: box.asked == ["r0"])
         sessions = {session.name: session for session in leaving.gateways[0].sessions}
@@ -125,9 +121,7 @@ async def test_a_place_that_cannot_be_kept_at_once_is_asked_for_again_while_call
         connected(staying.url) as anna,
         connected(leaving.url) as client,
     ):
-        await anna.join("agent", "anna", OFFICE)
-        await client.join("computer", "box", OFFICE)
-        box = Box(client)
+        box = await agent_and_box(anna, client)
         running = asyncio.create_task(anna.call("client:tool_call", call(0), timeout=30))
         await eventually(lambda: box.asked == ["r0"])
         failures = 2

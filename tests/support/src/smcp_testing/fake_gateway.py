@@ -163,6 +163,17 @@ def tool(name: str, description: str = "", **schema: Any) -> Json:
     return {"name": name, "description": description, "params_schema": schema, "return_schema": None, "meta": {}}
 
 
+def answered_the_second_time(gateway: FakeGateway) -> None:
+    """A tool's first call is not answered; every other one is, with `done`."""
+
+    async def answer(data: Json) -> Any:
+        if len(gateway.seen("client:tool_call")) == 1:
+            await gateway.never(data)
+        return {"content": [{"type": "text", "text": "done"}]}
+
+    gateway.answers["client:tool_call"] = answer
+
+
 @asynccontextmanager
 async def fake_gateway(**options: Any) -> AsyncIterator[FakeGateway]:
     gateway = FakeGateway(**options)

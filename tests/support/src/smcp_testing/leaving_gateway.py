@@ -62,6 +62,14 @@ class Box:
         return RESULT
 
 
+async def agent_and_box(anna: Client, client: Client) -> Box:
+    """An Agent and a Computer join the office."""
+    box = Box(client)
+    assert await anna.join("agent", "anna", OFFICE) == [True, None]
+    assert await client.join("computer", "box", OFFICE) == [True, None]
+    return box
+
+
 async def in_time(task: "asyncio.Future[Any]", seconds: float = 10.0) -> Any:
     async with asyncio.timeout(seconds):
         return await task
