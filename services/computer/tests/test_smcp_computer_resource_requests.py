@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import pytest
@@ -10,6 +12,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from smcp_computer import context
+from smcp_computer.mcp import supervisor
+from smcp_computer.mcp.session import connect
 from smcp_computer.resources import directory
 from smcp_testing.computer_office import NAME, OFFICE, world
 from smcp_testing.mcp_servers import configs
@@ -65,6 +69,36 @@ async def test_while_a_server_is_started_again_pages_go_on_and_a_new_list_says_t
         anew = await alice.result("resources/list")
         assert [each["uri"] for each in anew["resources"]] == windows("new", 30)
         assert anew["meta"] == {"a2c_skipped_servers": ["a"]}
+
+
+async def test_a_server_that_comes_to_its_end_is_missing_and_not_without_resources(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = asyncio.Event()
+
+    @asynccontextmanager
+    async def lingering(*arguments: Any, **options: Any) -> AsyncIterator[Any]:
+        async with connect(*arguments, **options) as connection:
+            try:
+                yield connection
+            finally:
+                await may_end.wait()
+
+    monkeypatch.setattr(supervisor, "connect", lingering)
+    a, b = configs.context("2025", host="a", windows=1), configs.context("2026", host="b", windows=1)
+    async with world(nats_url, a=a, b=b) as here:
+        try:
+            alice = ResourceAgent(here)
+            first = await alice.result("resources/list")
+            with pytest.raises(Exception, match="went away"):
+                await here.tell("a", "die")
+            await eventually(lambda: here.computer.context.index.servers() == ["b"], timeout=30)
+            listed = await alice.result("resources/list")
+            assert listed == {"resources": first["resources"][1:], "meta": {"a2c_skipped_servers": ["a"]}}
+            for method, params in (("resources/list", {}), ("resources/read", {"uri": "window://a/0"})):
+                assert await alice.flat(method, server="a", **params) == (503, None)
+        finally:
+            may_end.set()
 
 
 @ERAS

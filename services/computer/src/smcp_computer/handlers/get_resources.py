@@ -62,8 +62,8 @@ class GetResources:
         server, supervisor = asked.mcp_server, self._supervisors.get(asked.mcp_server)
         if supervisor is None:
             return _refused(SERVER_NOT_FOUND, "MCP Server not registered", mcp_server=server)
-        if not supervisor.ready:
-            raise Unavailable(f"MCP server {server!r} is not running ({supervisor.state})")
+        if not supervisor.connected:
+            raise Unavailable(f"MCP server {server!r} is not running ({supervisor.condition})")
         resources = supervisor.resources
         if resources is None:
             message = "MCP Server does not support 'resources' capability"

@@ -117,8 +117,18 @@ class Supervisor:
         return self.state is State.READY
 
     @property
+    def connected(self) -> bool:
+        """Whether it can be asked: it is ready, and does not come to its end just now."""
+        return self.ready and self._connection is not None
+
+    @property
+    def condition(self) -> str:
+        """How it is, for people: its state, or that it comes to its end."""
+        return "ending" if self.ready and not self.connected else self.state
+
+    @property
     def resources(self) -> Resources | None:
-        """Those of the present connection; None where it is not ready, or has none."""
+        """Those of the present connection; None where it is not connected, or has none."""
         return self._connection.resources if self._connection is not None and self.ready else None
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, span: CallSpan) -> dict[str, Any]:
@@ -130,7 +140,7 @@ class Supervisor:
         """
         connection = self._connection
         if connection is None or not self.ready:
-            raise ServerNotRunning(self.name, f"is not running ({self.state})")
+            raise ServerNotRunning(self.name, f"is not running ({self.condition})")
         try:
             return await connection.call(tool, arguments, timeout=timeout, span=span)
         finally:

@@ -62,11 +62,11 @@ class ResourceIndex:
         ]
 
     def without_resources(self) -> list[str]:
-        """Those that are ready and have none."""
+        """Those that can be asked and have none."""
         return [
             name
             for name, listed in self._listed.items()
-            if listed.supervisor.ready and listed.supervisor.resources is None
+            if listed.supervisor.connected and listed.supervisor.resources is None
         ]
 
     def connection(self, server: str) -> Resources:
