@@ -4,53 +4,22 @@ from typing import Any
 import pytest
 
 from smcp_agent import (
-    CapabilitiesChanged,
-    ComputerEntered,
-    ComputerLeft,
     McpError,
     NotFound,
-    Notified,
     RateLimited,
-    ResourcesChanged,
-    ResourceUpdated,
-    SmcpAgent,
     SmcpError,
     TimedOut,
     TooLarge,
-    ToolsChanged,
     Unavailable,
 )
 from smcp_agent.errors import BadReply, ErrorCode, Malformed
-from smcp_testing.context_computer import SERVER, ContextComputer
-from smcp_testing.fake_gateway import FakeGateway, fake_gateway
-from smcp_testing.mcp_servers.shelf import document
+from smcp_testing.context_computer import SERVER
+from smcp_testing.fake_gateway import fake_gateway
+from smcp_testing.file_computer import FILE, at
 
 JsonObject = dict[str, Any]
-
 READ = "client:resources/read"
 LIST = "client:resources/list"
-FILE = "file:///notes.txt"
-
-
-def at(gateway: FakeGateway) -> tuple[SmcpAgent, ContextComputer]:
-    """An Agent, and a Computer with files and a document in its office."""
-    red = ContextComputer("red")
-    for number in range(5):
-        red.shelf.put(f"file:///{number}")
-    red.shelf.put(FILE, contents=[{"uri": FILE, "mimeType": "text/plain", "text": "notes"}])
-    red.shelf.put_document(document("doc"))
-    gateway.computers["red"] = []
-    gateway.answers |= red.answers
-    return SmcpAgent(gateway.url, office="office", name="bot"), red
-
-
-async def told(agent: SmcpAgent, gateway: FakeGateway, event: str, data: JsonObject) -> Any:
-    """What the agent tells of a notification; who comes and goes meanwhile, and with which tools, is passed over."""
-    stream = agent.events()
-    await gateway.notify(event, **data)
-    while isinstance(said := await anext(stream), ToolsChanged | ComputerEntered | ComputerLeft):
-        pass
-    return said
 
 
 async def test_a_request_goes_in_the_envelope_of_the_page() -> None:
@@ -261,69 +230,3 @@ async def test_what_cannot_be_asked_for_is_refused_by_its_field() -> None:
                     await ask
                 assert refused.value.details["field"] == field
             assert red.asked == []
-
-
-async def test_a_known_list_is_given_until_a_notification_makes_it_old() -> None:
-    async with fake_gateway() as gateway:
-        agent, red = at(gateway)
-        async with agent:
-
-            async def asked() -> int:
-                """Questions for these lists since the last time."""
-                before = len(red.asked)
-                for server in (None, SERVER, "other"):
-                    await agent.resources("red", server=server)
-                await agent.resources()
-                await agent.resources("blue")
-                return len(red.asked) - before
-
-            assert len(await agent.resources("red")) == 7
-            assert await asked() == 4
-            assert await asked() == 0
-            changed = red.says("resources/list_changed")
-            event = await told(agent, gateway, "notify:resources/list_changed", changed)
-            assert event == ResourcesChanged("red", SERVER)
-            assert await asked() == 3
-            changed = {name: value for name, value in changed.items() if name != "serverId"}
-            assert await told(agent, gateway, "notify:resources/list_changed", changed) == ResourcesChanged("red")
-            assert await asked() == 4
-            updated = red.says("resources/updated", uri=FILE, title="Notes")
-            event = await told(agent, gateway, "notify:resources/updated", updated)
-            assert event == ResourceUpdated("red", FILE, SERVER, "Notes")
-            assert await asked() == 3
-            updated = red.says("resources/updated", uri="file:///not listed")
-            assert isinstance(await told(agent, gateway, "notify:resources/updated", updated), ResourceUpdated)
-            assert await asked() == 0
-            await gateway.leave("red")
-            await gateway.enter("red", [])
-            await told(agent, gateway, "notify:mark", {})
-            assert await asked() == 4
-
-
-async def test_a_known_part_of_the_documents_is_given_until_its_computer_says_that_they_changed() -> None:
-    async with fake_gateway() as gateway:
-        agent, red = at(gateway)
-        async with agent:
-            for _ in range(2):
-                assert (await agent.finder("red"))["total_count"] == 1
-                assert (await agent.finder("red", keywords="nothing"))["documents"] == []
-                assert (await agent.finder("red", keywords=["nothing"], offset=0))["documents"] == []
-            assert len(red.seen("client:get_finder")) == 2
-            red.shelf.put_document(document("second"))
-            await told(agent, gateway, "notify:update_finder", {"computer": "red"})
-            assert (await agent.finder(computer="red"))["total_count"] == 2
-
-
-async def test_capabilities_are_told_and_what_is_malformed_is_handed_on_as_it_came() -> None:
-    async with fake_gateway() as gateway:
-        agent, _ = at(gateway)
-        async with agent:
-            can = {"computer": "red", "capabilities": {"resources": {"subscribe": True}}}
-            event = await told(agent, gateway, "notify:update_capabilities", can)
-            assert isinstance(event, CapabilitiesChanged)
-            assert event.computer == "red"
-            assert event.capabilities.resources is not None
-            assert event.capabilities.resources.subscribe is True
-            for name in ("update_desktop", "update_finder", "update_capabilities", "resources/updated"):
-                event = await told(agent, gateway, f"notify:{name}", {"computer": 5})
-                assert event == Notified(f"notify:{name}", {"computer": 5})

@@ -1,124 +1,31 @@
 """`resources/list` and `templates/list` without `computerId`: over all Computers of the office."""
 
-import asyncio
-import base64
-import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, cast
 
-import orjson
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from smcp_bus.bus import Incoming, Reply
-from smcp_bus.headers import ERROR
 from smcp_gateway.handlers import list_resources
-from smcp_testing.gateway_world import NAMESPACE, Client, World, connected, gateway_world, reply
+from smcp_testing.gateway_world import NAMESPACE, connected, gateway_world
+from smcp_testing.listing_office import (
+    KEY,
+    KINDS,
+    OFFICE,
+    Lister,
+    ask,
+    failing,
+    flat,
+    item,
+    known,
+    listed,
+    office,
+    pages,
+    silent,
+    skipped,
+)
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
-
-OFFICE = "办公室 1"
-KINDS = ["resources", "templates"]
-EVENT = {"resources": "client:resources/list", "templates": "client:resources/templates/list"}
-KEY = {"resources": "resources", "templates": "resourceTemplates"}
-VERBS = {"resources_list": "resources", "resources_templates_list": "templates"}
-
-
-def item(name: str, number: int) -> dict[str, Any]:
-    return {"uri": f"file:///{name}/{number}", "name": str(number), "unknown": [number]}
-
-
-class Lister:
-    """A Computer that lists so many items, two a page."""
-
-    def __init__(self, name: str, count: int = 3, *, page: int = 2) -> None:
-        self.name = name
-        self.asked: list[dict[str, Any]] = []
-        self._count = count
-        self._page = page
-
-    async def __call__(self, verb: str, incoming: Incoming) -> Reply:
-        return reply(self.answer(VERBS[verb], orjson.loads(incoming.body)))
-
-    def answer(self, kind: str, request: dict[str, Any]) -> dict[str, Any]:
-        self.asked.append(request)
-        message = request["payload"]
-        begin = int((message.get("params") or {}).get("cursor", 0))
-        items = [item(self.name, number) for number in range(begin, min(begin + self._page, self._count))]
-        result: dict[str, Any] = {KEY[kind]: items, "meta": {"of": self.name}}
-        if begin + self._page < self._count:
-            result["nextCursor"] = str(begin + self._page)
-        payload = {"jsonrpc": "2.0", "id": message["id"], "result": result}
-        return {"roomId": OFFICE, "computerId": self.name, "payload": payload}
-
-
-def failing(body: Any, code: int | None = None) -> Any:
-    """A Computer that answers this, as a flat error where there is a code."""
-
-    async def serve(_: str, __: Incoming) -> Reply:
-        return Reply(orjson.dumps(body), {} if code is None else {ERROR: str(code)})
-
-    return serve
-
-
-def flat(code: int, **details: Any) -> Any:
-    return failing({"code": code, "message": "no", "details": details}, code)
-
-
-async def silent(_: str, __: Incoming) -> Reply:
-    await asyncio.Event().wait()
-    raise AssertionError
-
-
-async def ask(anna: Client, kind: str = "resources", cursor: str | None = None, **envelope: Any) -> Any:
-    params = {} if cursor is None else {"params": {"cursor": cursor}}
-    payload = {"jsonrpc": "2.0", "id": 7, "method": EVENT[kind].partition(":")[2], **params}
-    return await anna.call(EVENT[kind], {"roomId": OFFICE, "payload": payload, **envelope}, timeout=30)
-
-
-async def pages(anna: Client, kind: str = "resources", *, most: int = 50) -> list[dict[str, Any]]:
-    """All of them, one after the other."""
-    found: list[dict[str, Any]] = []
-    cursor: str | None = None
-    for _ in range(most):
-        answer = await ask(anna, kind, cursor)
-        assert answer["roomId"] == OFFICE
-        assert (answer["payload"]["jsonrpc"], answer["payload"]["id"]) == ("2.0", 7)
-        found.append(answer)
-        cursor = answer["payload"]["result"].get("nextCursor")
-        if cursor is None:
-            return found
-    raise AssertionError("the pages do not end")
-
-
-def listed(found: list[dict[str, Any]], kind: str = "resources") -> list[tuple[str | None, list[str]]]:
-    """Of each page where it comes from, and its items."""
-    return [(page.get("computerId"), [each["uri"] for each in page["payload"]["result"][KEY[kind]]]) for page in found]
-
-
-def skipped(found: list[dict[str, Any]]) -> list[str]:
-    return [name for page in found for name in page["payload"]["result"].get("meta", {}).get("a2c_skipped", [])]
-
-
-@asynccontextmanager
-async def office(nats_url: str, computers: Mapping[str, Any], **options: Any) -> AsyncIterator[tuple[World, Client]]:
-    """The Agent is on the first of two gateways, and has heard of all these Computers."""
-    async with (
-        gateway_world(nats_url, gateways=2, **options) as world,
-        connected(world.gateways[0].url) as anna,
-        AsyncExitStack() as stack,
-    ):
-        assert await anna.join("agent", "anna", OFFICE) == [True, None]
-        for name, serve in computers.items():
-            await stack.enter_async_context(world.computer(OFFICE, name, serve))
-        await known(anna, len(computers))
-        yield world, anna
-
-
-async def known(anna: Client, count: int) -> None:
-    await eventually(lambda: len(anna.told("notify:enter_office")) == count)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -284,72 +191,6 @@ async def test_one_that_left_is_passed_over_and_one_that_came_is_listed_in_its_p
             last = await ask(anna, cursor=third["payload"]["result"]["nextCursor"])
             assert listed([last]) == [("d", ["file:///d/0"])]
             assert "nextCursor" not in last["payload"]["result"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_cursor_that_this_list_did_not_give_is_400_and_nobody_is_asked(nats_url: str, kind: str) -> None:
-    box = Lister("a", 9)
-    async with office(nats_url, {"a": box}) as (_, anna):
-        other = "templates" if kind == "resources" else "resources"
-        foreign = (await ask(anna, other))["payload"]["result"]["nextCursor"]
-        box.asked.clear()
-        forged = [
-            base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
-            for value in (["office", f"{kind}_list", "x" * 200, None], ["office"], {"computer": "a"}, None)
-        ]
-        for cursor in ("", "2", "🙂", "=", "A" * 8192, foreign, *forged):
-            refused = await ask(anna, kind, cursor)
-            assert refused["code"] == 400
-            assert refused["details"]["field"] == "payload.params.cursor"
-        too_long = await ask(anna, kind, "A" * 8193)
-        assert (too_long["code"], too_long["details"]["field"]) == (400, "payload.params.cursor")
-        assert box.asked == []
-
-
-BAD_CURSOR = {
-    "flat": flat(400, field="payload.params.cursor", reason="none"),
-    "plain": failing({"code": 400, "message": "no", "details": {"field": "payload.params.cursor"}}),
-    "MCP": failing({"payload": {"error": {"code": -32602, "message": "Invalid cursor"}}}),
-}
-
-
-@pytest.mark.parametrize("how", BAD_CURSOR)
-async def test_a_cursor_that_its_computer_does_not_know_is_400_where_it_is_the_agents(nats_url: str, how: str) -> None:
-    forged = base64.urlsafe_b64encode(json.dumps(["office", "resources_list", "a", "forged"]).encode()).decode()
-    async with office(nats_url, {"a": BAD_CURSOR[how], "b": Lister("b", 1)}) as (_, anna):
-        refused = await ask(anna, cursor=forged)
-        assert (refused["code"], refused["details"]["field"]) == (400, "payload.params.cursor")
-        found = await pages(anna)
-        assert listed(found) == [("b", ["file:///b/0"])]
-        assert skipped(found) == ["a"]
-
-
-async def test_a_cursor_that_names_a_computer_of_another_office_asks_nobody_there(nats_url: str) -> None:
-    foreign = Lister("b", 9)
-    async with office(nats_url, {"a": Lister("a", 1), "c": Lister("c", 1)}) as (world, anna):
-        async with world.computer("other", "b", foreign):
-            forged = base64.urlsafe_b64encode(json.dumps(["office", "resources_list", "b", "0"]).encode()).decode()
-            assert listed([await ask(anna, cursor=forged)]) == [("c", ["file:///c/0"])]
-            for room in ("other", f"{OFFICE} "):
-                refused = await ask(anna, roomId=room)
-                assert (refused["code"], refused["details"]) == (403, {"field": "roomId"})
-            assert (await ask(anna, computerId="b"))["code"] == 404
-            assert foreign.asked == []
-
-
-@pytest.mark.parametrize("cursor", ["same", "x" * 8000], ids=["stands still", "too long"])
-async def test_a_computers_cursor_that_cannot_be_used_ends_its_list_and_not_the_others(
-    nats_url: str, cursor: str
-) -> None:
-    async def endless(_: str, incoming: Incoming) -> Reply:
-        result = {"resources": [item("a", 0)], "nextCursor": cursor}
-        return reply({"payload": {"jsonrpc": "2.0", "id": 1, "result": result}})
-
-    async with office(nats_url, {"a": endless, "b": Lister("b", 1)}) as (_, anna):
-        found = await pages(anna, most=5)
-        assert listed(found)[-1] == ("b", ["file:///b/0"])
-        assert {name for name, _ in listed(found)} == {"a", "b"}
-        assert skipped(found) == ["a"]
 
 
 async def test_one_that_left_without_the_gateway_having_heard_it_is_passed_over(nats_url: str) -> None:
