@@ -89,7 +89,7 @@ async def bench(rounds: int) -> None:
         began = time.perf_counter()
         await library.documents(listed, timeout=FILL_S)
         filled = time.perf_counter() - began
-        door = Door({"client:get_finder": Finder(library, known, lambda: history, wait_s=5.0)})
+        door = Door({"client:get_finder": Finder(library, known, lambda: history, wait_s=5.0, max_body=2**25)})
         table = Table("", "ms", "CPU ms", title=f"{DOCUMENTS} documents on {SERVERS} servers")
         questions: dict[str, dict[str, Any]] = {
             "the first 20": {},

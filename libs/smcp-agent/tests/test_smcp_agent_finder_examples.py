@@ -170,7 +170,7 @@ async def goes_through_all_pages_of_a_document(agent: SmcpAgent) -> None:
         "--- 第 1 页: 收入分析 ---",
         *(f"--- 第 {number} 页: 第 {number} 章 ---" for number in range(2, 12)),
     ]
-    assert printed[1] == "2026 年度总结"
+    assert printed[1] == "# 2026 年度总结"
 
 
 async def browses_by_a_tool_of_its_own(agent: SmcpAgent) -> None:

@@ -73,6 +73,14 @@ async def test_a_body_that_is_no_object_is_malformed(body: object) -> None:
     assert error_of(await ask(door_with(None), body))["code"] == 400
 
 
+async def test_half_of_a_surrogate_pair_is_refused_and_its_field_named() -> None:
+    error = error_of(await ask(door_with(None), json.dumps({**REQUEST, "params": {"text": ["a\ud800"]}}).encode()))
+    assert error["code"] == 400
+    assert error["details"] == {"field": "params", "reason": "holds half of a surrogate pair, which no text has"}
+    large = json.dumps({**REQUEST, "params": {"text": "x" * 2_000_000 + "\ud800"}}).encode()
+    assert error_of(await ask(door_with(None), large))["code"] == 400
+
+
 @pytest.mark.parametrize("field", ["agent", "req_id", "computer", "tool_name", "params", "timeout"])
 async def test_a_missing_field_is_named(field: str) -> None:
     body = {key: value for key, value in REQUEST.items() if key != field}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_proto.doubts import Rule
-from smcp_proto.dpe import in_format, unknown_categories
+from smcp_proto.dpe import in_format, not_in_format, unknown_categories
 from smcp_proto.dpe.answers import MAX_UNKNOWN
 from smcp_proto.schemas import ELEMENT_CATEGORIES, DPEDocument, DPEDocumentCatalog, DPEElementDetail, DPEPage
 from smcp_proto.uris import Level
@@ -119,6 +119,7 @@ def test_nothing_that_a_server_sends_raises(answer: dict[str, Any], level: Level
     assert isinstance(in_format(answer, level, "markdown")["content_markdown"], str)
     assert isinstance(in_format(answer, level, "text")["content_text"], str)
     unknown_categories("s", "dpe://h/d", answer)
+    not_in_format("s", "dpe://h/d", answer, "text")
 
 
 @pytest.mark.parametrize("category", ELEMENT_CATEGORIES)
@@ -141,6 +142,19 @@ def test_an_unknown_category_is_a_warning_for_each_one_and_its_elements_are_kept
     ]
     assert in_format(page, 2, "json")["elements"] == elements
     assert in_format(page, 2, "markdown")["content_markdown"] == "[hologram]\n\n[text]\n\n[scent]\n\n[hologram]"
+
+
+@pytest.mark.parametrize(("level", "answer"), [(level, answer) for level, _, answer, *_ in ANSWERS])
+def test_an_answer_that_is_not_in_the_format_that_was_asked_for_is_a_warning(
+    level: Level, answer: dict[str, Any]
+) -> None:
+    for chosen in ("json", "markdown", "text"):
+        assert not_in_format("s", "dpe://h/d", in_format(answer, level, chosen), chosen) == ()
+    others: list[object] = [answer, in_format(answer, level, "text"), {"content_markdown": None}, []]
+    for other in others:
+        (warning,) = not_in_format("s", "dpe://h/d", other, "markdown")
+        assert (warning.server, warning.uri, warning.rule) == ("s", "dpe://h/d", Rule.FORMAT_IGNORED)
+        assert warning.message == "it was asked for format=markdown, and the answer has no content_markdown"
 
 
 def test_the_first_of_very_many_unknown_categories_are_named() -> None:

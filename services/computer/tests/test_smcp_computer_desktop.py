@@ -141,26 +141,6 @@ async def test_a_server_that_takes_no_more_requests_holds_up_no_desktop(nats_url
         await _shows(here, everything)
 
 
-async def test_a_window_of_fifty_megabytes_is_left_out_and_many_large_ones_are_refused(
-    nats_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with world(
-        nats_url,
-        {"read_s": 20.0},
-        bad=configs.context("2025", windows=2, host="bad"),
-        large=configs.context("2026", host="large"),
-    ) as here:
-        await here.tell("bad", "misbehave", uri=window("bad", 0), how="big")
-        assert await desktop(here) == [shown("bad", 1)]
-        assert "sent a window of more than 33554432 bytes" in caplog.text
-        for number in range(3):
-            uri = window("large", number)
-            await here.tell("large", "put", uri=uri, contents=[{"uri": uri, "text": "x" * 12_000_000}])
-        refused = await here.ask("get_desktop")
-        assert (refused["code"], refused["details"]["limit"]) == (413, 32 * 1024 * 1024)
-        assert [len(text) for text in await desktop(here, desktop_size=2)] == [len(shown("bad", 1)), 12_000_018]
-
-
 async def test_windows_come_and_go_between_two_desktops(nats_url: str) -> None:
     async with world(nats_url, alpha=configs.context("2026", windows=1, host="a", page_size=2)) as here:
         for number in range(1, 5):

@@ -163,9 +163,10 @@ async def test_a_request_out_of_range_is_refused_by_its_field(nats_url: str) -> 
 async def test_documents_that_servers_get_wrong_cost_only_themselves(
     nats_url: str, era: Era, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wrong = ["refuse", "fail", "not_found", "blob", "no_contents", "empty_text", "no_list", "vanish"]
-    shown = ["mime", "other_uri", "bad_items", "big"]
-    names = [*wrong, *shown]
+    refused = ["refuse", "fail", "not_found", "vanish"]
+    unusable = ["blob", "no_contents", "empty_text", "no_list", "big"]
+    shown = ["mime", "other_uri", "bad_items", *unusable]
+    names = [*refused, *shown]
     content = [document(name) for name in names]
     content += [{"uri": uri} for uri in ("dpe://h", "dpe://h/x/pages/0", "dpe:///x", "dpe://h/%zz", "window://h/w")]
     content += [document("fine")]
@@ -178,7 +179,9 @@ async def test_documents_that_servers_get_wrong_cost_only_themselves(
         for how in names:
             await here.tell("one", "misbehave", uri=f"dpe://h/{how}", how=how)
         assert sorted(await refs(here)) == sorted(["doc-0", "fine", *shown])
-        for how in [*wrong, "big"]:
+        titles = {each["doc_ref"]: each["title"] for each in (await here.ask("get_finder"))["documents"]}
+        assert {how: titles[how] for how in unusable} == {how: f"Title of {how}" for how in unusable}
+        for how in [*refused, *unusable]:
             assert any(f"dpe://h/{how}'" in record.getMessage() for record in caplog.records), how
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from smcp_computer.finder import library as library_module
 from smcp_computer.finder.library import AT_ONCE, PER_SERVER, Library
-from smcp_computer.mcp.errors import RequestRefused, ServerNotRunning, ServerTimedOut
+from smcp_computer.mcp.errors import AnswerTooLarge, BadAnswer, RequestRefused, ServerNotRunning, ServerTimedOut
 from smcp_proto.documents import Document
 from smcp_service.lifecycle import background
 from smcp_testing.waiting import eventually
@@ -232,10 +232,12 @@ async def test_metadata_that_were_asked_for_before_a_change_are_not_kept() -> No
         {"contents": [{"uri": "x", "text": "[]"}]},
         {"contents": [{"uri": "x", "text": "null"}]},
         {"contents": [{"uri": "x", "text": '{"a":' + "[" * 200 + "]" * 200 + "}"}]},
+        BadAnswer("a", "sent contents that are no list"),
+        AnswerTooLarge("a", limit=1),
         RequestRefused("a", -32602, "no such resource", None),
     ],
 )
-async def test_a_document_that_cannot_be_read_costs_only_itself(
+async def test_a_document_whose_metadata_cannot_be_used_is_shown_as_it_is_listed_and_one_that_is_refused_is_not(
     wrong: dict[str, Any] | Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     servers, lists = Servers(), {"a": listed("a", 3)}
@@ -250,9 +252,17 @@ async def test_a_document_that_cannot_be_read_costs_only_itself(
     servers.say = say
     async with opened(servers) as library:
         for _ in range(3):
-            assert titles(await library.documents(lists, timeout=10)) == ["dpe://a/d0", "dpe://a/d2"]
+            shown = [] if isinstance(wrong, RequestRefused) else ["name 1"]
+            assert titles(await library.documents(lists, timeout=10)) == ["dpe://a/d0", *shown, "dpe://a/d2"]
     assert sum("dpe://a/d1" in record.getMessage() for record in caplog.records) == 1
     assert servers.read.count("dpe://a/d1") == 1, "it is left alone for a while"
+
+
+async def test_metadata_with_half_of_a_surrogate_pair_are_read() -> None:
+    servers = Servers()
+    servers.say = lambda server, uri: {"contents": [{"text": r'{"title":"a\ud800b"}'}]}
+    async with opened(servers) as library:
+        assert titles(await library.documents({"a": listed("a", 1)}, timeout=10)) == ["a\ufffdb"]
 
 
 async def test_metadata_of_wrong_types_are_warned_about_and_the_rest_counts(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,7 @@ from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import (
     RESOURCE_NOT_FOUND,
+    AnswerTooLarge,
     BadAnswer,
     RequestRefused,
     ServerDied,
@@ -287,10 +288,14 @@ async def test_contents_that_are_none_are_a_bad_answer() -> None:
             await servers.resources().read(WINDOW)
 
 
-async def test_a_content_of_fifty_megabytes_arrives_whole() -> None:
+async def test_a_content_of_fifty_megabytes_is_not_read_and_the_server_goes_on() -> None:
     async with running(desk=configs.context("2025", windows=1)) as servers:
         await servers.tell("misbehave", uri=WINDOW, how="big")
-        assert len((await servers.resources().read(WINDOW, timeout=60))["contents"][0]["text"]) == BIG
+        with pytest.raises(AnswerTooLarge) as refused:
+            await servers.resources().read(WINDOW, timeout=60)
+        assert (refused.value.size or 0) > BIG
+        await servers.tell("misbehave", uri=WINDOW, how="")
+        assert (await servers.resources().read(WINDOW))["contents"]
 
 
 async def test_items_that_are_no_resources_are_left_out_of_a_list_and_an_endless_list_ends() -> None:

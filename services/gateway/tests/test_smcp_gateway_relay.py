@@ -89,6 +89,26 @@ async def test_an_answer_that_is_no_json_is_500_and_the_socket_stays(nats_url: s
         assert (await anna.call("client:get_tools", {"agent": "anna", "req_id": "1", "computer": "box"}))["verb"]
 
 
+@pytest.mark.parametrize(
+    "sent", [rb'{"content":"a\ud800b \ud83d\ude00"}', b'{"content":"a\xed\xa0\x80b \\ud83d\\ude00"}']
+)
+async def test_half_of_a_surrogate_pair_in_an_answer_arrives_replaced(nats_url: str, sent: bytes) -> None:
+    async def answer(verb: str, incoming: Incoming) -> Reply:
+        return Reply(sent)
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", answer):
+        await anna.join("agent", "anna", OFFICE)
+        assert await ask(anna, call()) == {"content": "a\ufffdb 😀"}
+
+
+async def test_half_of_a_surrogate_pair_in_a_request_is_refused_at_once_by_its_field(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", echo):
+        await anna.join("agent", "anna", OFFICE)
+        refused = await ask(anna, call(text="a\ud800b"))
+        assert (refused["code"], refused["details"]["field"]) == (400, "params")
+        assert (await ask(anna, call(1, text="ab")))["verb"] == "tool_call"
+
+
 async def test_no_such_computer_is_404_at_once_also_when_it_is_in_another_office(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer("other", "box", echo):
         await anna.join("agent", "anna", OFFICE)

@@ -21,7 +21,8 @@ from smcp_bus.headers import REQ_ID
 from smcp_bus.tracing import Tracing, no_tracing, record_outcome
 from smcp_proto.catalog_row import Row, TimeClass
 from smcp_proto.errors import ErrorBody, Malformed, Unavailable
-from smcp_proto.validation import check_depth, malformed
+from smcp_proto.surrogates import HALF, field_with_half
+from smcp_proto.validation import MAX_TEXT, check_depth, malformed
 
 SECONDS: Final[Mapping[TimeClass, float]] = {
     TimeClass.QUERY: 30.0,
@@ -30,6 +31,9 @@ SECONDS: Final[Mapping[TimeClass, float]] = {
     TimeClass.CALL: 3600.0,
 }
 """How long the server side takes at most; a CALL's request says it itself (`timeout`)."""
+
+NAMED_BYTES: Final = 1024 * 1024
+"""Of a request that is not read: in a larger one the field that is wrong is not looked for."""
 
 Observe = Callable[[Call], AbstractContextManager[object]]
 """What a process does round every call (log fields); given by the composition root."""
@@ -145,12 +149,20 @@ def _parse(body: object, payload: Mapping[str, Any] | None) -> tuple[Mapping[str
     if isinstance(body, bytes):
         raw = body
         try:
-            body = orjson.loads(body) if body else {}
+            body = orjson.loads(raw) if raw else {}
         except orjson.JSONDecodeError:
-            raise Malformed("the request is not JSON", details={"field": ""}) from None
+            raise _not_read(raw) from None
     if not isinstance(body, dict):
         raise Malformed("the request is not a JSON object", details={"field": ""})
     return body, raw
+
+
+def _not_read(body: bytes) -> Malformed:
+    field = field_with_half(body) if len(body) <= NAMED_BYTES else None
+    if field is None:
+        return Malformed("the request is not JSON", details={"field": ""})
+    field = field[:MAX_TEXT]
+    return Malformed(f"{field}: {HALF}", details={"field": field, "reason": HALF})
 
 
 def _validate(row: Row, payload: Mapping[str, Any]) -> BaseModel:

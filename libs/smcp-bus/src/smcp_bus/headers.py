@@ -21,6 +21,10 @@ AGENT_EPOCH: Final = "Smcp-Agent-Epoch"
 """Request `resources/subscribe`: the epoch of the enter of the Agent's membership. What is subscribed belongs to that
 membership: a leave of the Agent that is heard later and has a smaller epoch is of an earlier one."""
 
+REPLY_LIMIT: Final = "Smcp-Reply-Limit"
+"""Request `get_desktop` or `get_finder`: bytes of the largest reply that the asker's client takes. A Computer leaves
+out what does not fit. The reply of one that does not know the header may be 413 at the gateway."""
+
 AFTER: Final = "Smcp-After"
 """Request to the registry: the revision that its view must have reached before it answers."""
 

@@ -37,11 +37,14 @@ class OrganizedDesktop:
     desktops: list[Desktop]
     warnings: tuple[Doubt, ...]
     """In the order of the windows."""
+    sources: tuple[tuple[str, str], ...] = ()
+    """Of each of `desktops` the MCP server and the URI."""
 
 
 class _Shown(NamedTuple):
     """A window that has something to show."""
 
+    server: str
     uri: str
     texts: Sequence[str]
     metadata: WindowMetadata
@@ -67,8 +70,12 @@ def organize_desktop(windows: Sequence[Window], size: int | None, history: Seque
         shown = _shown(window, warnings)
         if shown is not None:
             servers.setdefault(window.server, []).append(shown)
-    ordered = [shown for server in server_order(servers, history) for shown in _of_server(servers[server])]
-    return OrganizedDesktop([_render(shown) for shown in ordered[:size]], tuple(warnings))
+    ordered = [shown for server in server_order(servers, history) for shown in _of_server(servers[server])][:size]
+    return OrganizedDesktop(
+        [_render(shown) for shown in ordered],
+        tuple(warnings),
+        tuple((shown.server, shown.uri) for shown in ordered),
+    )
 
 
 def _shown(window: Window, warnings: list[Doubt]) -> _Shown | None:
@@ -83,7 +90,7 @@ def _shown(window: Window, warnings: list[Doubt]) -> _Shown | None:
         return None
     metadata, doubts = read_metadata(window.server, resource)
     warnings += doubts
-    return _Shown(uri, texts, metadata)
+    return _Shown(window.server, uri, texts, metadata)
 
 
 def _identity(server: str, given: object, warnings: list[Doubt]) -> str | None:

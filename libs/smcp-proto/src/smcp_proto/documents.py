@@ -56,7 +56,7 @@ class Document:
             warnings.append(doubt(server, named, rule, message))
 
         if fields is not summary:
-            warn(Rule.DOCUMENT_TYPE, f"its metadata are {type_name(summary)}, not an object; it is skipped")
+            warn(Rule.DOCUMENT_TYPE, f"its metadata are {type_name(summary)}, not an object; they are not used")
             return None, tuple(warnings)
         uri = _uri(named, warn)
         if uri is None:

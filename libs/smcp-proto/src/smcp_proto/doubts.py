@@ -37,11 +37,13 @@ class Rule(StrEnum):
     LAST_MODIFIED_UNREADABLE = "last_modified_unreadable"
 
     DOCUMENT_TYPE = "document_type"
-    """Metadata that are no object; the document is skipped."""
+    """Metadata that are no object; they are not used."""
     FIELD_TYPE = "field_type"
     """A field of another type than the page says; it is left out."""
     UNKNOWN_CATEGORY = "unknown_category"
     """None of the 19 categories; the element is kept."""
+    FORMAT_IGNORED = "format_ignored"
+    """An answer that is not in the format that was asked for; it is taken as it is."""
 
 
 @dataclass(frozen=True, slots=True)

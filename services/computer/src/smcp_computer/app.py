@@ -1,13 +1,12 @@
 """The Computer as one thing to enter: `async with open_computer(settings, bus)`."""
 
-import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
 from smcp_bus import internal_rows
 from smcp_bus.bus import Bus
@@ -28,6 +27,7 @@ from smcp_computer.handlers.get_tools import get_tools
 from smcp_computer.handlers.pending import pending
 from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.in_flight import InFlight, Keeping
+from smcp_computer.lifetimes import calls_ended, member, running
 from smcp_computer.mcp.environment import network_variables
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.supervisor import Limits
@@ -37,15 +37,10 @@ from smcp_computer.settings import ComputerSettings
 from smcp_computer.subscriptions import subscribed
 from smcp_computer.tools.catalogue import Catalogue
 from smcp_service.health import Readiness
-from smcp_service.lifecycle import Background, background
+from smcp_service.lifecycle import background
 from smcp_service.logging import bind_call
-from smcp_service.wording import counted, waiting_for_calls
 
 _log = logging.getLogger("smcp_computer")
-
-HEAD_START_S: Final = 5.0
-"""How long the MCP servers may take before the office is joined without them: an Agent that sees this Computer come
-asks for its tools at once. Those that come later are announced."""
 
 
 class ProcessBus(Bus, Protocol):
@@ -124,7 +119,7 @@ async def open_computer(
         config.servers.values(),
         InputResolver(config.inputs, environ),
         limits=Limits(
-            max_message=4 * settings.max_payload,
+            max_message=bus.max_body,
             start_s=settings.start_s,
             environment=network if settings.pass_network_env else {},
             withheld=() if settings.pass_network_env else tuple(sorted(network)),
@@ -174,7 +169,7 @@ async def open_computer(
         )
         tasks.start(gate.run(), name="gate")
         async with (
-            _running(tasks, fleet, context),
+            running(tasks, fleet, context),
             subscribed(
                 bus,
                 door,
@@ -187,68 +182,13 @@ async def open_computer(
                 on_told=membership.told,
                 on_notified=resources.notified,
             ),
-            _calls_ended(in_flight, settings.drain_s),
-            _member(tasks, membership, announcer, resources, fleet),
+            calls_ended(in_flight, settings.drain_s),
+            member(tasks, membership, announcer, resources, fleet),
         ):
             try:
                 yield Computer(readiness, membership, fleet, catalogue, in_flight, announcer, context, resources)
             finally:
                 readiness.drain()
-
-
-@asynccontextmanager
-async def _running(tasks: Background, fleet: Fleet, context: Context) -> AsyncIterator[None]:
-    following = tasks.start(context.run(), name="context")
-    running = tasks.start(fleet.run(), name="mcp servers")
-    try:
-        yield
-    finally:
-        following.cancel()
-        fleet.stop()
-        await asyncio.wait([running, following])
-
-
-@asynccontextmanager
-async def _member(
-    tasks: Background, membership: Membership, announcer: Announcer, resources: ResourceServices, fleet: Fleet
-) -> AsyncIterator[None]:
-    """Join, and stay; on leaving give the place up. From then on nothing new is run."""
-
-    async def join() -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(HEAD_START_S):
-                await fleet.wait_settled()
-        await membership.run()
-
-    tasks.start(membership.lease.run(), name="lease")
-    running = [
-        tasks.start(join(), name="membership"),
-        tasks.start(announcer.run(), name="announcer"),
-        tasks.start(resources.run(), name="resource notices"),
-    ]
-    try:
-        yield
-    finally:
-        for task in running:
-            task.cancel()
-        await asyncio.wait(running)
-        await membership.leave()
-
-
-@asynccontextmanager
-async def _calls_ended(in_flight: InFlight, drain_s: float) -> AsyncIterator[None]:
-    """On leaving, wait for the calls that run; those that take longer than `drain_s` are broken off."""
-    try:
-        yield
-    finally:
-        if in_flight.running:
-            _log.info(waiting_for_calls(in_flight.running, drain_s))
-        try:
-            async with asyncio.timeout(drain_s):
-                await in_flight.wait_idle()
-        except TimeoutError:
-            _log.warning("%s broken off: not ended within %g s", counted(in_flight.running, "call"), drain_s)
-        await in_flight.aclose()
 
 
 def handlers(

@@ -46,9 +46,7 @@ class Context:
             finder_changed=lambda: announcer.changed(FINDER),
         )
         self.patience = Patience(self.index)
-        self._desktop = Desktop(
-            self.index, self.history, self.skipped, self.patience, read_s=read_s, max_bytes=max_body
-        )
+        self._desktop = Desktop(self.index, self.history, self.skipped, self.patience, read_s=read_s)
         self._max_body = max_body
         fleet.events.listen(self._desktop.on_event)
 

@@ -10,6 +10,7 @@ from smcp_bus.dispatch_types import Handler
 from smcp_bus.registry_client import RegistryClient
 from smcp_computer.context import Context
 from smcp_computer.finder.library import Library
+from smcp_computer.finder.odd_answers import OddAnswers
 from smcp_computer.handlers.envelope import Envelopes
 from smcp_computer.handlers.get_finder import Finder
 from smcp_computer.handlers.get_resources import EVENT, GetResources
@@ -91,8 +92,18 @@ def resource_services(
     following = Following(fleet.events, index, agents, notices, library)
     directory = Directory(fleet.supervisors, index, history, context.skipped, context.patience, fleet.events)
     envelopes = Envelopes(settings.name, max_body=max_body)
-    queries = ResourceQueries(directory, index, envelopes)
+    odd = OddAnswers()
+    queries = ResourceQueries(directory, index, envelopes, odd)
     subscriptions = SubscriptionRequests(directory, index, agents, envelopes)
+    finder = Finder(
+        library,
+        directory.documents,
+        lambda: history.servers,
+        wait_s=settings.finder_wait_s,
+        max_body=max_body,
+    )
+    for listener in (odd.on_event, finder.on_event):
+        fleet.events.listen(listener)
 
     async def left(agent: str, epoch: int) -> None:
         await agents.left(agent, epoch)
@@ -106,9 +117,7 @@ def resource_services(
             "client:resources/subscribe": subscriptions.subscribe,
             "client:resources/unsubscribe": subscriptions.unsubscribe,
             "client:completion/complete": queries.complete,
-            "client:get_finder": Finder(
-                library, directory.documents, lambda: history.servers, wait_s=settings.finder_wait_s
-            ),
+            "client:get_finder": finder,
             EVENT: GetResources(fleet.supervisors, max_body=max_body),
         },
         notified=AgentsLeaving(left).notified,

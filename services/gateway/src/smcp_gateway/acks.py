@@ -14,6 +14,11 @@ NULL: Final = b"null"
 DONE: Final = b"[true,null]"
 
 
+def largest_reply(max_message: int) -> int:
+    """Bytes that a reply may have to a client that takes so many in one message."""
+    return max(0, max_message - ENVELOPE_BYTES - 1)
+
+
 def ack_argument(row: Row | None, answer: Answer, max_message: int) -> bytes:
     """The argument for `answer`, in the shape of the row's events; 413 where the client could not take it.
 
@@ -27,7 +32,7 @@ def ack_argument(row: Row | None, answer: Answer, max_message: int) -> bytes:
     if answer.error is None and shape is not Ack.REPLY:
         return NULL
     body = answer.body or NULL
-    if len(body) + ENVELOPE_BYTES < max_message:
+    if len(body) <= largest_reply(max_message):
         return body
     error = TooLarge(
         "the reply is larger than this client takes in one message",

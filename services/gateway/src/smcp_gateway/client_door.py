@@ -8,6 +8,7 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.tracing import client_spans, office_of, trace_id_of
 from smcp_gateway.calls import CallTable
 from smcp_gateway.handlers.cancel import cancel
+from smcp_gateway.handlers.fitting import fitting
 from smcp_gateway.handlers.join_office import join_office
 from smcp_gateway.handlers.leave_office import leave_office
 from smcp_gateway.handlers.list_resources import ListResources
@@ -38,12 +39,15 @@ def client_door(
     """The door in front of which the Socket.IO server stands."""
     listing = limits.before(ListResources(relay, offices))
     subscribing = limits.before(partial(subscribe, relay=relay, sessions=sessions))
+    showing = limits.before(partial(fitting, relay=relay, sessions=sessions))
     return Door(
         {
             "server:join_office": partial(join_office, sessions=sessions, memberships=memberships),
             "server:leave_office": partial(leave_office, sessions=sessions, memberships=memberships),
             "server:list_room": partial(list_room, sessions=sessions, registry=registry),
             "server:tool_call_cancel": partial(cancel, registry=registry, calls=calls),
+            "client:get_desktop": showing,
+            "client:get_finder": showing,
             "client:resources/list": listing,
             "client:resources/templates/list": listing,
             "client:resources/subscribe": subscribing,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from smcp_bus import subjects
-from smcp_bus.bus import Incoming, Reply
+from smcp_bus.bus import NO_HEADERS, Incoming, Reply
 from smcp_bus.headers import ERROR
 from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
 from smcp_computer.app import Computer, open_computer
@@ -35,13 +35,13 @@ class World:
     def told(self, verb: str) -> list[dict[str, Any]]:
         return [body for heard, body in self.heard if heard == verb]
 
-    async def raw(self, verb: str, **body: Any) -> Reply:
+    async def raw(self, verb: str, headers: Any = NO_HEADERS, **body: Any) -> Reply:
         request = {"agent": "alice", "req_id": "r1", "computer": NAME, **body}
         subject = subjects.client(OFFICE, NAME, verb)
-        return await self.agent.request(subject, json.dumps(request).encode(), timeout=20.0)
+        return await self.agent.request(subject, json.dumps(request).encode(), timeout=20.0, headers=headers)
 
-    async def ask(self, verb: str, **body: Any) -> dict[str, Any]:
-        reply = await self.raw(verb, **body)
+    async def ask(self, verb: str, headers: Any = NO_HEADERS, **body: Any) -> dict[str, Any]:
+        reply = await self.raw(verb, headers, **body)
         answer: dict[str, Any] = json.loads(reply.body)
         assert reply.headers.get(ERROR) == (str(answer["code"]) if "code" in answer else None)
         return answer

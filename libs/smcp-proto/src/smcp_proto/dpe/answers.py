@@ -54,6 +54,15 @@ def unknown_categories(server: str, uri: str, answer: object) -> tuple[Doubt, ..
     )
 
 
+def not_in_format(server: str, uri: str, answer: object, chosen: DpeFormat) -> tuple[Doubt, ...]:
+    """Whether an answer lacks the content in the format that was asked for; it is taken as it is."""
+    field = f"content_{chosen}"
+    if chosen == "json" or (isinstance(answer, Mapping) and isinstance(answer.get(field), str)):
+        return ()
+    message = f"it was asked for format={chosen}, and the answer has no {field}"
+    return (doubt(server, uri, Rule.FORMAT_IGNORED, message),)
+
+
 def _markdown(answer: Mapping[str, Any], level: Level) -> str:
     match level:
         case 0:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from smcp_computer.mcp.errors import BadAnswer, ServerError, ServerTimedOut
+from smcp_computer.mcp.errors import AnswerTooLarge, ServerError, ServerTimedOut
 from smcp_computer.mcp.resources import Json, Resources
 from smcp_computer.resources.routing import scheme_of
 from smcp_proto.desktop import Window
@@ -72,8 +72,8 @@ async def _read(resources: Resources, resource: Json, deadline: float, max_bytes
     if rest <= 0:
         raise ServerTimedOut(resources.server, "did not answer in time")
     contents = (await resources.read(uri, timeout=rest))["contents"]
-    if _size(contents) > max_bytes:
-        raise BadAnswer(resources.server, f"sent a window of more than {max_bytes} bytes")
+    if (size := _size(contents)) > max_bytes:
+        raise AnswerTooLarge(resources.server, limit=max_bytes, size=size)
     return Window(resources.server, resource, contents)
 
 

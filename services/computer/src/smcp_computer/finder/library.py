@@ -3,7 +3,8 @@
 Metadata are read when somebody asks for the catalog, and kept until a notification says that they changed; where the
 server tells of no changes of a document, for `UNTOLD_S`. The first
 time many have to be read: that is done side by side, bounded in number and in time, and goes on while nobody waits.
-What is not there in time is shown as `resources/list` describes it.
+What is not there in time, or cannot be used, is shown as `resources/list` describes it: the page skips documents with
+invalid URIs alone (finder.txt, Finder Organizer, step 1). What its server refuses to give is left out.
 """
 
 import asyncio
@@ -13,7 +14,14 @@ from typing import Any, Final
 
 from smcp_computer.finder.metadata import TooMuch, Unreadable, from_contents
 from smcp_computer.finder.shelf import Entry, Listing, Shelf
-from smcp_computer.mcp.errors import ServerDied, ServerError, ServerNotRunning, ServerTimedOut
+from smcp_computer.mcp.errors import (
+    AnswerTooLarge,
+    BadAnswer,
+    ServerDied,
+    ServerError,
+    ServerNotRunning,
+    ServerTimedOut,
+)
 from smcp_computer.resources.causes import Causes
 from smcp_proto.documents import Document
 from smcp_service.lifecycle import Background
@@ -30,6 +38,7 @@ SILENT: Final = 3
 """A server that did not answer so often in a row is left alone for `RETRY_S`."""
 PER_SERVER: Final = 4
 """Reads at a time of one server, of documents that somebody waits for; what is tried again is read one by one."""
+AS_LISTED: Final = "is shown as it is listed"
 AT_ONCE: Final = 64
 """Reads at a time of all servers together, beside one of each server, so that silent servers hold up no others."""
 
@@ -167,9 +176,11 @@ class Library:
             shelf.silent += 1
         except (ServerNotRunning, ServerDied):
             shelf.silent = SILENT
-        except TooMuch as error:
-            document, why = entry.listed, str(error)
-        except (Unreadable, ServerError) as error:
+        except (TooMuch, AnswerTooLarge) as error:
+            document, why = entry.listed, f"{error}; it {AS_LISTED}"
+        except (Unreadable, BadAnswer) as error:
+            why = f"{error}; it {AS_LISTED}"
+        except ServerError as error:
             left_out, why = True, f"{error}; it is left out"
         if shelf.silent >= SILENT:
             shelf.put_off_until = self._loop.time() + RETRY_S

@@ -7,6 +7,7 @@ import orjson
 
 from smcp_proto.documents import Document
 from smcp_proto.errors import Malformed
+from smcp_proto.surrogates import mended
 from smcp_proto.validation import check_depth
 
 MAX_BYTES: Final = 32 * 1024
@@ -14,11 +15,14 @@ MAX_BYTES: Final = 32 * 1024
 
 
 class Unreadable(Exception):
-    """The metadata cannot be used. The message says why, for the log, and holds nothing that the server sent."""
+    """The metadata cannot be used: the document is listed by what its server's list says.
+
+    The message says why, for the log, and holds nothing that the server sent.
+    """
 
 
 class TooMuch(Unreadable):
-    """They are too large: the document is listed by what its server's list says."""
+    """They are too large, and will be."""
 
 
 def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Document, list[str], int]:
@@ -29,15 +33,15 @@ def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Doc
         result: of `resources/read`. The MIME type says nothing here: what counts is that there is JSON.
 
     Raises:
-        Unreadable: there is none.
+        Unreadable: there is none, or none that can be used.
     """
     text = _text(result)
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
         raise TooMuch(f"its metadata have {size} bytes, more than {MAX_BYTES}")
     try:
-        summary = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        summary = _parsed(text)
+    except ValueError:
         raise Unreadable("its metadata are not JSON") from None
     if isinstance(summary, dict):
         try:
@@ -68,3 +72,10 @@ def _text(result: Mapping[str, Any]) -> str:
         if isinstance(content, Mapping) and isinstance(content.get("text"), str):
             return str(content["text"])
     raise Unreadable("its contents have no text")
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return orjson.loads(mended(text))

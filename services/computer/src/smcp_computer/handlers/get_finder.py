@@ -1,16 +1,25 @@
 """`client:get_finder`: one page of the catalog of all documents (finder.txt, Finder Organizer)."""
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
+
+import orjson
 
 from smcp_bus.dispatch_types import Call, RawJson
 from smcp_computer.finder.library import Library
+from smcp_computer.finder.page import fitting
 from smcp_computer.finder.shelf import Listing
 from smcp_computer.handlers.budget import Budget
-from smcp_computer.in_flight import encode
-from smcp_proto.errors import Malformed
+from smcp_computer.handlers.room import reply_limit
+from smcp_computer.mcp.events import ServerEvent, ServerReady
+from smcp_computer.resources.causes import Causes
+from smcp_proto.documents import Document
+from smcp_proto.errors import Malformed, TooLarge
 from smcp_proto.finder import organize_finder
 from smcp_proto.schemas.finder import GetFinderReq
+
+_log = logging.getLogger("smcp_computer.finder")
 
 MAX_KEYWORDS: Final = 64
 """Each is looked for in every document."""
@@ -25,19 +34,25 @@ class Finder:
     lists: the servers that take part.
     history: the MCP servers of the tool calls, the oldest call first.
     wait_s: how long metadata that are not read yet are waited for.
+    max_body: bytes that an answer may have on the bus.
     """
 
-    def __init__(self, library: Library, lists: Lists, history: Callable[[], Sequence[str]], *, wait_s: float) -> None:
+    def __init__(
+        self, library: Library, lists: Lists, history: Callable[[], Sequence[str]], *, wait_s: float, max_body: int
+    ) -> None:
         self._library = library
         self._lists = lists
         self._history = history
         self._wait_s = wait_s
+        self._max_body = max_body
+        self._causes = Causes(_log)
 
     async def __call__(self, request: GetFinderReq, call: Call) -> RawJson:
-        """One page.
+        """One page. Documents for which the answer has no room are told of shortly.
 
         Raises:
             Malformed: too many or too long keywords.
+            TooLarge: even so it is too large: fewer (`limit`) may fit.
         """
         _check(request)
         budget = Budget.of(call, most=self._wait_s)
@@ -51,8 +66,26 @@ class Finder:
             offset=request.offset,
             limit=request.limit,
         )
-        reply = {"documents": found.documents, "total_count": found.total_count, "req_id": request.req_id}
-        return RawJson(encode(reply))
+        limit = reply_limit(call, self._max_body)
+        rest = orjson.dumps({"total_count": found.total_count, "req_id": request.req_id})
+        head, tail = b'{"documents":[', b"]," + rest[1:]
+        shown, shortened = fitting(found.documents, limit - len(head) - len(tail))
+        self._warn(documents, [found.documents[number] for number in sorted(shortened)], limit)
+        body = b"".join((head, b",".join(shown), tail))
+        if len(body) > limit:
+            details = {"size": len(body), "limit": limit}
+            raise TooLarge("the page is too large: ask for fewer documents", details=details)
+        return RawJson(body)
+
+    def on_event(self, event: ServerEvent) -> None:
+        if isinstance(event, ServerReady):
+            self._causes.forget(event.server)
+
+    def _warn(self, documents: Sequence[Document], shortened: Sequence[Mapping[str, Any]], limit: int) -> None:
+        for summary in shortened:
+            server = next(document.server for document in documents if document.summary is summary)
+            what = f"the document {summary['uri']:.256} is told of shortly: its page is larger than {limit} bytes"
+            self._causes.warn(server, what)
 
 
 def _check(request: GetFinderReq) -> None:

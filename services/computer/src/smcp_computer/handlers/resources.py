@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from smcp_bus.dispatch_types import Call, RawJson
+from smcp_computer.finder.odd_answers import OddAnswers
 from smcp_computer.handlers.budget import Budget
 from smcp_computer.handlers.envelope import Envelopes
 from smcp_computer.mcp.errors import ServerError, ServerNotRunning
@@ -35,10 +36,11 @@ Computers that a list over the whole office lacks, and both may stand in one pag
 class ResourceQueries:
     """Each method is a handler."""
 
-    def __init__(self, directory: Directory, index: ResourceIndex, envelopes: Envelopes) -> None:
+    def __init__(self, directory: Directory, index: ResourceIndex, envelopes: Envelopes, odd: OddAnswers) -> None:
         self._directory = directory
         self._index = index
         self._envelopes = envelopes
+        self._odd = odd
 
     async def list(self, request: ListResourcesReq, call: Call) -> RawJson:
         """One page of resources.
@@ -75,6 +77,7 @@ class ResourceQueries:
                 if not (isinstance(error, ServerNotRunning) or is_not_found(error)):
                     break
             else:
+                self._odd.look(server, uri, result)
                 return self._envelopes.result(request, payload, result, server)
         assert failed is not None  # there is at least one candidate
         return self._envelopes.error(request, payload, failed)

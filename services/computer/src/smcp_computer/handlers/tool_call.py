@@ -9,7 +9,8 @@ from smcp_computer.confirmation import Confirmation
 from smcp_computer.handlers.call_log import CallRecord
 from smcp_computer.in_flight import InFlight
 from smcp_computer.mcp.call_span import CallSpan
-from smcp_computer.mcp.errors import ServerError
+from smcp_computer.mcp.errors import AnswerTooLarge, ServerError
+from smcp_computer.resources.errors import too_large
 from smcp_computer.resources.history import History
 from smcp_computer.tools import result as results
 from smcp_computer.tools.catalogue import Catalogue
@@ -110,6 +111,8 @@ class ToolCalls:
             result = await target.supervisor.call(
                 target.ref.tool, request.params, timeout=limit + MCP_GRACE_S, span=span
             )
+        except AnswerTooLarge as error:
+            raise too_large(error) from None
         except ServerError as error:
             record.ended("failed", str(error))
             return results.failed(str(error))

@@ -51,6 +51,20 @@ class BadAnswer(ServerError):
     """Its answer is no valid result."""
 
 
+class AnswerTooLarge(ServerError):
+    """Its answer is larger than it may be, and was let go.
+
+    Attributes:
+        limit: bytes that it may have.
+        size: bytes that it has; None: not known.
+    """
+
+    def __init__(self, server: str, *, limit: int, size: int | None = None) -> None:
+        super().__init__(server, f"sent an answer of more than {limit} bytes")
+        self.limit = limit
+        self.size = size
+
+
 class RequestRefused(ServerError):
     """It answered a request with a JSON-RPC error.
 

@@ -11,6 +11,7 @@ from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import MCPError
 
 from smcp_computer.mcp.errors import SAID_ALOUD, BadAnswer, RequestRefused, ServerDied, ServerError, ServerTimedOut
+from smcp_computer.mcp.unread import unread
 
 SESSION_TERMINATED: Final = "Session terminated"
 """What the SDK's HTTP transport says where a restarted server does not know the session any more."""
@@ -21,12 +22,14 @@ _log = logging.getLogger("smcp_computer.mcp.requests")
 class Requests:
     """Args:
     ended: set when the server's side of the connection is gone; set here, too, where an answer says so.
+    max_message: bytes that an answer may have.
     """
 
-    def __init__(self, server: str, client: Client, ended: asyncio.Event) -> None:
+    def __init__(self, server: str, client: Client, ended: asyncio.Event, *, max_message: int) -> None:
         self.server = server
         self._client = client
         self._ended = ended
+        self._max_message = max_message
 
     async def send(self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float) -> dict[str, Any]:
         """Send a request; its result's JSON as the server sent it. A request given up on is cancelled at the server.
@@ -35,8 +38,8 @@ class Requests:
             timeout: seconds.
 
         Raises:
-            RequestRefused, ServerTimedOut, ServerDied: see `errors`.
-            BadAnswer: it asks for input, which a Computer cannot give.
+            RequestRefused, ServerTimedOut, ServerDied, AnswerTooLarge: see `errors`.
+            BadAnswer: its answer cannot be read, or asks for input, which a Computer cannot give.
         """
         # Past the SDK's `send_request`: that refuses a whole list for one field of one resource that is not valid, and
         # the protocol wants such a field to be a warning (desktop.txt, metadata of windows).
@@ -64,6 +67,8 @@ class Requests:
 
     def translated(self, error: MCPError) -> ServerError:
         """The SDK's error as one of ours; what says that the connection is gone ends it."""
+        if (not_read := self.unread(error)) is not None:
+            return not_read
         match error.code:
             case types.CONNECTION_CLOSED:
                 self._ended.set()
@@ -75,3 +80,7 @@ class Requests:
                 return ServerDied(self.server, "was started again")
             case _:
                 return RequestRefused(self.server, error.code, error.message, error.error.data)
+
+    def unread(self, error: MCPError) -> ServerError | None:
+        """The error of an answer that was too large or cannot be read; None: another error."""
+        return unread(self.server, error, limit=self._max_message)

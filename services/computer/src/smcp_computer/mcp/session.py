@@ -55,7 +55,7 @@ class Connection:
 
     def __init__(
         self,
-        server: str,
+        requests: Requests,
         client: Client,
         ended: asyncio.Event,
         *,
@@ -65,10 +65,11 @@ class Connection:
     ) -> None:
         self.resources = resources
         self.list_s = list_s
-        self._server = server
+        self._server = requests.server
+        self._requests = requests
         self._client = client
         self._described = {
-            "smcp.mcp_server": server,
+            "smcp.mcp_server": requests.server,
             "mcp.protocol.version": client.protocol_version,
             "network.transport": transport,
         }
@@ -105,7 +106,7 @@ class Connection:
             The result's JSON as the server sent it.
 
         Raises:
-            CallRefused, BadAnswer, ServerDied: see `errors`.
+            CallRefused, BadAnswer, AnswerTooLarge, ServerDied: see `errors`.
             TimeoutError: no answer in time.
         """
         span.goes_to(self._described)
@@ -136,6 +137,8 @@ class Connection:
         return raw
 
     def _translated(self, error: MCPError) -> Exception:
+        if (not_read := self._requests.unread(error)) is not None:
+            return not_read
         if error.code == types.CONNECTION_CLOSED:
             self.ended.set()
             return ServerDied(self._server, "went away while the tool ran")
@@ -163,7 +166,7 @@ async def connect(
     Args:
         server: its configuration, without placeholders.
         negotiation: `auto` asks for the newest protocol first; `legacy` is for servers that end at such a question.
-        max_message: bytes that one message of the server may have.
+        max_message: bytes that what the server sends in one message may have.
         told: called for what the server tells by itself.
         errors: told what a program writes to its standard error; None: a log of its own.
 
@@ -187,10 +190,10 @@ async def connect(
         cache=None,
     ) as client:
         modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
-        requests = Requests(server.name, client, watch.ended)
+        requests = Requests(server.name, client, watch.ended, max_message=max_message)
         async with _subscriptions(requests, client, told, modern=modern) as subscriptions:
             yield Connection(
-                server.name,
+                requests,
                 client,
                 watch.ended,
                 resources=_resources(requests, client, subscriptions),

@@ -70,6 +70,18 @@ class StderrLog:
         level = self._level(logging.WARNING)
         _log.log(level, "MCP server %r wrote a line that is no message: %.200r", self._server, line)
 
+    def too_long(self, size: int, limit: int) -> None:
+        """A message that was let go."""
+        level = self._level(logging.WARNING)
+        _log.log(
+            level, "MCP server %r sent a message of %d bytes, more than %d: it is not read", self._server, size, limit
+        )
+
+    def mended(self) -> None:
+        """A message with halves of surrogate pairs."""
+        level = self._level(logging.WARNING)
+        _log.log(level, "MCP server %r sent halves of surrogate pairs; they are replaced by U+FFFD", self._server)
+
     def died(self, status: int | None) -> None:
         """Its process ended by itself."""
         self.status = status

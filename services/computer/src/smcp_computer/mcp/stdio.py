@@ -18,9 +18,11 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
+from smcp_computer.mcp.lines import KEPT, Cut, Lines
 from smcp_computer.mcp.process import READ_LIMIT, ServerProcess
 from smcp_computer.mcp.stderr_log import MAX_LINE, StderrLog
 from smcp_computer.mcp.streams import Streams
+from smcp_computer.mcp.unread import ROOM, Unread, in_its_place, read_message
 from smcp_proto.schemas.config import MCPServerStdioParameters
 
 _log = logging.getLogger("smcp_computer.mcp.stdio")
@@ -37,7 +39,8 @@ async def stdio_transport(
     Args:
         server: the server's name, for the log.
         errors: told what it writes to its standard error, and how it ends by itself.
-        max_message: bytes that one message of the server may have; a longer one ends the connection.
+        max_message: bytes that what the server sends in one message may have. A longer one is let go as it comes, and
+            who waits for it gets an error.
 
     Raises:
         StartFailed: the program cannot be started.
@@ -103,7 +106,7 @@ class _Pipes:
 
     async def read(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         """Messages from the server, until its output ends."""
-        lines = _Lines(codecs.getincrementaldecoder(self._encoding)(self._errors), self._max_message)
+        lines = Lines(codecs.getincrementaldecoder(self._encoding)(self._errors), self._max_message + ROOM)
         try:
             async with to_session:
                 while chunk := await self._process.stdout.read(READ_LIMIT):
@@ -112,7 +115,7 @@ class _Pipes:
                             await to_session.send(SessionMessage(message))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass  # the session is gone
-        except (UnicodeDecodeError, OverflowError, OSError) as error:
+        except (UnicodeDecodeError, OSError) as error:
             _log.warning("MCP server %r: its output cannot be read: %s", self._server, error)
         finally:
             self.ended = True
@@ -121,14 +124,20 @@ class _Pipes:
                 while await self._process.stdout.read(READ_LIMIT):
                     pass
 
-    def _parse(self, line: str) -> types.JSONRPCMessage | None:
+    def _parse(self, line: str | Cut) -> types.JSONRPCMessage | None:
+        if isinstance(line, Cut):
+            self._log.too_long(line.size, self._max_message)
+            return in_its_place(line.head, line.tail, Unread(limit=self._max_message, size=line.size))
         if not line.strip():
             return None
         try:
-            return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+            message, replaced = read_message(line)
         except ValueError:
             self._log.no_message(line)
-            return None
+            return in_its_place(line[:KEPT], line[-KEPT:], Unread())
+        if replaced:
+            self._log.mended()
+        return message
 
     async def write(self, from_session: MemoryObjectReceiveStream[SessionMessage], flushed: asyncio.Event) -> None:
         """Messages to the server."""
@@ -148,11 +157,11 @@ class _Pipes:
 
     async def log_errors(self) -> None:
         """What the server writes to its standard error goes to the log."""
-        lines = _Lines(codecs.getincrementaldecoder("utf-8")("replace"), None)
+        lines = Lines(codecs.getincrementaldecoder("utf-8")("replace"), MAX_LINE)
         with suppress(OSError):
             while chunk := await self._process.stderr.read(65536):
                 for line in lines.feed(chunk):
-                    self._log.wrote(line)
+                    self._log.wrote(line.head if isinstance(line, Cut) else line)
 
     async def watch_exit(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         """End the session when the process has ended, also where a child of it keeps its pipes open."""
@@ -161,34 +170,3 @@ class _Pipes:
         self._process.kill()
         await asyncio.sleep(0.25)  # for `read` to hand over what is in the pipe
         to_session.close()
-
-
-class _Lines:
-    """Bytes in, whole lines out; linear in their size, however the bytes are cut."""
-
-    def __init__(self, decoder: codecs.IncrementalDecoder, longest: int | None) -> None:
-        self._decoder = decoder
-        self._longest = longest
-        self._parts: list[str] = []
-        self._size = 0
-
-    def feed(self, chunk: bytes) -> list[str]:
-        """The lines that `chunk` completes.
-
-        Raises:
-            OverflowError: a line is longer than allowed.
-            UnicodeDecodeError: the bytes are not of the encoding.
-        """
-        first, *rest = self._decoder.decode(chunk).split("\n")
-        self._parts.append(first)
-        self._size += len(first)
-        if self._longest is not None and self._size > self._longest:
-            raise OverflowError(f"a message of more than {self._longest} characters")
-        if not rest:
-            if self._longest is None and self._size > MAX_LINE:
-                self._parts = ["".join(self._parts)[:MAX_LINE]]
-            return []
-        lines = ["".join(self._parts), *rest[:-1]]
-        self._parts = [rest[-1]]
-        self._size = len(rest[-1])
-        return lines

@@ -15,8 +15,10 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from pydantic import ValidationError
 
 from smcp_computer.mcp.call_span import CallSpan
+from smcp_computer.mcp.unread import read_again
 
 Streams = TransportStreams
 
@@ -89,6 +91,8 @@ class _WatchedRead:
         except (anyio.EndOfStream, anyio.ClosedResourceError):
             self._watch.end()
             raise
+        if isinstance(item, ValidationError):  # nobody would hear of it: the SDK lets it fall
+            item = read_again(item)
         self._watch.received(item)
         return item
 

@@ -54,8 +54,8 @@ class State(StrEnum):
 class Limits:
     """Bounds that the user may set."""
 
-    max_message: int = 128 * 1024 * 1024
-    """Bytes of one message of a server."""
+    max_message: int = 32 * 1024 * 1024
+    """Bytes that what a server sends in one message may have: no answer that is larger reaches an Agent."""
     start_s: float = START_S
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that programs get beside the default ones; those of a server's own `env` win."""

@@ -8,10 +8,12 @@ import httpx2
 import orjson
 from mcp.client.streamable_http import streamable_http_client
 
+from smcp_computer.mcp.bounded import bounded
 from smcp_computer.mcp.sse import sse_transport
 from smcp_computer.mcp.stderr_log import StderrLog
 from smcp_computer.mcp.stdio import stdio_transport
 from smcp_computer.mcp.streams import Streams, Watch
+from smcp_computer.mcp.unread import ROOM
 from smcp_proto.durations import parse_duration
 from smcp_proto.schemas.config import (
     MCPServerConfig,
@@ -34,7 +36,8 @@ async def open_transport(
         server: its configuration, without placeholders.
         watch: told of what passes, and of the end.
         errors: told what a program writes to its standard error.
-        max_message: bytes that one message of the server may have.
+        max_message: bytes that what the server sends in one message may have. Over SSE the SDK's bound counts, 1 MiB: a
+            larger message ends the connection.
 
     Raises:
         StartFailed: a program that cannot be started.
@@ -73,13 +76,15 @@ async def _streamable(parameters: MCPServerStreamableHttpParameters, max_message
 
     async with (
         httpx2.AsyncClient(
-            headers=_headers(parameters.headers), timeout=timeout, event_hooks={"request": [bound]}
+            headers=_headers(parameters.headers),
+            timeout=timeout,
+            event_hooks={"request": [bound], "response": [bounded(max_message + ROOM)]},
         ) as client,
         streamable_http_client(
             parameters.url,
             http_client=client,
             terminate_on_close=parameters.terminate_on_close,
-            max_sse_event_size=max_message,
+            max_sse_event_size=max_message + ROOM,
         ) as streams,
     ):
         yield streams

@@ -5,8 +5,15 @@ from typing import Any, Final
 
 import mcp_types as types
 
-from smcp_computer.mcp.errors import RESOURCE_NOT_FOUND, NotTold, RequestRefused, ServerError, ServerTimedOut
-from smcp_proto.errors import Malformed, NotFound, SmcpError, TimedOut, Unavailable
+from smcp_computer.mcp.errors import (
+    RESOURCE_NOT_FOUND,
+    AnswerTooLarge,
+    NotTold,
+    RequestRefused,
+    ServerError,
+    ServerTimedOut,
+)
+from smcp_proto.errors import Malformed, NotFound, SmcpError, TimedOut, TooLarge, Unavailable
 from smcp_proto.schemas.resources import SmcpCode
 
 SUBSCRIPTIONS: Final = frozenset({"resources/subscribe", "resources/unsubscribe"})
@@ -21,8 +28,16 @@ def flat(error: ServerError) -> SmcpError:
             return not_supported(str(error), SmcpCode.SUBSCRIPTION_NOT_SUPPORTED)
         case ServerTimedOut():
             return TimedOut(str(error))
+        case AnswerTooLarge():
+            return too_large(error)
         case _:
             return Unavailable(str(error))
+
+
+def too_large(error: AnswerTooLarge) -> TooLarge:
+    """The 413 that names the server."""
+    known = {} if error.size is None else {"size": error.size}
+    return TooLarge(str(error), details={**known, "limit": error.limit})
 
 
 def not_supported(message: str, code: SmcpCode = SmcpCode.NOT_SUPPORTED) -> Malformed:

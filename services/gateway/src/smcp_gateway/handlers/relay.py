@@ -25,6 +25,7 @@ from smcp_gateway.calls import NOT_SENT, CallTable, PendingCall
 from smcp_proto.catalog_row import TimeClass
 from smcp_proto.errors import Internal, NotFound, SmcpError, TimedOut, Unavailable
 from smcp_proto.schemas.tools import REPEAT
+from smcp_proto.surrogates import mended
 
 _log = logging.getLogger("smcp_gateway.relay")
 
@@ -247,5 +248,21 @@ def _checked(reply: Reply) -> RawJson:
     try:
         orjson.loads(reply.body)
     except orjson.JSONDecodeError:
-        raise Internal("the Computer's answer is not JSON") from None
+        return RawJson(_mended(reply.body))
     return RawJson(reply.body)
+
+
+def _mended(body: bytes) -> bytes:
+    """An answer that may be JSON but for halves of surrogate pairs, which only a native Computer takes out of what MCP
+    servers send.
+
+    Raises:
+        Internal: it is no JSON.
+    """
+    try:
+        whole = mended(body).encode()
+        orjson.loads(whole)
+    except ValueError:
+        raise Internal("the Computer's answer is not JSON") from None
+    _log.info("halves of surrogate pairs in a Computer's answer were replaced by U+FFFD")
+    return whole

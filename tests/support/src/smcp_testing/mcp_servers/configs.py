@@ -139,3 +139,14 @@ async def http_context(*, windows: int = 0) -> AsyncIterator[HttpServer]:
         yield server
     finally:
         await server.kill()
+
+
+@asynccontextmanager
+async def http_raw(kind: Literal["streamable", "sse"], *, plain: bool = False) -> AsyncIterator[HttpServer]:
+    """Run a raw server over HTTP while the body runs; see `raw`."""
+    server = HttpServer(kind, ["--plain"] if plain else [], "raw")
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.kill()

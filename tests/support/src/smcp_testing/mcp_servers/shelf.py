@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from smcp_proto.dpe import in_format
 from smcp_proto.uris import DpeUri, parse_dpe_uri
 
 HOST: Final = "com.example.desk"
@@ -53,7 +54,9 @@ class Shelf:
             return item.contents
         if uri.startswith("dpe://"):
             try:
-                found = self._document_level(parse_dpe_uri(uri))
+                asked = parse_dpe_uri(uri)
+                found = self._document_level(asked)
+                found = None if found is None else in_format(found, asked.level, asked.format)
             except (ValueError, LookupError):
                 found = None
             if found is not None:
@@ -169,7 +172,7 @@ def _page(host: str, document: dict[str, Any], uri: DpeUri) -> dict[str, Any]:
         for element in page["elements"]
         if not uri.categories or element["category"] in uri.categories
     ]
-    found: dict[str, Any] = {
+    return {
         "page_index": uri.page,
         "title": page["title"],
         "doc_ref": uri.doc_ref,
@@ -177,10 +180,6 @@ def _page(host: str, document: dict[str, Any], uri: DpeUri) -> dict[str, Any]:
         "elements": elements,
         "element_count": len(elements),
     }
-    if uri.format != "json":
-        del found["elements"]
-        found[f"content_{uri.format}"] = "\n\n".join(element["summary"] for element in elements)
-    return found
 
 
 def _element(host: str, document: dict[str, Any], wanted: str) -> dict[str, Any] | None:

@@ -1,0 +1,63 @@
+"""Halves of surrogate pairs in JSON: replaced where it comes from a server, named where it comes from an Agent."""
+
+import json
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smcp_proto.surrogates import field_with_half, mended
+
+any_text = st.text(alphabet=st.characters(categories=["Cs", "Lu", "So"]), max_size=6)
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        (r'"\ud800"', "\ufffd"),
+        (r'"a\udc00b"', "a\ufffdb"),
+        (r'"\ud83d\ude00"', "😀"),
+        (r'"\ud83d\ud83d\ude00"', "\ufffd😀"),
+        (r'"\ude00\ud83d"', "\ufffd\ufffd"),
+        (r'"\\ud800"', r"\ud800"),
+        (b'"\\uD800"', "\ufffd"),
+    ],
+)
+def test_each_half_becomes_the_replacement_character_and_pairs_stay(text: str | bytes, whole: str) -> None:
+    assert orjson.loads(mended(text)) == whole
+
+
+def test_names_of_fields_are_mended_too_and_all_else_stays() -> None:
+    sent = r'{"\ud800":[1,1.5,true,null,123456789012345678901234567890],"b":{"c":"\udfff"}}'
+    assert json.loads(mended(sent)) == {
+        "\ufffd": [1, 1.5, True, None, 123456789012345678901234567890],
+        "b": {"c": "\ufffd"},
+    }
+
+
+@pytest.mark.parametrize("text", ["", "{", "x", "[NaN]", "[1e999]", '{"a":' * 100_000, b"\xff\xfe\x00"])
+def test_what_is_no_json_beside_that_is_refused(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        mended(text)
+
+
+@given(st.recursive(any_text | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(any_text, inner)))
+def test_whatever_python_writes_can_be_read_by_everybody_then(value: object) -> None:
+    assert orjson.loads(mended(json.dumps({"a": value}))).keys() == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        (rb'{"a":1,"params":{"x":["\ud800"]},"c":"\ud800"}', "params"),
+        (rb'{"\ud800":1}', "\ufffd"),
+        (rb'{"a":"\ud83d\ude00"}', None),
+        (rb'["\ud800"]', None),
+        (rb'{"a":NaN}', None),
+        (b"no json", None),
+        (b'{"a":' * 100_000, None),
+    ],
+)
+def test_the_first_field_with_a_half_is_named(text: bytes, field: str | None) -> None:
+    assert field_with_half(text) == field

@@ -1,0 +1,177 @@
+"""Answers that would be too large: what does not fit is left out or told of shortly, and the rest is delivered."""
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smcp_bus.headers import ERROR, REPLY_LIMIT
+from smcp_computer.finder.page import fitting
+from smcp_computer.fitting import giving_way
+from smcp_testing.computer_office import World, world
+from smcp_testing.mcp_servers import configs
+from smcp_testing.resource_agent import ResourceAgent
+from smcp_testing.waiting import eventually
+
+BUS = 32 * 1024 * 1024
+
+
+def window(number: int) -> str:
+    return f"window://large/{number}"
+
+
+async def desktop(here: World, limit: int | None = None, **asked: Any) -> dict[str, int]:
+    """The windows that are shown, in their order, with their sizes; the answer has at most `limit` bytes."""
+    headers = {} if limit is None else {REPLY_LIMIT: str(limit)}
+    reply = await here.raw("get_desktop", headers, **asked)
+    assert ERROR not in reply.headers, reply.body
+    assert len(reply.body) <= (limit or BUS)
+    return {text.partition("\n\n")[0]: len(text) for text in orjson.loads(reply.body)["desktops"]}
+
+
+async def test_windows_for_which_an_answer_has_no_room_are_left_out_the_largest_first(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(
+        nats_url,
+        {"read_s": 20.0},
+        bad=configs.context("2025", windows=2, host="bad"),
+        large=configs.context("2026", host="large"),
+    ) as here:
+        await here.tell("bad", "misbehave", uri="window://bad/0", how="big")
+        assert list(await desktop(here)) == ["window://bad/1"]
+        assert "window://bad/0 is left out of the desktop: it sent an answer of more than 33554432 bytes" in caplog.text
+        refused = await here.ask("get_desktop", window="window://bad/0")
+        assert (refused["code"], refused["details"]["limit"]) == (413, BUS)
+        await here.tell("bad", "remove", uri="window://bad/0")
+        for number, size in enumerate((120_000, 130_000, 120_000)):
+            uri = window(number)
+            await here.tell("large", "put", uri=uri, contents=[{"uri": uri, "text": "x" * size}])
+        await eventually(lambda: _lists(here, 1, 3), timeout=30)
+        assert list(await desktop(here, 400_000)) == ["window://bad/1", window(0), window(1), window(2)]
+        assert list(await desktop(here, 250_000)) == ["window://bad/1", window(0), window(2)]
+        assert "'large': window://large/1 is left out of the desktop: together the windows are larger" in caplog.text
+        assert list(await desktop(here, 250_000, desktop_size=3)) == ["window://bad/1", window(0)]
+        assert list(await desktop(here, 200_000)) == ["window://bad/1", window(0)]
+        assert list(await desktop(here, 10_000)) == ["window://bad/1"]
+        assert list(await desktop(here, 10_000, desktop_size=1)) == ["window://bad/1"]
+        assert await desktop(here, 200_000, window=window(1)) == {window(1): 130_000 + len(window(1)) + 2}
+        for limit in (10_000, 130_050):
+            refused = await here.ask("get_desktop", {REPLY_LIMIT: str(limit)}, window=window(1))
+            assert (refused["code"], refused["details"]["limit"]) == (413, limit)
+
+
+def _lists(here: World, *counts: int) -> bool:
+    known = [here.computer.context.index.known(server) for server in ("bad", "large")]
+    return [len(listed) for listed in known] == list(counts)
+
+
+async def test_calls_go_on_while_a_server_sends_more_than_it_may(nats_url: str) -> None:
+    async with world(
+        nats_url,
+        bad=configs.context("2025", content=[{"uri": "note://big"}]),
+        fine=configs.context("2026", windows=1, host="fine"),
+    ) as here:
+        await here.tell("bad", "misbehave", uri="note://big", how="big")
+        reading = asyncio.create_task(ResourceAgent(here).ask("resources/read", uri="note://big"))
+        calls = 0
+        while not reading.done():
+            assert not (await here.call("fine__pid", req_id=f"r{calls}")).get("isError")
+            calls += 1
+        refused = await reading
+        assert (refused["code"], refused["details"]["limit"]) == (413, BUS)
+        assert "'bad' sent an answer of more than" in refused["message"]
+        assert calls > 1
+        assert not (await here.call("bad__pid", req_id="bad")).get("isError"), "the server goes on"
+
+
+async def test_documents_for_which_a_page_has_no_room_are_told_of_shortly(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = [
+        {"document": {"ref": f"d{number}", "summary": "s" * size}}
+        for number, size in enumerate((2_000, 9_000, 4_000, 100))
+    ]
+    async with world(nats_url, one=configs.context("2026", host="h", content=content)) as here:
+        whole = await here.ask("get_finder")
+        page = await here.ask("get_finder", {REPLY_LIMIT: "8000"})
+        assert [each.get("summary", "") for each in page["documents"]] == ["s" * 2_000, "", "s" * 4_000, "s" * 100]
+        assert page["total_count"] == 4
+        names = ("doc_ref", "uri", "title", "file_type", "page_count", "last_modified")
+        assert page["documents"][1] == {name: whole["documents"][1][name] for name in names}
+        assert caplog.text.count("'one': the document dpe://h/d1 is told of shortly") == 1
+        refused = await here.ask("get_finder", {REPLY_LIMIT: "300"})
+        assert (refused["code"], refused["details"]["limit"]) == (413, 300)
+
+
+async def test_odd_parts_of_documents_are_warned_about_once_and_arrive_as_they_are(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def at(uri: str, text: str) -> dict[str, Any]:
+        return {"uri": uri, "contents": [{"uri": uri, "text": text}]}
+
+    content = [
+        at("dpe://h/d/pages/0", '{"elements":[{"category":"hologram"},{"category":"text"}]}'),
+        at("dpe://h/d/elements/e", '{"category":"scent"}'),
+        at("dpe://h/d?format=markdown", '{"title":"t","category":"mine"}'),
+        at("dpe://h/d/pages/1", "no JSON"),
+        at("dpe://h/d/pages/2", '{"elements":[{"category":"text"}]}'),
+        at("note://1", '{"category":"scent"}'),
+    ]
+    async with world(nats_url, one=configs.context("2026", content=content)) as here:
+        alice = ResourceAgent(here)
+        for _ in range(2):
+            for each in content:
+                result = await alice.result("resources/read", uri=each["uri"])
+                assert result["contents"] == each["contents"]
+    said = [record.getMessage() for record in caplog.records if "dpe://h/d" in record.getMessage()]
+    missing = "the answer has no content_markdown"
+    assert sorted(said) == [
+        "MCP server 'one': dpe://h/d/elements/e: 'scent' is none of the categories of elements; it is kept",
+        "MCP server 'one': dpe://h/d/pages/0: 'hologram' is none of the categories of elements; it is kept",
+        "MCP server 'one': dpe://h/d/pages/1: what was read is not JSON",
+        f"MCP server 'one': dpe://h/d?format=markdown: it was asked for format=markdown, and {missing}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "room", "giving"),
+    [
+        ([], 0, set()),
+        ([3, 4], 8, set()),
+        ([3, 4], 7, {1}),
+        ([4, 4, 4], 9, {2}),
+        ([1, 9, 5], 7, {1}),
+        ([1, 9, 5], 6, {1, 2}),
+        ([5], 4, {0}),
+        ([5], -9, {0}),
+    ],
+)
+def test_the_largest_give_way_as_few_as_can_be_and_of_equal_ones_the_last(
+    sizes: list[int], room: int, giving: set[int]
+) -> None:
+    assert giving_way(sizes, [size + 1 for size in sizes], room) == giving
+
+
+summaries = st.lists(
+    st.fixed_dictionaries(
+        {"doc_ref": st.text(max_size=3)},
+        optional={"title": st.text(max_size=300), "summary": st.text(max_size=300), "page_count": st.integers(0, 99)},
+    ),
+    max_size=9,
+)
+
+
+@given(summaries, st.integers(0, 3000))
+def test_a_page_has_all_its_documents_within_its_room_or_all_of_them_shortly(
+    summaries: list[dict[str, Any]], room: int
+) -> None:
+    shown, short = fitting(summaries, room)
+    assert [orjson.loads(text)["doc_ref"] for text in shown] == [summary["doc_ref"] for summary in summaries]
+    assert len(b",".join(shown)) <= max(room, 0) or short == frozenset(range(len(summaries)))
+    for number, text in enumerate(shown):
+        assert number in short or orjson.loads(text) == summaries[number]
+        assert number not in short or "summary" not in orjson.loads(text)

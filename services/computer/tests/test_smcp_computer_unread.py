@@ -1,0 +1,153 @@
+"""What MCP servers send that is too large, or no message: who waits for it is told at once, and the server goes on."""
+
+import asyncio
+import codecs
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smcp_computer.config.file import parse_config
+from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.call_span import CallSpan
+from smcp_computer.mcp.errors import AnswerTooLarge, BadAnswer, ServerDied
+from smcp_computer.mcp.lines import KEPT, Cut, Lines
+from smcp_computer.mcp.supervisor import Limits, Supervisor
+from smcp_computer.mcp.unread import Unread, in_its_place
+from smcp_service.lifecycle import background
+from smcp_testing.mcp_servers import configs
+from smcp_testing.waiting import eventually
+
+Way = Literal["stdio", "plain", "events", "sse"]
+LIMIT = 200_000
+HALF = r'{"jsonrpc":"2.0","id":$ID,"result":{"content":[{"type":"text","text":"a\ud800b \ud83d\ude00"}]}}'
+BIG = '{"jsonrpc":"2.0","id":$ID,"result":{"content":[{"type":"text","text":"$BIG"}]}}'
+BROKEN = '{"jsonrpc":"2.0","id":$ID,"result":{"content":}}'
+FINE = '{"result":{"content":[{"type":"text","text":"fine"}]},"jsonrpc":"2.0","id":$ID}'
+
+
+@asynccontextmanager
+async def server(way: Way) -> AsyncIterator[Supervisor]:
+    async with AsyncExitStack() as stack:
+        config = configs.stdio("raw")
+        if way != "stdio":
+            kind: Literal["streamable", "sse"] = "sse" if way == "sse" else "streamable"
+            raw = await stack.enter_async_context(configs.http_raw(kind, plain=way == "plain"))
+            config = configs.http(kind, raw.url)
+        parsed = parse_config(json.dumps({"servers": {"raw": config}})).servers["raw"]
+        supervisor = Supervisor(parsed, InputResolver({}, {}), limits=Limits(max_message=LIMIT), on_change=lambda: None)
+        tasks = await stack.enter_async_context(background())
+        task = tasks.start(supervisor.run(), name="owner")
+        try:
+            await asyncio.wait_for(supervisor.settled.wait(), 30)
+            assert supervisor.ready, supervisor.reason
+            yield supervisor
+        finally:
+            supervisor.stop()
+            await asyncio.wait_for(task, 15)
+
+
+async def say(supervisor: Supervisor, text: str, **arguments: Any) -> str:
+    """The text of the answer; a long time-out, so that what is told at once is told from what is only given up."""
+    answer = await supervisor.call("say", {"text": text, **arguments}, timeout=60, span=CallSpan({}))
+    found: str = answer["content"][0]["text"]
+    return found
+
+
+@pytest.mark.parametrize("way", ["stdio", "plain", "events"])
+async def test_an_answer_above_the_limit_is_an_error_that_names_the_server_which_goes_on(way: Way) -> None:
+    async with asyncio.timeout(50), server(way) as raw:
+        for text in (BIG, '{"result":{"content":"$BIG"},"jsonrpc":"2.0","id":$ID}'):
+            with pytest.raises(AnswerTooLarge, match="'raw' sent an answer of more than 200000 bytes") as refused:
+                await say(raw, text, big=1_000_000)
+            assert refused.value.limit == LIMIT
+            assert refused.value.size is None if way != "stdio" else (refused.value.size or 0) > 1_000_000
+        assert await say(raw, FINE) == "fine"
+        assert len(await say(raw, BIG, big=LIMIT)) == LIMIT
+        assert raw.starts == 1
+
+
+@pytest.mark.parametrize("way", ["stdio", "sse"])
+async def test_halves_of_surrogate_pairs_in_an_answer_arrive_as_the_replacement_character(
+    way: Way, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asyncio.timeout(50), server(way) as raw:
+        assert await say(raw, HALF) == "a\ufffdb 😀"
+    assert way == "sse" or "'raw' sent halves of surrogate pairs" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("way", "text"),
+    [
+        ("plain", HALF),
+        ("events", HALF),
+        ("stdio", BROKEN),
+        ("plain", BROKEN),
+        ("events", BROKEN),
+        ("sse", BROKEN),
+        ("stdio", '{"result":[],"jsonrpc":"2.0","id":$ID}'),
+        ("stdio", '{"jsonrpc":"2.0","id":$ID,"result":{"content":' + "[" * 300 + "]" * 300 + "}}"),
+    ],
+)
+async def test_an_answer_that_cannot_be_read_is_an_error_at_once(way: Way, text: str) -> None:
+    async with asyncio.timeout(50), server(way) as raw:
+        with pytest.raises(BadAnswer, match="'raw' sent an answer that cannot be read"):
+            await say(raw, text)
+        assert await say(raw, FINE) == "fine"
+        assert raw.starts == 1
+
+
+async def test_a_server_whose_output_cannot_be_decoded_is_ended_and_started_again() -> None:
+    async with asyncio.timeout(50), server("stdio") as raw:
+        with pytest.raises(ServerDied):
+            await say(raw, FINE.replace("fine", "$BYTE"))
+        await eventually(lambda: raw.ready and raw.starts == 2, timeout=30)
+        assert await say(raw, FINE) == "fine"
+
+
+@pytest.mark.parametrize(
+    ("head", "tail", "id_"),
+    [
+        ('{"jsonrpc":"2.0","id":7,"result":{', "", 7),
+        (' { "id" : "7" , "jsonrpc" : "2.0" , "error" : {', "", 7),
+        ('{"result":{"a":"', 'xxx"},"jsonrpc":"2.0","id":8}', 8),
+        ('{"jsonrpc":"2.0","result":{"id":3', '"id":4},"id":9, "jsonrpc":"2.0" } ', 9),
+        ('{"result":{"a":"', '"id":4}}', None),
+        ('{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage"', "", None),
+        ('{"method":"x","params":{', '},"jsonrpc":"2.0","id":7}', None),
+        ('{"jsonrpc":"2.0","id":null,"error":{', "", None),
+        ("hello", '"id":7}', None),
+        ("", "", None),
+    ],
+)
+def test_whose_answer_it_was_stands_at_its_beginning_or_its_end(head: str, tail: str, id_: int | None) -> None:
+    error = in_its_place(head, tail, Unread())
+    assert (None if error is None else error.id) == id_
+
+
+texts = st.lists(st.text(alphabet="aé深😀", max_size=9), max_size=9)
+
+
+@given(texts, st.lists(st.integers(1, 7)), st.integers(1, 30))
+def test_lines_come_whole_or_cut_wherever_the_bytes_are_cut(texts: list[str], cuts: list[int], longest: int) -> None:
+    lines, left, found = Lines(codecs.getincrementaldecoder("utf-8")(), longest), "\n".join([*texts, ""]).encode(), []
+    for cut in [*cuts, len(left)]:
+        found += lines.feed(left[:cut])
+        left = left[cut:]
+    assert found == [text if len(text.encode()) <= longest else Cut(text, text, len(text.encode())) for text in texts]
+
+
+def test_of_a_line_that_is_too_long_its_beginning_and_its_end_are_kept_and_nothing_else() -> None:
+    lines = Lines(codecs.getincrementaldecoder("utf-8")(), 10_000)
+    for part in (b"head", *[b"x" * 5000] * 100, b"tail"):
+        assert lines.feed(part) == []
+        assert sum(map(len, lines._parts)) < 20_000
+    (cut, after) = lines.feed(b"\nafter\n")
+    assert isinstance(cut, Cut)
+    assert (cut.head[:5], cut.tail[-5:], len(cut.head), len(cut.tail)) == ("headx", "xtail", KEPT, KEPT)
+    assert cut.size == 500_008
+    assert after == "after"
