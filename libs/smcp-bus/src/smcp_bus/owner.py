@@ -19,6 +19,9 @@ from smcp_proto.errors import ErrorCode, Unavailable
 
 _log = logging.getLogger("smcp_bus.owner")
 
+ABSENT_S: Final = 5.0
+"""How long an Agent that is gone may take to come back before its calls are cancelled (seconds)."""
+
 CLOSED_REPLY: Final = Reply(
     orjson.dumps(Unavailable("this Computer is being confirmed; ask again").body().model_dump()),
     {ERROR: str(int(ErrorCode.UNAVAILABLE)), NOT_RUN: "1"},

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from smcp_bus import internal_rows
-from smcp_bus.bus import Bus
+from smcp_bus.bus import Bus, Incoming
 from smcp_bus.dispatch import Door
 from smcp_bus.dispatch_types import Handler
 from smcp_bus.owner import OwnerGate
@@ -21,6 +21,7 @@ from smcp_computer.config.inputs import InputResolver
 from smcp_computer.config.redact import shown
 from smcp_computer.confirmation import Asker, Confirmation
 from smcp_computer.context import Context
+from smcp_computer.handlers.abandoned import AbandonedCalls
 from smcp_computer.handlers.alive import alive
 from smcp_computer.handlers.get_config import get_config
 from smcp_computer.handlers.get_tools import get_tools
@@ -167,6 +168,12 @@ async def open_computer(
                 req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call)
             ),
         )
+        abandoned = AbandonedCalls(in_flight, gate, office=settings.office)
+
+        async def notified(incoming: Incoming) -> None:
+            abandoned.notified(incoming)
+            await resources.notified(incoming)
+
         tasks.start(gate.run(), name="gate")
         async with (
             running(tasks, fleet, context),
@@ -180,7 +187,7 @@ async def open_computer(
                 credential=bus.credential,
                 process=bus.process,
                 on_told=membership.told,
-                on_notified=resources.notified,
+                on_notified=notified,
             ),
             calls_ended(in_flight, settings.drain_s),
             member(tasks, membership, announcer, resources, fleet),

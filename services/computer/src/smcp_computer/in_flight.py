@@ -62,6 +62,8 @@ class _Running:
     answer: "asyncio.Future[bytes]"
     broken_off: BrokenOff
     timed_out: TimedOut
+    asked_at: float
+    """When it was asked for last (loop time)."""
     task: "asyncio.Task[None] | None" = None
 
 
@@ -181,6 +183,7 @@ class InFlight:
             if known.digest != digest_:
                 raise Malformed("this req_id was used for another call", details={"field": "req_id"})
             if isinstance(known, _Running):
+                known.asked_at = self._loop.time()
                 return await asyncio.shield(known.answer)
             return known.body if known.body is not None else encode(results.expired())
         if key in self._tombstones:
@@ -190,7 +193,8 @@ class InFlight:
                 "this Computer does not know the call that is repeated; whether it ran is not known",
                 details={"may_have_run": True},
             )
-        running = _Running(digest_, tool, limit, self._loop.create_future(), broken_off, timed_out)
+        answer: asyncio.Future[bytes] = self._loop.create_future()
+        running = _Running(digest_, tool, limit, answer, broken_off, timed_out, self._loop.time())
         self._start(key, running, run)
         return await asyncio.shield(running.answer)
 
@@ -209,6 +213,25 @@ class InFlight:
             self._tombstones[key] = self._loop.time() + self._keeping.tombstones_s
             self._tombstones.move_to_end(key)
         return False
+
+    def calls(self, office: str, agent: str) -> bool:
+        """Whether calls of that Agent run."""
+        return any(key[:2] == (office, agent) for key in self._running)
+
+    def abandon(self, office: str, agent: str, since: float) -> int:
+        """Cancel the calls of an Agent that is gone since then (loop time), but those that were asked for again.
+
+        Returns:
+            How many ran.
+        """
+        abandoned = [
+            (key, running)
+            for key, running in self._running.items()
+            if key[:2] == (office, agent) and running.asked_at < since
+        ]
+        for key, running in abandoned:
+            self._settle(key, results.cancelled(running.tool))
+        return len(abandoned)
 
     def _start(self, key: CallKey, running: _Running, run: Run) -> None:
         self._running[key] = running

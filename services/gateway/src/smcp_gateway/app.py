@@ -125,6 +125,7 @@ async def open_gateway(
             errands,
             send=send,
             room=room,
+            is_present=lambda office, member: offices.has(office, member),  # noqa: PLW0108 -- it is made below
             unconfirmed=generations.want,
             lease_s=settings.lease_s,
             observe=log_fields,

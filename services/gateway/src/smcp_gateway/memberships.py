@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 
 from smcp_bus.errors import BusError
+from smcp_bus.owner import ABSENT_S
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.calls import CallTable
@@ -26,7 +27,7 @@ _log: Final = logging.getLogger("smcp_gateway.memberships")
 
 AGENTS_DO_NOT_SWITCH: Final = "an Agent that is in an office joins no other; leave it first"
 
-GRACE_S: Final = 5.0
+GRACE_S: Final = ABSENT_S
 """How long an Agent whose connection broke may take to come back before its calls are cancelled (seconds)."""
 
 LEARN_S: Final = 10.0

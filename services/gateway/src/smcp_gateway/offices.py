@@ -206,6 +206,11 @@ class Offices:
     def get(self, name: str) -> Office | None:
         return self._offices.get(name)
 
+    def has(self, name: str, member: MemberKey) -> bool:
+        """Whether somebody is in an office, as those were told who are in it here."""
+        office = self._offices.get(name)
+        return office is not None and member in office.picture.present
+
     async def hold(self, name: str) -> Office:
         """The office, listened to: the server knows the subscription when this returns. Each needs one `release`.
 

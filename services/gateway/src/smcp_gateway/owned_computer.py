@@ -48,6 +48,8 @@ class _Running:
     tool: str
     limit: float
     answer: "asyncio.Future[Outcome]"
+    asked_at: float
+    """When it was asked for last (loop time)."""
 
 
 class OwnedComputer:
@@ -115,6 +117,22 @@ class OwnedComputer:
         running = self._running.get((agent, req_id))
         if running is not None:
             settle(running.answer, Fate.CANCELLED)
+
+    def calls(self, agent: str) -> bool:
+        """Whether calls of that Agent run."""
+        return any(caller == agent for caller, _ in self._running)
+
+    def abandon(self, agent: str, since: float) -> None:
+        """An Agent is gone since then (loop time): its calls are cancelled that nobody asked for again."""
+        for (caller, req_id), running in self._running.items():
+            if caller == agent and running.asked_at < since and not running.answer.done():
+                self._tell_cancelled(agent, req_id)
+                settle(running.answer, Fate.CANCELLED)
+
+    def _tell_cancelled(self, agent: str, req_id: str) -> None:
+        """To the Computer, which hears of no cancel in its office."""
+        told = event_frame(CANCEL_EVENT, orjson.dumps({"agent": agent, "req_id": req_id}))
+        self._around.send(self.session, told)
 
     async def _dispatch(self, verb: str, incoming: Incoming) -> Reply:
         row = internal_rows.CLIENT_ROWS.get(verb) or catalog.by_verb("client", verb)
@@ -220,6 +238,7 @@ class OwnedComputer:
         running = self._running.get(run)
         if running is not None:
             _same(running.digest, digest)
+            running.asked_at = self._loop.time()
             return RawJson(self._result(running, await asyncio.shield(running.answer)))
         records = self._around.records
         ended = records.find(key)
@@ -234,15 +253,16 @@ class OwnedComputer:
                 details={"may_have_run": True},
             )
         limit = time_limit(request.timeout, call.deadline - self._loop.time())
-        running = self._running[run] = _Running(digest, request.tool_name, limit, self._loop.create_future())
+        running = self._running[run] = _Running(
+            digest, request.tool_name, limit, self._loop.create_future(), self._loop.time()
+        )
         body: bytes | None = None
         sent = False
         try:
             outcome = await self._questions.ask(call, limit, running.answer)
             sent = True
             if outcome is Fate.EXPIRED:
-                told = event_frame(CANCEL_EVENT, orjson.dumps({"agent": request.agent, "req_id": request.req_id}))
-                self._around.send(self.session, told)
+                self._tell_cancelled(*run)
             body = self._result(running, outcome)
             return RawJson(body)
         finally:

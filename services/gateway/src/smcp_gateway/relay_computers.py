@@ -16,13 +16,14 @@ from pydantic import ValidationError
 from smcp_bus import subjects
 from smcp_bus.bus import Bus, Connection, RequestHandler
 from smcp_bus.dispatch import Observe
-from smcp_bus.owner import OwnerGate
+from smcp_bus.owner import ABSENT_S, OwnerGate
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_bus.tracing import bus_spans
 from smcp_gateway.call_records import CallRecords
 from smcp_gateway.errands import Errands
 from smcp_gateway.owned_computer import OwnedComputer
+from smcp_gateway.picture import MemberKey
 from smcp_gateway.questions import Room, Send
 from smcp_gateway.session import Session
 from smcp_gateway.surroundings import Surroundings
@@ -45,6 +46,7 @@ class RelayComputers:
     """`run` must be running while it is used.
 
     Args:
+        is_present: whether somebody is in an office, as its members here were told.
         unconfirmed: called when the registry does not hold a claim any more: the members are to be asserted.
         lease_s: a process that stood still for half of it has its Computers confirmed again.
     """
@@ -57,6 +59,7 @@ class RelayComputers:
         *,
         send: Send,
         room: Room,
+        is_present: Callable[[str, MemberKey], bool],
         unconfirmed: Callable[[], None],
         lease_s: float,
         observe: Observe | None = None,
@@ -64,6 +67,7 @@ class RelayComputers:
         self._bus = bus
         self._registry = registry
         self._errands = errands
+        self._is_present = is_present
         self._unconfirmed = unconfirmed
         self._gate = OwnerGate(bus, lease_s=lease_s)
         self._limit = asyncio.Semaphore(CONFIRMED_AT_ONCE)
@@ -205,9 +209,23 @@ class RelayComputers:
         return None if owned is None else owned.updates
 
     def agent_left(self, office: str, agent: str, epoch: int | None) -> None:
-        """An Agent has left an office: its subscriptions end. See `Subscriptions.left`."""
-        for owned in self._offices.get(office, ()):
+        """An Agent has left an office: its subscriptions end (see `Subscriptions.left`).
+
+        Its calls are cancelled where it stays away: its own gateway may have died.
+        """
+        here = self._offices.get(office, ())
+        for owned in here:
             owned.subscriptions.left(agent, epoch)
+        if any(owned.calls(agent) for owned in here):
+            loop = asyncio.get_running_loop()
+            loop.call_later(ABSENT_S, self._abandon, office, agent, loop.time(), self._gate.generation)
+
+    def _abandon(self, office: str, agent: str, since: float, generation: int) -> None:
+        """An Agent left some seconds ago: what it called is cancelled, unless it has come back."""
+        if generation != self._gate.generation or self._is_present(office, ("agent", agent)):
+            return  # where the gate was closed, its return may have been missed: then its calls run to their ends
+        for owned in self._offices.get(office, ()):
+            owned.abandon(agent, since)
 
     def cancelled(self, office: str, body: bytes) -> None:
         """`notify:tool_call_cancel` was heard in an office."""
