@@ -1,22 +1,11 @@
 """The resources of real MCP servers of both eras: listed, read, subscribed to, and what goes wrong with them."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from smcp_computer.config.file import parse_config
-from smcp_computer.config.inputs import InputResolver
-from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import (
-    RESOURCE_NOT_FOUND,
-    AnswerTooLarge,
-    BadAnswer,
-    RequestRefused,
     ServerDied,
     ServerError,
     ServerNotRunning,
@@ -26,67 +15,14 @@ from smcp_computer.mcp.events import (
     ResourcesChanged,
     ResourcesSubscribed,
     ResourceUpdated,
-    ServerEvent,
     ServerGone,
     ServerReady,
 )
-from smcp_computer.mcp.fleet import Fleet
-from smcp_computer.mcp.resources import Features, Resources
-from smcp_computer.mcp.supervisor import Limits
+from smcp_computer.mcp.resources import Features
 from smcp_computer.resources import interests as interests_module
-from smcp_computer.resources.index import ResourceIndex
-from smcp_computer.resources.interests import Interests
-from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs
-from smcp_testing.mcp_servers.context_tools import BIG
+from smcp_testing.resource_servers import ERAS, OTHER, WINDOW, Servers, running
 from smcp_testing.waiting import eventually
-
-ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
-WINDOW = "window://com.example.desk/0"
-OTHER = "window://com.example.desk/1"
-
-
-@dataclass
-class Servers:
-    """What runs, and what was heard of it."""
-
-    fleet: Fleet
-    index: ResourceIndex
-    interests: Interests
-    heard: list[ServerEvent] = field(default_factory=list)
-
-    def resources(self, server: str = "desk") -> Resources:
-        return self.index.connection(server)
-
-    async def tell(self, tool: str, server: str = "desk", **arguments: Any) -> Any:
-        """What a tool of a context server gives."""
-        result = await self.fleet.supervisors[server].call(tool, arguments, timeout=30, span=CallSpan({}))
-        assert not result.get("isError"), result
-        return json.loads(result["content"][0]["text"])
-
-    async def heard_of(self, event: ServerEvent) -> None:
-        await eventually(lambda: event in self.heard)
-
-
-@asynccontextmanager
-async def running(**servers: dict[str, Any]) -> AsyncIterator[Servers]:
-    config = parse_config(json.dumps({"servers": servers}))
-    fleet = Fleet(config.servers.values(), InputResolver(config.inputs, {}), limits=Limits(), on_change=lambda: None)
-    index = ResourceIndex(fleet.supervisors, fleet.events)
-    interests = Interests(fleet.supervisors, fleet.events)
-    here = Servers(fleet, index, interests)
-    fleet.events.listen(here.heard.append)
-    async with background() as tasks:
-        keeping = [tasks.start(index.run(), name="index"), tasks.start(interests.run(), name="interests")]
-        task = tasks.start(fleet.run(), name="fleet")
-        await asyncio.wait_for(fleet.wait_settled(), 60)
-        try:
-            yield here
-        finally:
-            fleet.stop()
-            await asyncio.wait_for(task, 30)
-            for one in keeping:
-                one.cancel()
 
 
 @ERAS
@@ -241,83 +177,6 @@ async def test_a_hold_that_is_given_up_ends_no_other_hold_of_the_same_holder(
         await servers.heard_of(ResourcesSubscribed("desk", {WINDOW: frozenset()}))
         await servers.interests.release("alice", "desk", WINDOW)
         await _subscribed(servers, [])
-
-
-@ERAS
-async def test_errors_of_reading_keep_what_the_server_says_of_the_request_and_the_log_the_rest(
-    era: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "smcp_computer")
-    async with running(desk=configs.context(era, windows=1)) as servers:
-        await servers.tell("misbehave", uri=WINDOW, how="refuse")
-        with pytest.raises(RequestRefused, match="not for you") as refused:
-            await servers.resources().read(WINDOW)
-        assert (refused.value.code, refused.value.said, refused.value.data) == (-32602, "not for you", {"uri": WINDOW})
-        await servers.tell("misbehave", uri=WINDOW, how="fail")
-        with pytest.raises(RequestRefused) as failed:
-            await servers.resources().read(WINDOW)
-        assert "secret" not in str(failed.value) + failed.value.said
-        assert failed.value.data is None
-        (logged,) = [each.getMessage() for each in caplog.records if each.name == "smcp_computer.mcp.requests"]
-        what = {"2025": "secret of the server", "2026": "Internal server error"}[era]
-        assert logged == f"MCP server 'desk' failed at resources/read: MCP error {failed.value.code}: {what!r}"
-        with pytest.raises(RequestRefused) as missing:
-            await servers.resources().read("window://no/such")
-        assert missing.value.code == (RESOURCE_NOT_FOUND if era == "2025" else -32602)
-
-
-async def test_a_read_that_is_never_answered_ends_in_time_and_the_next_is_answered() -> None:
-    async with running(desk=configs.context("2025", windows=2)) as servers:
-        await servers.tell("misbehave", uri=WINDOW, how="never")
-        with pytest.raises(ServerTimedOut, match=r"'desk' did not answer within 0\.3 s"):
-            await servers.resources().read(WINDOW, timeout=0.3)
-        assert (await servers.resources().read(OTHER))["contents"]
-
-
-async def test_a_server_that_ends_in_the_middle_of_a_read_is_said_to_have_died() -> None:
-    async with running(desk=configs.context("2026", windows=1)) as servers:
-        await servers.tell("misbehave", uri=WINDOW, how="die")
-        with pytest.raises(ServerDied):
-            await servers.resources().read(WINDOW)
-
-
-async def test_contents_that_are_none_are_a_bad_answer() -> None:
-    async with running(desk=configs.context("2025", windows=1)) as servers:
-        await servers.tell("misbehave", uri=WINDOW, how="no_list")
-        with pytest.raises(BadAnswer):
-            await servers.resources().read(WINDOW)
-
-
-async def test_a_content_of_fifty_megabytes_is_not_read_and_the_server_goes_on() -> None:
-    async with running(desk=configs.context("2025", windows=1)) as servers:
-        await servers.tell("misbehave", uri=WINDOW, how="big")
-        with pytest.raises(AnswerTooLarge) as refused:
-            await servers.resources().read(WINDOW, timeout=60)
-        assert (refused.value.size or 0) > BIG
-        await servers.tell("misbehave", uri=WINDOW, how="")
-        assert (await servers.resources().read(WINDOW))["contents"]
-
-
-async def test_items_that_are_no_resources_are_left_out_of_a_list_and_an_endless_list_ends() -> None:
-    async with running(desk=configs.context("2026", windows=2)) as servers:
-        await servers.tell("misbehave", uri="list", how="bad_items")
-        listed = await servers.resources().list_all()
-        assert [item["uri"] for item in listed.items] == [WINDOW, OTHER]
-        assert listed.problems == ("an item of its resources has no uri; it is left out",)
-        await servers.tell("misbehave", uri="list", how="endless")
-        listed = await servers.resources().list_all()
-        assert len(listed.items) == 2
-        assert any("has no end" in problem for problem in listed.problems)
-
-
-async def test_a_list_that_never_comes_holds_up_no_other_server() -> None:
-    async with running(desk=configs.context("2025", windows=1), fine=configs.context("2025", windows=1)) as servers:
-        await servers.tell("misbehave", uri="list", how="never")
-        await servers.tell("tell_list")
-        await servers.heard_of(ResourcesChanged("desk"))
-        with pytest.raises(ServerTimedOut):
-            await servers.index.list("desk", timeout=0.3)
-        assert list(await servers.index.list("fine")) == [WINDOW]
 
 
 async def _subscribed(servers: Servers, uris: list[str]) -> None:

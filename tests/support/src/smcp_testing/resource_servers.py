@@ -1,0 +1,71 @@
+"""MCP servers with windows, supervised as a Computer does."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from smcp_computer.config.file import parse_config
+from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.call_span import CallSpan
+from smcp_computer.mcp.events import (
+    ServerEvent,
+)
+from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.mcp.resources import Resources
+from smcp_computer.mcp.supervisor import Limits
+from smcp_computer.resources.index import ResourceIndex
+from smcp_computer.resources.interests import Interests
+from smcp_service.lifecycle import background
+from smcp_testing.waiting import eventually
+
+ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
+WINDOW = "window://com.example.desk/0"
+OTHER = "window://com.example.desk/1"
+
+
+@dataclass
+class Servers:
+    """What runs, and what was heard of it."""
+
+    fleet: Fleet
+    index: ResourceIndex
+    interests: Interests
+    heard: list[ServerEvent] = field(default_factory=list)
+
+    def resources(self, server: str = "desk") -> Resources:
+        return self.index.connection(server)
+
+    async def tell(self, tool: str, server: str = "desk", **arguments: Any) -> Any:
+        """What a tool of a context server gives."""
+        result = await self.fleet.supervisors[server].call(tool, arguments, timeout=30, span=CallSpan({}))
+        assert not result.get("isError"), result
+        return json.loads(result["content"][0]["text"])
+
+    async def heard_of(self, event: ServerEvent) -> None:
+        await eventually(lambda: event in self.heard)
+
+
+@asynccontextmanager
+async def running(**servers: dict[str, Any]) -> AsyncIterator[Servers]:
+    config = parse_config(json.dumps({"servers": servers}))
+    fleet = Fleet(config.servers.values(), InputResolver(config.inputs, {}), limits=Limits(), on_change=lambda: None)
+    index = ResourceIndex(fleet.supervisors, fleet.events)
+    interests = Interests(fleet.supervisors, fleet.events)
+    here = Servers(fleet, index, interests)
+    fleet.events.listen(here.heard.append)
+    async with background() as tasks:
+        keeping = [tasks.start(index.run(), name="index"), tasks.start(interests.run(), name="interests")]
+        task = tasks.start(fleet.run(), name="fleet")
+        await asyncio.wait_for(fleet.wait_settled(), 60)
+        try:
+            yield here
+        finally:
+            fleet.stop()
+            await asyncio.wait_for(task, 30)
+            for one in keeping:
+                one.cancel()
