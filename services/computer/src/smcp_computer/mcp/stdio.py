@@ -28,6 +28,8 @@ from smcp_proto.schemas.config import MCPServerStdioParameters
 _log = logging.getLogger("smcp_computer.mcp.stdio")
 
 FLUSH_S: Final = 0.5
+GATHERED_BYTES: Final = 64 * 1024
+"""A write that has so many takes no further message."""
 
 
 @asynccontextmanager
@@ -147,13 +149,20 @@ class _Pipes:
                 async for item in from_session:
                     if stdin.is_closing():
                         break  # the process is gone; a loop may refuse the write with an error of its own
-                    text = item.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
-                    stdin.write(text.encode(self._encoding, self._errors))
+                    data = self._line(item)
+                    with suppress(anyio.WouldBlock, anyio.EndOfStream):
+                        while len(data) < GATHERED_BYTES:  # what others want to send now goes in the same write
+                            data += self._line(from_session.receive_nowait())
+                    stdin.write(data)
                     await stdin.drain()
         except OSError:
             pass  # the process is gone; `read` and `watch_exit` see that too
         finally:
             flushed.set()
+
+    def _line(self, item: SessionMessage) -> bytes:
+        text = item.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
+        return text.encode(self._encoding, self._errors)
 
     async def log_errors(self) -> None:
         """What the server writes to its standard error goes to the log."""
