@@ -29,8 +29,8 @@ REPLICAS: Final = (1, 2, 4)
 PATIENCE_S: Final = 30.0
 LEASE_S: Final = "600"
 """Not renewed meanwhile: what is counted is what the members do."""
-SETTLE_S: Final = 1.0
-"""After this long what was begun beside the answers (learning who is in an office) is over, and counted."""
+QUIET_S: Final = 0.5
+"""Where nothing has passed for so long, what was begun beside the answers (learning who is in an office) is over."""
 OFFICE, NATIVE, BOX, AGENT = "office-0", "pc-office-0", "box", "agent"
 Counts = list[tuple[int, int]]
 """For each gateway: messages that nats-server got from it, and those that it sent to it."""
@@ -138,12 +138,22 @@ async def count(gateways: Gateways, times: int) -> dict[str, Counts]:
 
 
 async def grown(gateways: Gateways, work: Awaitable[None]) -> Counts:
-    await asyncio.sleep(SETTLE_S)
-    before = await asyncio.to_thread(gateways.counts)
+    before = await settled(gateways)
     await work
-    await asyncio.sleep(SETTLE_S)
-    after = await asyncio.to_thread(gateways.counts)
+    after = await settled(gateways)
     return [(new[0] - old[0], new[1] - old[1]) for new, old in zip(after, before, strict=True)]
+
+
+async def settled(gateways: Gateways) -> Counts:
+    """The counts, once nothing passes any more."""
+    async with asyncio.timeout(PATIENCE_S):
+        counts = await asyncio.to_thread(gateways.counts)
+        while True:
+            await asyncio.sleep(QUIET_S)  # nats-server tells nobody: two counts are compared
+            now = await asyncio.to_thread(gateways.counts)
+            if now == counts:
+                return now
+            counts = now
 
 
 def run(times: int) -> None:
