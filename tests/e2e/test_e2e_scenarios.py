@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from tests.e2e.actors.agents import AGENTS, OpenAgent
-from tests.e2e.scenarios import calls, context, credentials, rooms, socketio_computers
+from tests.e2e.scenarios import calls, context, credentials, leftovers, rooms, socketio_computers
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.standalone import open_standalone
 from tests.e2e.worlds.world import World
@@ -33,6 +33,7 @@ BY_ITSELF: list[Callable[[World], Awaitable[None]]] = [
     credentials.a_computers_credential_reads_nothing_of_others,
     credentials.a_computers_credential_announces_and_asks_nothing_for_others,
     credentials.the_other_members_do_not_notice_an_intruder,
+    leftovers.calls_that_time_out_leave_nothing_behind_in_any_process,
     credentials.nobody_is_made_to_speak_by_an_answers_address,
 ]
 

@@ -1,4 +1,4 @@
-"""`/livez` and `/readyz`, over HTTP."""
+"""`/livez`, `/readyz` and `/statz`, over HTTP."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,11 +10,12 @@ from aiohttp import web
 
 from smcp_service.failure import Failure
 from smcp_service.health import HealthServer, Readiness, health_routes, serve_health
+from smcp_service.stats import Stats
 
 
 @asynccontextmanager
-async def serving(readiness: Readiness) -> AsyncIterator["Probe"]:
-    async with serve_health(readiness, "127.0.0.1", 0) as server, aiohttp.ClientSession() as http:
+async def serving(readiness: Readiness, stats: Stats | None = None) -> AsyncIterator["Probe"]:
+    async with serve_health(readiness, "127.0.0.1", 0, stats) as server, aiohttp.ClientSession() as http:
         yield Probe(server, http)
 
 
@@ -67,6 +68,32 @@ def test_two_checks_cannot_have_one_name() -> None:
 
     with pytest.raises(ValueError, match="nats"):
         readiness.add("nats", lambda: None)
+
+
+async def test_who_asks_is_told_what_the_process_holds_now() -> None:
+    stats, calls = Stats(), [1, 2]
+    stats.add("things", lambda: {"calls": len(calls)})
+    async with serving(Readiness(), stats) as probe:
+        status, first = await probe("/statz")
+        calls.clear()
+        _, second = await probe("/statz")
+        assert status == 200
+        assert first["things"] == {"calls": 2}
+        assert second["things"] == {"calls": 0}
+        assert first["process"]["tasks"] > 0
+
+
+async def test_what_a_process_holds_is_not_told_unasked() -> None:
+    async with serve_health(Readiness(), "127.0.0.1", 0) as server, aiohttp.ClientSession() as http:
+        async with http.get(f"{server.url}/statz") as response:
+            assert response.status == 404
+
+
+def test_two_sources_cannot_have_one_name() -> None:
+    stats = Stats()
+    stats.add("bus", dict)
+    with pytest.raises(ValueError, match="bus"):
+        stats.add("bus", dict)
 
 
 async def test_a_port_that_is_taken_is_a_failure_that_names_it() -> None:

@@ -258,3 +258,25 @@ async def test_a_result_goes_when_its_time_is_over_also_where_no_call_comes_any_
         assert in_flight.kept == 3
         await eventually(lambda: in_flight.kept == 0)
         assert in_flight.knows(("lab", "alice", "r0")), "the key stays"
+
+
+async def test_keys_and_cancels_go_when_their_time_is_over_also_where_no_call_comes_any_more() -> None:
+    async with InFlight(Keeping(results_s=0.5, keys_s=0.6, tombstones_s=0.5)) as in_flight:
+        tool = Tool()
+        tool.go_on.set()
+        await asyncio.gather(*(call(in_flight, tool, key=("lab", "alice", f"r{number}")) for number in range(3)))
+        in_flight.cancel(("lab", "alice", "of another Computer"))
+        held = in_flight.held()
+        assert (held["ended_calls"], held["kept_results"], held["kept_cancels"]) == (3, 3, 1)
+        await eventually(lambda: set(in_flight.held().values()) == {0})
+
+
+async def test_a_cancel_does_not_wait_for_keys_that_go_later() -> None:
+    async with InFlight(Keeping(results_s=600, keys_s=600, tombstones_s=0.05)) as in_flight:
+        tool = Tool()
+        tool.go_on.set()
+        await call(in_flight, tool)
+        in_flight.cancel(("lab", "alice", "of another Computer"))
+        await eventually(lambda: in_flight.held()["kept_cancels"] == 0)
+        assert in_flight.knows(KEY)
+        assert in_flight.kept == 1

@@ -62,3 +62,21 @@ async def test_a_result_goes_when_its_time_is_over_also_where_nothing_comes_any_
     assert records.kept_bytes == 18
     await eventually(lambda: records.kept_bytes == 0)
     assert len(records) == 3, "the keys stay"
+
+
+async def test_keys_and_cancels_go_when_their_time_is_over_also_where_nothing_comes_any_more() -> None:
+    records = CallRecords(results_s=0.02, keys_s=0.1, tombstones_s=0.05)
+    for number in range(3):
+        records.end(key(number), number, b"result" if number else None)
+        records.bury(("office", "anna", f"r{number}"))
+    assert (len(records), records.kept, records.buried) == (3, 2, 3)
+    await eventually(lambda: (len(records), records.kept, records.buried) == (0, 0, 0))
+    assert records.kept_bytes == 0
+
+
+async def test_what_ends_sooner_does_not_wait_for_what_ends_later() -> None:
+    records = CallRecords(results_s=600, keys_s=600, tombstones_s=0.05)
+    records.end(key(1), 1, b"result")
+    records.bury(("office", "anna", "r2"))
+    await eventually(lambda: records.buried == 0)
+    assert (len(records), records.kept) == (1, 1)

@@ -36,6 +36,11 @@ class Process:
     def pid(self) -> int:
         return self._running().pid
 
+    @property
+    def stats_url(self) -> str:
+        """Where it says what it holds, with `SMCP_STATS`."""
+        return self.ready_url.replace("/readyz", "/statz")
+
     def launch(self) -> None:
         """Start it, without waiting."""
         if self.running:

@@ -58,6 +58,7 @@ async def open_processes(
             SMCP_NATS_URL=f"nats://{urlsplit(lines[credential].url).netloc}" if credential in lines else nats_url,
             SMCP_NATS_CREDS=str(written.credentials[credential]),
             SMCP_LEASE_S=str(lease_s),
+            SMCP_STATS="1",
             **{health: str(port), **(environment or {}), **(of_their_own or {}).get(credential, {})},
             **settings,
         )

@@ -40,7 +40,7 @@ async def open_standalone(
     hosts_file.write_text(json.dumps(hosts, ensure_ascii=False), encoding="utf-8")
     data = directory / "data"
     nats_url = f"nats://127.0.0.1:{nats_port}"
-    settings = {"SMCP_LEASE_S": str(lease_s), **(environment or {})}
+    settings = {"SMCP_LEASE_S": str(lease_s), "SMCP_STATS": "1", **(environment or {})}
 
     up = Process(
         "up",

@@ -36,6 +36,11 @@ class Part(Protocol):
     @property
     def log(self) -> Path: ...
 
+    @property
+    def stats_url(self) -> str:
+        """Where it says what it holds."""
+        ...
+
     async def start(self) -> None:
         """Start it again, on the same address, and wait until it is ready."""
         ...

@@ -86,6 +86,7 @@ class NatsBus:
             outgoing_bytes=self.transfers.outgoing_bytes,
             budget_used=self.transfers.budget.used,
             budget_waiting=self.transfers.budget.waiting,
+            subscriptions=len(self._received),
         )
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:

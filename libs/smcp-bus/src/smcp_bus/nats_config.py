@@ -58,3 +58,5 @@ class BusStats:
     """Bytes given out to bodies on their way in."""
     budget_waiting: int
     """Bodies that wait for a share of the budget."""
+    subscriptions: int
+    """Subjects that are served or listened to."""

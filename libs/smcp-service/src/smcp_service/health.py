@@ -1,7 +1,7 @@
 """`/livez` says that the process runs, `/readyz` that it can do its work.
 
 A service names its checks in a `Readiness`; it serves them with `serve_health` on a port of their own, or adds
-`health_routes` to an application that it has anyway.
+`health_routes` to an application that it has anyway. Where it is told to (`SMCP_STATS`), `/statz` says what it holds.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +13,7 @@ import orjson
 from aiohttp import web
 
 from smcp_service.addresses import cannot_listen
+from smcp_service.stats import Stats
 
 Check = Callable[[], str | None]
 """Asked at every request, so cheap and without waiting: None when all is well, else what is not."""
@@ -68,8 +69,11 @@ class HealthServer:
         return f"http://{host}:{self.port}"
 
 
-def health_routes(readiness: Readiness) -> list[web.RouteDef]:
-    """`GET /livez` (always 200) and `GET /readyz` (200 or 503), both with a small JSON object."""
+def health_routes(readiness: Readiness, stats: Stats | None = None) -> list[web.RouteDef]:
+    """`GET /livez` (always 200) and `GET /readyz` (200 or 503), both with a small JSON object.
+
+    With `stats` also `GET /statz`: `{SOURCE: {WHAT: COUNT}}`.
+    """
 
     async def livez(request: web.Request) -> web.Response:
         return _json(200, {"status": "ok"})
@@ -78,17 +82,23 @@ def health_routes(readiness: Readiness) -> list[web.RouteDef]:
         ready, checks = readiness.report()
         return _json(200 if ready else 503, {"status": "ok" if ready else "not ready", "checks": checks})
 
-    return [web.get("/livez", livez), web.get("/readyz", readyz)]
+    async def statz(request: web.Request) -> web.Response:
+        return _json(200, {} if stats is None else {**stats.now()})
+
+    asked = [web.get("/livez", livez), web.get("/readyz", readyz)]
+    return asked if stats is None else [*asked, web.get("/statz", statz)]
 
 
 @asynccontextmanager
-async def serve_health(readiness: Readiness, host: str, port: int) -> AsyncIterator[HealthServer]:
-    """Answer `/livez` and `/readyz` on `host`:`port` (0: any free port) while the body runs.
+async def serve_health(
+    readiness: Readiness, host: str, port: int, stats: Stats | None = None
+) -> AsyncIterator[HealthServer]:
+    """Answer `/livez` and `/readyz` (and `/statz`) on `host`:`port` (0: any free port) while the body runs.
 
     Raises `Failure` if the address cannot be had.
     """
     app = web.Application()
-    app.add_routes(health_routes(readiness))
+    app.add_routes(health_routes(readiness, stats))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
     await runner.setup()
     try:

@@ -101,6 +101,7 @@ class ServiceSettings(BaseSettings):
     )
     health_host: BindHost = Field(default="127.0.0.1", description="where /livez and /readyz are answered")
     health_port: Port = Field(default=0, description="port of /livez and /readyz; 0 takes any free one")
+    stats: bool = Field(default=False, description="answer /statz, too: how many of what this process holds")
     log_level: Annotated[LogLevel, BeforeValidator(_folded)] = Field(
         default="info", description=f"one of {', '.join(get_args(LogLevel))}"
     )

@@ -99,7 +99,7 @@ class InFlight:
         self._ended: OrderedDict[CallKey, _Ended] = OrderedDict()
         self._kept: OrderedDict[CallKey, int] = OrderedDict()
         self._kept_bytes = 0
-        self._drops: asyncio.TimerHandle | None = None
+        self._tidies: asyncio.TimerHandle | None = None
         self._tombstones: OrderedDict[CallKey, float] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
@@ -121,8 +121,8 @@ class InFlight:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._drops is not None:
-            self._drops.cancel()
+        if self._tidies is not None:
+            self._tidies.cancel()
 
     @property
     def kept(self) -> int:
@@ -133,6 +133,16 @@ class InFlight:
     def running(self) -> int:
         """How many calls run now."""
         return len(self._running)
+
+    def held(self) -> dict[str, int]:
+        """How many of all that calls cause it holds now."""
+        return {
+            "calls": len(self._running),
+            "tool_tasks": len(self._tasks),
+            "ended_calls": len(self._ended),
+            "kept_results": len(self._kept),
+            "kept_cancels": len(self._tombstones),
+        }
 
     async def wait_idle(self) -> None:
         """Return when no call runs."""
@@ -212,6 +222,7 @@ class InFlight:
         if key not in self._ended:
             self._tombstones[key] = self._loop.time() + self._keeping.tombstones_s
             self._tombstones.move_to_end(key)
+            self._tidy_in_time()
         return False
 
     def calls(self, office: str, agent: str) -> bool:
@@ -281,23 +292,37 @@ class InFlight:
         now = self._loop.time()
         kept = body if body is not None and len(body) <= self._keeping.results_bytes else None
         self._ended[key] = _Ended(digest_, now, now + self._keeping.keys_s, now + self._keeping.results_s, kept)
-        if kept is None:
-            return
-        self._kept[key] = len(kept)
-        self._kept_bytes += len(kept)
-        while self._kept_bytes > self._keeping.results_bytes:
-            self._drop(next(iter(self._kept)))
-        self._drop_on_time()
+        if kept is not None:
+            self._kept[key] = len(kept)
+            self._kept_bytes += len(kept)
+            while self._kept_bytes > self._keeping.results_bytes:
+                self._drop(next(iter(self._kept)))
+        self._tidy_in_time()
 
-    def _drop_on_time(self) -> None:
-        """See to it that results go when their time is over, also where no call comes any more."""
-        if self._kept and self._drops is None:
-            self._drops = self._loop.call_at(self._ended[next(iter(self._kept))].drop_at, self._on_time)
+    def _tidy_in_time(self) -> None:
+        """See to it that everything goes when its time is over, also where no call comes any more."""
+        due = self._due()
+        if due is None or (self._tidies is not None and self._tidies.when() <= due):
+            return
+        if self._tidies is not None:
+            self._tidies.cancel()
+        self._tidies = self._loop.call_at(due, self._on_time)
+
+    def _due(self) -> float | None:
+        """When the oldest of anything is too old (loop time); None: nothing is kept."""
+        due = []
+        if self._kept:
+            due.append(self._ended[next(iter(self._kept))].drop_at)
+        if self._ended:
+            due.append(next(iter(self._ended.values())).forget_at)
+        if self._tombstones:
+            due.append(next(iter(self._tombstones.values())))
+        return min(due, default=None)
 
     def _on_time(self) -> None:
-        self._drops = None
+        self._tidies = None
         self._tidy()
-        self._drop_on_time()
+        self._tidy_in_time()
 
     def _drop(self, key: CallKey) -> None:
         """Drop a result; its key stays."""

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
 
 from smcp_bus.credentials import Credentials
 from smcp_bus.errors import BusError
@@ -13,6 +14,7 @@ from smcp_computer.terminal import terminal
 from smcp_service.failure import Failure
 from smcp_service.health import Readiness, serve_health
 from smcp_service.logging import get_logger
+from smcp_service.stats import Stats
 
 
 @asynccontextmanager
@@ -24,7 +26,7 @@ async def open_service(
     Raises:
         Failure: NATS cannot be reached or refuses the subjects, or the health port is taken.
     """
-    readiness = Readiness()
+    readiness, stats = Readiness(), Stats()
     bus_config = BusConfig(
         url=settings.nats_url,
         credentials=credentials,
@@ -33,7 +35,9 @@ async def open_service(
         drain_timeout=settings.drain_s,
     )
     async with AsyncExitStack() as stack:
-        health = await stack.enter_async_context(serve_health(readiness, settings.health_host, settings.health_port))
+        health = await stack.enter_async_context(
+            serve_health(readiness, settings.health_host, settings.health_port, stats if settings.stats else None)
+        )
         try:
             bus = await stack.enter_async_context(open_bus(bus_config))
             computer = await stack.enter_async_context(
@@ -41,5 +45,7 @@ async def open_service(
             )
         except BusError as error:
             raise Failure(f"NATS: {str(error) or type(error).__name__}") from error
+        stats.add("bus", lambda: asdict(bus.stats()))
+        stats.add("computer", computer.in_flight.held)
         get_logger(__name__).info("serving", health=health.url, office=settings.office, computer=settings.name)
         yield computer

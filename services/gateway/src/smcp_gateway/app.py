@@ -86,6 +86,24 @@ class Gateway:
         """Where clients connect."""
         return self.front.url
 
+    def held(self) -> dict[str, int]:
+        """How many of what its clients cause it holds now."""
+        records = self.computers.records
+        return {
+            "sessions": len(self.sessions),
+            "events_in_flight": sum(session.in_flight for session in self.sessions),
+            "questions_to_clients": sum(len(session.asks) for session in self.sessions),
+            "offices": len(self.offices),
+            "calls": len(self.calls),
+            "local_requests": len(self.route),
+            "computers": len(self.computers),
+            "computers_calls": self.computers.running,
+            "computers_subscriptions": self.computers.subscribed,
+            "ended_calls": len(records),
+            "kept_results": records.kept,
+            "kept_cancels": records.buried,
+        }
+
 
 @asynccontextmanager
 async def open_gateway(

@@ -10,6 +10,7 @@ from smcp_gateway.handshake import bounded_upload, version_rule
 from smcp_gateway.settings import GatewaySettings
 from smcp_service.addresses import cannot_listen
 from smcp_service.health import Readiness, health_routes
+from smcp_service.stats import Stats
 
 SHUTDOWN_S: Final = 1.0
 """How long connections may take to end after they were told to (seconds)."""
@@ -19,12 +20,17 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Front:
-    """Where clients connect. Made by `open_front`."""
+    """Where clients connect. Made by `open_front`.
 
-    def __init__(self, readiness: Readiness) -> None:
+    Args:
+        shown: whether `/statz` is answered.
+    """
+
+    def __init__(self, readiness: Readiness, stats: Stats, *, shown: bool) -> None:
         self.readiness = readiness
+        self.stats = stats
         self.app = web.Application(middlewares=[version_rule, bounded_upload])
-        self.app.add_routes(health_routes(readiness))
+        self.app.add_routes(health_routes(readiness, stats if shown else None))
         self.app.add_routes([web.route(method, PATH, self._pass_on) for method in ("GET", "POST", "OPTIONS")])
         self.host = ""
         self.port = 0
@@ -63,12 +69,12 @@ class Front:
 
 @asynccontextmanager
 async def open_front(settings: GatewaySettings) -> AsyncIterator[Front]:
-    """Listen while the body runs, and answer `/livez` and `/readyz`.
+    """Listen while the body runs, and answer `/livez` and `/readyz` (and `/statz`, where the settings say so).
 
     Raises:
         Failure: the address cannot be had.
     """
-    front = Front(Readiness())
+    front = Front(Readiness(), Stats(), shown=settings.stats)
     runner = web.AppRunner(front.app, access_log=None, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     try:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -68,7 +69,9 @@ async def open_service(settings: GatewaySettings, config: BusConfig) -> AsyncIte
             typer.echo(f"smcp-gateway listens on {front.url}")
         try:
             bus = await stack.enter_async_context(open_bus(config))
+            front.stats.add("bus", lambda: asdict(bus.stats()))
             gateway = await stack.enter_async_context(open_gateway(settings, bus, front=front))
+            front.stats.add("gateway", gateway.held)
         except BusError as error:
             raise Failure(f"NATS: {str(error) or type(error).__name__}") from error
         get_logger(__name__).info("ready", url=gateway.url)

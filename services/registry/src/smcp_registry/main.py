@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -19,6 +20,7 @@ from smcp_service.failure import Failure
 from smcp_service.health import Readiness, serve_health
 from smcp_service.logging import get_logger
 from smcp_service.settings import SettingsError, load_settings
+from smcp_service.stats import Stats
 
 app = typer.Typer(add_completion=False, help="Keeps who is in which office. Run any number of them.")
 
@@ -48,7 +50,7 @@ async def open_service(settings: RegistrySettings, credentials: Credentials | No
     Raises:
         Failure: NATS cannot be reached, the store is unusable, or the health port is taken.
     """
-    readiness = Readiness()
+    readiness, stats = Readiness(), Stats()
     config = BusConfig(
         url=settings.nats_url,
         credentials=credentials,
@@ -57,12 +59,18 @@ async def open_service(settings: RegistrySettings, credentials: Credentials | No
         drain_timeout=settings.drain_s,
     )
     async with AsyncExitStack() as stack:
-        health = await stack.enter_async_context(serve_health(readiness, settings.health_host, settings.health_port))
+        health = await stack.enter_async_context(
+            serve_health(readiness, settings.health_host, settings.health_port, stats if settings.stats else None)
+        )
         try:
             bus = await stack.enter_async_context(open_bus(config))
         except BusError as error:
             raise Failure(said(error)) from error
+        stats.add("bus", lambda: asdict(bus.stats()))
         registry = await stack.enter_async_context(open_registry(settings, bus, readiness=readiness))
+        stats.add(
+            "registry", lambda: {"owners": len(registry.view.owners()), "tombstones": len(registry.view.tombstones())}
+        )
         get_logger(__name__).info("ready", health=health.url)
         yield registry
 

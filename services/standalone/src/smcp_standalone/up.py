@@ -204,10 +204,12 @@ async def open_system(options: UpOptions, settings: UpSettings, directory: Path)
             _connected(nats, COMPUTER, settings.computer) as computer_bus,
         ):
             ready, asker = Readiness(), terminal()
+            gateway.front.stats.add("gateway", gateway.held)
             gateway.readiness.add("computer", lambda: "not ready" if ready.problems() else None)
             async with open_computer(
                 settings.computer, computer_bus, config=settings.configuration, readiness=ready, asker=asker
             ) as computer:
+                gateway.front.stats.add("computer", computer.in_flight.held)
                 await _ready(computer)
                 yield System(
                     url=gateway.url,

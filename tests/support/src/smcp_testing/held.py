@@ -21,27 +21,32 @@ from smcp_testing.waiting import eventually
 PER_CONNECTION: Final = (AsyncSocket, Connection, Outbox, Session, Office, OwnedComputer)
 """Kinds of objects of a gateway that belong to one connection or to the offices that it was in."""
 
+FOR_SOME_TIME: Final = frozenset({"ended_calls", "kept_results", "kept_cancels"})
+"""What a gateway or a Computer keeps of calls that have ended, so that none runs twice: bounded, and gone by itself."""
+
 
 def held(world: World) -> dict[str, int]:
-    """Counts of all that a client can cause in this process's gateways, registries and buses, and of its tasks."""
+    """Counts of all that a client can cause in this process's gateways, registries and buses, and of its tasks; but for
+    what is kept for some time.
+    """
     counts = Counter[str]()
     for gateway in world.gateways:
-        counts["sessions"] += len(gateway.sessions)
-        counts["events in flight"] += sum(session.in_flight for session in gateway.sessions)
-        counts["questions to clients"] += sum(len(session.asks) for session in gateway.sessions)
-        counts["offices"] += len(gateway.offices)
-        counts["calls"] += len(gateway.calls)
-        counts["Socket.IO Computers"] += len(gateway.computers)
-        counts["calls that they run"] += gateway.computers.running
-        counts["subscriptions to their resources"] += gateway.computers.subscribed
+        counts.update({name: count for name, count in gateway.held().items() if name not in FOR_SOME_TIME})
     for bus in world.buses:
         counts.update({f"bus: {name}": value for name, value in asdict(bus.stats()).items()})
-        counts["subscriptions"] += len(bus._received)
     for registry in world.registries:
         counts["owner processes in the view"] += len(registry.view.owners())
     for task in asyncio.all_tasks():
         counts[f"task {getattr(task.get_coro(), '__qualname__', '')}"] += 1
     return dict(+counts)
+
+
+def kept(world: World) -> dict[str, int]:
+    """Counts of what its gateways keep for some time (`FOR_SOME_TIME`)."""
+    counts = Counter[str]()
+    for gateway in world.gateways:
+        counts.update({name: count for name, count in gateway.held().items() if name in FOR_SOME_TIME})
+    return dict(counts)
 
 
 async def held_at_rest(world: World) -> dict[str, int]:
