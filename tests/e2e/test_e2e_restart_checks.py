@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.restarts.checker import (
     ARRIVED_S,
+    MANY,
     Call,
     Join,
     Observed,
@@ -122,6 +123,26 @@ def test_a_sigterm_after_which_nobody_could_join_is_found(joins: list[Join]) -> 
     assert wrong == "nobody joined between the SIGTERM of gateway-1 and the next"
 
 
+@pytest.mark.parametrize("refusal", ["503 not now", "cut off"])
+def test_a_rollout_in_which_most_joins_fail_is_found(refusal: str) -> None:
+    def joins(done: int, refused: int) -> list[Join]:
+        return [*[Join(AT + 1, "done")] * done, *[Join(AT + 2, refusal)] * refused]
+
+    (wrong,) = wrongs(observed([call(1)], [run(1)], joins(1, MANY)), at_least=1)
+    assert wrong == f"only 1 of {MANY + 1} joined between the SIGTERM of gateway-1 and the next"
+    assert wrongs(observed([call(1)], [run(1)], joins(MANY, MANY)), at_least=1) == []
+    assert wrongs(observed([call(1)], [run(1)], joins(1, MANY - 2)), at_least=1) == [], "too few to say"
+    beyond = [Join(AT - 1, refusal)] * MANY
+    assert wrongs(observed([call(1)], [run(1)], [*joins(1, 0), *beyond]), at_least=1) == []
+
+
+def test_joins_that_are_refused_throughout_a_rollout_are_too_few() -> None:
+    joins = [Join(AT + at / 50, "503 not now" if at % 10 else "done") for at in range(100)]
+    seen = replace(observed([call(1)], [run(1)], joins), sigterms=[SIGTERM, Sigterm("registry-1", AT + 2)])
+    assert reached(seen).joins == 5.0
+    assert too_few(reached(seen), Rates(0, 50), 0.9) == ["only 5.0 joins/s of 50"]
+
+
 @pytest.mark.parametrize("runs", [[], [run(1)]], ids=["not run", "run"])
 def test_a_call_on_a_connection_that_was_lost_after_the_sigterm_was_cut_off(runs: list[Run]) -> None:
     seen = replace(observed([call(1, "published", **ERROR), call(2)], [*runs, run(2)]), lost={"office": [AT + 1]})
@@ -173,7 +194,7 @@ def test_the_rates_are_of_what_was_asked_between_the_first_sigterm_and_the_last(
     calls = [call(number, sent=AT + at) for number, at in enumerate((-0.1, 0.0, 1.0, 1.9, 2.0, 2.1))]
     joins = [Join(AT - 1, "done"), Join(AT + 0.5, "done"), Join(AT + 1.5, "503 not now"), Join(AT + 3, "done")]
     seen = replace(observed(calls, [], joins), sigterms=[SIGTERM, Sigterm("registry-1", AT + 2)])
-    assert reached(seen) == Rates(calls=1.5, joins=1.0)
+    assert reached(seen) == Rates(calls=1.5, joins=0.5), "what was refused is no join"
     assert str(Rates(calls=199.6, joins=50.2)) == "200 calls/s, 50 joins/s"
 
 

@@ -10,6 +10,10 @@ from tests.e2e.restarts.runs import Run
 
 ARRIVED_S: Final = 1.0
 """After so long a call that was sent has arrived, also where its tool does not run yet."""
+DONE: Final = "done"
+"""What a join that was done is answered."""
+MANY: Final = 10
+"""Of so many joins asked between two SIGTERMs at least half have to be done; of fewer one."""
 
 
 @dataclass
@@ -112,8 +116,12 @@ def wrongs(seen: Observed, at_least: int) -> list[str]:
         found += [f"{why}: {call}" for why in _wrong(call, ran[call.id])]
     ends = [sigterm.at for sigterm in seen.sigterms[1:]]
     for sigterm, end in zip(seen.sigterms, [*ends, math.inf], strict=True):
-        if not any(sigterm.at < join.at < end and join.answer == "done" for join in seen.joins):
+        answers = [join.answer for join in seen.joins if sigterm.at < join.at < end]
+        done = answers.count(DONE)
+        if not done:
             found.append(f"nobody joined between the SIGTERM of {sigterm.part} and the next")
+        elif len(answers) >= MANY and 2 * done < len(answers):
+            found.append(f"only {done} of {len(answers)} joined between the SIGTERM of {sigterm.part} and the next")
         flying = seen.in_flight(sigterm.at)
         if len(flying) < at_least:
             found.append(f"only {len(flying)} calls were in flight at the SIGTERM of {sigterm.part}")
@@ -160,7 +168,7 @@ def summary(seen: Observed) -> str:
             f"doubled {sum(ran[call.id] > 1 for call in calls)}, lost {lost}"
         )
     answers = Counter(join.answer if join.answer == "cut off" else join.answer.split()[0] for join in seen.joins)
-    lines.append(f"joins: {len(seen.joins)}, {answers.pop('done', 0)} done, others {dict(answers)}")
+    lines.append(f"joins: {len(seen.joins)}, {answers.pop(DONE, 0)} done, others {dict(answers)}")
     lines.append(
         "in flight at SIGTERM: " + ", ".join(f"{one.part} {len(seen.in_flight(one.at))}" for one in seen.sigterms)
     )

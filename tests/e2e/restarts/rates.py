@@ -1,14 +1,14 @@
-"""How much was really asked of the system between the first SIGTERM and the last. Pure."""
+"""How much the system was really asked, and did, between the first SIGTERM and the last. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tests.e2e.restarts.checker import Observed
+from tests.e2e.restarts.checker import DONE, Observed
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Calls sent and joins asked for, a second."""
+    """Calls sent, and joins that were done, a second: a call may fail only as `checker` says, a join by any refusal."""
 
     calls: float
     joins: float
@@ -24,11 +24,14 @@ def reached(seen: Observed) -> Rates:
     def a_second(moments: Iterable[float]) -> float:
         return sum(first <= at < last for at in moments) / (last - first)
 
-    return Rates(a_second(call.sent for call in seen.calls.values()), a_second(join.at for join in seen.joins))
+    return Rates(
+        a_second(call.sent for call in seen.calls.values()),
+        a_second(join.at for join in seen.joins if join.answer == DONE),
+    )
 
 
 def too_few(reached: Rates, wanted: Rates, enough: float) -> list[str]:
-    """What was not asked of the system as often as it was to be, a line each.
+    """What was not asked of the system, or not done by it, as often as it was to be, a line each.
 
     Args:
         enough: which part of it has to be: calls come at random, and who joins waits for the answer to the join before.
