@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.e2e.rooms.ownership import Doubt, History, Kind, Lapse, NoOrder, Operation, Span, check
-from tests.e2e.rooms.presence import MemberKey, Presence, picture, presences, wrongs
+from tests.e2e.rooms.presence import Hearing, MemberKey, Presence, overheard, picture, presences, wrongs
+from tests.e2e.rooms.record import Record
 
 ALPHA: MemberKey = ("computer", "alpha")
 BETA: MemberKey = ("computer", "beta")
@@ -183,6 +184,69 @@ def test_what_was_told_begins_with_who_was_there() -> None:
     assert wrongs([(False, ALPHA)], before=[ALPHA]) == []
     assert len(wrongs([(True, ALPHA)], before=[ALPHA])) == 1
     assert len(wrongs([(False, BETA)], before=[ALPHA])) == 1
+
+
+def test_of_who_was_there_for_sure_a_leave_comes_first() -> None:
+    assert wrongs([(False, ALPHA), (True, ALPHA)], there=[ALPHA]) == []
+    assert wrongs([(True, BETA)], there=[ALPHA]) == [], "of the others nothing is known"
+    assert wrongs([(False, BETA)], there=[ALPHA]) == []
+    assert wrongs([(True, BETA), (True, ALPHA)], there=[ALPHA]) == [
+        "no. 1: enter of ('computer', 'alpha') where it was so already"
+    ]
+
+
+ENTERS = ("notify:enter_office", {"office_id": "lab", "computer": "alpha"})
+LEAVES = ("notify:leave_office", {"office_id": "lab", "computer": "alpha"})
+ELSEWHERE = ("notify:enter_office", {"office_id": "elsewhere", "agent": "anna"})
+UPDATE = ("notify:update_config", {"computer": "alpha"})
+
+
+def test_a_member_is_told_of_its_office_as_long_as_it_is_in() -> None:
+    assert overheard([ENTERS, UPDATE, LEAVES], [Hearing("lab", 0)], BETA) == []
+    assert overheard([ENTERS, ELSEWHERE], [Hearing("lab", 0, 1), Hearing("elsewhere", 1)], BETA) == []
+    assert overheard([ENTERS, ELSEWHERE, LEAVES], [Hearing("lab", 0), Hearing("elsewhere", 0)], BETA) == []
+
+
+@pytest.mark.parametrize("hearings", [[], [Hearing("elsewhere", 0)], [Hearing("lab", 1)], [Hearing("lab", 0, 0)]])
+def test_who_listens_in_where_it_was_refused_or_has_left_is_found(hearings: list[Hearing]) -> None:
+    (found,) = overheard([ENTERS], hearings, BETA)
+    assert found.endswith("not being in that office")
+
+
+def test_what_is_heard_after_the_leave_is_found() -> None:
+    (found,) = overheard([ENTERS, LEAVES], [Hearing("lab", 0, 1)], BETA)
+    assert found.startswith("no. 1: notify:leave_office")
+
+
+def test_other_notices_in_no_office_are_found() -> None:
+    (found,) = overheard([UPDATE, UPDATE], [Hearing("lab", 1)], BETA)
+    assert found.startswith("no. 0: notify:update_config")
+    assert found.endswith("in no office")
+
+
+@pytest.mark.parametrize("notice", [ENTERS, LEAVES])
+def test_who_is_told_of_itself_is_found(notice: tuple[str, dict[str, str]]) -> None:
+    (found,) = overheard([notice], [Hearing("lab", 0)], ALPHA)
+    assert found.endswith("which is itself")
+    assert overheard([notice], [Hearing("lab", 0)], ("agent", "alpha")) == [], "an Agent of that name is another"
+
+
+async def test_a_gateway_is_hurt_until_it_had_time_to_recover() -> None:
+    record = Record(patience_s=5.0)
+    with record.disturbed(0, lapses=True) as cut:
+        assert record.hurt([0, 1], record.now, record.now)
+        assert not record.hurt([1], record.now, record.now)
+    assert record.hurt([0], cut.end + 4.9, cut.end + 9)
+    assert not record.hurt([0], cut.end + 5.1, cut.end + 9)
+    assert not record.hurt([0], cut.start - 2, cut.start - 1)
+
+
+async def test_a_gateway_is_barely_hurt_where_each_time_was_short() -> None:
+    record = Record(patience_s=5.0)
+    for gateway, short in ((0, True), (0, True), (1, True), (1, False)):
+        with record.disturbed(gateway, lapses=True) as cut:
+            cut.short = short
+    assert record.barely_hurt() == [0]
 
 
 def test_the_picture_is_what_was_told_last_and_else_the_list() -> None:

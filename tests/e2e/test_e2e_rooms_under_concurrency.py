@@ -61,6 +61,9 @@ EVERYTHING: Plan = (
     ),
 )
 
+A_SHORT_CUT: Plan = (Round((Step("computer 0", "joins"),), "a gateway's connection to NATS is cut", 0),)
+"""After it the watchers are where they were."""
+
 
 class Theatre:
     """One world for all plans: each has offices of its own, and heals what it hurts."""
@@ -93,6 +96,7 @@ def test_rooms_stay_right_whatever_happens_at_the_same_moment(tmp_path: Path) ->
         # A failure is made smaller for some minutes at most; each plan that fails stands on standard error, too.
         @settings(max_examples=PLANS, report_multiple_bugs=False, suppress_health_check=list(HealthCheck))
         @example(EVERYTHING)
+        @example(A_SHORT_CUT)
         @given(plans(rounds=ROUNDS))
         def any_plan(plan: Plan) -> None:
             theatre.play(plan)

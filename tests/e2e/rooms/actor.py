@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tests.e2e.rooms.client import Outcome, RoomClient, Wrong
 from tests.e2e.rooms.plan import Part
-from tests.e2e.rooms.presence import MemberKey, Presence, picture, presences, wrongs
+from tests.e2e.rooms.presence import Hearing, MemberKey, Presence, overheard, picture, presences, wrongs
 from tests.e2e.rooms.record import Place, Record, place
 
 
@@ -18,10 +18,25 @@ class Stay:
     office: str
     begin: int
     """How many notices it had had before it asked to join."""
+    asked: float
+    """When it asked to join (seconds of the record)."""
+    since: float
+    """When it was told that it is in."""
     before: set[MemberKey] | None = None
     """Who was there when it came, where that is known."""
     listed: set[MemberKey] | None = None
     end: int | None = None
+    """How many notices it had had when it knew that it is not in any more."""
+    until: float | None = None
+    """Since when it may not be in any more."""
+
+    @property
+    def hearing(self) -> Hearing:
+        return Hearing(self.office, self.begin, self.end)
+
+    def lasts(self, since: float, until: float) -> bool:
+        """Whether it was in for sure, the whole time, unless its gateway was hurt."""
+        return self.since <= since and (self.until is None or self.until > until)
 
     @property
     def told(self) -> list[Presence]:
@@ -29,8 +44,13 @@ class Stay:
         notices = self.client.notices[self.begin : self.end]
         return [presence for presence in presences(notices, self.office) if presence[1] != own]
 
-    def wrongs(self) -> list[str]:
-        return wrongs(self.told, self.before)
+    def wrongs(self, there: Iterable[MemberKey]) -> list[str]:
+        """What it was told that cannot be.
+
+        Args:
+            there: who was in for sure when it came.
+        """
+        return wrongs(self.told, self.before, there=there)
 
     async def picture(self) -> set[MemberKey] | None:
         """Its own picture, itself in it; None where it cannot be had yet."""
@@ -49,11 +69,27 @@ class Actor:
         self.client: RoomClient | None = None
         self.stay: Stay | None = None
         self.stays: list[Stay] = []
+        self._clients: list[RoomClient] = []
+        self._perhaps: list[tuple[RoomClient, Hearing]] = []
+        """Of joins without an answer that says whether they were done."""
         self._url = url
         self._record = record
         self._connections = 0
         self._label = ""
         self._turn = asyncio.Lock()
+
+    @property
+    def key(self) -> MemberKey:
+        return self.part.role, self.part.name
+
+    def overheard(self) -> list[str]:
+        """What it was told that is not for it, by whatever connection."""
+        found = []
+        for client in self._clients:
+            hearings = [stay.hearing for stay in self.stays if stay.client is client]
+            hearings += [hearing for where, hearing in self._perhaps if where is client]
+            found += overheard(client.notices, hearings, self.key)
+        return found
 
     async def joins(self, office: str, *, before: Iterable[MemberKey] | None = None) -> bool:
         """Whether it is in the office now."""
@@ -69,13 +105,15 @@ class Actor:
             elif outcome is Outcome.DONE:
                 if present is not None:
                     self._record.left(self._place(present.office), self._label, start)
-                self._end_stay()
+                self._end_stay(start)
                 self._record.joined(self._place(office), self._label, start)
-                self.stay = Stay(client, office, begin, None if before is None else set(before))
+                there = None if before is None else set(before)
+                self.stay = Stay(client, office, begin, start, self._record.now, there)
                 self.stays.append(self.stay)
             elif outcome is Outcome.REFUSED:
                 self._record.refused(self._place(office), self._label, start)
             else:
+                self._perhaps.append((client, Hearing(office, begin)))
                 await self._give_up(start, office)
             return self.stay is not None and self.stay.office == office
 
@@ -90,7 +128,7 @@ class Actor:
             self._say(f"leaves {stay.office}", outcome, why)
             if outcome is Outcome.DONE:
                 self._record.left(self._place(stay.office), self._label, start)
-                self._end_stay()
+                self._end_stay(start)
             elif outcome is Outcome.OPEN or self._record.cause(self.part.gateway, self._record.now) is not None:
                 await self._give_up(start)
             else:
@@ -129,7 +167,7 @@ class Actor:
             raise Wrong(f"{self._label} was cut off for no reason at {client.ended_at:.3f}")
         if self.stay is not None:
             self._record.ended(self._place(self.stay.office), self._label, cause, client.ended_at)
-        self._end_stay()
+        self._end_stay(cause)
         self.client = None
 
     async def _joined_from_within(self, office: str, present: Stay, start: float, outcome: Outcome) -> None:
@@ -150,6 +188,7 @@ class Actor:
         if not await client.opened(self._url):
             return None
         self._connections += 1
+        self._clients.append(client)
         self._label = f"{self.who} #{self._connections} by {self.part.gateway}"
         self._record.session(self._label, client.sid, self.part.gateway)
         self.client = client
@@ -159,7 +198,7 @@ class Actor:
         """End the connection. Its membership may have ended since `start`, and one of `doubtful` may have begun."""
         client, stay = self.client, self.stay
         assert client is not None
-        self._end_stay()
+        self._end_stay(start)
         self.client = None
         await client.close()
         if stay is not None:
@@ -167,9 +206,10 @@ class Actor:
         if doubtful is not None:
             self._record.doubted(self._place(doubtful), self._label, start)
 
-    def _end_stay(self) -> None:
+    def _end_stay(self, since: float) -> None:
+        """It may have ended since then."""
         if self.stay is not None:
-            self.stay.end = len(self.stay.client.notices)
+            self.stay.end, self.stay.until = len(self.stay.client.notices), since
         self.stay = None
 
     def _place(self, office: str) -> Place:

@@ -88,6 +88,10 @@ class RoomClient(BareMember):
                 task.cancel()
             await asyncio.gather(asked, ended, return_exceptions=True)
 
+    async def _on_event(self, event: str, data: Any = None) -> None:
+        if not self._closing:  # it hangs up: what comes until that is done is nobody's any more
+            await super()._on_event(event, data)
+
     async def _on_disconnect(self, *_: Any) -> None:
         if not self._closing and self.ended_at is None:
             self.ended_at = self._now()

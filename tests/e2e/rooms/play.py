@@ -7,7 +7,7 @@ from functools import partial
 from uuid import uuid4
 
 from smcp_testing.waiting import eventually
-from tests.e2e.rooms.actor import Actor
+from tests.e2e.rooms.actor import Actor, Stay
 from tests.e2e.rooms.bucket import MembersBucket
 from tests.e2e.rooms.ownership import NoOrder, check
 from tests.e2e.rooms.plan import CAST, GATEWAYS, GROUPS, OFFICES, Part, Plan, Step
@@ -107,19 +107,51 @@ class Troupe:
             self.record.seen(where, sids[0] if sids else None, start)
 
     def check(self) -> None:
-        """Enter and leave alternate for each observer, and each place has had one owner at a time."""
+        """Enter and leave alternate for each observer, nobody hears what is not for him, each place has had one owner
+        at a time, and nobody lost a place for nothing.
+        """
         found = [
             f"{actor.who} in {stay.office}: {wrong}; it was told {stay.told}"
             for actor in self._actors
             for stay in actor.stays
-            for wrong in stay.wrongs()
+            for wrong in stay.wrongs(self._there(actor, stay))
         ]
+        found += [f"{actor.who} was told {wrong}" for actor in self._actors for wrong in actor.overheard()]
+        found += self._lost_for_nothing()
         for where in self.record.places():
             try:
                 check(self.record.history(where))
             except NoOrder as error:
                 found.append(f"{where}: {error}")
         assert not found, "\n".join(found)
+
+    def _there(self, observer: Actor, stay: Stay) -> set[MemberKey]:
+        """Who was in for sure when it came: told before it asked, still in when it was, and no gateway in between."""
+        end = self.record.now if stay.until is None else stay.until
+        return {
+            other.key
+            for other in self._actors
+            for theirs in other.stays
+            if theirs.office == stay.office
+            and theirs.lasts(stay.asked, stay.since)
+            and not self.record.hurt({observer.part.gateway, other.part.gateway}, theirs.since, end)
+        }
+
+    def _lost_for_nothing(self) -> list[str]:
+        """Watchers whose places, which nobody else wants, did not outlast a cut that is shorter than a lease."""
+        found = []
+        for gateway in self.record.barely_hurt():
+            for office, watchers in self._watchers.items():
+                watcher = watchers[gateway]
+                if len(watcher.stays) != 1 or watcher.stays[0].until is not None:
+                    found.append(f"{watcher.who} lost its place in {office} by a short cut")
+                found += [
+                    f"{actor.who} was told that {watcher.who} left {office} by a short cut"
+                    for actor in self._actors
+                    for stay in actor.stays
+                    if stay.office == office and (False, watcher.key) in stay.told
+                ]
+        return found
 
     async def dispersed(self) -> None:
         """All but the watchers go, and the watchers see it."""

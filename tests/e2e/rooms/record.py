@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -30,12 +30,14 @@ class Disturbance:
 
     Attributes:
         lapses: the registry may also let its members go, and take them back.
+        short: it was over so soon that nobody may lose a place by it that nobody else wants.
     """
 
     gateway: int
     start: float
     lapses: bool
     end: float = math.inf
+    short: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,18 @@ class Record:
         """Since when a session of that gateway may have been cut off that was so at `at`; None: for no reason."""
         starts = [found.start for found in self._disturbances if self._concerns(found, gateway, at)]
         return min(starts, default=None)
+
+    def hurt(self, gateways: Collection[int], start: float, end: float) -> bool:
+        """Whether any of these was, or had not recovered, at some time between the two."""
+        return any(
+            found.gateway in gateways and found.start <= end and start <= found.end + self.patience_s
+            for found in self._disturbances
+        )
+
+    def barely_hurt(self) -> list[int]:
+        """The gateways that were hurt, and never for long."""
+        hurt = {found.gateway for found in self._disturbances}
+        return sorted(hurt - {found.gateway for found in self._disturbances if not found.short})
 
     def places(self) -> list[Place]:
         return sorted({*self._operations, *self._endings}, key=repr)

@@ -1,14 +1,22 @@
 """Where a plan is played, and what is hurt there in a round: when the block is entered; healed when it is left."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from smcp_testing.line import Line
+from smcp_testing.waiting import eventually
 from tests.e2e.rooms.plan import Hurt
 from tests.e2e.rooms.record import Record
 from tests.e2e.scenarios.faults import past_the_lease
 from tests.e2e.worlds.world import World
+
+BACK_S: Final = 30.0
+"""In which a gateway is back on NATS after its connection was cut."""
+SHORT: Final = 1 / 4
+"""Of a lease: who is cut off from NATS for less renews it in time; two thirds of it were left."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +55,15 @@ class Stage:
                     self.nats[number].resume()
                     await self.world.gateways[number].part.ready()
             case "a gateway's connection to NATS is cut":
-                with record.disturbed(number, lapses=True):
-                    self.nats[number].cut()
+                with record.disturbed(number, lapses=True) as cut:
+                    line, start = self.nats[number], asyncio.get_running_loop().time()
+                    line.cut()
                     yield
+                    await eventually(lambda: line.carried[-1] > start, timeout=BACK_S)
                     await self.world.gateways[number].part.ready()
+                    back = [at - start for at in line.carried if at > start]
+                    cut.short = len(back) == 1 and back[0] < SHORT * self.world.lease_s
+                    record.say(f"back on NATS after {', '.join(f'{after:.3f}' for after in back)} s")
             case "a gateway's clients are cut off":
                 with record.disturbed(number, lapses=False):
                     self.clients[number].cut()

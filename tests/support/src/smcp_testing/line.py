@@ -11,6 +11,8 @@ class Line:
     def __init__(self, port: int) -> None:
         self.url = ""
         self.port = port
+        self.carried: list[float] = []
+        """When connections reached the other side (loop time)."""
         self._ends: set[asyncio.StreamWriter] = set()
         self._carrying = asyncio.Event()
         self._carrying.set()
@@ -21,6 +23,7 @@ class Line:
         except OSError:  # nobody is there now
             writer.transport.abort()
             return
+        self.carried.append(asyncio.get_running_loop().time())
         ends = {writer, up_writer}
         self._ends |= ends
         try:
