@@ -40,6 +40,11 @@ class ErrorBody(BaseModel):
     details: dict[str, Any] = Field(default_factory=dict)
 
 
+def _smcp_code(details: Mapping[str, Any]) -> str | None:
+    said = details.get("smcp_code")
+    return said if isinstance(said, str) else None
+
+
 class SmcpError(Exception):
     """An error that a peer may see: its code, its message and its details go over the wire as they are."""
 
@@ -53,8 +58,7 @@ class SmcpError(Exception):
     @property
     def smcp_code(self) -> str | None:
         """`details.smcp_code`, which says what went wrong with a resource (`schemas.SmcpCode`); None: nothing did."""
-        said = self.details.get("smcp_code")
-        return said if isinstance(said, str) else None
+        return _smcp_code(self.details)
 
     def body(self) -> ErrorBody:
         return ErrorBody(code=int(self.code), message=self.message, details=self.details)

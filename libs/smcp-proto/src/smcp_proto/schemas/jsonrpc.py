@@ -42,6 +42,11 @@ class JsonRpcError(Wire):
     data: Any = None
 
 
+def _check_one_of_both(result: object, error: object) -> None:
+    if (result is None) == (error is None):
+        raise ValueError("a response has either a result or an error")
+
+
 class JsonRpcResponse(Wire):
     """Either a `result` or an `error`."""
 
@@ -52,6 +57,5 @@ class JsonRpcResponse(Wire):
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
-        if (self.result is None) == (self.error is None):
-            raise ValueError("a response has either a result or an error")
+        _check_one_of_both(self.result, self.error)
         return self

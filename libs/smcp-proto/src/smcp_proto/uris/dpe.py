@@ -72,18 +72,12 @@ class DpeUri:
 
     @property
     def level(self) -> Level:
-        if self.doc_ref is None:
-            return 0
-        if self.page is not None:
-            return 2
-        return 1 if self.element is None else 3
+        return _level(self.doc_ref, self.page, self.element)
 
     @property
     def sub_path(self) -> str | None:
         """`pages/N` or `elements/ID` (decoded), None on levels 0 and 1."""
-        if self.page is not None:
-            return f"pages/{self.page}"
-        return None if self.element is None else f"elements/{self.element}"
+        return _sub_path(self.page, self.element)
 
     def __str__(self) -> str:
         segments = [f"{DPE}://{encode(self.host)}"]
@@ -108,9 +102,8 @@ def parse_dpe_uri(text: str) -> DpeUri:
     parts = split_uri(text, DPE)
     doc_ref, page, element = _target(parts)
     known, other = _parameters(parts.query or "")
-    level: Level = 0 if doc_ref is None else 2 if page is not None else 1 if element is None else 3
     for name in known:
-        _check_level(name, level)
+        _check_level(name, _level(doc_ref, page, element))
     return DpeUri(
         host=parts.host,
         doc_ref=doc_ref,
@@ -126,6 +119,20 @@ def parse_dpe_uri(text: str) -> DpeUri:
         ),
         other=other,
     )
+
+
+def _level(doc_ref: str | None, page: int | None, element: str | None) -> Level:
+    if doc_ref is None:
+        return 0
+    if page is not None:
+        return 2
+    return 1 if element is None else 3
+
+
+def _sub_path(page: int | None, element: str | None) -> str | None:
+    if page is not None:
+        return f"pages/{page}"
+    return None if element is None else f"elements/{element}"
 
 
 def _target(parts: Parts) -> tuple[str | None, int | None, str | None]:
