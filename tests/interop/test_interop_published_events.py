@@ -79,6 +79,8 @@ async def test_every_notification_has_the_agent_ask_again_and_reaches_every_room
         await told("tools", BOX | {"tools": LISTED})
         await box.do("update desktop")
         await told("desktop", BOX | {"desktops": ["window://tools.example/main\n\nwhat the window shows"]})
+        await box.do("update finder")
+        await told("notify:update_finder", BOX)
         await box.do("update skills")
         await told("skills", BOX | {"skills": []})
         await box.do("update what_comes_later")
@@ -98,6 +100,7 @@ async def test_every_notification_has_the_agent_ask_again_and_reaches_every_room
             ("notify:update_config", BOX),
             ("notify:update_tool_list", BOX),
             ("notify:update_desktop", BOX),
+            ("notify:update_finder", BOX),
             ("notify:update_skills", BOX),
             ("notify:update_what_comes_later", BOX),
             ("notify:update_tool_list", BOX),
