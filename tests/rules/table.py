@@ -18,6 +18,9 @@ PAGES: Final = ("events", "data-structures", "computer", "desktop", "finder", "a
 COLLECT_S: Final = 100.0
 NEVER_RUN: Final = frozenset({"skip", "skipif", "xfail", "soak"})
 """Marks of tests that do not run with all others, or may fail."""
+FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+GIVES_UP: Final = frozenset({"skip", "importorskip", "xfail"})
+"""What a test that runs may call to be none."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +54,24 @@ def read(path: Path = RULES) -> Mapping[str, list[dict[str, Any]]]:
 
 @cache
 def functions(path: Path) -> Mapping[str, frozenset[str]]:
-    """The tests that a file defines, each with its marks; empty where there is no such file."""
+    """The tests that a file defines, each with its marks, and with `skip` where it or what it uses of the file may skip
+    it; empty where there is no such file.
+    """
     if not path.is_file():
         return {}
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    everywhere = _module_marks(tree)
+    everywhere = _module_marks(tree) | frozenset(
+        mark for node in tree.body if not isinstance(node, FUNCTIONS) for mark in _given_up(node)
+    )
+    defined = {node.name: node for node in tree.body if isinstance(node, FUNCTIONS)}
+    given_up = {name: _given_up(node) for name, node in defined.items()}
     return {
-        node.name: everywhere | {mark for decorator in node.decorator_list if (mark := _mark(decorator))}
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+        name: everywhere.union(
+            (mark for each in node.decorator_list if (mark := _mark(each))),
+            *(given_up[used] for used in {name, *_used(node)} & defined.keys()),
+        )
+        for name, node in defined.items()
+        if name.startswith("test_")
     }
 
 
@@ -108,6 +120,27 @@ def _mark(node: ast.expr) -> str:
     call = node.func if isinstance(node, ast.Call) else node
     found = isinstance(call, ast.Attribute) and isinstance(call.value, ast.Attribute) and call.value.attr == "mark"
     return call.attr if found and isinstance(call, ast.Attribute) else ""
+
+
+def _given_up(node: ast.AST) -> frozenset[str]:
+    """`skip` where `pytest.skip(…)` or the like stands in it, `xfail` where `pytest.xfail(…)` does."""
+    called = {
+        call.func.attr
+        for call in ast.walk(node)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and isinstance(call.func.value, ast.Name)
+        and call.func.value.id == "pytest"
+    }
+    return frozenset("xfail" if name == "xfail" else "skip" for name in called & GIVES_UP)
+
+
+def _used(node: ast.AST) -> set[str]:
+    """The names in a function, its arguments' (fixtures) among them."""
+    inside = list(ast.walk(node))
+    return {each.id for each in inside if isinstance(each, ast.Name)} | {
+        each.arg for each in inside if isinstance(each, ast.arg)
+    }
 
 
 def _module_marks(tree: ast.Module) -> frozenset[str]:

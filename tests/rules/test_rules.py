@@ -18,6 +18,14 @@ def test_plain(): ...
 async def test_both(n): ...
 @pytest.mark.skip
 def test_skipped(): ...
+def test_gives_up():
+    if True:
+        pytest.skip("not here")
+def maybe():
+    pytest.importorskip("elsewhere")
+def test_by_a_helper(): maybe()
+def test_by_a_fixture(maybe): ...
+def test_may_fail(): pytest.xfail()
 def helper(): ...
 class TestInside:
     def test_hidden(self): ...
@@ -82,6 +90,19 @@ def test_a_name_that_does_not_exist_is_noticed(tmp_path: Path) -> None:
         "test_sample.py::test_skipped: marked skip",
     ]
     assert functions(tmp_path / "test_sample.py")["test_plain"] == {"timeout"}
+
+
+def test_a_test_that_may_give_up_holds_no_rule(tmp_path: Path) -> None:
+    (tmp_path / "test_sample.py").write_text(SAMPLE)
+    names = ["test_gives_up", "test_by_a_helper", "test_by_a_fixture", "test_may_fail", "test_plain"]
+    assert missing([TestName.parse(f"test_sample.py::{name}") for name in names], tmp_path) == [
+        "test_sample.py::test_by_a_fixture: marked skip",
+        "test_sample.py::test_by_a_helper: marked skip",
+        "test_sample.py::test_gives_up: marked skip",
+        "test_sample.py::test_may_fail: marked xfail",
+    ]
+    (tmp_path / "test_whole.py").write_text('import pytest\npytest.importorskip("x")\ndef test_x(): ...\n')
+    assert missing([TestName.parse("test_whole.py::test_x")], tmp_path) == ["test_whole.py::test_x: marked skip"]
 
 
 @pytest.mark.parametrize("text", ["test_x.py", "test_x.py::", "test_x.py::a b", "test_x.py::test_y[z"])

@@ -194,7 +194,7 @@ async def test_a_member_that_nobody_answers_for_is_503_and_was_not_run(nats_url:
         answer = await ask(anna, call(timeout=20))
         assert answer["code"] == 503
         assert answer["details"] == {"may_have_run": False}
-        assert 4.5 < loop.time() - began < 15
+        assert 4.5 < loop.time() - began < 7, "it was looked for for five seconds"
 
 
 async def test_a_member_that_begins_to_move_while_it_is_looked_for_is_waited_for(nats_url: str) -> None:
@@ -291,8 +291,11 @@ async def test_a_cancelled_call_that_its_computer_does_not_settle_is_answered_as
         await anna.join("agent", "anna", OFFICE)
         waiting = asyncio.create_task(ask(anna, call(3, timeout=60)))
         await eventually(lambda: len(world.gateways[0].calls) == 1)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         assert await anna.call("server:tool_call_cancel", {"agent": "anna", "req_id": "r3"}) is None
         answer = await waiting
+        assert 0.9 < loop.time() - began < 4, "it had a second"
         assert answer["isError"] is True
         assert answer["meta"] == {"a2c_cancelled": True}
 

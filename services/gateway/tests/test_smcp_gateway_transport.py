@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from smcp_gateway.engine import SWEEP_S
 from smcp_testing.gateway_world import NAMESPACE, connected, gateway_world
 from smcp_testing.waiting import eventually
 
@@ -182,8 +183,17 @@ async def test_a_client_that_does_not_answer_pings_is_found_within_ten_seconds(n
             await socket.send_str("40/smcp,")
             await eventually(lambda: len(world.gateways[0].sessions) == 1)
             began = loop.time()
-            await eventually(lambda: len(world.gateways[0].sessions) == 0, timeout=11)
-            assert loop.time() - began < 12
+            await eventually(lambda: len(world.gateways[0].sessions) == 0, timeout=10)
+            assert loop.time() - began < 10
+
+
+@pytest.mark.parametrize("lease_s", [2.0, 3600.0])
+async def test_pings_come_so_often_that_silence_is_noticed_within_ten_seconds(nats_url: str, lease_s: float) -> None:
+    async with gateway_world(nats_url, registry=False, lease_s=lease_s) as world, aiohttp.ClientSession() as http:
+        async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:
+            greeting = json.loads((await socket.receive_str(timeout=5))[1:])
+    # it may have answered just now: one pause, the time that an answer has, and then it has to be looked at
+    assert (greeting["pingInterval"] + greeting["pingTimeout"]) / 1000 + SWEEP_S <= 10
 
 
 async def test_a_gateway_that_stood_still_does_not_take_its_clients_for_silent(nats_url: str) -> None:
