@@ -20,7 +20,7 @@ from tests.e2e.worlds.processes import open_processes
 pytestmark = pytest.mark.alone
 
 LEASE_S = float(os.environ.get("WORLD_LEASE_S", "2"))
-PLANS = scaled(ci=3, soak=30)
+PLANS = scaled(ci=1, soak=30)
 ROUNDS = scaled(ci=3, soak=6)
 
 ALL = tuple(

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from bench import published_env
+from smcp_testing.nursery import born
 from smcp_testing.profiles import scaled
 
 Kind = Literal["async", "sync"]
@@ -20,6 +21,16 @@ SELDOM: Final = KINDS[: scaled(ci=1, soak=len(KINDS))]
 """Of tests that are long, and in which the second Agent says little new."""
 AGENTS: Final[Mapping[Kind, str]] = {"async": "published_agent.py", "sync": "published_sync_agent.py"}
 HERE: Final = Path(__file__).parent
+KNOWN: Final = (
+    "a2c_smcp.agent.client",
+    "a2c_smcp.agent.sync_client",
+    "a2c_smcp.computer.computer",
+    "a2c_smcp.computer.socketio.client",
+    "anyio._backends._asyncio",
+    "mcp.server.fastmcp",
+)
+"""What the scripts beside this file import of that environment."""
+QUIET: Final = (("A2C_SMCP_LOG_SILENT", "1"),)
 READY_S: Final = 60.0
 END_S: Final = 20.0
 MARK: Final = b"@ "
@@ -117,10 +128,10 @@ class PublishedAgent:
 
 @asynccontextmanager
 async def _process(home: Path, script: str, name: str, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    python = await asyncio.to_thread(published_env.python)
+    command = await asyncio.to_thread(_command, script, *arguments)
     log = (home / f"{script}.{name}.log").open("ab")
     process = await asyncio.create_subprocess_exec(
-        python, HERE / script, *arguments,
+        *command,
         env=_environ(home), cwd=home,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log,
         limit=LINE_LIMIT,
@@ -139,9 +150,12 @@ async def _process(home: Path, script: str, name: str, *arguments: str) -> Async
             await process.wait()
 
 
+def _command(script: str, *arguments: str | Path) -> list[str]:
+    return born(HERE / script, *arguments, knows=KNOWN, python=str(published_env.python()), imported_with=QUIET)
+
+
 def _environ(home: Path) -> dict[str, str]:
-    root = str(published_env.ROOT)
-    return {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": root, "A2C_SMCP_LOG_SILENT": "1"}
+    return {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(published_env.ROOT), **dict(QUIET)}
 
 
 @asynccontextmanager
@@ -155,8 +169,8 @@ async def published_computer(
     """
     settings = home / "settings.json"
     settings.write_text(json.dumps({"landingRoot": str(home / "blobs")}))
-    arguments = [url, office, name, str(HERE / "tools_server.py"), str(home / "journal"), str(settings)]
-    arguments.append(_options(tcp))
+    server = await asyncio.to_thread(_command, "tools_server.py", home / "journal")
+    arguments = [url, office, name, json.dumps(server), str(settings), _options(tcp)]
     async with _process(home, "published_computer.py", name, *arguments) as process:
         yield PublishedComputer(process)
 

@@ -1,7 +1,7 @@
 """The published Computer: joins, says `ready`, does what stands in the lines that it reads, until there are no more.
 
-Runs in an environment of its own (`bench.published_env`): URL, office, name, the MCP server and its argument, a file
-with settings, and options of its TCP connections (JSON). With such options it connects again when its connection
+Runs in an environment of its own (`bench.published_env`): URL, office, name, the command of the MCP server (JSON), a
+file with settings, and options of its TCP connections (JSON). With such options it connects again when its connection
 breaks, and joins again, as its application has to.
 """
 
@@ -23,8 +23,9 @@ def say(word: str) -> None:
     sys.stdout.flush()
 
 
-async def main(url: str, office: str, name: str, server: str, journal: str, settings: str, tcp: str = "") -> None:
-    parameters = StdioServerParameters(command=sys.executable, args=[server, journal])
+async def main(url: str, office: str, name: str, server: str, settings: str, tcp: str = "") -> None:
+    program, *arguments = json.loads(server)
+    parameters = StdioServerParameters(command=program, args=arguments)
     config = StdioServerConfig(name="tools", server_parameters=parameters, forbidden_tools=["blow_up"])
     http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(**json.loads(tcp))) if tcp else None
     tasks = set()

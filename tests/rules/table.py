@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -75,8 +75,12 @@ def functions(path: Path) -> Mapping[str, frozenset[str]]:
     }
 
 
-def missing(names: Iterable[TestName], root: Path = ROOT) -> list[str]:
-    """Why which of the tests do not exist, or do not run."""
+def missing(names: Iterable[TestName], root: Path = ROOT, *, known: Container[str] = ()) -> list[str]:
+    """Why which of the tests do not exist, or do not run.
+
+    Args:
+        known: tests that pytest has found already, parameters included.
+    """
     wanted = set(names)
     wrong = []
     for name in wanted:
@@ -85,7 +89,7 @@ def missing(names: Iterable[TestName], root: Path = ROOT) -> list[str]:
             wrong.append(f"{name}: no such test")
         elif marks & NEVER_RUN:
             wrong.append(f"{name}: marked {', '.join(sorted(marks & NEVER_RUN))}")
-    single = {name for name in wanted if name.parameter is not None}
+    single = {name for name in wanted if name.parameter is not None and str(name) not in known}
     present = collected({name.path for name in single if (root / name.path).is_file()}, root)
     wrong += [f"{name}: no such parameter" for name in single if str(name) not in present]
     return sorted(wrong)

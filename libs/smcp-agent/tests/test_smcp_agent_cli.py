@@ -21,7 +21,7 @@ JsonObject = dict[str, Any]
 
 async def run(gateway: FakeGateway, *arguments: str, columns: int = 120) -> tuple[int | None, str, str]:
     """Exit code, standard output, standard error."""
-    code, out, err = await ended(await start(gateway, *arguments, columns=columns))
+    code, out, err = await ended(await start(gateway, *arguments, columns=columns, forked=True))
     return code, out.decode(), err
 
 

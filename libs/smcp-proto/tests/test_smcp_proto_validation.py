@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -11,6 +11,7 @@ from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import ERRORS, ErrorCode, Malformed, SmcpError
 from smcp_proto.schemas import GetToolsRet, ListResourcesReq, ToolCallReq
 from smcp_proto.validation import MAX_DEPTH, MAX_TEXT, check_depth, malformed
+from smcp_testing.profiles import scaled
 
 CALL: dict[str, Any] = {
     "agent": "a", "req_id": "r", "computer": "c", "tool_name": "t", "params": {}, "timeout": 3,
@@ -108,6 +109,7 @@ def test_what_the_caller_sent_is_not_sent_back(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("row", CATALOG.values(), ids=lambda row: row.event)
+@settings(max_examples=scaled(ci=25, soak=1000))  # for each of some forty events
 @given(body=st.dictionaries(st.text(max_size=10), json_values, max_size=5) | json_values)
 def test_any_body_is_accepted_or_refused_in_few_words(row: Any, body: object) -> None:
     try:

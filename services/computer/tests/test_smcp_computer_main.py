@@ -19,14 +19,19 @@ from smcp_bus.nats_bus import BusConfig, open_bus
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_testing.mcp_servers import configs
+from smcp_testing.nursery import born
 from smcp_testing.waiting import eventually
 
 COMMAND = str(Path(sys.executable).with_name("smcp-computer"))
 
 
-async def run(*arguments: str, **environ: str) -> tuple[int | None, str, str]:
+async def run(*arguments: str, fresh: bool = False, **environ: str) -> tuple[int | None, str, str]:
+    """Args:
+    fresh: in a Python of its own.
+    """
+    command = [COMMAND, *arguments] if fresh else born(COMMAND, *arguments, knows=("smcp_computer.main",))
     process = await asyncio.create_subprocess_exec(
-        COMMAND, *arguments, stdout=PIPE, stderr=PIPE, env={"PATH": os.environ["PATH"], **environ}
+        *command, stdout=PIPE, stderr=PIPE, env={"PATH": os.environ["PATH"], **environ}
     )
     out, err = await asyncio.wait_for(process.communicate(), 30)
     return process.returncode, out.decode(), err.decode()
@@ -51,14 +56,14 @@ def write(path: Path, **servers: object) -> str:
 
 
 async def test_the_version() -> None:
-    code, out, _ = await run("--version")
+    code, out, _ = await run("--version", fresh=True)
     assert code == 0
     assert re.fullmatch(r"smcp-computer \d+\.\d+\.\d+\n", out)
 
 
 async def test_a_good_configuration_is_shown_and_nothing_is_started(tmp_path: Path) -> None:
     file = write(tmp_path / "c.json", box=configs.stdio())
-    code, out, _ = await run("run", "--config", file, "--office", "读 *", "--name", "pc", "--check-config")
+    code, out, _ = await run("run", "--config", file, "--office", "读 *", "--name", "pc", "--check-config", fresh=True)
     assert code == 0
     assert "SMCP_OFFICE=读 *" in out
 
@@ -99,7 +104,7 @@ async def test_validate_warns_of_literal_secrets(tmp_path: Path) -> None:
 
 DOUBTFUL = {
     "servers": {
-        "git": {**configs.stdio(), "forbiden_tools": ["push"]},
+        "git": {**configs.stdio(fresh=True), "forbiden_tools": ["push"]},
         "web": {"type": "sse", "server_parameters": {"url": "http://x/${input:hots}"}},
         "gone": {"type": "stdio", "server_parameters": {"command": "no-such-program"}},
         "lost": {"type": "stdio", "server_parameters": {"command": "cat", "cwd": "/no/such/place"}},
@@ -182,14 +187,14 @@ async def test_validate_says_errors_and_doubts_together(tmp_path: Path) -> None:
 async def test_without_nats_it_fails_with_a_sentence(tmp_path: Path) -> None:
     file = write(tmp_path / "c.json")
     arguments = ["run", "--config", file, "--office", "o", "--name", "n"]
-    code, _, err = await run(*arguments, SMCP_NATS_URL="nats://127.0.0.1:1")
+    code, _, err = await run(*arguments, fresh=True, SMCP_NATS_URL="nats://127.0.0.1:1")
     assert code == 1
     assert "Traceback" not in err
     assert "127.0.0.1:1" in err
 
 
 async def test_it_serves_until_it_is_stopped_and_leaves_nothing_behind(nats_url: str, tmp_path: Path) -> None:
-    file = write(tmp_path / "c.json", box=configs.stdio(), bad=configs.stdio("no_such_module"))
+    file = write(tmp_path / "c.json", box=configs.stdio(fresh=True), bad=configs.stdio("no_such_module", fresh=True))
     async with (
         open_bus(BusConfig(url=nats_url)) as bus,
         open_registry(RegistrySettings(nats_url=nats_url), bus) as registry,

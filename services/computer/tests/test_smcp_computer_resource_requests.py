@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from smcp_computer import context
 from smcp_computer.mcp import supervisor
 from smcp_computer.mcp.session import connect
-from smcp_computer.resources import directory
+from smcp_computer.resources import directory, patience
 from smcp_testing.computer_office import NAME, OFFICE, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.profiles import scaled
@@ -285,6 +285,7 @@ async def test_a_server_whose_list_fails_costs_only_its_own(
 
 async def test_a_server_that_never_lists_is_waited_for_once(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "LIST_S", 600.0)
+    monkeypatch.setattr(patience, "REQUEST_S", 5.0)  # so long it is asked in the background before it is asked anew
     silent = configs.context("2025", host="silent", windows=1, without=["list_changed"])
     async with world(nats_url, silent=silent, well=configs.context("2026", host="well", windows=1)) as here:
         alice = ResourceAgent(here)

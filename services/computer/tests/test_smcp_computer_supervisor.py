@@ -141,7 +141,7 @@ async def test_a_server_that_ends_at_a_question_before_the_handshake_gets_the_ha
 
 
 async def test_a_killed_server_fails_its_calls_at_once_and_is_started_again() -> None:
-    async with running(box=configs.stdio(), other=configs.stdio()) as servers:
+    async with running(box=configs.stdio(fresh=True), other=configs.stdio()) as servers:
         box = servers["box"]
         first = await pid_of(box)
         pending = asyncio.create_task(call(box, "sleep", seconds=60))
@@ -166,7 +166,7 @@ async def test_a_server_that_keeps_dying_is_started_ever_more_slowly() -> None:
 
 
 async def test_a_tool_that_ends_its_server_is_an_error_that_names_the_server() -> None:
-    async with running(box=configs.stdio()) as servers:
+    async with running(box=configs.stdio(fresh=True)) as servers:
         with pytest.raises(ServerDied, match="MCP server 'box' went away while the tool ran"):
             await call(servers["box"], "die")
 
@@ -225,7 +225,7 @@ async def test_a_server_over_http_that_was_restarted_is_found_again(kind: Kind) 
 
 
 async def test_stopping_ends_the_server_and_its_children() -> None:
-    async with running(box=configs.stdio()) as servers:
+    async with running(box=configs.stdio(fresh=True)) as servers:
         family = [await pid_of(servers["box"]), int(text(await call(servers["box"], "spawn")))]
         assert all(psutil.pid_exists(pid) for pid in family)
     assert not [pid for pid in family if psutil.pid_exists(pid) and _lives(pid)]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from smcp_testing.nursery import born
 from smcp_testing.service_process import service_process
 from smcp_testing.waiting import eventually
 
@@ -16,8 +17,9 @@ COMMAND = Path(sys.executable).with_name("smcp-gateway")
 
 
 async def run(*arguments: str, **variables: str) -> tuple[int | None, str, str]:
+    command = born(COMMAND, *arguments, knows=("smcp_gateway.main",))
     process = await asyncio.create_subprocess_exec(
-        COMMAND, *arguments, env={**os.environ, **variables},
+        *command, env={**os.environ, **variables},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     async with asyncio.timeout(30):

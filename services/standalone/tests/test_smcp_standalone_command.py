@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from smcp_agent import SmcpAgent
+from smcp_testing.nursery import born
 from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.waiting import eventually
 
@@ -29,11 +30,14 @@ TOOLBOX = {
 }
 
 
-def smcp(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def smcp(*arguments: str, fresh: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Args:
+    fresh: in a Python of its own.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SMCP_")}
-    return subprocess.run(
-        [SMCP, *arguments], check=False, capture_output=True, text=True, timeout=60, env={**kept, **environment}
-    )
+    known = ("smcp_standalone.main", "smcp_standalone.up")
+    command = [str(SMCP), *arguments] if fresh else born(SMCP, *arguments, knows=known)
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env={**kept, **environment})
 
 
 @pytest.fixture
@@ -182,7 +186,7 @@ def test_a_wrong_setting_of_the_environment_ends_with_2(config: Path) -> None:
 
 
 def test_version() -> None:
-    told = smcp("--version")
+    told = smcp("--version", fresh=True)
     assert told.returncode == 0
     assert re.fullmatch(r"smcp \d+\.\d+\.\d+\n", told.stdout)
 

@@ -11,6 +11,7 @@ import pytest
 
 from smcp_standalone.nats_server import NatsServer, open_nats_server
 from smcp_standalone.nats_yaml import parse_model
+from smcp_testing.nursery import born
 from smcp_testing.service_process import ServiceProcess, service_process
 
 BIN = Path(sys.executable).parent
@@ -18,6 +19,7 @@ MODEL = parse_model(
     "{offices: [lab, attic], listen: '127.0.0.1:-1',"
     " computers: [{credential: rack, office: lab, names: [pc]}, {credential: other, office: attic}]}"
 )
+KNOWN = ("smcp_registry.main", "smcp_gateway.main", "smcp_computer.main", "smcp_computer.service")
 COMMANDS = {
     "registry-1": ["smcp-registry"],
     "gateway-1": ["smcp-gateway"],
@@ -34,7 +36,7 @@ async def started(tmp_path: Path, command: str, credential: Path, url: str) -> A
     env = {"SMCP_NATS_CREDS": str(credential), "SMCP_NATS_URL": url}
     if command == "gateway-1":
         env["SMCP_GATEWAY_PORT"] = "0"
-    async with service_process(BIN / program, *given, env=env) as process:
+    async with service_process(*born(BIN / program, *given, knows=KNOWN), env=env) as process:
         yield process
 
 

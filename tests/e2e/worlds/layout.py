@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from smcp_testing.mcp_servers import configs
 from tests.e2e.worlds.world import ELSEWHERE, LAB
 
 
@@ -25,8 +26,7 @@ class Place:
 
     def config(self, directory: Path) -> Path:
         """Write the Computer's configuration: the toolbox of the tests, and its own servers."""
-        arguments = ["-m", "smcp_testing.mcp_servers.toolbox", "--log", str(self.ran(directory))]
-        server = {"type": "stdio", "server_parameters": {"command": sys.executable, "args": arguments}}
+        server = configs.stdio(log=self.ran(directory))
         path = directory / f"{self.credential}.json"
         path.write_text(json.dumps({"servers": {"toolbox": server, **self.servers}}), encoding="utf-8")
         return path

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from smcp_testing.fake_gateway import FakeGateway
+from smcp_testing.nursery import born
 
 COMMAND: Final = Path(sys.executable).with_name("smcp-agent")
 PATIENCE_S: Final = 60.0
@@ -18,10 +19,19 @@ Ended = tuple[int | None, bytes, str]
 
 
 async def start(
-    gateway: FakeGateway, *arguments: str, stdout: int = PIPE, stderr: int = PIPE, columns: int = 120
+    gateway: FakeGateway,
+    *arguments: str,
+    stdout: int = PIPE,
+    stderr: int = PIPE,
+    columns: int = 120,
+    forked: bool = False,
 ) -> Any:
+    """Args:
+    forked: see `nursery`; in less time, for what gets no signals and prints where it can.
+    """
     environment = {**os.environ, "SMCP_URL": gateway.url, "SMCP_OFFICE": "office", "COLUMNS": str(columns)}
-    return await asyncio.create_subprocess_exec(COMMAND, *arguments, env=environment, stdout=stdout, stderr=stderr)
+    command = born(COMMAND, *arguments, knows=("smcp_agent.cli.main",)) if forked else [str(COMMAND), *arguments]
+    return await asyncio.create_subprocess_exec(*command, env=environment, stdout=stdout, stderr=stderr)
 
 
 async def ended(process: Any) -> Ended:
@@ -33,14 +43,14 @@ async def ended(process: Any) -> Ended:
 
 
 async def run(gateway: FakeGateway, *arguments: str) -> Ended:
-    return await ended(await start(gateway, *arguments))
+    return await ended(await start(gateway, *arguments, forked=True))
 
 
 async def at_a_terminal(gateway: FakeGateway, *arguments: str) -> Ended:
     """As `run`, where standard output is a terminal; it may print some kilobytes."""
     ours, theirs = pty.openpty()
     try:
-        process = await start(gateway, *arguments, stdout=theirs)
+        process = await start(gateway, *arguments, stdout=theirs, forked=True)
         os.close(theirs)
         code, _, err = await ended(process)
         try:

@@ -1,20 +1,50 @@
 """What a test must not leave behind: asyncio tasks and child processes."""
 
 import asyncio
+import contextlib
+import os
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
+
+from smcp_testing.nursery import MODULE as NURSERY
 
 _PATIENCE_S = 2.0
 """How long the end of a test may take to become quiet: a cancelled task needs a round of the loop, a child its exit."""
 
-_HELPERS = ("resource_tracker", "forkserver", "semaphore_tracker")
-"""Children that multiprocessing keeps for the whole process."""
+_HELPERS = ("resource_tracker", "forkserver", "semaphore_tracker", NURSERY)
+"""Children that are kept for the whole process, by multiprocessing and by us; what they start is no helper."""
 
 
 def child_processes() -> set[psutil.Process]:
     """All living descendants of this process (zombies that nobody waited for count as living)."""
-    return {child for child in psutil.Process().children(recursive=True) if not _is_helper(child)}
+    return {child for child in _descendants() if not _is_helper(child)}
+
+
+def _descendants() -> Iterator[psutil.Process]:
+    """Read from what Linux lists of each process, if it does: psutil reads all processes of the machine, and this is
+    wanted twice for each test."""
+    this = os.getpid()
+    if not Path(f"/proc/{this}/task/{this}/children").exists():
+        yield from psutil.Process().children(recursive=True)
+        return
+    parents = [this]
+    while parents:
+        for pid in _children(parents.pop()):
+            parents.append(pid)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                yield psutil.Process(pid)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has ended meanwhile
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # only the thread has
+                found += map(int, thread.joinpath("children").read_text().split())
+    return found
 
 
 def assert_no_child_processes_beside(before: set[psutil.Process]) -> None:
@@ -36,6 +66,8 @@ async def assert_no_tasks_beside(before: set["asyncio.Task[object]"]) -> None:
 
 def _is_helper(child: psutil.Process) -> bool:
     try:
+        if child.ppid() != os.getpid():
+            return False
         return any(helper in part for part in child.cmdline() for helper in _HELPERS)
     except psutil.Error:
         return False

@@ -12,6 +12,13 @@ from smcp_testing.leaks import assert_no_child_processes_beside, assert_no_tasks
 from smcp_testing.nats_process import NatsServer
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m alone`, files that do not know that mark are not even imported."""
+    if config.getoption("markexpr") != "alone" or collection_path.suffix != ".py":
+        return None
+    return True if "pytest.mark.alone" not in collection_path.read_text(encoding="utf-8") else None
+
+
 @pytest_asyncio.fixture
 async def nats_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
     """A real nats-server of this test's own, with JetStream and open permissions, on a free port of 127.0.0.1."""

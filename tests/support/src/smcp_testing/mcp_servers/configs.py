@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -9,23 +10,48 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from smcp_testing.nursery import born
+
 _START_S = 60.0
+_KNOWN = (
+    "anyio._backends._asyncio",
+    "mcp.server.mcpserver",
+    "smcp_testing.mcp_servers.context",
+    "smcp_testing.mcp_servers.http_door",
+    "uvicorn.lifespan.on",
+    "uvicorn.protocols.http.auto",
+    "uvicorn.protocols.websockets.auto",
+)
+"""What the servers import."""
 
 
-def stdio(module: str = "toolbox", *arguments: str, log: Path | None = None, **config: Any) -> dict[str, Any]:
+def command(module: str, *arguments: str, fresh: bool = False) -> list[str]:
+    """What starts a server of this package.
+
+    Args:
+        fresh: in a Python of its own, for tests of what becomes of the process that is started, and of its children.
+            Otherwise, in a run of tests, that process stands for one that is forked, which takes far less time.
+    """
+    server = f"{__package__}.{module}"
+    if fresh or "PYTEST_VERSION" not in os.environ:
+        return [sys.executable, "-m", server, *arguments]
+    return born(server, *arguments, knows=_KNOWN)
+
+
+def stdio(
+    module: str = "toolbox", *arguments: str, log: Path | None = None, fresh: bool = False, **config: Any
+) -> dict[str, Any]:
     """The configuration of a server of this package over stdio.
 
     Args:
         log: see `toolbox`.
+        fresh: see `command`.
         config: further fields of the configuration; `env` goes into the parameters.
     """
     env = config.pop("env", None)
     logged = [] if log is None else ["--log", str(log)]
-    parameters = {
-        "command": sys.executable,
-        "args": ["-m", f"smcp_testing.mcp_servers.{module}", *arguments, *logged],
-        "env": env,
-    }
+    program, *options = command(module, *arguments, *logged, fresh=fresh)
+    parameters = {"command": program, "args": options, "env": env}
     return {"type": "stdio", "server_parameters": parameters, **config}
 
 
@@ -88,18 +114,16 @@ class HttpServer:
     async def start(self) -> None:
         """Start it; the port stays the same from the second time on."""
         arguments = ["--transport", self.kind, "--port", str(self._port), *self._options]
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", f"smcp_testing.mcp_servers.{self._module}", *arguments, stdout=PIPE
-        )
+        self._process = await asyncio.create_subprocess_exec(*command(self._module, *arguments), stdout=PIPE)
         assert self._process.stdout is not None
         async with asyncio.timeout(_START_S):
             self.url = (await self._process.stdout.readline()).decode().strip()
         self._port = int(self.url.split(":")[2].split("/")[0])
 
     async def kill(self) -> None:
-        """kill -9."""
+        """Kill it, and wait."""
         if self._process is not None:
-            self._process.kill()
+            self._process.terminate()  # so that it has ended when what stands for it has: its port is wanted again
             await self._process.wait()
             self._process = None
 

@@ -1,0 +1,63 @@
+"""The program that stands for one that a nursery forks: it asks for it, and ends as that one ends.
+
+    python -I -S newborn.py SOCKET TARGET [ARGUMENT ...]
+
+Its arguments, environment, directory and standard streams become the other's. It imports as little as it can. When it
+is killed, or told to end (SIGTERM), the other one is killed.
+"""
+
+import marshal
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from typing import Final, NoReturn
+
+HEADER: Final = struct.Struct("!I")
+"""How many bytes the wish has that follows, as `marshal` writes it; with it come the streams."""
+STREAMS: Final = 3
+STATUS: Final = struct.Struct("!i")
+"""How it ended: its exit code, or the negative number of a signal."""
+BORN_S: Final = 60.0
+
+
+def reach(path: str) -> socket.socket:
+    """A connection to the nursery, which may be just being started.
+
+    Raises:
+        OSError: it did not come.
+    """
+    deadline = time.monotonic() + BORN_S
+    while True:
+        nursery = socket.socket(socket.AF_UNIX)
+        try:
+            nursery.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            nursery.close()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return nursery
+
+
+def main() -> NoReturn:
+    path, target, *arguments = sys.argv[1:]
+    wish = marshal.dumps((target, arguments, dict(os.environ), os.getcwd()))  # noqa: PTH109 -- pathlib is much
+    nursery = reach(path)
+    socket.send_fds(nursery, [HEADER.pack(len(wish))], list(range(STREAMS)))
+    nursery.sendall(wish)
+    signal.signal(signal.SIGTERM, lambda *_: nursery.shutdown(socket.SHUT_WR))
+    for stream in range(STREAMS):
+        os.close(stream)  # they are the other's: who reads them sees when it has ended
+    (status,) = STATUS.unpack(nursery.recv(STATUS.size))
+    if status < 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(abs(status))
+
+
+if __name__ == "__main__":
+    main()

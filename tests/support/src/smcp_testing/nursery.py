@@ -1,0 +1,208 @@
+"""Where programs are born quickly: a process that has imported what they need, and forks.
+
+    python -m smcp_testing.nursery SOCKET MODULE [MODULE ...]
+
+A fresh Python computes for a second or two until it has imported the MCP SDK, or one of our services, and the tests
+start hundreds of such programs. What is forked here is a process of its own all the same, with the arguments, the
+environment, the directory and the standard streams of who asks, see `newborn`. It is killed when who asked for it is
+gone; all are when the nursery's own standard input ends.
+
+Not for tests of how a program starts, of signals that it gets, or of what becomes of its children.
+"""
+
+import atexit
+import contextlib
+import gc
+import marshal
+import os
+import runpy
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Final, NoReturn
+
+from smcp_testing import newborn
+from smcp_testing.newborn import HEADER, STATUS, STREAMS
+
+MODULE: Final = "smcp_testing.nursery"
+_WISH_S: Final = 30.0
+_END_S: Final = 30.0
+
+
+def born(
+    target: str | Path,
+    *arguments: str | Path,
+    knows: tuple[str, ...],
+    python: str = sys.executable,
+    imported_with: tuple[tuple[str, str], ...] = (),
+) -> list[str]:
+    """The command of a program whose process is forked.
+
+    Args:
+        target: the name of a module, or the path of a script.
+        knows: modules that have been imported when it begins.
+        python: an interpreter, maybe of another environment; of that one are the modules.
+        imported_with: variables of the environment, for what looks at them when it is imported.
+    """
+    nursery = _nursery(python, knows, imported_with)
+    return [python, "-I", "-S", newborn.__file__, str(nursery), str(target), *map(str, arguments)]
+
+
+@cache
+def _nursery(python: str, knows: tuple[str, ...], imported_with: tuple[tuple[str, str], ...]) -> Path:
+    """Where the nursery is asked; it is started at the first call, and ends with this process."""
+    path = Path(tempfile.mkdtemp(prefix="nursery-")) / "socket"
+    support = str(Path(__file__).parents[1])
+    process = subprocess.Popen(
+        [python, "-m", MODULE, str(path), *knows],
+        env={**os.environ, **dict(imported_with), "PYTHONPATH": support},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    atexit.register(process.communicate, timeout=_END_S)
+    return path
+
+
+class Nursery:
+    """Args:
+    listener: where it is asked.
+    """
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._askers: dict[int, socket.socket] = {}
+        """By the process that was forked for each."""
+        self._deaths, self._bell = socket.socketpair()
+        self._deaths.setblocking(False)
+        self._bell.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> None:
+        """Until the standard input ends."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
+        for what in (sys.stdin, self._listener, self._deaths):
+            self._selector.register(what, selectors.EVENT_READ)
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is sys.stdin:
+                    for pid in self._askers:
+                        os.kill(pid, signal.SIGKILL)
+                    return
+                if key.fileobj is self._listener:
+                    self._bear()
+                elif key.fileobj is self._deaths:
+                    self._bury()
+                elif key.data in self._askers:
+                    self._selector.unregister(key.fileobj)
+                    os.kill(key.data, signal.SIGKILL)
+
+    def _bear(self) -> None:
+        """Fork for who asks."""
+        asker, _ = self._listener.accept()
+        asker.settimeout(_WISH_S)
+        header, streams, _, _ = socket.recv_fds(asker, HEADER.size, STREAMS)
+        if len(header) < HEADER.size:
+            asker.close()  # it was killed meanwhile
+            return
+        with asker.makefile("rb") as file:
+            wish = file.read(*HEADER.unpack(header))
+        pid = os.fork()
+        if not pid:
+            _live(wish, streams)
+        for stream in streams:
+            os.close(stream)
+        self._askers[pid] = asker
+        self._selector.register(asker, selectors.EVENT_READ, pid)
+
+    def _bury(self) -> None:
+        """Tell those whose process has ended how it ended."""
+        with contextlib.suppress(BlockingIOError):
+            self._deaths.recv(4096)
+        for pid in list(self._askers):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if not ended:
+                continue
+            asker = self._askers.pop(pid)
+            if asker in self._selector.get_map():
+                self._selector.unregister(asker)
+            with asker, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                asker.sendall(STATUS.pack(os.waitstatus_to_exitcode(status)))
+
+
+def _live(wish: bytes, streams: list[int]) -> NoReturn:
+    """Be the program that was wished for, and nothing else: nothing that the nursery does is done on its way out."""
+    code = 1
+    try:
+        _become(wish, streams)
+        code = _run(wish)
+        sys.stdout.flush()
+    finally:
+        os._exit(code)
+
+
+def _become(wish: bytes, streams: list[int]) -> None:
+    """Take the streams, the directory, the environment and the arguments."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    # The nursery's own are of another kind: what is a pipe, or a terminal, is found out when it is opened.
+    sys.stdin = os.fdopen(0, closefd=False, encoding="utf-8")
+    sys.stdout = os.fdopen(1, "w", closefd=False, encoding="utf-8")
+    sys.stderr = os.fdopen(2, "w", 1, closefd=False, encoding="utf-8", errors="backslashreplace")
+    os.closerange(STREAMS, os.sysconf("SC_OPEN_MAX"))  # what is the nursery's, and the others'
+    _, arguments, environ, directory = marshal.loads(wish)
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.argv[1:] = arguments
+    sys.path[:0] = filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
+
+
+def _run(wish: bytes) -> int:
+    """The exit code, as a Python of its own would give it."""
+    target, *_ = marshal.loads(wish)
+    try:
+        if "/" in target:
+            sys.argv[0] = target
+            runpy.run_path(target, run_name="__main__")
+        else:
+            runpy.run_module(target, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+            return 1
+        return end.code or 0
+    except BaseException:  # noqa: BLE001 -- as above
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def main() -> None:
+    path = Path(sys.argv[1])
+    for name in sys.argv[2:]:
+        import_module(name)
+    gc.freeze()  # what is there now is shared with all that are forked
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(64)
+        try:
+            Nursery(listener).run()
+        finally:
+            shutil.rmtree(path.parent)
+
+
+if __name__ == "__main__":
+    main()
