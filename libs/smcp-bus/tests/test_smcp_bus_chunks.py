@@ -4,6 +4,7 @@ import asyncio
 import gc
 from pathlib import Path
 
+import orjson
 import pytest
 
 from smcp_bus import chunks_pull
@@ -54,6 +55,16 @@ async def test_one_byte_above_the_limit_is_refused_both_ways(nats_url: str) -> N
             await asker.request("echo", bytes(32 * MIB + 1), timeout=5)
         reply = await asker.request("much", b"", timeout=5)
         assert reply.headers[ERROR] == "413"
+
+
+async def test_an_answer_that_only_its_sender_would_carry_is_413_with_the_limit_of_who_asked(nats_url: str) -> None:
+    async with two(nats_url) as (_, server), open_bus(BusConfig(url=nats_url, max_payload=MIB)) as asker:
+        await server.serve("large", gives(bytes(5 * MIB)))
+        reply = await asker.request("large", b"", timeout=5)
+        assert reply.headers[ERROR] == "413"
+        assert orjson.loads(reply.body)["details"] == {"limit": MIB, "size": 5 * MIB}
+        await eventually(lambda: server.stats().outgoing_bytes == 0)
+        assert asker.stats().pending == asker.stats().budget_used == 0
 
 
 async def test_the_handler_sees_no_header_of_the_chunks(nats_url: str) -> None:

@@ -116,12 +116,13 @@ class Transfers:
     async def read_reply(
         self, address: str, headers: Headers, first: bytes, deadline: float, admit: Admit | None = None
     ) -> Reply:
-        """The whole of a reply whose headers announce chunks. Raises what `Bus.request` may."""
+        """The whole of a reply whose headers announce chunks; above the limit a 413 in its place, as `respond` does at
+        the other end, whose limit may be another. Raises what `Bus.request` may."""
         try:
             body = await self.pull(address, headers, first, deadline, admit)
         except BodyTooLarge as error:
             self._release(address)
-            raise TransferFailed(f"the answer says it has {error.size} bytes, above {error.limit}") from error
+            return error_reply(ErrorCode.TOO_LARGE, "the answer is too large", limit=error.limit, size=error.size)
         except BaseException:
             self._release(address)
             raise

@@ -1,7 +1,7 @@
 """Results of tools, as they go over our wire. Pure.
 
 A `CallToolResult` is passed on as the MCP server sent it; only its result-level `_meta` is called `meta` here. Keys in
-it that begin with `a2c_` are the Computer's word: a server's own are dropped.
+it that begin with `a2c_` are the Computer's word: a server's own are dropped, also where it says `meta` itself.
 """
 
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ FORBIDDEN: Final = "a2c_forbidden"
 def to_wire(result: Mapping[str, Any]) -> dict[str, Any]:
     """The result for the Agent."""
     wire = {key: value for key, value in result.items() if key != "_meta"}
-    meta = result.get("_meta")
-    if isinstance(meta, Mapping):
-        wire["meta"] = {key: value for key, value in meta.items() if not key.startswith(OUR_PREFIX)}
+    said = [meta for meta in (wire.get("meta"), result.get("_meta")) if isinstance(meta, Mapping)]
+    if said:
+        wire["meta"] = {key: value for meta in said for key, value in meta.items() if not key.startswith(OUR_PREFIX)}
     return wire
 
 

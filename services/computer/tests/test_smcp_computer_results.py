@@ -1,0 +1,26 @@
+"""Results of MCP servers, as they go on to Agents."""
+
+from typing import Any
+
+import pytest
+
+from smcp_agent.results import call_result
+from smcp_computer.tools.result import to_wire
+
+OURS = {"a2c_timeout": True, "a2c_cancelled": True, "a2c_forbidden": True, "a2c_result_expired": True}
+
+
+@pytest.mark.parametrize(
+    ("said", "meta"),
+    [
+        ({"_meta": {**OURS, "x": 1}}, {"x": 1}),
+        ({"meta": {**OURS, "x": 1}}, {"x": 1}),
+        ({"meta": {**OURS, "x": 1, "y": 1}, "_meta": {**OURS, "x": 2}}, {"x": 2, "y": 1}),
+        ({"meta": OURS, "_meta": None}, {}),
+    ],
+)
+def test_an_mcp_server_cannot_say_what_the_computer_says(said: dict[str, Any], meta: dict[str, Any]) -> None:
+    wire = to_wire({"content": [], "isError": True, **said})
+    assert wire == {"content": [], "isError": True, "meta": meta}
+    result = call_result(wire, req_id="r", trace_id="t", duration_s=0)
+    assert {result.timed_out, result.cancelled, result.forbidden, result.expired} == {False}
