@@ -68,6 +68,23 @@ async def test_a_handler_sees_the_request_and_the_payload_with_its_unknown_field
     assert seen[0].req_id == "r1"
 
 
+async def test_whole_numbers_of_any_size_are_seen_as_they_came() -> None:
+    seen: list[Call] = []
+
+    async def handler(request: ToolCallReq, call: Call) -> None:
+        assert request.params == call.payload["params"]
+        seen.append(call)
+
+    params = {"n": 12345678901234567890123, "deep": [{"n": -(2**63) - 1}, 2**64 - 1, 2**64, 1e300, 0.1]}
+    await ask(Door({"client:tool_call": handler}), json.dumps({**REQUEST, "params": params}).encode())
+    assert json.dumps(seen[0].payload["params"]) == json.dumps(params)
+
+
+async def test_a_number_that_no_reader_takes_is_malformed() -> None:
+    body = json.dumps({**REQUEST, "params": {"n": "N"}}).replace('"N"', "9" * 5000).encode()
+    assert error_of(await ask(door_with(None), body))["code"] == 400
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"1", "text", None, [], 1])
 async def test_a_body_that_is_no_object_is_malformed(body: object) -> None:
     assert error_of(await ask(door_with(None), body))["code"] == 400

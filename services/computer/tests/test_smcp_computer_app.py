@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,15 @@ async def test_an_agent_lists_and_calls_tools(nats_url: str) -> None:
         result = await here.call("add", a=2, b=3)
         assert result["structuredContent"] == {"result": 5}
         assert "_meta" not in result
+
+
+async def test_whole_numbers_of_any_size_reach_a_tool_and_come_back_as_they_are(nats_url: str) -> None:
+    async with world(nats_url, box=configs.stdio()) as here:
+        value: dict[str, Any] = {"n": 12345678901234567890123, "more": [-(2**63) - 1, 2**64 - 1, 1.5]}
+        result = await here.call("keys", value=value)
+        assert result["structuredContent"] == value
+        assert await here.call("keys", value=value) == result
+        assert (await here.call("keys", value={**value, "n": value["n"] + 1}))["details"] == {"field": "req_id"}
 
 
 async def test_the_meta_of_a_result_is_the_servers_without_what_is_ours(nats_url: str) -> None:

@@ -42,7 +42,7 @@ async def subscribe(anna: Client, *uris: str) -> None:
     """The Computer grants whatever it is asked for."""
     for uri in uris:
         payload = {"jsonrpc": "2.0", "id": uri, "method": "resources/subscribe", "params": {"uri": uri}}
-        request = {"roomId": HERE, "computerId": BOX, "payload": payload}
+        request = {"roomId": HERE, "computerId": BOX, "payload": payload, "unknown": 2**70 + 1}
         assert (await anna.call("client:resources/subscribe", request))["payload"]["result"] == {}
 
 
@@ -101,7 +101,11 @@ async def opened(nats_url: str) -> AsyncIterator[Scene]:
 async def test_the_office_s_agent_is_told_as_it_was_said_and_nobody_else_is(nats_url: str) -> None:
     async with opened(nats_url) as scene:
         for event in (LIST, UPDATED):
-            for payload in (said(event), said(event, unknown={"深": [None, 1.5]}), said(event, serverId=None)):
+            for payload in (
+                said(event),
+                said(event, unknown={"深": [None, 1.5, 2**70 + 1]}),
+                said(event, serverId=None),
+            ):
                 assert await scene.box.call(event, payload) is None
                 assert await scene.told() == [(event, heard(event, payload))]
             await scene.box.sio.emit(

@@ -23,13 +23,13 @@ async def test_a_call_goes_to_the_computer_unchanged_and_its_result_comes_back_u
     nats_url: str, replicas: int
 ) -> None:
     async with couple(nats_url, replicas) as pair:
-        result = RESULT | {"meta": {"x": 1.5}, "unknown": ["\u2028", 2**53], "structuredContent": None}
+        result = RESULT | {"meta": {"x": 1.5}, "unknown": ["\u2028", 2**53, -(2**70)], "structuredContent": None}
 
         async def tool(_: dict[str, Any]) -> Any:
             return result
 
         asked = serve(pair.box, "client:tool_call", tool)
-        payload = call(x={"深": [1.5, None]}) | {"unknown": [1]}
+        payload = call(x={"深": [1.5, None, 2**70 + 1]}) | {"unknown": [1]}
         assert await pair.anna.call("client:tool_call", payload) == result
         assert asked == [payload]
         assert pair.owner.computers.running == 0

@@ -13,6 +13,7 @@ from typing import Any, Final
 import orjson
 from pydantic import BaseModel, ValidationError
 
+from smcp_bus import exact_json
 from smcp_bus.authorize import authorize
 from smcp_bus.bus import NO_HEADERS, Admit, Headers
 from smcp_bus.dispatch_types import Answer, Call, Caller, Handler, RawJson
@@ -149,7 +150,7 @@ def _parse(body: object, payload: Mapping[str, Any] | None) -> tuple[Mapping[str
     if isinstance(body, bytes):
         raw = body
         try:
-            body = orjson.loads(raw) if raw else {}
+            body = exact_json.read(raw) if raw else {}
         except orjson.JSONDecodeError:
             raise _not_read(raw) from None
     if not isinstance(body, dict):

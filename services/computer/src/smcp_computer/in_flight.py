@@ -11,15 +11,13 @@ never run where its key is not known: a Computer of the same name may have run i
 
 import asyncio
 import hashlib
-import json
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
 
-import orjson
-
+from smcp_bus import exact_json
 from smcp_computer.tools import result as results
 from smcp_proto.errors import Malformed, Unavailable
 
@@ -78,15 +76,12 @@ class _Ended:
 
 def encode(result: Mapping[str, Any]) -> bytes:
     """A result as JSON; also one with numbers or strings that the fast encoder does not take."""
-    try:
-        return orjson.dumps(result)
-    except TypeError:
-        return json.dumps(result, ensure_ascii=True, separators=(",", ":")).encode()
+    return exact_json.written(result)
 
 
 def digest(tool: str, params: Mapping[str, Any]) -> bytes:
     """What two requests have in common that ask for the same call."""
-    return hashlib.sha256(orjson.dumps([tool, params], option=orjson.OPT_SORT_KEYS)).digest()
+    return hashlib.sha256(exact_json.written([tool, params], sort_keys=True)).digest()
 
 
 class InFlight:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 from pydantic import ValidationError
 
-from smcp_bus import internal_rows, subjects
+from smcp_bus import exact_json, internal_rows, subjects
 from smcp_bus.bus import Incoming, Reply, Subscription
 from smcp_bus.dispatch import Door, failed
 from smcp_bus.dispatch_types import Call, Caller, RawJson
@@ -234,7 +234,7 @@ class OwnedComputer:
             Internal: its answer is no result.
         """
         run, key = (request.agent, request.req_id), (self.office, self.name, request.agent, request.req_id)
-        digest = hash((request.tool_name, orjson.dumps(request.params, option=orjson.OPT_SORT_KEYS)))
+        digest = hash((request.tool_name, exact_json.written(request.params, sort_keys=True)))
         running = self._running.get(run)
         if running is not None:
             _same(running.digest, digest)

@@ -7,8 +7,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-import orjson
-
+from smcp_bus import exact_json
 from smcp_bus.dispatch_types import Call
 from smcp_gateway.asks import Fate, Outcome, settle
 from smcp_gateway.packet import Frame, request_frame
@@ -48,7 +47,7 @@ class Questions:
             TooLarge: the request is larger than the client takes; nothing was sent.
         """
         session = self._session
-        body = call.raw if call.raw is not None else orjson.dumps(call.payload)
+        body = call.raw if call.raw is not None else exact_json.written(call.payload)
         ends = self._loop.time() + limit
         number = session.asks.enter(answer)
         self._waiting.add(answer)

@@ -5,8 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final
 
-import orjson
-
+from smcp_bus import exact_json
 from smcp_bus.registry_client import RegistryClient
 from smcp_computer.outbox import Key, Outbox
 from smcp_computer.resources.agents import Agent
@@ -88,7 +87,7 @@ class Notices:
 
     def _add(self, key: Key, payload: Mapping[str, Any], whom: Mapping[str, str]) -> None:
         envelope = {"roomId": self._office, "computerId": self._name, "serverId": key.server, **whom}
-        self._outbox.add(key, partial(orjson.dumps, {**envelope, "payload": payload}))
+        self._outbox.add(key, partial(exact_json.written, {**envelope, "payload": payload}))
 
 
 def _bounded(title: str) -> str:

@@ -2,8 +2,7 @@
 
 import asyncio
 
-import orjson
-
+from smcp_bus import exact_json
 from smcp_bus.dispatch_types import Call
 from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
@@ -21,7 +20,7 @@ async def cancel(request: AgentCallData, call: Call, *, registry: RegistryClient
     caller = call.caller
     assert caller.office is not None
     assert caller.name is not None
-    body = call.raw or orjson.dumps(call.payload)
+    body = call.raw or exact_json.written(call.payload)
     # its time runs from here: a registry that is slow to acknowledge must not make the Agent wait longer
     cancelled = calls.cancel(caller.session, request.req_id, now=asyncio.get_running_loop().time())
     try:

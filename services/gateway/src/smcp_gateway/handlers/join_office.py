@@ -1,7 +1,6 @@
 """`server:join_office` (events.txt, room events)."""
 
-import orjson
-
+from smcp_bus import exact_json
 from smcp_bus.dispatch_types import Call
 from smcp_gateway.memberships import Memberships
 from smcp_gateway.session import Sessions
@@ -17,4 +16,4 @@ async def join_office(request: EnterOfficeReq, call: Call, *, sessions: Sessions
     """
     session = sessions.get(call.caller.session)
     if session is not None:
-        await memberships.join(session, request, call.raw or orjson.dumps(call.payload), call.req_id)
+        await memberships.join(session, request, call.raw or exact_json.written(call.payload), call.req_id)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-import orjson
 from opentelemetry import metrics
 from pydantic import BaseModel
 
+from smcp_bus import exact_json
 from smcp_bus.dispatch_types import Call, RawJson
 from smcp_gateway.office_cursor import FIELD, OfficeCursor, read_cursor, unreadable
 from smcp_gateway.offices import Offices
@@ -95,7 +95,7 @@ class ListResources:
         if office is None:
             raise NotInOffice("not in an office")
         names = sorted(name for role, name in office.picture.present if role == "computer")
-        return RawJson(orjson.dumps(await self._page(request, call, list(_rest(names, cursor)))))
+        return RawJson(exact_json.written(await self._page(request, call, list(_rest(names, cursor)))))
 
     async def _page(self, request: Request, call: Call, rest: list[tuple[str, str | None]]) -> dict[str, Any]:
         """
@@ -144,7 +144,7 @@ class ListResources:
             answer = await self._relay(request.model_copy(update={"computerId": name}), asked)
         except SmcpError as error:
             raise _refused(int(error.code), error.details, inner) from None
-        return _read(orjson.loads(answer.body), call.row.verb, inner)
+        return _read(exact_json.read(answer.body), call.row.verb, inner)
 
     def _skip(self, name: str, reason: Reason, left_out: list[str]) -> None:
         self._skipped.add(1, {"reason": reason.value})

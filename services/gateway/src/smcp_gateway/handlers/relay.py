@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import orjson
 from pydantic import BaseModel
 
-from smcp_bus import subjects
+from smcp_bus import exact_json, subjects
 from smcp_bus.bus import Admit, Headers, Progress, Reply
 from smcp_bus.dispatch_types import Call, RawJson
 from smcp_bus.errors import BusError, NoResponder, RequestTimedOut
@@ -117,7 +117,7 @@ class Relay:
             return await self._ask(subject, headers, pending, call)
 
     async def _ask(self, subject: str, headers: Headers, pending: PendingCall, call: Call) -> RawJson:
-        body = call.raw if call.raw is not None else orjson.dumps(call.payload)
+        body = call.raw if call.raw is not None else exact_json.written(call.payload)
         try:
             reply = await self._send(subject, body, headers, pending, call)
             if reply is None:

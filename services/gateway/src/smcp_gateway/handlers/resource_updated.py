@@ -2,8 +2,7 @@
 
 from functools import partial
 
-import orjson
-
+from smcp_bus import exact_json
 from smcp_bus.dispatch_types import Call
 from smcp_bus.registry_client import RegistryClient
 from smcp_gateway.relay_computers import RelayComputers
@@ -30,11 +29,11 @@ async def resource_updated(
     if updates is None:
         return  # it has just left
     told = computers.subscribers(caller.session, caller.office, server, uri)
-    raw = call.raw or orjson.dumps(call.payload)
+    raw = call.raw or exact_json.written(call.payload)
     bodies = {request.agent: raw} if told is None else {}
     for agent in told or ():
         if request.agent in (None, agent):
-            bodies[agent] = orjson.dumps({**call.payload, "agent": agent})
+            bodies[agent] = exact_json.written({**call.payload, "agent": agent})
     for named, body in bodies.items():
         tell = partial(
             registry.tell, caller.office, "computer", caller.name, call.row.verb, body, req_id=call.req_id

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Protocol
 
-import orjson
-
+from smcp_bus import exact_json
 from smcp_bus.dispatch_types import Call, RawJson
 from smcp_bus.headers import AGENT_EPOCH
 from smcp_gateway.session import Sessions
@@ -33,5 +32,5 @@ async def subscribe(request: Request, call: Call, *, relay: Carry, sessions: Ses
     call = replace(call, headers={**call.headers, AGENT_EPOCH: str(session.membership.epoch)})
     if request.agent is None:
         payload = {**call.payload, "agent": call.caller.name}
-        call = replace(call, payload=payload, raw=orjson.dumps(payload))
+        call = replace(call, payload=payload, raw=exact_json.written(payload))
     return await relay(request, call)

@@ -1,8 +1,8 @@
 """`server:update_*` and `notify:resources/*`: what a Computer tells its office; the registry makes the notification."""
 
-import orjson
 from pydantic import BaseModel
 
+from smcp_bus import exact_json
 from smcp_bus.dispatch_types import Call
 from smcp_bus.registry_client import RegistryClient
 from smcp_gateway.relay_computers import RelayComputers
@@ -21,5 +21,5 @@ async def update(request: BaseModel, call: Call, *, registry: RegistryClient, co
     updates = computers.updates(caller.session, caller.office)
     if updates is not None:
         await updates.flush()
-    body = call.raw or orjson.dumps(call.payload)
+    body = call.raw or exact_json.written(call.payload)
     await registry.tell(caller.office, caller.role, caller.name, call.row.verb, body, req_id=call.req_id)

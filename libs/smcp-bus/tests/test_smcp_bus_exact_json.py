@@ -1,0 +1,46 @@
+"""JSON keeps its whole numbers, whatever their size."""
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from smcp_bus import exact_json
+
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(min_value=2**63 - 2, max_value=2**64 + 2)
+    | st.integers(min_value=-(2**63) - 2, max_value=-(2**63) + 2)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
+VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4))
+
+
+@given(VALUES)
+@example({"a": [{"b": 2**64}]})
+def test_what_is_written_is_read_as_it_was(value: Any) -> None:
+    text = exact_json.written(value)
+    assert repr(exact_json.read(text)) == repr(value) == repr(json.loads(text))
+
+
+def test_keys_are_sorted_with_numbers_of_any_size_too() -> None:
+    assert exact_json.written({"b": 2**70, "a": {"d": 1, "c": 2}}, sort_keys=True) == (
+        b'{"a":{"c":2,"d":1},"b":1180591620717411303424}'
+    )
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"NaN", b"[Infinity]", b"1e400", b"9" * 5000, b'"\\ud800"'])
+def test_what_is_no_json_is_refused(text: bytes) -> None:
+    with pytest.raises(orjson.JSONDecodeError):
+        exact_json.read(text)
+
+
+def test_what_is_nested_too_deep_for_the_exact_reader_is_read_all_the_same() -> None:
+    deep = b"[" * 1000 + b"%d" % 2**64 + b"]" * 1000
+    assert isinstance(exact_json.read(deep), list)
