@@ -5,10 +5,11 @@ from functools import partial
 from typing import Any
 
 import orjson
+import pytest
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.chunks import Send
-from smcp_bus.errors import NoResponder
+from smcp_bus.errors import BodyTooLarge, BusError, NoResponder, NotConnected
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.nats_bus import NatsBus
 from smcp_proto.schemas.tools import REPEAT
@@ -18,6 +19,7 @@ from smcp_testing.waiting import eventually
 OFFICE = "office"
 NOT_READY = Reply(b'{"code":503,"message":"ask again"}', {ERROR: "503", NOT_RUN: "1"})
 UNKNOWN = Reply(b'{"code":503,"message":"not known","details":{"may_have_run":true}}', {ERROR: "503"})
+REFUSED = Reply(b'{"code":503,"message":"too many","details":{"may_have_run":false}}', {ERROR: "503"})
 
 
 def call(*, timeout: int = 30, req_id: str = "r", **params: Any) -> dict[str, Any]:
@@ -89,6 +91,31 @@ async def test_a_lost_answer_that_cannot_be_had_any_more_may_have_run(nats_url: 
         answer = await ask(anna, call())
         assert answer["code"] == 503
         assert answer["details"] == {"may_have_run": True}
+
+
+@pytest.mark.parametrize(
+    ("again", "failure", "code"),
+    [(NOT_READY, NotConnected("no bus"), 503), (NOT_READY, BodyTooLarge(2, 1), 413), (REFUSED, None, 503)],
+)
+async def test_whatever_becomes_of_the_question_for_a_lost_answer_the_call_may_have_run(
+    nats_url: str, again: Reply, failure: BusError | None, code: int
+) -> None:
+    box = Losing(again)
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", box):
+        await anna.join("agent", "anna", OFFICE)
+        bus = world.buses[0]
+        request = bus.request
+
+        async def broken(subject: str, *given: Any, **named: Any) -> Reply:
+            if failure is not None and box.asked > 2 and subject.endswith(".tool_call"):
+                raise failure
+            return await request(subject, *given, **named)
+
+        bus.request = broken  # type: ignore[method-assign]
+        answer = await ask(anna, call())
+        assert answer["code"] == code
+        assert answer["details"]["may_have_run"] is True
+        assert box.asked == (2 if failure is None else 3)
 
 
 async def test_a_call_whose_answer_was_lost_does_not_run_again_at_a_computer_that_was_restarted(nats_url: str) -> None:

@@ -143,6 +143,8 @@ class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
             TooLarge, RateLimited, NotAllowed: as the server says.
             Unavailable: as the server says; `details.may_have_run` where the Computer was lost during the call.
             ConnectionLost: broken, and not back in time; within a second where no gateway is left.
+            JoinRefused: broken, and the office does not take the Agent back.
+            Closed: this `SmcpAgent` is not open, or was closed while the call waited for a connection.
         """
         request = checked(
             ToolCallReq,

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from smcp_agent.connection import AckTimedOut, Connection, ConnectionBroken
@@ -23,12 +24,21 @@ RESUME_S: Final = 0.8
 a gateway runs again."""
 MAX_REPEATS: Final = 8
 """A request that breaks so many connections is likely the reason why they break."""
+TOOL_CALL: Final = "client:tool_call"
 CANCEL_S: Final = 30.0
 FLUSH_S: Final = 2.0
 
 logger = logging.getLogger(__name__)
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+@dataclass(slots=True)
+class _Tries:
+    """Of one request."""
+
+    sent: bool = False
+    """Whether one that broke off may have reached the server."""
 
 
 class Requests:
@@ -61,22 +71,34 @@ class Requests:
         A `timeout` in `data` shrinks with each repeat to the whole seconds that are left.
 
         Raises:
-            SmcpError: what the server answered, with `details.may_have_run` where an earlier try of a tool call may
-                have been sent; NoAnswer after `timeout` + 2 s; ConnectionLost; BadReply.
+            SmcpError: what the server answered; NoAnswer after `timeout` + 2 s; ConnectionLost; BadReply; JoinRefused
+                and what else keeps the agent out of its office; Closed. Whatever it is, it has `details.may_have_run`
+                where an earlier try of a tool call may have been sent.
         """
+        tries = _Tries()
+        try:
+            return await self._ask(event, data, tries, timeout=timeout, expected=expected)
+        except SmcpError as error:
+            if tries.sent and event == TOOL_CALL:  # whatever it says, it says it of the last try
+                error.details["may_have_run"] = True
+            raise
+
+    async def _ask(
+        self, event: str, data: dict[str, Any], tries: _Tries, *, timeout: float, expected: Collection[str]
+    ) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout + GRACE_S
-        sent, rejoined, breaks = False, False, 0
+        rejoined, breaks = False, 0
         back_by, patience = deadline, None
         while True:
-            connection = await self._ready(back_by, patience, sent=sent)
+            connection = await self._ready(back_by, patience, sent=tries.sent)
             back_by, patience = deadline, None
             left = deadline - loop.time()
-            _for_this_try(event, data, left, sent=sent)
+            _for_this_try(event, data, left, sent=tries.sent)
             try:
                 reply = await connection.request(event, data, timeout=left)
             except ConnectionBroken as broken:
-                sent = sent or broken.sent
+                tries.sent = tries.sent or broken.sent
                 patience = loop.time() + self._resume_within if broken.sent else None
                 if broken.sent and connection.silent:
                     back_by = min(deadline, loop.time() + max(SILENCE_S, SILENCE_SHARE * connection.heartbeat_s))
@@ -84,7 +106,7 @@ class Requests:
                 if breaks > MAX_REPEATS:
                     raise ConnectionLost(
                         f"the connection broke {breaks} times during this request: {broken.reason}",
-                        may_have_run=sent,
+                        may_have_run=tries.sent,
                     ) from broken
                 continue
             except AckTimedOut:
@@ -100,7 +122,6 @@ class Requests:
                 await _until_lost(connection, deadline, error)
                 continue
             if error is not None:
-                error.details |= {"may_have_run": True} if REPEAT in data else {}
                 raise error
             if not isinstance(reply, dict):
                 raise BadReply(f"the reply to {event} is no object")
@@ -158,5 +179,5 @@ async def _until_lost(connection: Connection, deadline: float, error: SmcpError)
 def _for_this_try(event: str, data: dict[str, Any], left: float, *, sent: bool) -> None:
     if "timeout" in data:
         data["timeout"] = max(1, min(data["timeout"], math.ceil(left - GRACE_S)))
-    if sent and event == "client:tool_call":
+    if sent and event == TOOL_CALL:
         data[REPEAT] = True

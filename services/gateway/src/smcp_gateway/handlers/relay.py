@@ -18,6 +18,7 @@ from smcp_bus import exact_json, subjects
 from smcp_bus.bus import Admit, Headers, Progress, Reply
 from smcp_bus.dispatch_types import Call, RawJson
 from smcp_bus.errors import BusError, NoResponder, RequestTimedOut
+from smcp_bus.exception_table import to_smcp_error
 from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID
 from smcp_bus.registry_client import RegistryClient, to_error
 from smcp_bus.tracing import sending
@@ -77,7 +78,9 @@ class Relay:
 
         Raises:
             SmcpError: what the Computer answered; NotFound: no such Computer in the office; TimedOut; Unavailable
-                (`details.may_have_run`); Internal: the Computer's answer is not JSON.
+                (`details.may_have_run`); Internal: the Computer's answer is not JSON. Whatever it is, it says
+                `details.may_have_run` where the call was asked again for its lost answer.
+            BusError: the bus failed before the Computer had it, or while its answer was awaited.
         """
         caller = call.caller
         assert caller.office is not None
@@ -122,10 +125,17 @@ class Relay:
             reply = await self._send(subject, body, headers, pending, call)
             if reply is None:
                 reply = await self._try_again(subject, body, headers, pending, call)
+            return _checked(reply)
         except RequestTimedOut:
             self._timed_out(pending)
             raise TimedOut("the Computer did not answer in time", details={"may_have_run": True}) from None
-        return _checked(reply)
+        except (SmcpError, BusError) as error:
+            if not pending.asked_again:
+                raise
+            # it speaks of the second try, and the first one ran
+            refused = to_smcp_error(error)
+            refused.details["may_have_run"] = True
+            raise refused from None
 
     async def _send(
         self, subject: str, body: bytes, headers: Headers, pending: PendingCall, call: Call
