@@ -20,7 +20,7 @@ async def undisturbed(world: World) -> AsyncIterator[None]:
     host = world.computer(ELSEWHERE, "alpha")
     async with sdk_agent(world.url(1), ELSEWHERE, "bystander") as agent, traffic(agent, host) as streams:
         yield
-    assert [error for stream in streams for error in stream.errors] == []
+    assert [call for stream in streams for call in stream.failed] == []
     for part in world.parts:
         pid, size = before[part.name]
         assert part.running, f"{part.name} has ended"

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import uuid4
 
 from tests.e2e.actors.agents import Agent
@@ -23,7 +24,19 @@ class Call:
     mark: str
     started: float
     ended: float = 0.0
+    answer: dict[str, Any] | None = None
     error: FlatError | None = None
+
+    @property
+    def failed(self) -> bool:
+        """It was not run as far as its asker was told: of a Computer that is back before its MCP server there is a
+        result that says so."""
+        return self.error is not None or bool(self.answer and self.answer.get("isError"))
+
+    @property
+    def took(self) -> float:
+        """In seconds."""
+        return self.ended - self.started
 
 
 @dataclass
@@ -40,7 +53,7 @@ class Traffic:
             call = Call(uuid4().hex, time.monotonic())
             self.calls.append(call)
             try:
-                await self.agent.call(self.host.name, "append", {"mark": call.mark}, timeout=_TIMEOUT_S)
+                call.answer = await self.agent.call(self.host.name, "append", {"mark": call.mark}, timeout=_TIMEOUT_S)
             except FlatError as error:
                 call.error = error
             call.ended = time.monotonic()
@@ -50,8 +63,8 @@ class Traffic:
                 continue
 
     @property
-    def errors(self) -> list[FlatError]:
-        return [call.error for call in self.calls if call.error is not None]
+    def failed(self) -> list[Call]:
+        return [call for call in self.calls if call.failed]
 
     def check(self) -> None:
         """Nothing ran twice, what was answered ran, and what is said not to have run did not.
@@ -63,9 +76,9 @@ class Traffic:
         for call in self.calls:
             times = ran[call.mark]
             assert times <= 1, f"{call} ran {times} times"
-            if call.error is None:
+            if not call.failed:
                 assert times == 1, f"{call} was answered, and did not run"
-            elif not call.error.details.get("may_have_run"):
+            elif call.error is not None and not call.error.details.get("may_have_run"):
                 assert times == 0, f"{call} is said not to have run"
 
 

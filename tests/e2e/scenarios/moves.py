@@ -11,9 +11,10 @@ from smcp_testing.profiles import scaled
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.agents import SdkAgent
 from tests.e2e.actors.bare import FlatError, member
+from tests.e2e.actors.crowd import BACK_S, ENTER
+from tests.e2e.actors.flights import Flight, in_flight
 from tests.e2e.actors.socketio_computer import roaming_computer
 from tests.e2e.scenarios.calls import text
-from tests.e2e.scenarios.faults import BACK_S, ENTER, in_flight
 from tests.e2e.worlds.world import LAB, World
 
 DRAIN_S = 8.0
@@ -27,6 +28,7 @@ SLACK_S = 3.0
 async def a_gateway_that_stops_loses_no_call_and_nobody_sees_a_move(world: World) -> None:
     leaving, urls = world.gateway(0), [world.url(0), world.url(1)]
     alpha = world.computer(LAB, "alpha")
+    flights: list[Flight] = []
     async with (
         member(world.url(1), "computer", LAB, "watcher") as watcher,
         roaming_computer(urls, LAB, "box") as box,
@@ -36,7 +38,7 @@ async def a_gateway_that_stops_loses_no_call_and_nobody_sees_a_move(world: World
         await watcher.told(ENTER, computer="box")
         await watcher.told(ENTER, agent="caller")
         seen = len(watcher.notices)
-        async with in_flight(agent, alpha, seconds=3) as native:
+        async with in_flight(agent, alpha, flights, seconds=3) as native:
             boxed = asyncio.create_task(agent.call("box", "sleep", {"seconds": 2}))
             await eventually(lambda: len(box.ran) == 1)
             stopping = asyncio.create_task(leaving.part.stop())
@@ -59,6 +61,7 @@ async def a_gateway_that_stops_loses_no_call_and_nobody_sees_a_move(world: World
             await watcher.told(ENTER, timeout=BACK_S, computer="last")
         told = [notice for notice in watcher.notices[seen:] if notice[0].startswith("notify:")]
         assert told == [(ENTER, {"office_id": LAB, "computer": "last"})], told
+    assert [flight.runs() for flight in flights] == [1]
 
 
 async def a_call_that_outlasts_the_drain_is_503_and_may_have_run(world: World) -> None:
