@@ -1,10 +1,10 @@
-"""The "why" of a refused join or leave: an error's code and sentence in one text."""
+"""Errors: the "why" of a refused join or leave, code and sentence in one text; and what their details say."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.errors import ERRORS, ErrorBody, NotAllowed, read_refusal, refusal
+from smcp_proto.errors import ERRORS, ErrorBody, NotAllowed, SmcpError, read_refusal, refusal
 
 
 @given(st.sampled_from(sorted(ERRORS)), st.text(max_size=40))
@@ -25,3 +25,18 @@ def test_a_refusal_is_the_code_a_space_and_the_sentence() -> None:
 )  # fmt: skip
 def test_the_why_of_another_server_has_no_code_and_is_left_as_it_is(why: str) -> None:
     assert read_refusal(why) == (None, why)
+
+
+@pytest.mark.parametrize(
+    ("details", "said"),
+    [
+        ({"smcp_code": "SMCP_RATE_LIMITED"}, "SMCP_RATE_LIMITED"),
+        ({}, None),
+        ({"smcp_code": 429}, None),
+        ({"x": "y"}, None),
+    ],
+)
+def test_an_error_says_what_went_wrong_with_a_resource_where_its_details_do(
+    details: dict[str, object], said: str | None
+) -> None:
+    assert SmcpError("no", details=details).smcp_code == said
