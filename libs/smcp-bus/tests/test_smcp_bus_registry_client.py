@@ -105,6 +105,33 @@ async def test_a_lease_that_ran_out_has_the_members_asserted_again(nats_server: 
         assert keeper.held
 
 
+async def test_a_lease_that_is_shorter_at_the_registries_is_renewed_in_time_and_said_once(
+    nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    renewals = 0
+    third = asyncio.Event()
+
+    async def registry(incoming: Incoming) -> Reply:
+        nonlocal renewals
+        renewals += 1
+        if renewals == 3:
+            third.set()
+        return Reply(LeaseState(renewed=True, lease_s=0.3).model_dump_json().encode())
+
+    async def on_lapsed() -> None:
+        raise AssertionError("the lease had not run out")
+
+    async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
+        await bus.serve(subjects.HOSTS_LEASE_ALL, registry, queue=subjects.REGISTRY_QUEUE)
+        keeper = LeaseKeeper(client_of(bus), lease_s=60, describe=LeaseRenewal, on_lapsed=on_lapsed)
+        await keeper.acquire()
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(keeper.run())
+            await third.wait()
+            running.cancel()
+    assert caplog.text.count("SMCP_LEASE_S is 60 here and 0.3 at the registries") == 1
+
+
 async def test_a_lease_survives_registries_that_are_away(nats_server: NatsServer) -> None:
     calls = 0
     again = asyncio.Event()

@@ -48,6 +48,15 @@ def test_variables_win_over_defaults_and_options_over_variables(monkeypatch: pyt
     assert settings.health_host == "127.0.0.1"
 
 
+def test_nats_may_have_several_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMCP_NATS_URL", "nats://a:4222, tls://u:hunter2@b,nats://[::1]:4223")
+
+    settings = load_settings(ServiceSettings)
+
+    assert settings.nats_url == "nats://a:4222,tls://u:hunter2@b,nats://[::1]:4223"
+    assert shown(settings)["SMCP_NATS_URL"] == "nats://a:4222,tls://<hidden>@b,nats://[::1]:4223"
+
+
 def test_an_empty_variable_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMCP_NATS_CREDS", "")
     monkeypatch.setenv("SMCP_LEASE_S", "")
@@ -64,6 +73,11 @@ def test_an_empty_variable_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> 
         ("SMCP_NATS_URL", "http://127.0.0.1", "must begin with one of nats://"),
         ("SMCP_NATS_URL", "nats://", "names no host"),
         ("SMCP_NATS_URL", "nats://h:port", "port"),
+        ("SMCP_NATS_URL", "nats://a:4222,b:4222", "each server must begin with one of nats://"),
+        ("SMCP_NATS_URL", "nats://a:4222,", "each server must begin"),
+        ("SMCP_NATS_URL", "nats://a,nats://", "names no host"),
+        ("SMCP_NATS_URL", "nats://a,nats://b:port", "port"),
+        ("SMCP_NATS_URL", "nats://a,wss://b", "WebSocket"),
         ("SMCP_NATS_CREDS", "/does/not/exist", "does not point to a file"),
         ("SMCP_LEASE_S", "0", "greater than or equal to 0.5"),
         ("SMCP_LEASE_S", "nan", "finite number"),

@@ -34,8 +34,9 @@ async def test_many_registries_that_start_at_once_make_the_buckets_once(nats_url
 async def test_another_lease_than_the_buckets_is_refused_and_says_what_to_do(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
         await opened(bus, lease_s=10)
-        with pytest.raises(StoreUnusable, match=r"leases.*TTL is 10 s and SMCP_LEASE_S is 2.*KV_leases"):
+        with pytest.raises(StoreUnusable, match=r"leases.*TTL is 10 s and SMCP_LEASE_S is 2.*KV_leases") as refused:
             await opened(bus, lease_s=2)
+        assert refused.value.exit_code == 2
 
 
 async def test_a_foreign_bucket_of_that_name_is_refused_and_says_what_is_wrong(nats_url: str) -> None:
@@ -47,8 +48,9 @@ async def test_a_foreign_bucket_of_that_name_is_refused_and_says_what_is_wrong(n
 
 async def test_more_replicas_than_servers_are_refused(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
-        with pytest.raises(StoreUnusable, match="replicas"):
+        with pytest.raises(StoreUnusable, match="replicas") as refused:
             await opened(bus, replicas=3)
+        assert refused.value.exit_code == 2
 
 
 async def test_a_nats_server_without_jetstream_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
@@ -56,8 +58,9 @@ async def test_a_nats_server_without_jetstream_is_refused_and_says_what_to_do(tm
     await server.start()
     try:
         async with open_bus(BusConfig(url=server.url)) as bus:
-            with pytest.raises(StoreUnusable, match=r"JetStream does not answer.*enabled"):
+            with pytest.raises(StoreUnusable, match=r"JetStream does not answer.*enabled") as refused:
                 await open_store(bus, bus.jetstream(), lease_s=10, replicas=1, start_s=0.3)
+            assert refused.value.exit_code == 1
     finally:
         await server.stop()
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
-from smcp_bus.registry_contract import LeaseRenewal
+from smcp_bus.registry_contract import LeaseRenewal, LeaseState
 from smcp_bus.registry_hedges import Hedges
 from smcp_proto.errors import SmcpError
 
@@ -32,7 +32,8 @@ class LeaseKeeper:
     registries ask a process before they let its members go.
 
     Args:
-        lease_s: how long the registries let a lease live, in seconds.
+        lease_s: how long the registries let a lease live, in seconds. Where they say another time, the shorter counts,
+            and a warning says so.
         describe: what goes with each renewal.
         on_lapsed: called after a renewal that found no lease (any more): the members are to be asserted.
     """
@@ -46,7 +47,7 @@ class LeaseKeeper:
         on_lapsed: Callable[[], Awaitable[None]],
     ) -> None:
         self._registry = registry
-        self._lease_s = lease_s
+        self._configured_s = self._told_s = lease_s
         self._describe = describe
         self._on_lapsed = on_lapsed
         self._held = False
@@ -65,7 +66,7 @@ class LeaseKeeper:
         Raises:
             SmcpError, BusError: no registry could be reached, or there is no quorum.
         """
-        await self._registry.renew_lease(self._describe())
+        self._told(await self._registry.renew_lease(self._describe()))
         self._held = self._had_one = True
 
     def renew_soon(self) -> None:
@@ -74,11 +75,12 @@ class LeaseKeeper:
 
     async def run(self) -> None:
         """Renew until cancelled."""
-        left = self._lease_s * (1 - RENEW_AT)
-        hedges = Hedges(self._lease_s * HEDGE, self._lease_s * HEDGE)
         while True:
+            lease_s = min(self._configured_s, self._told_s)
+            left = lease_s * (1 - RENEW_AT)
+            hedges = Hedges(lease_s * HEDGE, lease_s * HEDGE)
             # jitter: replicas that were started together do not renew together
-            await self._sleep(self._lease_s * RENEW_AT * random.uniform(0.8, 1.0))  # noqa: S311 -- not a secret
+            await self._sleep(lease_s * RENEW_AT * random.uniform(0.8, 1.0))  # noqa: S311 -- not a secret
             try:
                 state = await self._registry.renew_lease(self._describe(), timeout=left, hedges=hedges)
             except (BusError, SmcpError) as error:
@@ -90,11 +92,21 @@ class LeaseKeeper:
             if self._failing:
                 _log.info("the lease is renewed again")
             self._held, self._failing = True, False
+            self._told(state)
             if not state.renewed:
                 if self._had_one:
                     _log.warning("the lease had run out; asserting the members again")
                 await self._on_lapsed()
             self._had_one = True
+
+    def _told(self, state: LeaseState) -> None:
+        if state.lease_s not in (self._told_s, self._configured_s):  # once for each difference
+            _log.warning(
+                "SMCP_LEASE_S is %g here and %g at the registries: the shorter one counts; set it alike everywhere",
+                self._configured_s,
+                state.lease_s,
+            )
+        self._told_s = state.lease_s
 
     async def _sleep(self, seconds: float) -> None:
         self._wake.clear()

@@ -27,7 +27,8 @@ MIB: Final = 1024 * KIB
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 LogFormat = Literal["auto", "json", "console"]
 
-_NATS_SCHEMES: Final = ("nats", "tls", "ws", "wss")
+_WEBSOCKET: Final = ("ws", "wss")
+_NATS_SCHEMES: Final = ("nats", "tls", *_WEBSOCKET)
 _USER_INFO: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _LONGEST_SHOWN: Final = 80
 
@@ -43,13 +44,18 @@ class SettingsError(Failure):
 
 
 def _nats_url(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in _NATS_SCHEMES:
-        raise ValueError(f"must begin with one of {', '.join(f'{scheme}://' for scheme in _NATS_SCHEMES)}")
-    if not parts.hostname:
-        raise ValueError("names no host")
-    _ = parts.port  # raises a ValueError of its own when it is not a port
-    return value
+    urls = [url.strip() for url in value.split(",")]
+    each = "each server " if len(urls) > 1 else ""
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.scheme not in _NATS_SCHEMES:
+            raise ValueError(f"{each}must begin with one of {', '.join(f'{scheme}://' for scheme in _NATS_SCHEMES)}")
+        if not parts.hostname:
+            raise ValueError("names no host")
+        _ = parts.port  # raises a ValueError of its own when it is not a port
+    if len({urlsplit(url).scheme in _WEBSOCKET for url in urls}) > 1:
+        raise ValueError("names servers with WebSocket and servers without: all have to be of one kind")
+    return ",".join(urls)
 
 
 def _folded(value: object) -> object:
@@ -82,7 +88,7 @@ class ServiceSettings(BaseSettings):
     """Patterns (`SMCP_INPUT_*`) of variables that this service reads beside its fields, or that others read."""
 
     nats_url: Annotated[str, AfterValidator(_nats_url)] = Field(
-        default="nats://127.0.0.1:4222", description="where the NATS server listens"
+        default="nats://127.0.0.1:4222", description="where NATS listens; several servers with commas"
     )
     nats_creds: FilePath | None = Field(
         default=None, description="file with the credential for NATS; without it an open server is expected"

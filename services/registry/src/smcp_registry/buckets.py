@@ -32,10 +32,18 @@ ABSENT_S: Final = 2.0
 PAUSE_S: Final = 0.25
 NAME_IN_USE: Final = 10058
 """The code of JetStream's error for a stream that exists with another configuration."""
+NO_REPLICAS: Final = 10074
+"""The same for more than one replica where NATS is no cluster."""
 
 
 class StoreUnusable(Failure):
     """The registry cannot start on this NATS; the message says what is wrong and what to do."""
+
+
+class StoreMisfit(StoreUnusable):
+    """NATS is well, but what is configured does not fit what is there."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,8 @@ async def open_store(
         start_s: how long JetStream may take to answer, in seconds.
 
     Raises:
-        StoreUnusable: JetStream is not enabled, or does not answer, or a bucket exists with another configuration.
+        StoreMisfit: a bucket exists with another configuration, or this NATS cannot keep so many replicas.
+        StoreUnusable: JetStream is not enabled, or does not answer.
     """
     await _wait_for_jetstream(js, start_s)
     members = _Plan(MEMBERS, HISTORY, None, None, replicas, "A2C-SMCP: who is in which office")
@@ -112,14 +121,16 @@ async def _open(js: JetStreamContext, plan: _Plan) -> KeyValue:
             raise StoreUnusable(f"the bucket {plan.bucket} cannot be made: {error.description}") from error
     except (nats.errors.Error, TimeoutError) as error:
         reason = error.description if isinstance(error, APIError) else said(error)
-        raise StoreUnusable(f"the bucket {plan.bucket} cannot be made: {reason}") from error
+        misfit = isinstance(error, APIError) and error.err_code == NO_REPLICAS
+        kind = StoreMisfit if misfit else StoreUnusable
+        raise kind(f"the bucket {plan.bucket} cannot be made: {reason}") from error
     try:
         bucket = await js.key_value(plan.bucket)
         wrong = _differences((await bucket.status()).stream_info.config, plan)
     except (nats.errors.Error, TimeoutError) as error:
         raise StoreUnusable(f"the bucket {plan.bucket} cannot be read: {said(error)}") from error
     if wrong:
-        raise StoreUnusable(f"the bucket {plan.bucket} exists, but not as this registry needs it: " + "; ".join(wrong))
+        raise StoreMisfit(f"the bucket {plan.bucket} exists, but not as this registry needs it: " + "; ".join(wrong))
     return bucket
 
 
