@@ -144,6 +144,7 @@ async def test_an_outage_of_nats_ends_what_was_subscribed_by_an_agent_that_left_
 
         await outage()
         await nats_server.start()
+        await eventually(lambda: all(bus.connected for bus in world.buses), timeout=20)  # so the Agent's gateway hears
         await eventually(said, timeout=20)
         await eventually(lambda: anna.told(UPDATED), timeout=20)
         assert anna.told(UPDATED)[0] == updated() | {"agent": "anna"}

@@ -22,6 +22,7 @@ from smcp_bus.owner import CLOSED_REPLY
 from smcp_bus.registry_contract import Claim
 from smcp_bus.serving import to_reply
 from smcp_bus.time_limit import time_limit
+from smcp_gateway.answered import answered
 from smcp_gateway.asks import Fate, Outcome, settle
 from smcp_gateway.notices import CANCEL_EVENT
 from smcp_gateway.packet import event_frame
@@ -31,7 +32,7 @@ from smcp_gateway.subscriptions import Subscriptions, epoch_of, granted
 from smcp_gateway.surroundings import Surroundings
 from smcp_gateway.updates import Updates
 from smcp_proto import catalog, tool_results
-from smcp_proto.errors import Internal, Malformed, TimedOut, TooLarge, Unavailable
+from smcp_proto.errors import Malformed, TimedOut, Unavailable
 from smcp_proto.schemas import SubscribeResourceReq, ToolCallReq, UnsubscribeResourceReq
 from smcp_proto.schemas.tools import REPEAT
 
@@ -189,13 +190,13 @@ class OwnedComputer:
         """Any `client:*` but a call of a tool.
 
         Raises:
-            TimedOut, TooLarge, Unavailable, Internal: see `Questions.ask` and `_body`.
+            TimedOut, TooLarge, Unavailable, Internal: see `Questions.ask` and `answered`.
         """
         left = call.deadline - self._loop.time()
         outcome = await self._questions.ask(call, time_limit(left, left), self._loop.create_future())
         if outcome is Fate.EXPIRED:
             raise TimedOut("the Computer did not answer in time")
-        return RawJson(self._body(outcome))
+        return RawJson(answered(outcome, self._around.max_body))
 
     async def _subscribe(self, request: SubscribeResourceReq, call: Call) -> RawJson:
         """Ask the Computer, and keep what it granted.
@@ -272,37 +273,12 @@ class OwnedComputer:
                 records.end(key, digest, body)
 
     def _result(self, running: _Running, outcome: Outcome) -> bytes:
-        """The `CallToolResult` as JSON; raises what `_body` raises."""
+        """The `CallToolResult` as JSON; raises what `answered` raises."""
         if outcome is Fate.EXPIRED:
             return orjson.dumps(tool_results.timed_out(running.tool, running.limit))
         if outcome is Fate.CANCELLED:
             return orjson.dumps(tool_results.cancelled(running.tool))
-        return self._body(outcome)
-
-    def _body(self, outcome: Outcome) -> bytes:
-        """What the client acknowledged, if it can be an object: the gateway of the Agent reads all of it anyway, and
-        refuses there what is not JSON. An error of the Computer is an object like any other and goes on unchanged.
-
-        Raises:
-            Unavailable, Internal, TooLarge.
-        """
-        match outcome:
-            case Fate.GONE:
-                raise Unavailable("the Computer is gone", details={"may_have_run": True})
-            case bytes() if _is_braced(outcome):
-                if len(outcome) > self._around.max_body:
-                    limit = self._around.max_body
-                    raise TooLarge("the result is too large", details={"size": len(outcome), "limit": limit})
-                return outcome
-            case _:
-                raise Internal("the Computer's answer is not a JSON object")
-
-
-def _is_braced(text: bytes) -> bool:
-    if text[:1] == b"{" and text[-1:] == b"}":
-        return True
-    text = text.strip()
-    return text[:1] == b"{" and text[-1:] == b"}"
+        return answered(outcome, self._around.max_body)
 
 
 def _same(known: int, digest: int) -> None:
