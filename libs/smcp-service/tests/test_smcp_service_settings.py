@@ -161,11 +161,12 @@ def test_a_variable_that_nothing_reads_is_warned_about_with_the_likely_one() -> 
 
 
 def test_a_variable_of_another_command_is_named_with_the_option_of_this_one_and_not_taken_for_a_typing_error() -> None:
-    environ = {"SMCP_LEASES": "1"}
-    options = {"SMCP_LEASES": "--leases"}
+    environ = {"SMCP_LEASES": "1", "SMCP_HEALTH_PORT": "1"}
+    options = {"SMCP_LEASES": "--leases", "SMCP_HEALTH_PORT": "--port"}
 
     assert unknown_variables(ThingSettings, environ, options=options) == [
-        "SMCP_LEASES is not read by this command: use --leases"
+        "SMCP_HEALTH_PORT is not read by this command: use --port",
+        "SMCP_LEASES is not read by this command: use --leases",
     ]
 
 

@@ -84,7 +84,13 @@ async def test_up_runs_everything_and_ctrl_c_ends_it_with_0(config: Path) -> Non
 
 async def test_up_warns_of_variables_that_none_of_its_parts_reads_and_of_no_other(config: Path) -> None:
     read = {"SMCP_CONFIRM": "allow", "SMCP_PASS_NETWORK_ENV": "true", "SMCP_KV_REPLICAS": "1"}
-    unread = {"SMCP_CONFIRN": "ask", "SMCP_CONFIG": "other.json", "SMCP_OFFICE": "lab", "SMCP_ZZZ": "the last one"}
+    unread = {
+        "SMCP_CONFIRN": "ask",
+        "SMCP_CONFIG": "other.json",
+        "SMCP_HEALTH_PORT": "1",
+        "SMCP_OFFICE": "lab",
+        "SMCP_ZZZ": "the last one",
+    }
     env = {**read, **unread}
     async with service_process(SMCP, "up", "--port", "0", "--config", str(config), env=env) as process:
         await process.logged("SMCP_ZZZ is not a setting of this command and is ignored", timeout=60)
@@ -92,9 +98,32 @@ async def test_up_warns_of_variables_that_none_of_its_parts_reads_and_of_no_othe
         assert sorted(warned) == [
             "SMCP_CONFIG is not read by this command: use --config",
             "SMCP_CONFIRN is not a setting of this command and is ignored; did you mean SMCP_CONFIRM?",
+            "SMCP_HEALTH_PORT is not read by this command: use --port",
             "SMCP_OFFICE is not read by this command: use --office",
             "SMCP_ZZZ is not a setting of this command and is ignored",
         ]
+
+
+def test_up_shows_the_settings_of_its_parts_and_checks_what_it_is_given_without_a_trace(
+    config: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    told = smcp("up", "--port", "0", "--check-config", "--config", str(config), "--data", str(data), SMCP_LEASE_S="3")
+    assert told.returncode == 0, told.stderr
+    lines = told.stdout.splitlines()
+    assert {"SMCP_LEASE_S=3.0", "SMCP_GATEWAY_PORT=0", "SMCP_KV_REPLICAS=1", "SMCP_CONFIRM="} <= set(lines)
+    assert not [line for line in lines if "SMCP_HEALTH" in line or "SMCP_CONFIG=" in line]
+    assert lines[-1] == "the configuration is valid"
+    assert not data.exists()
+    data.mkdir()
+    (data / "computer.json").write_text('{"servers": 1}')
+    hosts = tmp_path / "hosts.yaml"
+    hosts.write_text("offices: 1")
+    for wrong, named in (("--data", data), ("--hosts", hosts), ("--config", hosts)):
+        refused = smcp("up", "--check-config", wrong, str(named))
+        assert refused.returncode == 2, refused.stdout
+        assert "error: " in refused.stderr
+    assert [path.name for path in data.iterdir()] == ["computer.json"]
 
 
 async def test_up_says_which_mcp_servers_it_waits_for(tmp_path: Path) -> None:

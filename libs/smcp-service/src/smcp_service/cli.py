@@ -16,7 +16,7 @@ A service's ``main.py`` is::
 
 import asyncio
 import gc
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
 from types import MappingProxyType
@@ -70,6 +70,7 @@ def serve_command(
     open_service: Callable[[], AbstractAsyncContextManager[object]],
     *,
     check_config: bool = False,
+    parts: Sequence[ServiceSettings] = (),
     also_read: Collection[str] = (),
     options: Mapping[str, str] = MappingProxyType({}),
     at_once: Callable[[], None] | None = None,
@@ -78,15 +79,17 @@ def serve_command(
 ) -> NoReturn:
     """Log, trace and serve until a signal comes, then exit with the process's code; or only check the settings.
 
-    Does not return: raises typer.Exit. `also_read` and `options` are those of `unknown_variables`; `at_once` is that of
-    `run`; `trace_id_key` and `own_decision_key` are those of `open_telemetry`.
+    Does not return: raises typer.Exit. `parts` are the settings of what runs here beside the service; they are shown by
+    `check_config`, too, and where a part has the same setting, the service's is shown. `also_read` and `options` are
+    those of `unknown_variables`; `at_once` is that of `run`; `trace_id_key` and `own_decision_key` are those of
+    `open_telemetry`.
     """
     configure_logging(service, level=settings.log_level, log_format=settings.log_format)
     log = get_logger(__name__)
     for sentence in unknown_variables(type(settings), also_read=also_read, options=options):
         log.warning(sentence)
     if check_config:
-        print_settings(settings)
+        print_settings(*parts, settings, without=options)
         raise typer.Exit(0)
     spare_what_stays()
 
@@ -109,8 +112,10 @@ def spare_what_stays() -> None:
     gc.set_threshold(YOUNGEST, *gc.get_threshold()[1:])
 
 
-def print_settings(settings: ServiceSettings) -> None:
-    """What `--check-config` prints: the settings in force as `NAME=value` lines, secrets masked."""
-    for variable, value in shown(settings).items():
-        typer.echo(f"{variable}={value}")
+def print_settings(*settings: ServiceSettings, without: Collection[str] = ()) -> None:
+    """What `--check-config` prints: the settings in force as `NAME=value` lines, secrets masked; none of `without`."""
+    values = {variable: value for part in settings for variable, value in shown(part).items()}
+    for variable, value in values.items():
+        if variable not in without:
+            typer.echo(f"{variable}={value}")
     typer.echo("the configuration is valid")

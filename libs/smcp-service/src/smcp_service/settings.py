@@ -153,16 +153,18 @@ def unknown_variables(
     """A sentence for each variable that begins with our prefix and that nothing reads: mostly typing errors.
 
     `also_read` names the variables that the process reads beside those settings; `options` those that another command
-    reads, and that this one is told by an option, by variable.
+    reads, by variable, with what is to be used here in its place (an option); a setting of the class may be among them.
     """
     environ = os.environ if environ is None else environ
     known = variables(settings_class) | frozenset(also_read)
     sentences = []
     for variable in sorted(environ):
-        if not variable.upper().startswith(PREFIX) or variable.upper() in known:
+        if not variable.upper().startswith(PREFIX):
             continue
         if (option := options.get(variable.upper())) is not None:
             sentences.append(f"{variable} is not read by this command: use {option}")
+            continue
+        if variable.upper() in known:
             continue
         if any(fnmatchcase(variable, pattern) for pattern in settings_class.known_variables):
             continue

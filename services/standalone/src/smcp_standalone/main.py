@@ -13,7 +13,7 @@ from rich.console import Console
 
 from smcp_bus.tracing import OWN_DECISION_KEY
 from smcp_proto.trace_ids import TRACE_ID_KEY
-from smcp_service.cli import run_app, serve_command, version_option
+from smcp_service.cli import check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import plain_failures, run
 from smcp_service.logging import configure_logging
 from smcp_service.telemetry import open_telemetry
@@ -54,6 +54,7 @@ def up(
         Path | None,
         typer.Option(help="Who else may connect to the embedded nats-server: a file as for nats-config."),
     ] = None,
+    check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
     """Run everything on this machine: nats-server, registry, gateway and a Computer. ctrl-C stops it."""
     # What runs takes seconds to load, and other commands need none of it.
@@ -64,9 +65,14 @@ def up(
         open_system,
         read_variables,
         up_directory,
+        up_model,
+        without_data,
     )
 
     chosen = UpOptions(office=office, name=name, port=port, config=config, data=data, hosts=hosts)
+    if check_config:
+        up_model(chosen)
+        chosen = without_data(chosen)
     with up_directory(chosen) as directory:
         settings = load_up_settings(chosen, directory)
 
@@ -81,9 +87,11 @@ def up(
             "smcp",
             settings.gateway,
             open_and_tell,
+            check_config=check_config,
+            parts=(settings.registry, settings.computer),
             also_read=read_variables(),
             options=OPTIONS,
-            at_once=partial(_end, directory if data is None else None),
+            at_once=partial(_end, directory if chosen.data is None else None),
             trace_id_key=TRACE_ID_KEY,
             own_decision_key=OWN_DECISION_KEY,
         )

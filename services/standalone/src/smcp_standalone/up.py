@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -44,11 +44,20 @@ GATEWAY: Final = "up-gateway"
 COMPUTER: Final = "up-computer"
 """The credentials of the parts in this process."""
 _OWN: Final = frozenset({REGISTRY, GATEWAY, COMPUTER})
+SAMPLE: Final = "computer.json"
+"""The configuration in the directory of a run to which none was given."""
 STILL_S: Final = 5.0
 """After how many seconds it is said which MCP servers are waited for."""
 
-OPTIONS: Final[Mapping[str, str]] = {"SMCP_CONFIG": "--config", "SMCP_OFFICE": "--office", "SMCP_NAME": "--name"}
-"""What `smcp-computer` reads from its environment, and `smcp up` is told by options alone."""
+OPTIONS: Final[Mapping[str, str]] = {
+    "SMCP_CONFIG": "--config",
+    "SMCP_OFFICE": "--office",
+    "SMCP_NAME": "--name",
+    "SMCP_HEALTH_HOST": "SMCP_GATEWAY_HOST",
+    "SMCP_HEALTH_PORT": "--port",
+}
+"""What its parts read from the environment where they run alone, and what says it to `smcp up`: /livez is answered
+where Agents connect."""
 
 _log = logging.getLogger("smcp_standalone.up")
 
@@ -120,6 +129,13 @@ def up_directory(options: UpOptions) -> Iterator[Path]:
         yield options.data
 
 
+def without_data(options: UpOptions) -> UpOptions:
+    """The same for a run that leaves no trace: the configuration in `options.data` counts, nothing is written there."""
+    kept = None if options.data is None else options.data / SAMPLE
+    config = kept if options.config is None and kept is not None and kept.exists() else options.config
+    return replace(options, data=None, config=config)
+
+
 def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
     """Read the environment and the options, and write the sample configuration where there is none.
 
@@ -128,7 +144,7 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
     """
     config = options.config
     if config is None:
-        config = directory / "computer.json"
+        config = directory / SAMPLE
         if not config.exists():
             config.write_text(json.dumps(sample(find_uvx()), indent=2), encoding="utf-8")
     try:
@@ -144,7 +160,7 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
 
 
 def read_variables() -> frozenset[str]:
-    """The variables that `smcp up` reads; the Computer's file, office and name are said by options alone."""
+    """The variables that `smcp up` reads."""
     return (variables(RegistrySettings) | variables(GatewaySettings) | variables(ComputerSettings)) - OPTIONS.keys()
 
 
