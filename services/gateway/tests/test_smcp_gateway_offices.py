@@ -214,3 +214,17 @@ async def test_a_notification_that_cannot_be_read_is_dropped(broken: Incoming) -
     await told.member("a", 1)
     await told.office.hear(broken)
     assert told.take() == []
+
+
+async def test_who_was_claimed_anew_is_told_of_an_enter_before_that_and_then_of_its_leave() -> None:
+    told = Told()
+    watcher = await told.member("watcher", 5)
+    told.office.picture.learn([("computer", "watcher")])
+    told.generation = 1  # the connection was down for longer than a lease
+    assert watcher.membership is not None
+    watcher.membership.revision = 10  # asserted, and claimed anew
+    await told.office.hear(entered("late", 9))  # somebody came in just before
+    await told.office.compare([("computer", "watcher"), ("computer", "late")], 1)
+    await told.office.hear(left("late", 11))
+    presence = [each for each in told.take() if each[1] in ("enter_office", "leave_office")]
+    assert presence == [("watcher", "enter_office", "late"), ("watcher", "leave_office", "late")]

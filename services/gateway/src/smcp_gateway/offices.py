@@ -112,7 +112,7 @@ class Office:
             [
                 session
                 for session, membership in self.members.items()
-                if revision > membership.revision and membership.generation >= generation
+                if revision > membership.joined_at and membership.generation >= generation
             ],
             notice,
         )

@@ -28,7 +28,7 @@ class Membership:
 
     office: str
     revision: int
-    """Of the member's own record: it is told of enters and leaves after that."""
+    """Of the member's own record, which is written anew where it was claimed anew."""
     claim: Claim
     """By which it is one, or is being asserted."""
     generation: int
@@ -37,8 +37,14 @@ class Membership:
     """The registry is being told that it ends: its leave is no news."""
     former: Claim | None = None
     """The claim before, for as long as the registry may still know the member by it."""
+    joined_at: int = field(init=False)
+    """The revision with which it joined: it is told of enters and leaves after that, also of those that came before it
+    was claimed anew. It knows nothing of them then, and what it does know is not told again (`Picture`)."""
     ended_by: int = 0
     """Epoch of the last leave of it that nobody here asked for: what the registry says of it has to be newer."""
+
+    def __post_init__(self) -> None:
+        self.joined_at = self.revision
 
     @property
     def epoch(self) -> int:
