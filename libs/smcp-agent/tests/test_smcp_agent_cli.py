@@ -9,9 +9,7 @@ import sys
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from smcp_agent.cli.main import app
 from smcp_testing.agent_command import COMMAND, PATIENCE_S, ended, start
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
 from smcp_testing.waiting import eventually
@@ -23,14 +21,6 @@ async def run(gateway: FakeGateway, *arguments: str, columns: int = 120) -> tupl
     """Exit code, standard output, standard error."""
     code, out, err = await ended(await start(gateway, *arguments, columns=columns, forked=True))
     return code, out.decode(), err
-
-
-async def unavailable(data: JsonObject) -> Any:
-    return {"code": 503, "message": "not now", "details": {}}
-
-
-async def not_found(data: JsonObject) -> Any:
-    return {"code": 404, "message": "no such Computer", "details": {}}
 
 
 async def test_list_shows_who_is_in_the_office() -> None:
@@ -90,79 +80,6 @@ async def test_a_failing_tool_ends_with_1_and_its_output() -> None:
         assert "the tool failed" in err
 
 
-async def test_an_error_ends_with_1_and_is_json_for_programs() -> None:
-    async with fake_gateway() as gateway:
-        gateway.answers["client:tool_call"] = unavailable
-        code, out, err = await run(gateway, "call", "red", "echo")
-        assert (code, out) == (1, "")
-        assert "error 503: not now" in err
-        assert "try again" in err
-        code, out, _ = await run(gateway, "--json", "call", "red", "echo")
-        assert code == 1
-        req_id = gateway.seen("client:tool_call")[-1]["req_id"]
-        assert json.loads(out) == {
-            "code": 503, "message": "not now", "details": {}, "req_id": req_id, "trace_id": req_id,
-        }  # fmt: skip
-
-
-@pytest.mark.parametrize("command", [["tools", "kitchn"], ["call", "kitchn", "echo"]])
-async def test_of_a_computer_that_is_not_there_it_is_said_which_ones_are(command: list[str]) -> None:
-    async with fake_gateway() as gateway:
-        gateway.computers = {"kitchen": [], "bath": []}
-        gateway.answers["client:tool_call"] = not_found
-        code, out, err = await run(gateway, *command)
-        assert (code, out) == (1, "")
-        assert "error 404: there is no Computer 'kitchn' in the office 'office'" in err
-        assert "Did you mean 'kitchen'?" in err
-        assert "There are: bath, kitchen." in err
-
-
-async def test_of_a_tool_that_is_not_there_it_is_said_that_the_computer_is_and_what_is_near() -> None:
-    async with fake_gateway() as gateway:
-        gateway.computers["red box"] = [tool("echo"), tool("add")]
-
-        async def answer(data: JsonObject) -> Any:
-            return {"content": [{"type": "text", "text": "this Computer has no tool 'ehco'"}], "isError": True}
-
-        gateway.answers["client:tool_call"] = answer
-        code, out, err = await run(gateway, "call", "red box", "ehco")
-        assert (code, out) == (1, "this Computer has no tool 'ehco'\n")
-        assert "The Computer 'red box' is there, and lists no tool 'ehco'. Did you mean 'echo'?" in err
-        assert "smcp-agent tools 'red box'" in err
-        code, _, err = await run(gateway, "call", "red box", "echo")
-        assert code == 1
-        assert "lists no tool" not in err
-
-
-async def test_of_a_tool_that_is_forbidden_nothing_is_said_but_that() -> None:
-    async with fake_gateway() as gateway:
-        gateway.computers["red"] = [tool("read_file")]
-
-        async def answer(data: JsonObject) -> Any:
-            text = {"type": "text", "text": "the tool 'write_file' is forbidden on this Computer"}
-            return {"content": [text], "isError": True, "meta": {"a2c_forbidden": True}}
-
-        gateway.answers["client:tool_call"] = answer
-        code, out, err = await run(gateway, "call", "red", "write_file")
-        assert (code, out) == (1, "the tool 'write_file' is forbidden on this Computer\n")
-        assert err.strip() == "the tool failed"
-
-
-async def test_what_is_too_large_is_said_in_mebibytes_with_the_setting_that_limits_it() -> None:
-    async with fake_gateway() as gateway:
-
-        async def answer(data: JsonObject) -> Any:
-            details = {"size": 40_000_081, "limit": 32 * 1024 * 1024}
-            return {"code": 413, "message": "the result is too large", "details": details}
-
-        gateway.answers["client:tool_call"] = answer
-        code, _, err = await run(gateway, "call", "red", "echo")
-        assert code == 1
-        assert "error 413: the result is too large" in err
-        assert "38.2 MiB, and at most 32.0 MiB are carried: SMCP_MAX_PAYLOAD" in err
-        assert "structured content" in err
-
-
 async def test_a_terminal_gets_no_control_characters_and_a_program_gets_them_all() -> None:
     nasty = "a\x07\x00b\x1b[31mc\x1b[0m\r\n\td\x9b1m\u061c\u200e\u200f\u202a\u202e\u2066\u2069e"
     kept_back = set(nasty) - set("abc[31m0\n\tde")
@@ -210,58 +127,6 @@ async def test_names_are_shown_whole_however_narrow_the_terminal_is() -> None:
 def test_the_version_is_said_as_all_commands_say_it() -> None:
     said = subprocess.run([COMMAND, "--version"], capture_output=True, check=True, timeout=PATIENCE_S).stdout
     assert re.fullmatch(rb"smcp-agent \d+\.\d+\.\d+\n", said)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["call", "red", "echo", "--params", "{x"], "--params"),
-        (["call", "red", "echo", "--params", "[1]"], "--params"),
-        (["call", "red", "echo", "--timeout", "0"], "--timeout"),
-        (["call", "red", "echo", "--timeout", "soon"], "--timeout"),
-        (["call", "red", "echo", "--timeout", "1.5"], "'1.5' is not in whole seconds from 1 to 3600"),
-        (["call", "red"], "TOOL"),
-        (["fly"], "fly"),
-        ([], "Usage"),
-        (["--office", "", "list"], "office"),
-        (["--url", "nowhere", "list"], "url"),
-        (["--name", "x" * 200, "list"], "name"),
-    ],
-)
-def test_wrong_usage_ends_with_2_and_names_what_is_wrong(arguments: list[str], said: str) -> None:
-    result = CliRunner().invoke(app, ["--office", "office", "--url", "http://127.0.0.1:1", *arguments])
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert said in result.stderr
-
-
-async def test_no_gateway_ends_with_1_and_says_what_to_do() -> None:
-    async with fake_gateway() as gateway:
-        url = gateway.url
-    gateway = FakeGateway()
-    code, out, err = await run(gateway, "--url", url, "list")
-    assert (code, out) == (1, "")
-    assert "Connection refused" in err
-    assert "smcp up" in err
-
-
-async def test_a_refused_join_ends_with_1_and_explains_that_there_is_one_agent_per_office() -> None:
-    async with fake_gateway() as gateway:
-        gateway.refusal = "an Agent is in the office"
-        code, _, err = await run(gateway, "list")
-        assert code == 1
-        assert "an Agent is in the office" in err
-        assert "one Agent per office" in err
-
-
-async def test_a_join_that_cannot_be_decided_now_is_not_taken_for_another_agent() -> None:
-    async with fake_gateway() as gateway:
-        gateway.refusal = "503 no registry answered"
-        code, _, err = await run(gateway, "list")
-        assert code == 1
-        assert "error 503" in err
-        assert "no registry answered" in err
-        assert "try again" in err
-        assert "one Agent per office" not in err
 
 
 @pytest.mark.parametrize("after", ["import typer", "import socketio", "import smcp_agent.cli.main"])

@@ -176,97 +176,6 @@ async def test_templates_of_several_servers_are_told_apart_by_their_servers_name
         ]
 
 
-async def test_of_several_servers_with_a_uri_the_one_used_last_is_read_then_the_first_by_name(nats_url: str) -> None:
-    servers = {name: configs.context("2026", host=name, content=[NOTE]) for name in ("a", "b", "c")}
-    async with world(nats_url, **servers) as here:
-        alice = ResourceAgent(here)
-
-        async def read_by() -> Any:
-            return (await alice.ask("resources/read", uri="note://1")).get("serverId")
-
-        assert await read_by() == "a"
-        await here.call("c__reads", req_id="1")
-        assert await read_by() == "c"
-        await here.call("b__reads", req_id="2")
-        assert await read_by() == "b"
-        await here.tell("b", "misbehave", uri="note://1", how="not_found")
-        assert await read_by() == "c", "a server that has it no more is not the end"
-        for name in ("a", "c"):
-            await here.tell(name, "misbehave", uri="note://1", how="not_found")
-        error = await alice.error("resources/read", uri="note://1")
-        assert error["data"] == {"uri": "note://1", "smcp_code": "SMCP_RESOURCE_NOT_FOUND"}
-
-
-async def test_uris_that_nobody_lists_are_routed_by_host_or_template(nats_url: str) -> None:
-    docs = configs.context("2025", host="com.docs", documents=1)
-    view = configs.context("2026", host="com.view", windows=1)
-    async with world(nats_url, docs=docs, view=view) as here:
-        alice = ResourceAgent(here)
-
-        async def text(uri: str) -> str:
-            contents = (await alice.result("resources/read", uri=uri))["contents"]
-            assert contents[0]["uri"] == uri
-            return str(contents[0]["text"])
-
-        assert '"total_count": 1' in await text("dpe://com.docs")
-        assert '"pages"' in await text("dpe://com.docs/doc-0?depth=pages&limit=1")
-        assert '"txt-001"' in await text("dpe://com.docs/doc-0/pages/0?categories=text")
-        assert '"metadata"' in await text("dpe://com.docs/doc-0/elements/tbl-001")
-        window = await alice.ask("resources/read", uri="window://com.view/0?priority=80")
-        assert window["payload"]["result"]["contents"][0]["uri"] == "window://com.view/0", "the query was dropped"
-        for uri in ("dpe://com.elsewhere/x", "window://com.elsewhere", "note://1", "x"):
-            assert await alice.flat("resources/read", uri=uri) == (404, "SMCP_RESOURCE_NOT_FOUND")
-        error = await alice.error("resources/read", uri="dpe://com.docs/unknown")
-        assert error["data"]["smcp_code"] == "SMCP_RESOURCE_NOT_FOUND"
-
-
-WRONG_SHAPES = [
-    ("dpe://", "host: is empty"),
-    ("dpe:///doc", "host: is empty"),
-    ("dpe:com.example.desk", "scheme: "),
-    ("DPE:/com.example.desk", "scheme: "),
-    ("dpe://com.example.desk/d/pages/x", "sub-path: "),
-    ("dpe://com.example.desk/d/pages/-1", "sub-path: "),
-    ("dpe://com.example.desk/d/elements/", "sub-path: "),
-    ("dpe://com.example.desk/d/other/1", "sub-path: "),
-    ("dpe://com.example.desk/%zz", "doc-ref: "),
-    ("dpe://com.example.desk/%ff", "doc-ref: "),
-    ("dpe://com.example.desk/d#f", "fragment: "),
-    ("dpe://u@com.example.desk/d", "host: "),
-    ("dpe://com.example.desk/d?format=xml", "format: "),
-    ("dpe://com.example.desk/d?depth=all", "depth: "),
-    ("dpe://com.example.desk/d?offset=-1", "offset: "),
-    ("dpe://com.example.desk/d?limit=0", "limit: "),
-    ("dpe://com.example.desk/d?limit=101", "limit: "),
-    ("dpe://com.example.desk/d?limit=1&limit=2", "limit: "),
-    ("dpe://com.example.desk/d/pages/0?categories=nonsense", "categories: "),
-    ("dpe://com.example.desk?depth=pages", "depth: "),
-    ("window://", "host: is empty"),
-    ("window://com.example.desk/%zz", "path: "),
-    ("window:x", "scheme: "),
-]
-
-
-async def test_a_uri_of_a_wrong_shape_is_refused_by_its_field(nats_url: str) -> None:
-    async with world(nats_url, one=configs.context("2026", documents=1)) as here:
-        alice = ResourceAgent(here)
-        for uri, reason in WRONG_SHAPES:
-            for method in ("resources/read", "resources/subscribe", "resources/unsubscribe"):
-                refused = await alice.ask(method, uri=uri)
-                assert refused["code"] == 400, uri
-                assert refused["details"]["field"] == "payload.params.uri"
-                assert refused["details"]["reason"].startswith(reason), uri
-
-
-async def test_what_a_server_lists_is_read_whatever_its_form(nats_url: str) -> None:
-    odd = ["dpe://h/a/b/c", "window://h?x=1", "no scheme", "DPE://H/%zz"]
-    async with world(nats_url, one=configs.context("2025", content=[{"uri": uri} for uri in odd])) as here:
-        alice = ResourceAgent(here)
-        assert await alice.uris() == odd
-        for uri in odd:
-            assert (await alice.result("resources/read", uri=uri))["contents"][0]["text"] == f"text of {uri}"
-
-
 @SELDOM
 async def test_a_server_whose_list_fails_costs_only_its_own(
     nats_url: str, era: Era, monkeypatch: pytest.MonkeyPatch
@@ -322,18 +231,6 @@ async def test_a_server_that_never_lists_its_templates_is_waited_for_once(
         assert (await alice.result("resources/read", uri="dpe://well"))["contents"]
 
 
-async def test_a_read_of_what_another_server_lists_waits_for_no_silent_one(nats_url: str) -> None:
-    silent = configs.context("2025", host="silent", windows=1, misbehave={"list": "never"})
-    well = configs.context("2026", host="well", windows=1)
-    async with world(nats_url, {"read_s": 25.0}, silent=silent, well=well) as here:
-        alice = ResourceAgent(here)
-        await eventually(lambda: here.computer.context.index.is_listed("well"), timeout=30)
-        assert (await alice.result("resources/read", uri="window://well/0", timeout=4))["contents"]
-        assert (await here.ask("get_desktop"))["desktops"], "it would be waited for 20 s"
-        listed = await alice.result("resources/list", timeout=4)
-        assert listed["meta"] == {"a2c_skipped_servers": ["silent"]}
-
-
 async def test_a_list_that_a_server_refuses_is_its_error_where_it_alone_is_asked(nats_url: str) -> None:
     async with world(nats_url, one=configs.context("2025", windows=1, without=["list_changed"])) as here:
         alice = ResourceAgent(here)
@@ -346,68 +243,6 @@ async def test_a_list_that_a_server_refuses_is_its_error_where_it_alone_is_asked
         assert error["code"] == -32603
         await here.tell("one", "misbehave", uri="list", how="never")
         assert await alice.flat("resources/list", server="one", timeout=2) == (408, None)
-
-
-@ERAS
-async def test_what_a_server_answers_in_place_of_contents_is_a_json_rpc_error(nats_url: str, era: Era) -> None:
-    not_found = -32002 if era == "2025" else -32602
-    cases = [
-        ("refuse", -32602, "SMCP_RESOURCE_NOT_FOUND"),
-        ("not_found", not_found, "SMCP_RESOURCE_NOT_FOUND"),
-        ("no_list", -32603, None),
-        ("fail", None, None),
-        ("vanish", not_found, "SMCP_RESOURCE_NOT_FOUND"),
-    ]
-    async with world(nats_url, one=configs.context(era, content=[NOTE])) as here:
-        alice = ResourceAgent(here)
-        for how, code, smcp_code in cases:
-            await here.tell("one", "misbehave", uri="note://1", how=how)
-            error = await alice.error("resources/read", uri="note://1")
-            assert error["code"] == code or code is None, how
-            assert (error.get("data") or {}).get("smcp_code") == smcp_code, how
-            assert "secret" not in str(error), "the text of an exception stays where it was raised"
-
-
-async def test_contents_that_are_not_what_was_listed_pass_as_they_are(nats_url: str) -> None:
-    sent: dict[str, list[dict[str, Any]]] = {
-        "mime": [{"uri": "note://1", "mimeType": "image/png", "text": "text of note://1"}],
-        "blob": [{"uri": "note://1", "mimeType": "image/png", "blob": "AAEC"}],
-        "no_contents": [],
-        "empty_text": [{"uri": "note://1", "text": ""}],
-        "other_uri": [{"uri": "window://elsewhere", "mimeType": "text/plain", "text": "text of note://1"}],
-    }
-    async with world(nats_url, one=configs.context("2026", content=[NOTE])) as here:
-        alice = ResourceAgent(here)
-        for how, contents in sent.items():
-            await here.tell("one", "misbehave", uri="note://1", how=how)
-            assert (await alice.result("resources/read", uri="note://1"))["contents"] == contents
-
-
-async def test_a_server_that_never_answers_is_408_and_one_that_dies_503_and_others_go_on(nats_url: str) -> None:
-    slow = configs.context("2025", content=[{"uri": "note://never"}, {"uri": "note://die"}])
-    async with world(nats_url, slow=slow, well=configs.context("2026", content=[NOTE])) as here:
-        alice = ResourceAgent(here)
-        await here.tell("slow", "misbehave", uri="note://never", how="never")
-        never = asyncio.create_task(alice.flat("resources/read", uri="note://never", timeout=3))
-        assert (await alice.result("resources/read", uri="note://1"))["contents"]
-        assert await never == (408, None)
-        await here.tell("slow", "misbehave", uri="note://die", how="die")
-        assert await alice.flat("resources/read", uri="note://die") == (503, None)
-        assert (await alice.result("resources/read", uri="note://1"))["contents"]
-
-
-async def test_contents_up_to_the_limit_of_the_bus_arrive_whole_and_above_it_are_413(nats_url: str) -> None:
-    async with world(nats_url, one=configs.context("2026", content=[NOTE, {"uri": "note://big"}])) as here:
-        alice = ResourceAgent(here)
-        large = "x" * 20_000_000
-        await here.tell("one", "put", uri="note://large", contents=[{"uri": "note://large", "text": large}])
-        await eventually(lambda: "note://large" in here.computer.context.index.known("one"))
-        assert (await alice.result("resources/read", uri="note://large"))["contents"][0]["text"] == large
-        await here.tell("one", "misbehave", uri="note://big", how="big")
-        refused = await alice.ask("resources/read", uri="note://big")
-        assert refused["code"] == 413
-        assert refused["details"]["limit"] == 32 * 1024 * 1024 < refused["details"]["size"]
-        assert (await alice.result("resources/read", uri="note://1"))["contents"]
 
 
 async def test_requests_of_a_wrong_form_are_refused_by_their_field(nats_url: str) -> None:

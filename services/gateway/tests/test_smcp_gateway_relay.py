@@ -6,11 +6,9 @@ from typing import Any
 import orjson
 import pytest
 
-from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID
-from smcp_bus.registry_contract import Assertion, Member
-from smcp_testing.gateway_world import SHORT_LEASE_S, Client, connected, gateway_world, reply
+from smcp_bus.headers import ERROR, REQ_ID
+from smcp_testing.gateway_world import Client, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
@@ -164,121 +162,6 @@ async def test_nothing_is_left_of_three_hundred_calls_that_timed_out(nats_url: s
         assert next(iter(gateway.sessions)).in_flight == 0
         release.set()
         await eventually(lambda: world.buses[0].stats().pending == 0)
-
-
-async def test_an_owner_that_is_not_ready_is_asked_again(nats_url: str) -> None:
-    asked = 0
-
-    async def gated(verb: str, incoming: Incoming) -> Reply:
-        nonlocal asked
-        asked += 1
-        if asked < 4:
-            return Reply(b'{"code":503,"message":"ask again"}', {ERROR: "503", NOT_RUN: "1"})
-        return await echo(verb, incoming)
-
-    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", gated):
-        await anna.join("agent", "anna", OFFICE)
-        assert (await ask(anna, call()))["verb"] == "tool_call"
-        assert asked == 4
-
-
-async def test_a_member_that_nobody_answers_for_is_503_and_was_not_run(nats_url: str) -> None:
-    async with (
-        gateway_world(nats_url) as world,
-        connected(world.url) as anna,
-        world.computer(OFFICE, "box", echo, served=False),
-    ):
-        await anna.join("agent", "anna", OFFICE)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        answer = await ask(anna, call(timeout=20))
-        assert answer["code"] == 503
-        assert answer["details"] == {"may_have_run": False}
-        assert 4.5 < loop.time() - began < 7, "it was looked for for five seconds"
-
-
-async def test_a_member_that_begins_to_move_while_it_is_looked_for_is_waited_for(nats_url: str) -> None:
-    async with (
-        gateway_world(nats_url) as world,
-        connected(world.url) as anna,
-        world.computer(OFFICE, "box", echo, served=False) as box,
-    ):
-        await anna.join("agent", "anna", OFFICE)
-        asked = asyncio.create_task(ask(anna, call(timeout=30), timeout=30))
-        looking = world.gateways[0].calls
-        await eventually(lambda: len(looking) == 1)
-        await asyncio.wait({asked}, timeout=1)  # the registry has said by now that it does not move
-        moves = Member(office=OFFICE, role="computer", name="box", claim=box.claim, moving=True)
-        assert (await box.registry.assert_members(Assertion(members=[moves]))).members[0].outcome == "unchanged"
-        await asyncio.wait({asked}, timeout=6)
-        assert not asked.done()
-
-        async def served(incoming: Incoming) -> Reply:
-            return await echo("tool_call", incoming)
-
-        await box.bus.serve(subjects.client_all(OFFICE, "box"), served, queue=subjects.OWNER_QUEUE)
-        assert (await asked)["verb"] == "tool_call"
-
-
-async def test_an_owner_that_dies_is_noticed_long_before_the_calls_own_time_out(nats_url: str) -> None:
-    running, released = asyncio.Event(), asyncio.Event()
-
-    async def hang(verb: str, _: Incoming) -> Reply:
-        if verb == "tool_call":
-            running.set()
-            await released.wait()
-        return reply({"unknown": []})
-
-    async with gateway_world(nats_url) as world, connected(world.url) as anna:
-        await anna.join("agent", "anna", OFFICE)
-        async with world.computer(OFFICE, "box", hang) as box:
-            waiting = asyncio.create_task(ask(anna, call(timeout=60)))
-            await asyncio.wait_for(running.wait(), 5)
-            await box.subscription._host.release(box.subscription.sid)  # as if the process was gone
-            loop = asyncio.get_running_loop()
-            began = loop.time()
-            answer = await waiting
-            assert loop.time() - began < 5
-            assert answer["code"] == 503
-            assert answer["details"] == {"may_have_run": True}
-            assert len(world.gateways[0].calls) == 0
-            released.set()
-
-
-async def test_an_owner_that_does_not_know_the_call_any_more_has_lost_it(nats_url: str) -> None:
-    async def amnesia(verb: str, incoming: Incoming) -> Reply:
-        if verb == "pending":
-            return reply({"unknown": orjson.loads(incoming.body)["calls"]})
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", amnesia):
-        await anna.join("agent", "anna", OFFICE)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        answer = await ask(anna, call(timeout=60))
-        assert loop.time() - began < 5
-        assert answer["code"] == 503
-        assert answer["details"] == {"may_have_run": True}
-
-
-async def test_an_owner_that_stands_still_has_a_lease_of_patience(nats_url: str) -> None:
-    async def frozen(_: str, __: Incoming) -> Reply:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async with (
-        gateway_world(nats_url, lease_s=SHORT_LEASE_S) as world,
-        connected(world.url) as anna,
-        world.computer(OFFICE, "box", frozen),
-    ):
-        await anna.join("agent", "anna", OFFICE)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        answer = await ask(anna, call(timeout=60))
-        assert 1.0 < loop.time() - began < 15
-        assert answer["code"] == 503
-        assert answer["details"] == {"may_have_run": True}
 
 
 async def test_a_cancelled_call_that_its_computer_does_not_settle_is_answered_as_cancelled(nats_url: str) -> None:

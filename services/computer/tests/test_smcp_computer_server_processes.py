@@ -1,0 +1,151 @@
+"""The process of an MCP server: how it starts, what it inherits, and how it ends."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from smcp_computer.config.file import parse_config
+from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.environment import network_variables
+from smcp_computer.mcp.errors import ServerDied
+from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.mcp.supervisor import Limits, State
+from smcp_testing.mcp_servers import configs
+from smcp_testing.supervised import call, pid_of, running, text
+from smcp_testing.waiting import eventually
+
+
+async def test_a_killed_server_fails_its_calls_at_once_and_is_started_again() -> None:
+    async with running(box=configs.stdio(fresh=True), other=configs.stdio()) as servers:
+        box = servers["box"]
+        first = await pid_of(box)
+        pending = asyncio.create_task(call(box, "sleep", seconds=60))
+        await call(box, "echo", text="the sleep has reached the server")
+        os.kill(first, signal.SIGKILL)
+        with pytest.raises(ServerDied, match="'box'"):
+            await asyncio.wait_for(pending, 2)
+        await eventually(lambda: box.ready and box.starts == 2, timeout=15)
+        assert await pid_of(box) != first
+        assert servers["other"].starts == 1
+
+
+async def test_a_server_that_keeps_dying_is_started_ever_more_slowly() -> None:
+    crashing = {"type": "stdio", "server_parameters": {"command": "true"}}
+    loop = asyncio.get_running_loop()
+    async with running(crash=crashing) as servers:
+        pauses = [servers["crash"]._backoff._step]
+        began = loop.time()
+        await eventually(lambda: servers["crash"]._backoff._step >= 2.0, timeout=15)
+        assert pauses[0] <= 1.0
+        assert loop.time() - began > 0.4
+
+
+async def test_stopping_ends_the_server_and_its_children() -> None:
+    async with running(box=configs.stdio(fresh=True)) as servers:
+        family = [await pid_of(servers["box"]), int(text(await call(servers["box"], "spawn")))]
+        assert all(psutil.pid_exists(pid) for pid in family)
+    assert not [pid for pid in family if psutil.pid_exists(pid) and _lives(pid)]
+
+
+async def test_a_server_that_ignores_its_end_is_killed() -> None:
+    stubborn = (
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "subprocess.Popen(['setsid', 'sleep', '600'])\n"
+        "from smcp_testing.mcp_servers.toolbox import build\n"
+        "build('stubborn', None).run('stdio')\n"
+        "time.sleep(600)\n"
+    )
+    server = {"type": "stdio", "server_parameters": {"command": sys.executable, "args": ["-c", stubborn]}}
+    async with running(stubborn=server) as servers:
+        pid = await pid_of(servers["stubborn"])
+        family = psutil.Process(pid).children(recursive=True)
+        assert family
+    assert not psutil.pid_exists(pid)
+    await eventually(lambda: not any(_lives(child.pid) for child in family))
+
+
+NEVER_READY = "import pathlib, sys, time\n{first}\npathlib.Path(sys.argv[1]).touch()\ntime.sleep(600)\n"
+
+
+@pytest.mark.parametrize("first", ["", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
+async def test_stopping_breaks_off_a_start_within_a_second(tmp_path: Path, first: str) -> None:
+    marks = [tmp_path / "a", tmp_path / "b"]
+    code = NEVER_READY.format(first=first)
+    servers = {
+        mark.name: {
+            "type": "stdio",
+            "server_parameters": {"command": sys.executable, "args": ["-c", code, str(mark)]},
+        }
+        for mark in marks
+    }
+    config = parse_config(json.dumps({"servers": servers}))
+    fleet = Fleet(config.servers.values(), InputResolver({}, {}), limits=Limits(), on_change=lambda: None)
+    running = asyncio.create_task(fleet.run())
+    await eventually(lambda: all(mark.exists() for mark in marks), timeout=20)
+    family = psutil.Process().children(recursive=True)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    fleet.stop()
+    await asyncio.wait_for(running, 10)
+    assert loop.time() - began < 5
+    assert {server.state for server in fleet.supervisors.values()} == {State.STOPPED}
+    starting = [child for child in family if child.is_running() and str(tmp_path) in " ".join(child.cmdline())]
+    assert not [child for child in starting if _lives(child.pid)]
+
+
+async def test_the_environment_of_a_server_is_the_default_one_and_what_is_configured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("A_SECRET_OF_THE_COMPUTER", "s3cret")
+    async with running(box=configs.stdio(env={"MINE": "${env:X}"}), environ={"X": "7"}) as servers:
+        assert text(await call(servers["box"], "given", variable="MINE")) == "7"
+        assert (await call(servers["box"], "given", variable="A_SECRET_OF_THE_COMPUTER"))["structuredContent"] == {
+            "result": None
+        }
+
+
+NETWORK = {
+    "HTTPS_PROXY": "http://proxy:3128",
+    "no_proxy": "localhost",
+    "SSL_CERT_FILE": "/ca.pem",
+    "UV_DEFAULT_INDEX": "https://index.example/simple",
+    "npm_config_registry": "https://npm.example",
+}
+SECRETS = {
+    "HTTP_PROXY": "http://me:pass@proxy:3128",
+    "PIP_INDEX_URL": "https://token@index.example/simple",
+    "npm_config__authToken": "t",
+    "UV_PUBLISH_TOKEN": "t",
+    "MY_KEY": "k",
+}
+
+
+async def test_how_the_network_is_reached_is_passed_on_where_it_is_asked_for_and_secrets_never_are() -> None:
+    passed = network_variables({**NETWORK, **SECRETS})
+    assert passed == NETWORK
+    mine = configs.stdio(env={"SSL_CERT_FILE": "/mine.pem"})
+    async with running(limits=Limits(environment=passed), box=configs.stdio(), mine=mine) as servers:
+        for name, value in NETWORK.items():
+            assert text(await call(servers["box"], "given", variable=name)) == value
+        assert text(await call(servers["mine"], "given", variable="SSL_CERT_FILE")) == "/mine.pem"
+
+
+async def test_a_program_that_ends_without_what_it_may_have_needed_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    ends = {"type": "stdio", "server_parameters": {"command": "false", "env": {"SSL_CERT_FILE": "x"}}}
+    async with running(limits=Limits(withheld=("HTTPS_PROXY", "SSL_CERT_FILE")), ends=ends):
+        pass
+    assert "it was not given HTTPS_PROXY, see SMCP_PASS_NETWORK_ENV" in caplog.text
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

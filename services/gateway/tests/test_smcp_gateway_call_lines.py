@@ -1,0 +1,134 @@
+"""Calls of Computers whose line breaks, is slow, or ends while a request arrives."""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import orjson
+
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.chunks import Send
+from smcp_bus.errors import NoResponder
+from smcp_testing.gateway_world import MIB, Client, connected, gateway_world, reply
+from smcp_testing.waiting import eventually
+
+OFFICE = "office"
+
+
+def call(*, timeout: int = 30, req_id: str = "r", **params: Any) -> dict[str, Any]:
+    return {
+        "agent": "anna", "req_id": req_id, "computer": "box", "tool_name": "t", "params": params, "timeout": timeout,
+    }  # fmt: skip
+
+
+def late(seconds: float, send: Send) -> Send:
+    """A slow line for chunks."""
+    loop = asyncio.get_running_loop()
+
+    def later(subject: str, back: str, head: bytes, part: bytes | memoryview) -> None:
+        loop.call_later(seconds, send, subject, back, head, part)
+
+    return later
+
+
+async def ask(client: Client, payload: dict[str, Any]) -> Any:
+    return await client.call("client:tool_call", payload, timeout=60)
+
+
+async def test_a_computer_whose_line_breaks_for_a_moment_loses_no_call(nats_url: str) -> None:
+    running, release, asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def serve(verb: str, incoming: Incoming) -> Reply:
+        if verb == "pending":
+            asked.set()
+            return reply({"unknown": []})
+        running.set()
+        await release.wait()
+        return reply({"content": "done"})
+
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as anna,
+        world.computer(OFFICE, "box", serve) as box,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        gateways, missed = world.buses[0], asyncio.Event()
+        request = gateways.request
+
+        async def watched(*given: Any, **named: Any) -> Reply:
+            try:
+                return await request(*given, **named)
+            except NoResponder:
+                missed.set()
+                raise
+
+        gateways.request = watched  # type: ignore[method-assign]
+        waiting = asyncio.create_task(ask(anna, call()))
+        await asyncio.wait_for(running.wait(), 5)
+        for _ in range(3):
+            missed.clear()
+            await _deaf(box.bus)
+            await asyncio.wait_for(missed.wait(), 5)
+            asked.clear()
+            await _hearing(box.bus)
+            await asyncio.wait_for(asked.wait(), 5)
+            assert not waiting.done()
+        release.set()
+        assert await waiting == {"content": "done"}
+
+
+async def _deaf(bus: Any) -> None:
+    """As if the connection was gone: nats-server knows no subscription of it."""
+    for sid in list(bus._received):
+        bus._client.unsubscribe_at_server(sid)
+    await bus.flush()
+
+
+async def _hearing(bus: Any) -> None:
+    for sid, received in list(bus._received.items()):
+        bus._received.pop(sid)
+        bus._client.detach(sid)
+        await bus._subscribe(received, "owner")
+
+
+async def test_a_large_request_on_a_slow_line_is_not_lost_while_it_arrives(nats_url: str) -> None:
+    known = False
+
+    async def serve(verb: str, incoming: Incoming) -> Reply:
+        nonlocal known
+        if verb == "pending":
+            return reply({"unknown": [] if known else orjson.loads(incoming.body)["calls"]})
+        known = True
+        return reply({"length": len(orjson.loads(incoming.body)["params"]["x"])})
+
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as anna,
+        world.computer(OFFICE, "box", serve),
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        world.buses[0].transfers.interpose(partial(late, 2.0))
+        assert await ask(anna, call(x="x" * 2 * MIB)) == {"length": 2 * MIB}
+
+
+async def test_a_computer_that_dies_while_a_large_request_arrives_is_noticed_before_its_time_is_up(
+    nats_url: str,
+) -> None:
+    async def serve(verb: str, incoming: Incoming) -> Reply:
+        return reply({"unknown": orjson.loads(incoming.body)["calls"]})
+
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as anna,
+        world.computer(OFFICE, "box", serve) as box,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        world.buses[0].transfers.interpose(lambda _: lambda *__: None)  # no chunk comes through
+        waiting = asyncio.create_task(ask(anna, call(x="x" * 2 * MIB)))
+        await eventually(lambda: any(known.moved_at for known in world.gateways[0].calls))
+        await _deaf(box.bus)
+        answer = await waiting
+        # Not the 408 of a call whose time was up. Whether it may have run depends on who gave up first: the Computer,
+        # which then says that the body did not arrive and nothing ran, or the gateway, which cannot know.
+        assert answer["code"] == 503
+        assert answer["details"].keys() == {"may_have_run"}

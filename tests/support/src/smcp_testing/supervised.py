@@ -1,0 +1,48 @@
+"""A supervised MCP server, called as a Computer does."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from smcp_computer.config.file import parse_config
+from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.call_span import CallSpan
+from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.mcp.supervisor import Limits, Supervisor
+from smcp_service.lifecycle import background
+
+
+@asynccontextmanager
+async def running(
+    *, limits: Limits | None = None, environ: dict[str, str] | None = None, **servers: dict[str, Any]
+) -> AsyncIterator[dict[str, Supervisor]]:
+    config = parse_config(json.dumps({"servers": servers}))
+    fleet = Fleet(
+        config.servers.values(),
+        InputResolver(config.inputs, environ or {}),
+        limits=limits or Limits(),
+        on_change=lambda: None,
+    )
+    async with background() as tasks:
+        task = tasks.start(fleet.run(), name="fleet")
+        await asyncio.wait_for(fleet.wait_settled(), 35)
+        try:
+            yield dict(fleet.supervisors)
+        finally:
+            fleet.stop()
+            await asyncio.wait_for(task, 15)
+
+
+async def call(supervisor: Supervisor, tool: str, timeout: float = 20.0, **arguments: Any) -> dict[str, Any]:
+    return await supervisor.call(tool, arguments, timeout=timeout, span=CallSpan({}))
+
+
+def text(result: dict[str, Any]) -> str:
+    found: str = result["content"][0]["text"]
+    return found
+
+
+async def pid_of(supervisor: Supervisor) -> int:
+    return int(text(await call(supervisor, "pid")))
