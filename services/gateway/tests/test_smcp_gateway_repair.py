@@ -37,7 +37,7 @@ async def test_nats_is_restarted(nats_server: NatsServer) -> None:
         world.computer(OFFICE, "box", serve),
     ):
         await anna.join("agent", "anna", OFFICE)
-        can = {"resources": {"subscribe": True}}
+        can = {"resources": {"subscribe": True}, "counted": 2**70}
         join = {"role": "computer", "name": "car", "office_id": OFFICE, "capabilities": can}
         assert await car.call("server:join_office", join) == [True, None]
         await eventually(lambda: len(anna.events) == 1)

@@ -136,7 +136,7 @@ async def test_a_switch_to_a_place_that_is_lost_meanwhile_ends_in_the_old_office
         connected(world.url) as other,
     ):
         await anna.join("agent", "anna", OLD)
-        can = {"resources": {"subscribe": True, "listChanged": False}}
+        can = {"resources": {"subscribe": True, "listChanged": False}, "counted": 2**70}
         here = {"role": "computer", "name": "box", "office_id": OLD, "capabilities": can}
         assert await box.call("server:join_office", here) == [True, None]
 

@@ -55,6 +55,18 @@ async def office() -> AsyncIterator[Office]:
         yield Office(tasks)
 
 
+async def test_the_last_word_of_a_resource_is_told_where_it_is_said_while_others_are_told() -> None:
+    async with office() as here:
+        await here.say("a", "1")
+        for uri in ("b", "c"):
+            await here.say(uri, "1")
+        telling = asyncio.create_task(here.updates.flush())
+        await asyncio.sleep(0)  # `b` is being told
+        await here.say("c", "2")
+        await telling
+        assert here.heard == ["a1", "b1", "c2"]
+
+
 async def test_what_follows_closely_is_told_once_for_each_resource_with_its_last_word_in_the_order_of_the_first() -> (
     None
 ):

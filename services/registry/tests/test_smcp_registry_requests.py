@@ -6,7 +6,9 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.headers import AFTER, CLAIM, ERROR
 from smcp_bus.registry_contract import Assertion, AssertOutcome, Claim, Member
+from smcp_proto.catalog import verb_of
 from smcp_proto.errors import Malformed, NotInOffice
+from smcp_proto.schemas.resources import MISSED
 from smcp_testing.member_process import member_process, observe
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.registry_world import asking, registries, send
@@ -111,6 +113,18 @@ async def test_what_a_computer_updates_its_office_is_told(nats_url: str, verb: s
         assert [(told, orjson.loads(body)) for told, body in observer.notices] == [
             (verb, {"computer": "pc", "more": [1]})
         ]
+
+
+async def test_no_computer_says_what_gateways_say(nats_url: str) -> None:
+    payload = {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
+    said = {"roomId": "lab", "computerId": "pc", "payload": payload, "more": 1}
+    async with registries(nats_url), member_process(nats_url) as member:
+        observer = await observe(member.bus, "lab")
+        await member.join("lab", "computer", "pc")
+        body = orjson.dumps(said | {MISSED: True})
+        await member.registry.tell("lab", "computer", "pc", verb_of("notify:resources/list_changed"), body)
+        await eventually(lambda: observer.notices)
+        assert orjson.loads(observer.notices[0][1]) == said
 
 
 async def test_capabilities_that_change_are_told_and_listed(nats_url: str) -> None:

@@ -97,7 +97,8 @@ class Troupe:
         for office in self.offices:
             await eventually(partial(self._watched, office), timeout=BACK_S, message="the watchers are not back")
         for office in self.offices:
-            await eventually(partial(self._agreed, office), timeout=BACK_S, message=f"not all agree who is in {office}")
+            agreed = partial(self._back_and_agreed, office)
+            await eventually(agreed, timeout=BACK_S, message=f"not all agree who is in {office}")
         for where in self.record.places():
             start = self.record.now
             members = await self._bucket.members(where.office)
@@ -167,6 +168,10 @@ class Troupe:
         for watcher in self._watchers[office]:
             await self._comes_back(watcher, office)
         return all(watcher.stay is not None for watcher in self._watchers[office])
+
+    async def _back_and_agreed(self, office: str) -> bool:
+        """A watcher may hear only now that it was cut off. Raises AssertionError while they do not agree."""
+        return await self._watched(office) and await self._agreed(office)
 
     async def _agreed(self, office: str) -> bool:
         """Raises AssertionError while they do not."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import orjson
 
+from smcp_bus import exact_json
 from smcp_bus.errors import BusError
 from smcp_bus.owner import ABSENT_S
 from smcp_bus.registry_client import RegistryClient
@@ -271,7 +272,7 @@ class Memberships:
         if old.claim.capabilities is not None:
             said["capabilities"] = old.claim.capabilities
         try:
-            await self.join(session, EnterOfficeReq.model_validate(said), orjson.dumps(said), req_id)
+            await self.join(session, EnterOfficeReq.model_validate(said), exact_json.written(said), req_id)
         except (SmcpError, BusError) as error:
             _log.warning("a switch failed, and so did the way back: %s", type(error).__name__)
             await self._hang_up(session, "it is in no office after a switch that failed")

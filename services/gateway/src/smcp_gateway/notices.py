@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import orjson
 
-from smcp_bus import subjects
+from smcp_bus import exact_json, subjects
 from smcp_bus.bus import Incoming
 from smcp_bus.headers import EPOCH
 from smcp_gateway.picture import MemberKey
@@ -84,7 +84,7 @@ def updates(office: str, computer: str, capabilities: Capabilities | None) -> li
     notices.append(missed_of(office, computer))
     if capabilities is not None:
         said = {"computer": computer, "capabilities": capabilities.model_dump(exclude_unset=True)}
-        notices.append(Notice("notify:update_capabilities", orjson.dumps(said), about))
+        notices.append(Notice("notify:update_capabilities", exact_json.written(said), about))
     return notices
 
 

@@ -93,7 +93,8 @@ class Updates:
             BusError, SmcpError: it does not work now; what was not told waits on.
         """
         async with self._order:
-            for key, said in list(self._waiting.items()):
+            for key in list(self._waiting):
+                said = self._waiting[key]  # the last word, also of what is said while others are told
                 try:
                     await said.tell()
                 except (SmcpError, BodyTooLarge) as error:

@@ -33,7 +33,7 @@ from smcp_testing import newborn
 from smcp_testing.newborn import HEADER, STATUS, STREAMS
 
 MODULE: Final = "smcp_testing.nursery"
-_WISH_S: Final = 30.0
+_WISH_S: Final = 5.0
 _END_S: Final = 30.0
 
 
@@ -92,23 +92,34 @@ class Nursery:
         signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
         for what in (sys.stdin, self._listener, self._deaths):
             self._selector.register(what, selectors.EVENT_READ)
-        while True:
-            for key, _ in self._selector.select():
-                if key.fileobj is sys.stdin:
-                    for pid in self._askers:
-                        os.kill(pid, signal.SIGKILL)
-                    return
-                if key.fileobj is self._listener:
-                    self._bear()
-                elif key.fileobj is self._deaths:
-                    self._bury()
-                elif key.data in self._askers:
-                    self._selector.unregister(key.fileobj)
-                    os.kill(key.data, signal.SIGKILL)
+        try:
+            while self._turn():
+                pass
+        finally:
+            for pid in self._askers:
+                os.kill(pid, signal.SIGKILL)
 
-    def _bear(self) -> None:
+    def _turn(self) -> bool:
+        """See to what happened; whether it goes on after that."""
+        for key, _ in self._selector.select():
+            if key.fileobj is sys.stdin:
+                return False
+            if key.fileobj is self._listener:
+                asker, _ = self._listener.accept()
+                try:
+                    self._bear(asker)
+                except OSError:  # it was killed, or says nothing, or there can be no more processes now
+                    traceback.print_exc()
+                    asker.close()
+            elif key.fileobj is self._deaths:
+                self._bury()
+            elif key.data in self._askers:
+                self._selector.unregister(key.fileobj)
+                os.kill(key.data, signal.SIGKILL)
+        return True
+
+    def _bear(self, asker: socket.socket) -> None:
         """Fork for who asks."""
-        asker, _ = self._listener.accept()
         asker.settimeout(_WISH_S)
         header, streams, _, _ = socket.recv_fds(asker, HEADER.size, STREAMS)
         if len(header) < HEADER.size:

@@ -1,11 +1,15 @@
 """`server:update_*` and `notify:resources/*`: what a Computer tells its office; the registry makes the notification."""
 
+from contextlib import suppress
+
 from pydantic import BaseModel
 
 from smcp_bus import exact_json
 from smcp_bus.dispatch_types import Call
+from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_gateway.relay_computers import RelayComputers
+from smcp_proto.errors import SmcpError
 
 
 async def update(request: BaseModel, call: Call, *, registry: RegistryClient, computers: RelayComputers) -> None:
@@ -20,6 +24,7 @@ async def update(request: BaseModel, call: Call, *, registry: RegistryClient, co
     assert caller.name is not None
     updates = computers.updates(caller.session, caller.office)
     if updates is not None:
-        await updates.flush()
+        with suppress(BusError, SmcpError):  # they are told again; this event is not
+            await updates.flush()
     body = call.raw or exact_json.written(call.payload)
     await registry.tell(caller.office, caller.role, caller.name, call.row.verb, body, req_id=call.req_id)

@@ -1,6 +1,8 @@
 """`server:update_*` and `server:resources/*`: what a Computer tells its office (events.txt, configuration and state;
 computer.txt, resources chapter)."""
 
+from typing import Final
+
 from pydantic import BaseModel
 
 from smcp_bus import subjects
@@ -10,11 +12,15 @@ from smcp_bus.tracing import sending
 from smcp_proto.catalog import verb_of
 from smcp_proto.errors import Malformed, NotAllowed
 from smcp_proto.schemas import Envelope
+from smcp_proto.schemas.resources import MISSED
 from smcp_registry.membership import Membership, named
+
+GATEWAYS_OWN: Final = {MISSED}
 
 
 async def update(request: BaseModel, call: Call, *, bus: Bus, membership: Membership) -> None:
-    """Publish the event's notification with the request's own content, unknown fields included.
+    """Publish the event's notification with the request's own content, unknown fields included, but for that which only
+    gateways say.
 
     Raises:
         Malformed: the request names no Computer, or the event is none that the office is told of.
@@ -32,7 +38,7 @@ async def update(request: BaseModel, call: Call, *, bus: Bus, membership: Member
     if computer != name:
         raise NotAllowed("a Computer speaks for itself only", details={"field": field})
     await membership.caller(call)
-    body = request.model_dump_json(exclude_unset=True).encode()
+    body = request.model_dump_json(exclude_unset=True, exclude=GATEWAYS_OWN).encode()
     subject = subjects.notify(office, verb_of(call.row.notifies))
     with sending(subject) as headers:
         await bus.publish(subject, body, headers=headers)
