@@ -64,6 +64,20 @@ async def test_windows_for_which_an_answer_has_no_room_are_left_out_the_largest_
             assert (refused["code"], refused["details"]["limit"]) == (413, limit)
 
 
+async def test_a_window_with_text_is_shown_however_large_the_blob_beside_it(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    blob = {"uri": window(0), "mimeType": "image/png", "blob": "AAAA" * 5_000}
+    both = [{"uri": window(0), "text": "the text"}, blob]
+    listed = [{"uri": window(0), "contents": both}, {"uri": window(1), "contents": [{**blob, "uri": window(1)}]}]
+    async with world(nats_url, {"read_s": 20.0}, large=configs.context("2026", host="large", content=listed)) as here:
+        sizes = {window(0): len(window(0)) + 2 + len("the text")}
+        assert await desktop(here, 10_000) == sizes
+        assert await desktop(here, 10_000, window=window(0)) == sizes
+        assert await desktop(here, 10_000, window=window(1)) == {}, "there is nothing to show, and nothing too large"
+        assert f"'large': {window(0)}: binary contents cannot be shown" in caplog.text
+
+
 def _lists(here: World, *counts: int) -> bool:
     known = [here.computer.context.index.known(server) for server in ("bad", "large")]
     return [len(listed) for listed in known] == list(counts)

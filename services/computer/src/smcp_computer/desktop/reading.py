@@ -30,7 +30,7 @@ async def read_windows(
 
     Args:
         deadline: loop time (seconds).
-        max_bytes: of the contents of one window; a larger one is left out.
+        max_bytes: of the texts of one window; a larger one is left out. What is never shown does not count.
     """
     found: dict[int, Window] = {}
     unread: list[Unread] = []
@@ -78,11 +78,7 @@ async def _read(resources: Resources, resource: Json, deadline: float, max_bytes
 
 
 def _size(contents: list[Any]) -> int:
-    """A bound from below, in bytes, that costs nothing."""
+    """Of what is shown: a bound from below, in bytes, that costs nothing."""
     return sum(
-        len(value)
-        for content in contents
-        if isinstance(content, dict)
-        for value in (content.get("text"), content.get("blob"))
-        if isinstance(value, str)
+        len(text) for content in contents if isinstance(content, dict) and isinstance(text := content.get("text"), str)
     )
