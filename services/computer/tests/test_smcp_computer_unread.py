@@ -71,6 +71,16 @@ async def test_an_answer_above_the_limit_is_an_error_that_names_the_server_which
         assert raw.starts == 1
 
 
+async def test_over_sse_a_message_above_one_mebibyte_ends_the_connection_and_it_is_made_anew() -> None:
+    """The SDK's bound; its client for SSE, a legacy transport, takes no other one."""
+    async with asyncio.timeout(50), server("sse") as raw:
+        assert len(await say(raw, BIG, big=1_000_000)) == 1_000_000
+        with pytest.raises(ServerDied):
+            await say(raw, BIG, big=1_100_000)
+        await eventually(lambda: raw.ready and raw.starts == 2, timeout=30)
+        assert await say(raw, FINE) == "fine"
+
+
 @pytest.mark.parametrize("way", ["stdio", "sse"])
 async def test_halves_of_surrogate_pairs_in_an_answer_arrive_as_the_replacement_character(
     way: Way, caplog: pytest.LogCaptureFixture

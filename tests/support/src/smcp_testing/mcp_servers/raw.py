@@ -50,6 +50,7 @@ class Door(BaseHTTPRequestHandler):
 
     plain = False
     events: "queue.Queue[str]" = queue.Queue()
+    """Of the last stream that was opened."""
 
     def do_POST(self) -> None:
         text = answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
@@ -69,9 +70,14 @@ class Door(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.end_headers()
-        self.wfile.write(_event("endpoint", "/messages"))
-        while True:
-            self.wfile.write(_event("message", self.events.get()))
+        events: queue.Queue[str] = queue.Queue()
+        Door.events = events
+        try:
+            self.wfile.write(_event("endpoint", "/messages"))
+            while True:
+                self.wfile.write(_event("message", events.get()))
+        except ConnectionError:
+            pass  # who listened has gone
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         pass
