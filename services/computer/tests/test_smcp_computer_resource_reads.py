@@ -106,6 +106,27 @@ async def test_what_a_server_lists_is_read_whatever_its_form(nats_url: str) -> N
             assert (await alice.result("resources/read", uri=uri))["contents"][0]["text"] == f"text of {uri}"
 
 
+async def test_a_window_is_read_and_subscribed_to_by_the_uri_that_the_desktop_shows(nats_url: str) -> None:
+    shown, listed = "window://h/a", "window://h/a?priority=80"
+    rival = configs.context("2025", host="h", windows=1)
+    view = configs.context("2026", content=[{"uri": listed}])
+    async with world(nats_url, archive=rival, view=view) as here:
+        alice = ResourceAgent(here)
+        assert f"{shown}\n\ntext of {listed}" in (await here.ask("get_desktop"))["desktops"]
+        answer = await alice.ask("resources/read", uri=shown)
+        assert answer["serverId"] == "view"
+        assert answer["payload"]["result"]["contents"][0]["text"] == f"text of {listed}"
+        named = await alice.result("resources/read", server="view", uri=shown)
+        assert named == answer["payload"]["result"]
+        assert (await alice.ask("resources/subscribe", uri=shown))["serverId"] == "view"
+        await here.tell("view", "update", uri=listed)
+        await eventually(lambda: here.told("resources_updated"))
+        (told,) = here.told("resources_updated")
+        assert (told["agent"], told["payload"]["params"]["uri"]) == ("alice", listed)
+        await alice.result("resources/unsubscribe", uri=shown)
+        assert here.computer.resources.agents.agents == frozenset()
+
+
 async def test_a_read_of_what_another_server_lists_waits_for_no_silent_one(nats_url: str) -> None:
     silent = configs.context("2025", host="silent", windows=1, misbehave={"list": "never"})
     well = configs.context("2026", host="well", windows=1)

@@ -60,6 +60,33 @@ def test_who_lists_a_uri_comes_alone_also_where_others_share_the_host() -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "listed"),
+    [
+        ("window://h/a", "window://h/a?priority=80"),
+        ("window://h/a?priority=80", "window://h/a?priority=80"),
+        ("window://h/a?priority=1", "window://h/a?priority=80"),
+        ("WINDOW://h/%61", "window://h/a?priority=80"),
+        ("window://h/b?x=1", "window://h/b"),
+        ("window://h/c%2fd", "window://h/c%2Fd"),
+    ],
+)
+def test_a_window_is_known_by_host_and_path_and_asked_for_as_its_server_lists_it(asked: str, listed: str) -> None:
+    rival = Served("archive", ("window://h/other", "window://h"))
+    view = Served("view", ("window://h/a?priority=80", "window://h/a?priority=9", "window://h/b", "window://h/c%2Fd"))
+    assert candidates(asked, (rival, view), []) == ["view"]
+    assert view.listed(asked) == listed
+    assert rival.listed(asked) is None
+
+
+def test_what_is_no_window_is_asked_for_as_it_was_asked() -> None:
+    assert DOCS.listed("dpe://com.docs/r1?depth=pages") == "dpe://com.docs/r1?depth=pages"
+    assert DOCS.listed("dpe://com.docs/unknown") is None
+    assert OTHER.listed("note://x?y=1") == "note://x?y=1"
+    assert OTHER.listed("note://x") is None
+    assert OTHER.listed("window://%zz") is None
+
+
+@pytest.mark.parametrize(
     ("template", "uri", "fit"),
     [
         ("file:///{path}", "file:///a/b", True),

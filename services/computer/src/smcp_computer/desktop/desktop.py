@@ -9,7 +9,7 @@ from typing import Final
 
 import orjson
 
-from smcp_computer.desktop.reading import read_windows, window_uri, windows_of
+from smcp_computer.desktop.reading import read_windows, windows_of
 from smcp_computer.fitting import giving_way
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerError
 from smcp_computer.mcp.events import ServerEvent, ServerReady
@@ -19,6 +19,7 @@ from smcp_computer.resources.errors import too_large
 from smcp_computer.resources.history import History
 from smcp_computer.resources.index import Listing, ResourceIndex
 from smcp_computer.resources.patience import Patience
+from smcp_computer.resources.routing import window_uri
 from smcp_computer.resources.skipped import SkippedServers
 from smcp_proto.desktop import OrganizedDesktop, Window, organize_desktop
 from smcp_proto.errors import TooLarge

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerError, ServerTimedOut
 from smcp_computer.mcp.resources import Json, Resources
-from smcp_computer.resources.routing import scheme_of
+from smcp_computer.resources.routing import scheme_of, window_uri
 from smcp_proto.desktop import Window
-from smcp_proto.uris import WINDOW, WindowUri, parse_window_uri
+from smcp_proto.uris import WINDOW, WindowUri
 
 AT_ONCE: Final = 16
 """Windows that one server is asked for at a time."""
@@ -56,14 +56,6 @@ def windows_of(listed: Iterable[Json], only: WindowUri | None) -> Iterator[Json]
         uri = resource["uri"]
         if scheme_of(uri) == WINDOW and (only is None or window_uri(uri) == only):
             yield resource
-
-
-def window_uri(text: str) -> WindowUri | None:
-    """None: it is none."""
-    try:
-        return parse_window_uri(text).uri
-    except ValueError:
-        return None
 
 
 async def _read(resources: Resources, resource: Json, deadline: float, max_bytes: int) -> Window:

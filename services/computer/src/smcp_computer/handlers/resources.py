@@ -71,7 +71,9 @@ class ResourceQueries:
         failed: ServerError | None = None
         for server in servers:
             try:
-                result = await self._index.connection(server).read(uri, timeout=budget.left)
+                result = await self._index.connection(server).read(
+                    self._directory.listed(uri, server), timeout=budget.left
+                )
             except ServerError as error:
                 failed = error
                 if not (isinstance(error, ServerNotRunning) or is_not_found(error)):

@@ -42,7 +42,8 @@ class SubscriptionRequests:
         servers = await self._directory.candidates(uri, request.serverId, timeout=budget.left)
         failed: ServerError | None = None
         for server in servers:
-            failed = await self._failed(request.agent, _epoch(call), server, uri, budget)
+            listed = self._directory.listed(uri, server)
+            failed = await self._failed(request.agent, _epoch(call), server, listed, budget)
             if failed is None:
                 return self._envelopes.result(request, payload, {}, server)
             if not (isinstance(failed, NotTold | ServerNotRunning) or is_not_found(failed)):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from smcp_computer.resources.interests import Interests
+from smcp_computer.resources.routing import is_same
 from smcp_proto.errors import NotInOffice, RateLimited
 from smcp_proto.schemas.resources import SmcpCode
 from smcp_proto.uris.above import resources_above
@@ -97,11 +98,11 @@ class AgentSubscriptions:
         return any(uri == subscribed for _, subscribed in self._of(agent))
 
     async def unsubscribe(self, agent: Agent, server: str | None, uri: str) -> None:
-        """End it; None: at every server. Does nothing where there is none."""
+        """End it, by any URI of the same window; None: at every server. Does nothing where there is none."""
         for at, subscribed in list(self._of(agent)):
-            if subscribed == uri and server in (None, at):
-                self._forget(agent, at, uri)
-                await self._interests.release(Holder(agent), at, uri)
+            if server in (None, at) and is_same(subscribed, uri):
+                self._forget(agent, at, subscribed)
+                await self._interests.release(Holder(agent), at, subscribed)
 
     async def left(self, agent: str, epoch: int) -> None:
         """An Agent has left the office: what it subscribed to in that membership ends.

@@ -104,6 +104,10 @@ class Directory:
         lists = map(self._index.known, [server] if server is not None else self._index.servers())
         return uri if any(uri in listed for listed in lists) else checked_uri(uri)
 
+    def listed(self, uri: str, server: str) -> str:
+        """The URI by which a server knows what `uri` names, as far as its list is known; else `uri` itself."""
+        return self._serve(server, self._index.known(server), NO_TEMPLATES).listed(uri) or uri
+
     async def lists(self, kind: Kind, server: str | None, *, timeout: float, after: Position | None = None) -> Lists:
         """What servers list now: one, or all that have resources. Of all, one that fails is left out.
 

@@ -1,12 +1,13 @@
 """Which MCP servers of a Computer a URI belongs to. Pure."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from smcp_proto.hosts import host_of
 from smcp_proto.server_order import server_order
+from smcp_proto.uris import WINDOW, WindowUri, parse_window_uri
 
 HOSTED: Final = ("dpe", "window")
 """Schemes whose URIs are routed by their host."""
@@ -26,6 +27,29 @@ class Served:
         """Of its `dpe://` and `window://` URIs and templates."""
         hosts = {host_of(uri) for uri in self.uris} | {template_host(template) for template in self.templates}
         return frozenset(host for host in hosts if host is not None)
+
+    @cached_property
+    def windows(self) -> Mapping[WindowUri, str]:
+        """Its `window://` URIs by the windows that they name; of several that name one the first."""
+        found: dict[WindowUri, str] = {}
+        for uri in self.uris:
+            window = window_uri(uri)
+            if window is not None:
+                found.setdefault(window, uri)
+        return found
+
+    def listed(self, uri: str) -> str | None:
+        """The URI by which it knows what `uri` names; None: it does not list that.
+
+        A window is known by host and path (desktop.txt, Window URI): its server is asked for the URI that it lists,
+        also where that has a query. The query of a `dpe://` URI says how a document is shown, and stays.
+        """
+        if uri in self.uris:
+            return uri
+        if scheme_of(uri) == WINDOW:
+            window = window_uri(uri)
+            return None if window is None else self.windows.get(window)
+        return uri if without_query(uri) in self.uris else None
 
 
 def candidates(uri: str, servers: Iterable[Served], history: Sequence[str]) -> list[str]:
@@ -48,9 +72,8 @@ def candidates(uri: str, servers: Iterable[Served], history: Sequence[str]) -> l
 
 
 def listed_by(uri: str, servers: Iterable[Served]) -> list[str]:
-    """The servers that list `uri` itself."""
-    plain = without_query(uri)
-    return [each.server for each in servers if uri in each.uris or plain in each.uris]
+    """The servers that list what `uri` names."""
+    return [each.server for each in servers if each.listed(uri) is not None]
 
 
 def template_candidates(template: str, servers: Iterable[Served], history: Sequence[str]) -> list[str]:
@@ -90,6 +113,22 @@ def fits(template: str, uri: str) -> bool:
 
 def scheme_of(uri: str) -> str:
     return uri.partition(":")[0].lower()
+
+
+def window_uri(text: str) -> WindowUri | None:
+    """The window that a URI names; None: it names none."""
+    if scheme_of(text) != WINDOW:
+        return None
+    try:
+        return parse_window_uri(text).uri
+    except ValueError:
+        return None
+
+
+def is_same(one: str, other: str) -> bool:
+    """Whether two URIs name one resource: they are equal, or name one window."""
+    window = window_uri(one)
+    return one == other or (window is not None and window == window_uri(other))
 
 
 def _fixed_parts(template: str) -> list[str]:
