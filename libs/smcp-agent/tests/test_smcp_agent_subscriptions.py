@@ -250,6 +250,29 @@ async def test_what_is_refused_is_told_once_and_tried_again_when_the_computer_ch
             await eventually(lambda: red.subscribed == {A})
 
 
+@pytest.mark.parametrize("ended", [None, SERVER])
+async def test_what_the_computer_ends_with_another_subscription_to_the_resource_is_made_again(
+    ended: str | None,
+) -> None:
+    """With and without `server` are two to the application; to the Computer they may be one."""
+    other = SERVER if ended is None else None
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            events = watched(agent)
+            for server in (None, SERVER):
+                await agent.subscribe_resource("red", A, server=server)
+            await agent.subscribe_resource("red", B)
+            await agent.unsubscribe_resource("red", A, server=ended)
+            await eventually(lambda: len(red.seen(SUBSCRIBE)) == 4 and red.subscribed == {A, B})
+            assert red.seen(SUBSCRIBE)[-1].get("serverId") == other
+            assert set(agent.subscriptions()) == {Subscription("red", A, other), Subscription("red", B)}
+            await eventually(lambda: updates(events) == [ResourceUpdated("red", A, other)])
+            await agent.unsubscribe_resource("red", A, server=other)
+            await quiet(agent, gateway)
+            assert red.subscribed == {B}
+
+
 async def test_an_end_comes_after_what_is_being_made_again() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)

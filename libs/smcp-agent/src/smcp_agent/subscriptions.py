@@ -93,12 +93,21 @@ class Subscriptions:
     async def remove(self, subscription: Subscription) -> None:
         """End a subscription; it is forgotten whatever comes of the request.
 
+        What is subscribed to with another `server` may be the same to the Computer, and end with it: it is made again.
+
         Raises:
             SmcpError: the Computer did not confirm it.
         """
         state = self._states.pop(subscription, None) or _State()
-        async with state.lock:
-            await self._unsubscribe(subscription)
+        try:
+            async with state.lock:
+                await self._unsubscribe(subscription)
+        finally:
+            for other, its in self._states.items():
+                if (other.computer, other.uri) == (subscription.computer, subscription.uri):
+                    its.active = its.refused = False
+                    its.news += 1
+            self._restore(subscription.computer)
 
     def lost(self, computer: str) -> None:
         """The Computer is there, and does not know any more what was subscribed to."""
