@@ -103,7 +103,7 @@ async def test_who_waits_as_long_as_it_is_told_is_served(nats_url: str) -> None:
         assert "verb" in await read(anna)
 
 
-async def test_another_connection_has_its_own_share_and_the_office_one_for_all_of_them(nats_url: str) -> None:
+async def test_an_agent_of_another_name_has_its_own_share_and_the_office_one_for_all_of_them(nats_url: str) -> None:
     box = Computer()
     office = {"gateway_office_reads_per_s": 0.01, "gateway_office_reads_burst": 5}
     async with (
@@ -115,10 +115,10 @@ async def test_another_connection_has_its_own_share_and_the_office_one_for_all_o
     ):
         assert await mate.join("computer", "mate", OFFICE) == [True, None]  # the office is held here all the time
         limited = []
-        for _ in range(2):
-            async with connected(world.url) as anna:
-                assert await anna.join("agent", "anna", OFFICE) == [True, None]
-                answers = [await read(anna) for _ in range(4)]
+        for name in ("anna", "ben"):
+            async with connected(world.url) as agent:
+                assert await agent.join("agent", name, OFFICE) == [True, None]
+                answers = [await read(agent) for _ in range(4)]
                 limited.append([answer.get("details", {}).get("limit_of") for answer in answers])
             await eventually(lambda: len(world.gateways[0].sessions) == 2)
         assert limited == [[None, None, None, "session"], [None, None, "office", "office"]]
@@ -140,12 +140,12 @@ async def test_a_refusal_by_one_limit_takes_nothing_from_the_other(nats_url: str
             assert await anna.join("agent", "anna", OFFICE) == [True, None]
             assert [(await read(anna)).get("code") for _ in range(20)] == [None] * 3 + [429] * 17
         await eventually(lambda: len(world.gateways[0].sessions) == 1)
-        async with connected(world.url) as anna:
-            assert await anna.join("agent", "anna", OFFICE) == [True, None]
-            assert [(await read(anna)).get("code") for _ in range(2)] == [None, 429]
+        async with connected(world.url) as ben:
+            assert await ben.join("agent", "ben", OFFICE) == [True, None]
+            assert [(await read(ben)).get("code") for _ in range(2)] == [None, 429]
 
 
-async def test_what_was_counted_is_gone_with_the_session_and_the_office(nats_url: str) -> None:
+async def test_what_was_counted_outlives_the_session_and_the_office(nats_url: str) -> None:
     box = Computer()
     office = {"gateway_office_reads_per_s": 0.01, "gateway_office_reads_burst": 3}
     async with (
@@ -153,12 +153,28 @@ async def test_what_was_counted_is_gone_with_the_session_and_the_office(nats_url
         world.computer(OFFICE, "box", box.serve),
         connected(world.url) as anna,
     ):
+        answers: list[list[Any]] = []
         for _ in range(2):
             assert await anna.join("agent", "anna", OFFICE) == [True, None]
             assert session(world).reads is None  # without a limit nothing is kept
-            assert [(await read(anna)).get("code") for _ in range(4)] == [None, None, None, 429]
+            answers.append([(await read(anna)).get("details", {}).get("limit_of") for _ in range(4)])
             assert await anna.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
             await eventually(lambda: len(world.gateways[0].offices) == 0)
+        assert answers == [[None, None, None, "office"], ["office"] * 4]
+        assert len(box.asked) == 3
+
+
+async def test_an_agent_that_connects_anew_has_what_it_had(nats_url: str) -> None:
+    box = Computer()
+    async with gateway_world(nats_url, settings=SLOW) as world, world.computer(OFFICE, "box", box.serve):
+        answers: list[list[Any]] = []
+        for _ in range(2):
+            async with connected(world.url) as anna:
+                assert await anna.join("agent", "anna", OFFICE) == [True, None]
+                answers.append([(await read(anna)).get("details", {}).get("limit_of") for _ in range(2)])
+            await eventually(lambda: len(world.gateways[0].sessions) == 0 and len(world.gateways[0].offices) == 0)
+        assert answers == [[None, None], [None, "session"]]
+        assert len(box.asked) == 3
 
 
 async def test_a_session_keeps_what_it_used_when_it_leaves_and_joins_again(nats_url: str) -> None:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from smcp_gateway.kept_buckets import KeptBuckets
 from smcp_gateway.token_bucket import Rate, TokenBucket
 
 rates = st.builds(Rate, st.floats(0.01, 10_000), st.integers(1, 100))
@@ -68,6 +69,34 @@ def test_a_clock_that_is_a_moment_behind_takes_nothing_away(rate: Rate, start: f
     bucket.take(start)
     before = bucket.wait(start)
     assert bucket.wait(start - 1) == before
+
+
+def test_a_bucket_is_kept_until_it_is_full_and_of_too_many_the_one_goes_that_was_used_least_recently() -> None:
+    kept = KeptBuckets(Rate(1.0, 3), most=3)
+    for owner in ("a", "b", "c"):
+        assert taken(kept.of(owner, 0.0), 0.0)
+    assert taken(kept.of("a", 0.5), 0.5)
+    assert taken(kept.of("d", 0.5), 0.5)  # in place of "b"
+    assert len(kept) == 3
+    assert [taken(kept.of("a", 0.5), 0.5) for _ in range(2)] == [True, False]
+    assert [taken(kept.of("c", 1.5), 1.5) for _ in range(4)] == [True] * 3 + [False]
+    assert len(kept) == 3
+    assert taken(kept.of("e", 10.0), 10.0)  # all others are full by then
+    assert len(kept) == 1
+
+
+@given(rates, pauses)
+def test_a_bucket_that_is_full_gives_what_a_new_one_gives(rate: Rate, steps: list[float]) -> None:
+    bucket, now = TokenBucket(rate, 0.0), 0.0
+    for step in steps:
+        now += step
+        if bucket.is_full(now):
+            new = TokenBucket(rate, now)
+            assert bucket.wait(now) == new.wait(now) == 0
+        else:
+            assert not bucket.is_full(now - step)
+        taken(bucket, now)
+    assert bucket.is_full(now + rate.burst / rate.per_s * (1 + 1e-9) + 1e-6)
 
 
 @pytest.mark.parametrize(("per_s", "burst"), [(0.0, 1), (-1.0, 1), (1.0, 0), (float("nan"), 1)])

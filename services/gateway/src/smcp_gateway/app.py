@@ -163,7 +163,6 @@ async def open_gateway(
         )
         limits = ReadLimits(
             sessions,
-            offices,
             per_session=settings.session_reads,
             per_office=settings.office_reads,
             clock=asyncio.get_running_loop().time,

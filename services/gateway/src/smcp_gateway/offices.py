@@ -14,7 +14,6 @@ from smcp_bus.bus import Bus, Incoming, Subscription
 from smcp_gateway.notices import CANCEL_EVENT, Notice, missed_of, presence, read_notice, updates
 from smcp_gateway.picture import MemberKey, Picture
 from smcp_gateway.session import Membership, Session
-from smcp_gateway.token_bucket import TokenBucket
 from smcp_proto.schemas import Capabilities
 
 _log: Final = logging.getLogger("smcp_gateway.offices")
@@ -55,8 +54,6 @@ class Office:
         self.compared = -1
         """Members of generations before this one were told the last comparison."""
         self.holders = 0
-        self.reads: TokenBucket | None = None
-        """See `read_limits`."""
         self.subscription: Subscription | None = None
         self.lock = asyncio.Lock()
         self._arriving: dict[Session, list[Notice]] = {}

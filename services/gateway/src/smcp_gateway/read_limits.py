@@ -1,16 +1,17 @@
 """How often an Agent may ask for what makes MCP servers work (computer.txt, resources chapter, 4.2).
 
-One bucket for a session and one for its office, on the replica that holds the session: an office has one Agent, so no
-other replica sees its requests. The buckets stand where sessions and offices stand, and are gone with them.
+One bucket for a session, one for its name in its office, and one for the office, on the replica that holds the session:
+an office has one Agent, so no other replica sees its requests. Those of name and office outlive the session: who leaves
+and joins, or connects anew, has what it had.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from smcp_bus.dispatch_types import Call, Handler
-from smcp_gateway.offices import Office, Offices
-from smcp_gateway.session import Session, Sessions
+from smcp_bus.dispatch_types import Call, Caller, Handler
+from smcp_gateway.kept_buckets import KeptBuckets
+from smcp_gateway.session import Sessions
 from smcp_gateway.token_bucket import Rate, TokenBucket
 from smcp_proto.errors import RateLimited
 from smcp_proto.schemas.resources import SmcpCode
@@ -20,23 +21,23 @@ MS: Final = 1000
 
 class ReadLimits:
     """Args:
-    per_session, per_office: None: no limit.
+    per_session: also for all sessions of one name in an office, one after the other; None: no limit.
+    per_office: None: no limit.
     clock: seconds; does not go back.
     """
 
     def __init__(
         self,
         sessions: Sessions,
-        offices: Offices,
         *,
         per_session: Rate | None,
         per_office: Rate | None,
         clock: Callable[[], float],
     ) -> None:
         self._sessions = sessions
-        self._offices = offices
         self._per_session = per_session
-        self._per_office = per_office
+        self._names = None if per_session is None else KeptBuckets(per_session)
+        self._offices = None if per_office is None else KeptBuckets(per_office)
         self._clock = clock
 
     def before(self, handler: Handler) -> Handler:
@@ -56,11 +57,8 @@ class ReadLimits:
             RateLimited: it is one too many (`details.retry_after_s`: when there is room for one, in seconds); it is
                 not counted.
         """
-        now, caller = self._clock(), call.caller
-        session = self._sessions.get(caller.session)
-        office = self._offices.get(caller.office) if caller.office is not None else None
-        owners = ((session, self._per_session, "session"), (office, self._per_office, "office"))
-        buckets = [(_bucket(owner, rate, now), of) for owner, rate, of in owners if owner is not None and rate]
+        now = self._clock()
+        buckets = list(self._buckets(call.caller, now))
         wait, of = max(((bucket.wait(now), of) for bucket, of in buckets), default=(0.0, ""))
         if wait > 0:
             raise RateLimited(
@@ -74,8 +72,16 @@ class ReadLimits:
         for bucket, _ in buckets:
             bucket.take(now)
 
-
-def _bucket(owner: Session | Office, rate: Rate, now: float) -> TokenBucket:
-    if owner.reads is None:
-        owner.reads = TokenBucket(rate, now)
-    return owner.reads
+    def _buckets(self, caller: Caller, now: float) -> Iterator[tuple[TokenBucket, str]]:
+        """Those that count for a caller, and what of."""
+        session = self._sessions.get(caller.session)
+        if session is not None and self._per_session is not None:
+            if session.reads is None:
+                session.reads = TokenBucket(self._per_session, now)
+            yield session.reads, "session"
+        if caller.office is None:
+            return
+        if self._names is not None:
+            yield self._names.of((caller.office, caller.name), now), "session"
+        if self._offices is not None:
+            yield self._offices.of(caller.office, now), "office"

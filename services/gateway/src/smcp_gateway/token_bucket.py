@@ -38,6 +38,10 @@ class TokenBucket:
         missing = 1 - self._tokens_at(now)
         return missing / self.rate.per_s if missing > _NEARLY else 0.0
 
+    def is_full(self, now: float) -> bool:
+        """Whether it gives what a new one would give."""
+        return self.rate.burst - self._tokens_at(now) <= _NEARLY
+
     def take(self, now: float) -> None:
         """Take a token that is there (`wait` says 0)."""
         self._tokens = max(0.0, self._tokens_at(now) - 1)
