@@ -143,6 +143,20 @@ async def test_one_server_is_asked_where_it_is_named(nats_url: str) -> None:
             assert await alice.flat(method, server="none", **params) == (400, "SMCP_RESOURCE_NOT_SUPPORTED")
 
 
+async def test_a_cursor_that_stands_at_another_server_than_the_one_that_is_named_is_refused(nats_url: str) -> None:
+    a, b = (configs.context("2025", host=host, windows=101) for host in "ab")
+    async with world(nats_url, a=a, b=b) as here:
+        alice = ResourceAgent(here)
+        in_a = (await alice.result("resources/list"))["nextCursor"]
+        in_b = (await alice.result("resources/list", server="b"))["nextCursor"]
+        for server, cursor in (("b", in_a), ("a", in_b)):
+            refused = await alice.ask("resources/list", server=server, cursor=cursor)
+            assert (refused["code"], refused["details"]["field"]) == (400, "payload.params.cursor")
+        for server, cursor in (("a", in_a), ("b", in_b)):
+            rest = await alice.result("resources/list", server=server, cursor=cursor)
+            assert [each["uri"] for each in rest["resources"]] == windows(server, 101)[100:]
+
+
 async def test_servers_without_resources_are_skipped_and_counted(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

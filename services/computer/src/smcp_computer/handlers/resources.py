@@ -46,7 +46,7 @@ class ResourceQueries:
         """One page of resources.
 
         Raises:
-            Malformed: the cursor cannot be read, or `serverId` has no resources.
+            Malformed: the cursor cannot be read, or stands at another server than `serverId`, or that has no resources.
             SmcpError: `serverId` cannot be asked; see `Directory.check`.
         """
         return await self._page("resources", request, call)
@@ -107,7 +107,7 @@ class ResourceQueries:
     async def _page(self, kind: Kind, request: ListResourcesReq | ListResourceTemplatesReq, call: Call) -> RawJson:
         payload = request.payload
         cursor = payload.params.cursor if payload.params is not None else None
-        after = None if cursor is None else read_cursor(cursor, kind)
+        after = None if cursor is None else read_cursor(cursor, kind, request.serverId)
         try:
             lists = await self._directory.lists(kind, request.serverId, timeout=Budget.of(call).left, after=after)
         except ServerError as error:

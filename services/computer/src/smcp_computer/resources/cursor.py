@@ -45,8 +45,11 @@ def write_cursor(position: Position) -> str:
     return base64.urlsafe_b64encode(orjson.dumps(fields)).decode().rstrip("=")
 
 
-def read_cursor(cursor: str, kind: Kind) -> Position:
+def read_cursor(cursor: str, kind: Kind, server: str | None = None) -> Position:
     """Read a cursor of a list of that kind.
+
+    Args:
+        server: the only one that is listed; None: all.
 
     Raises:
         Malformed: it is none that `write_cursor` gave for such a list; `details.field` is `payload.params.cursor`.
@@ -57,10 +60,10 @@ def read_cursor(cursor: str, kind: Kind) -> Position:
     except ValueError:
         raise _unreadable() from None
     match fields:
-        case [str(letter), str(server), int(number), str(mark)] if (
-            letter == kind[0] and not isinstance(number, bool) and 0 <= number <= MAX_NUMBER
+        case [str(letter), str(of), int(number), str(mark)] if (
+            letter == kind[0] and server in (None, of) and not isinstance(number, bool) and 0 <= number <= MAX_NUMBER
         ):
-            return Position(kind, server, number, mark)
+            return Position(kind, of, number, mark)
     raise _unreadable()
 
 
