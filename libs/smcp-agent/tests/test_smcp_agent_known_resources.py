@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from smcp_agent import (
     CapabilitiesChanged,
     ComputerEntered,
@@ -18,6 +20,7 @@ from smcp_testing.file_computer import FILE, at
 from smcp_testing.mcp_servers.shelf import document
 
 JsonObject = dict[str, Any]
+LIST = "client:resources/list"
 
 
 async def told(agent: SmcpAgent, gateway: FakeGateway, event: str, data: JsonObject) -> Any:
@@ -64,6 +67,31 @@ async def test_a_known_list_is_given_until_a_notification_makes_it_old() -> None
             await gateway.enter("red", [])
             await told(agent, gateway, "notify:mark", {})
             assert await asked() == 4
+
+
+@pytest.mark.parametrize("skipped", [{"a2c_skipped": ["blue"]}, {"a2c_skipped_servers": ["notes"]}])
+async def test_a_list_that_lacks_something_is_given_and_asked_for_again(skipped: JsonObject) -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        red.page_size = 4
+        whole = gateway.answers[LIST]
+
+        async def partly(data: JsonObject) -> Any:
+            answer = await whole(data)
+            result = answer["payload"]["result"]
+            if "nextCursor" in result:  # the first of two pages
+                result["meta"] = skipped
+            return answer
+
+        async with agent:
+            gateway.answers[LIST] = partly
+            for _ in range(2):
+                assert len(await agent.resources()) == 7
+            assert len(red.seen(LIST)) == 4
+            gateway.answers[LIST] = whole
+            for _ in range(2):
+                assert len(await agent.resources()) == 7
+            assert len(red.seen(LIST)) == 6
 
 
 async def test_a_known_part_of_the_documents_is_given_until_its_computer_says_that_they_changed() -> None:

@@ -25,6 +25,13 @@ Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
 
 
 @dataclass(frozen=True, slots=True)
+class Partial(Generic[Answer]):
+    """An answer that lacks something that nobody will say when it is there again."""
+
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
 class _Fetched(Generic[Answer]):
     """What came of one question, and the time (of the cache) at which it was asked."""
 
@@ -56,14 +63,19 @@ class AnswerCache(Generic[Key, Answer]):
     kept. Who asks for the same at the same time shares one question.
 
     Args:
-        fetch: asks.
+        fetch: asks. What it gives as `Partial` is given to who asked, and not kept.
         spawn: runs a question in the background; it goes on where nobody waits for it any more.
         again: whether what was read since it was fetched is asked for again by itself when it gets old.
         size: so many answers are kept; those go that were asked for least recently.
     """
 
     def __init__(
-        self, fetch: Callable[[Key], Awaitable[Answer]], spawn: Spawn, *, again: bool = False, size: int = SIZE
+        self,
+        fetch: Callable[[Key], Awaitable[Answer | Partial[Answer]]],
+        spawn: Spawn,
+        *,
+        again: bool = False,
+        size: int = SIZE,
     ) -> None:
         self._fetch = fetch
         self._spawn = spawn
@@ -149,7 +161,10 @@ class AnswerCache(Generic[Key, Answer]):
     async def _ask(self, key: Key, entry: _Entry[Answer]) -> _Fetched[Answer]:
         asked_at = self._now
         try:
-            fetched = entry.kept = _Fetched(asked_at, answer=await self._fetch(key))
+            answer = await self._fetch(key)
+            if isinstance(answer, Partial):
+                return _Fetched(asked_at, answer=answer.answer)
+            fetched = entry.kept = _Fetched(asked_at, answer=answer)
         except SmcpError as error:
             logger.debug("%r could not be asked for: %s", key, error.message)
             return _Fetched(asked_at, error=error)

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from smcp_agent.answer_cache import AnswerCache, Spawn
+from smcp_agent.answer_cache import AnswerCache, Partial, Spawn
 from smcp_agent.desktop import Desktop
 from smcp_agent.events import CapabilitiesChanged, DesktopChanged, Event, FinderChanged, ResourcesChanged
 from smcp_agent.finder import Finder, FinderQuery
@@ -23,7 +23,7 @@ class Context:
         *,
         desktop: Callable[[str], Awaitable[Desktop]],
         finder: Callable[[FinderQuery], Awaitable[Finder]],
-        resources: Callable[[ListQuery], Awaitable[tuple[Resource, ...]]],
+        resources: Callable[[ListQuery], Awaitable[tuple[Resource, ...] | Partial[tuple[Resource, ...]]]],
         subscribe: Ask,
         unsubscribe: Ask,
         spawn: Spawn,

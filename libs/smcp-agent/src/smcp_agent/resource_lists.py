@@ -1,6 +1,11 @@
 """What Computers list of their resources, as MCP's own structures: dicts with types. Fields left out are not there."""
 
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, NotRequired, TypedDict
+
+SKIPPED: Final = ("a2c_skipped", "a2c_skipped_servers")
+"""In the `meta` of a page: the Computers that are missing from a list over the office, and the MCP servers from a
+Computer's."""
 
 
 class Resource(TypedDict):
@@ -39,6 +44,8 @@ class ResourceList(TypedDict):
     """There are more: what `list_resources` takes as its `cursor`."""
     computer: NotRequired[str]
     """Whose they are."""
+    meta: NotRequired[dict[str, Any]]
+    """Names what could not be listed, where something could not: see `SKIPPED`."""
 
 
 class ResourceTemplateList(TypedDict):
@@ -47,6 +54,7 @@ class ResourceTemplateList(TypedDict):
     resourceTemplates: list[ResourceTemplate]
     nextCursor: NotRequired[str]
     computer: NotRequired[str]
+    meta: NotRequired[dict[str, Any]]
 
 
 class Completion(TypedDict):
@@ -55,6 +63,12 @@ class Completion(TypedDict):
     values: list[str]
     total: NotRequired[int]
     hasMore: NotRequired[bool]
+
+
+def is_partial(page: Mapping[str, Any]) -> bool:
+    """Whether a page says that something is missing from the list."""
+    meta = page.get("meta")
+    return isinstance(meta, dict) and any(meta.get(key) for key in SKIPPED)
 
 
 class ListQuery(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from smcp_agent.answer_cache import AnswerCache
+from smcp_agent.answer_cache import AnswerCache, Partial
 from smcp_agent.arguments import arguments_of
 from smcp_agent.asking import Answered, Asker
 from smcp_agent.contents import ResourceContents, resource_contents
@@ -19,6 +19,7 @@ from smcp_agent.resource_lists import (
     ResourceList,
     ResourceTemplate,
     ResourceTemplateList,
+    is_partial,
 )
 from smcp_agent.subscriptions import Subscription, Subscriptions
 from smcp_proto.schemas import (
@@ -108,7 +109,8 @@ class ResourceMethods:
 
     async def resources(self, computer: str | None = None, *, server: str | None = None) -> tuple[Resource, ...]:
         """All resources as they are known; asks only where they are not known, or where a notification said since that
-        they are others, or one of them another.
+        they are others, or one of them another. A list that lacks those of a Computer or of an MCP server is given and
+        not kept: nothing would say that it is old.
 
         Raises:
             SmcpError: as `list_resources`.
@@ -205,8 +207,17 @@ class ResourceMethods:
         params = {"uri": subscription.uri}
         await self._asker.ask_mcp(event, model, params, computer=subscription.computer, server=subscription.server)
 
-    async def _list_all(self, query: ListQuery) -> tuple[Resource, ...]:
-        return tuple([each async for each in self.iter_resources(query.computer, server=query.server)])
+    async def _list_all(self, query: ListQuery) -> tuple[Resource, ...] | Partial[tuple[Resource, ...]]:
+        partial = False
+
+        async def page(cursor: str | None) -> tuple[list[Resource], str | None]:
+            nonlocal partial
+            listed = await self.list_resources(query.computer, server=query.server, cursor=cursor)
+            partial = partial or is_partial(listed)
+            return listed["resources"], listed.get("nextCursor")
+
+        found = tuple([each async for each in _all_pages(page)])
+        return Partial(found) if partial else found
 
 
 async def _all_pages(
