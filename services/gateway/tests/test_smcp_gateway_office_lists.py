@@ -129,6 +129,19 @@ async def test_one_that_cannot_be_listed_is_left_out_and_said_to_be(nats_url: st
         assert skipped(found) == (["b"] if said else [])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_one_that_has_nothing_since_its_servers_are_silent_says_so_in_a_page_of_its_own(
+    nats_url: str, kind: str
+) -> None:
+    meta = {"a2c_skipped_servers": ["files"]}
+    payload = {"jsonrpc": "2.0", "id": 7, "result": {KEY[kind]: [], "meta": meta}}
+    lacking = failing({"roomId": OFFICE, "computerId": "b", "payload": payload})
+    async with office(nats_url, {"a": flat(500), "b": lacking, "c": Lister("c", 1)}) as (_, anna):
+        found = await pages(anna, kind)
+        assert listed(found, kind) == [("b", []), ("c", ["file:///c/0"])]
+        assert found[0]["payload"]["result"]["meta"] == {**meta, "a2c_skipped": ["a"]}
+
+
 async def test_who_was_left_out_is_counted_by_reason(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])

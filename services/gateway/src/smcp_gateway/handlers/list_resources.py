@@ -1,7 +1,7 @@
 """`client:resources/list` and `client:resources/templates/list`: of one Computer, or over all of the office.
 
-Over all, a page comes from one Computer, the next in order of name that has something: so its envelope says where its
-items come from. A Computer that cannot be listed is left out, and said to be.
+Over all, a page comes from one Computer, the next in order of name that has something, or says whose items it lacks: so
+its envelope says where its items come from. A Computer that cannot be listed is left out, and said to be.
 """
 
 import asyncio
@@ -32,6 +32,8 @@ ITEMS: Final = {"resources_list": "resources", "resources_templates_list": "reso
 """By verb: what a result calls its items."""
 SKIPPED: Final = "smcp.gateway.resources.skipped"
 """The metric: Computers that a list over an office left out, by `reason`."""
+SERVERS_LEFT_OUT: Final = "a2c_skipped_servers"
+"""In `meta` of a Computer's page: its MCP servers whose items are missing."""
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 
@@ -66,6 +68,8 @@ class _Page:
     envelope: dict[str, Any]
     items: list[Any]
     next: str | None
+    is_partial: bool
+    """Whether it names MCP servers whose items it lacks: it says something even where it has no items."""
 
 
 class ListResources:
@@ -117,7 +121,7 @@ class ListResources:
             following = self._following(page, OfficeCursor(verb, name, page.next), inner, left_out)
             if following is None and name != rest[-1][0]:
                 following = OfficeCursor(verb, name, None).write()
-            if page.items or page.next is not None:
+            if page.items or page.next is not None or page.is_partial:
                 return _from(page, request, name, verb, following, left_out)
         return _empty(request, verb, None, left_out)
 
@@ -200,7 +204,9 @@ def _read(envelope: Any, verb: str, inner: str | None) -> _Page:
     following = result.get("nextCursor") if isinstance(result, dict) else None
     if not isinstance(items, list) or not isinstance(following, str | None):
         raise Skip(Reason.FAILED)
-    return _Page(envelope, items, following or None)
+    said = result.get("meta") if isinstance(result, dict) else None
+    is_partial = isinstance(said, dict) and bool(said.get(SERVERS_LEFT_OUT))
+    return _Page(envelope, items, following or None, is_partial)
 
 
 def _from(
