@@ -5,6 +5,7 @@ What reads them is a function here, so that it can be slow, late and wrong at wi
 """
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -50,6 +51,17 @@ async def test_a_change_has_what_it_concerns_read_anew(uri: str | None, again: l
         await library.documents(lists, timeout=10)
         assert sorted(servers.read) == again
         assert library.kept_bytes == kept
+
+
+async def test_a_change_of_one_document_of_very_many_costs_next_to_nothing() -> None:
+    servers, lists = Servers(), {"a": listed("a", 10_000)}
+    servers.gate.clear()  # it is told while somebody waits for the catalog
+    async with opened(servers) as library:
+        await library.documents(lists, timeout=0.01)
+        began = time.thread_time()
+        for number in range(1000):
+            library.changed("a", f"dpe://a/d{number}")
+        assert time.thread_time() - began < 0.5, "all of them are gone through for each"
 
 
 async def test_what_changes_while_it_is_read_is_read_again_for_the_one_who_waits() -> None:

@@ -9,6 +9,7 @@ invalid URIs alone (finder.txt, Finder Organizer, step 1). What its server refus
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final
 
@@ -101,8 +102,7 @@ class Library:
 
     def _plan_for_those_who_wait(self, shelf: Shelf) -> None:
         """What changes while a catalog is read is read for that catalog, too."""
-        if shelf.readers:
-            shelf.plan(self._loop.time())
+        shelf.unplanned = bool(shelf.readers)  # they plan it before they read on: once, however much changes
 
     def started(self, server: str) -> None:
         """A new life of a server: whatever it has may have changed, and what is still wrong with it is said again."""
@@ -139,7 +139,7 @@ class Library:
 
     async def _read_all(self, shelf: Shelf, *, first: bool) -> None:
         # what is planned while it reads is read by it, too
-        while (shelf.first if first else shelf.again) and shelf.put_off_until <= self._loop.time():
+        while self._left(shelf, first=first) and shelf.put_off_until <= self._loop.time():
             if shelf.alone:
                 async with self._turn:
                     await self._read_next(shelf, first=first)
@@ -149,6 +149,12 @@ class Library:
                 await self._read_next(shelf, first=first)
             finally:
                 shelf.alone = False
+
+    def _left(self, shelf: Shelf, *, first: bool) -> deque[Entry]:
+        """What is still to be asked for."""
+        if shelf.unplanned:
+            shelf.plan(self._loop.time())
+        return shelf.first if first else shelf.again
 
     async def _read_next(self, shelf: Shelf, *, first: bool) -> None:
         entries = shelf.first if first else shelf.again

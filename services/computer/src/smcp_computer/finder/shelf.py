@@ -67,6 +67,8 @@ class Shelf:
     """What `entries` were made of."""
     entries: dict[str, Entry] = field(default_factory=dict)
     """By URI, in the order of the list."""
+    of_document: dict[str, dict[str, list[Entry]]] = field(default_factory=dict)
+    """The same by host and document: a server may tell of very many changes, and have very many documents."""
     skipped: dict[str, str] = field(default_factory=dict)
     """`dpe://` URIs of the list that are no documents, with why; for the log."""
     first: deque[Entry] = field(default_factory=deque)
@@ -77,6 +79,8 @@ class Shelf:
     """What asks for those of `first` now."""
     again_reader: "asyncio.Task[None] | None" = None
     """What asks for those of `again`."""
+    unplanned: bool = False
+    """Whether something changed since `plan`, for those who wait."""
     alone: bool = False
     """Whether the one read goes on that waits for no other server."""
     silent: int = 0
@@ -102,6 +106,10 @@ class Shelf:
                     self.skipped[uri] = why
         freed = sum(entry.forget() for uri, entry in self.entries.items() if entries.get(uri) is not entry)
         self.listing, self.entries = listing, entries
+        self.of_document = {}
+        for entry in entries.values():
+            of_host = self.of_document.setdefault(entry.listed.uri.host, {})
+            of_host.setdefault(entry.listed.uri.doc_ref or "", []).append(entry)
         return freed
 
     def forget(self, uri: str | None = None) -> int:
@@ -126,6 +134,7 @@ class Shelf:
 
     def plan(self, now: float) -> None:
         """Find what is to be asked for."""
+        self.unplanned = False
         self.first = deque(entry for entry in self.entries.values() if entry.missing())
         self.again = deque(entry for entry in self.entries.values() if entry.due(now))
 
@@ -142,8 +151,7 @@ class Shelf:
             changed = parse_dpe_uri(uri)
         except ValueError:
             return []
-        return [
-            entry
-            for entry in self.entries.values()
-            if entry.listed.uri.host == changed.host and changed.doc_ref in (None, entry.listed.uri.doc_ref)
-        ]
+        of_host = self.of_document.get(changed.host, {})
+        if changed.doc_ref is not None:
+            return of_host.get(changed.doc_ref, [])
+        return [entry for entries in of_host.values() for entry in entries]
