@@ -30,8 +30,8 @@ class Following:
         self._notices = notices
         self._library = library
         self._entered = False
-        self._told: dict[str, Listing] = {}
-        """The lists of the servers, as the office was told of them last."""
+        self._told: dict[str, tuple[Listing, int]] = {}
+        """The lists of the servers as the office was told of them last, and how often their templates were outdated."""
         self._lives: set[str] = set()
         """Servers that were ready before."""
         events.listen(self._on_event)
@@ -65,9 +65,11 @@ class Following:
                 pass
 
     def _on_list(self, server: str) -> None:
-        listing = self._index.known(server)
-        if dict(listing) != dict(self._told.get(server, NOTHING)):
-            self._told[server] = listing
+        listing, outdated = self._index.known(server), self._index.templates_outdated(server)
+        told, before = self._told.get(server, (NOTHING, 0))
+        # whether the templates are others nobody knows before they are asked for; who has them is told that they may be
+        if outdated != before or dict(listing) != dict(told):
+            self._told[server] = (listing, outdated)
             if self._entered:
                 self._notices.list_changed(server)
 

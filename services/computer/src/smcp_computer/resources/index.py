@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.mcp.errors import ServerDied, ServerError, ServerNotRunning, ServerTimedOut
@@ -21,6 +21,19 @@ RELIST_S: Final = 0.05
 NOTHING: Final[Mapping[str, Json]] = MappingProxyType({})
 Listing = Mapping[str, Json]
 """Resources by URI, in the server's order, each as the server sent it."""
+Items = TypeVar("Items")
+
+
+@dataclass
+class _Kept(Generic[Items]):
+    """One of the lists of a server, as it was taken last. Each has a turn of its own: a server may be silent of one."""
+
+    items: Items
+    asked: float = 0.0
+    """When it was asked for (loop time)."""
+    changes: int = -1
+    """What `_Listed.changes` was then."""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass
@@ -28,13 +41,13 @@ class _Listed:
     """What is known of one server."""
 
     supervisor: Supervisor
-    resources: Listing = field(default_factory=lambda: NOTHING)
-    templates: tuple[Json, ...] | None = None
-    asked: float = 0.0
-    """When the listing was asked for that gave these (loop time)."""
-    stale: bool = True
+    resources: _Kept[Listing] = field(default_factory=lambda: _Kept(NOTHING))
+    templates: _Kept[tuple[Json, ...]] = field(default_factory=lambda: _Kept(()))
+    changes: int = 0
+    """How often its lists changed, or may have: what was asked for before the last time is out of date."""
+    templates_outdated: int = 0
+    """See `ResourceIndex.templates_outdated`."""
     dirty: asyncio.Event = field(default_factory=asyncio.Event)
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class ResourceIndex:
@@ -90,12 +103,19 @@ class ResourceIndex:
     def known(self, server: str) -> Listing:
         """What it listed last in its present life, without asking; empty before."""
         listed = self._listed.get(server)
-        return NOTHING if listed is None else listed.resources
+        return NOTHING if listed is None else listed.resources.items
+
+    def templates_outdated(self, server: str) -> int:
+        """How often templates that it gave, or was asked for just then, may have become others: MCP has no notification
+        of its own for them.
+        """
+        listed = self._listed.get(server)
+        return 0 if listed is None else listed.templates_outdated
 
     def is_listed(self, server: str) -> bool:
         """Whether it has listed its resources in its present life."""
         listed = self._listed.get(server)
-        return listed is not None and listed.asked > 0
+        return listed is not None and listed.resources.asked > 0
 
     async def list(self, server: str, *, timeout: float = REQUEST_S) -> Listing:
         """What it lists now: as it is known, or asked for where that may be out of date.
@@ -105,34 +125,16 @@ class ResourceIndex:
         """
         self.connection(server)
         listed = self._listed[server]
-        loop = asyncio.get_running_loop()
-        came = loop.time()
-        try:
-            async with asyncio.timeout(timeout), listed.turn:
-                resources = self.connection(server)
-                current = resources.features.list_changed or listed.asked >= came
-                if listed.stale or not current:
-                    await self._ask(listed, resources, timeout)
-        except TimeoutError:
-            raise ServerTimedOut(server, "did not list its resources in time") from None
-        return listed.resources
+        if await self._renew(listed, listed.resources, self._all_resources, timeout, "resources"):
+            self._tell(server)
+        return listed.resources.items
 
     async def templates(self, server: str, *, timeout: float = REQUEST_S) -> tuple[Json, ...]:
         """Its templates; kept under the same conditions as its list. Raises as `list`."""
         self.connection(server)
         listed = self._listed[server]
-        try:
-            async with asyncio.timeout(timeout), listed.turn:
-                resources = self.connection(server)
-                if listed.templates is not None and resources.features.list_changed:
-                    return listed.templates
-                found = await resources.all_templates(timeout=timeout)
-                self._doubt(server, found.problems)
-                if listed.supervisor.resources is resources:
-                    listed.templates = found.items
-                return found.items
-        except TimeoutError:
-            raise ServerTimedOut(server, "did not list its templates in time") from None
+        await self._renew(listed, listed.templates, self._all_templates, timeout, "templates")
+        return listed.templates.items
 
     def listen(self, listener: Callable[[str], None]) -> Callable[[], None]:
         """Be called with the name of a server whose list was taken anew, or that came or went; it must not block.
@@ -172,21 +174,46 @@ class ResourceIndex:
                 backoff.reset()
             await asyncio.sleep(pause)
 
-    async def _ask(self, listed: _Listed, resources: Resources, timeout: float) -> None:
-        server = resources.server
-        asked = asyncio.get_running_loop().time()
-        listed.stale = False  # what changes from here on makes it so again
+    async def _renew(
+        self,
+        listed: _Listed,
+        kept: _Kept[Items],
+        ask: Callable[[Resources, float], Awaitable[Items]],
+        timeout: float,
+        what: str,
+    ) -> bool:
+        """Take a list anew where it may be out of date; whether that was so. Raises as `list`."""
+        loop = asyncio.get_running_loop()
+        server, came = listed.supervisor.name, loop.time()
+
+        def is_current(resources: Resources) -> bool:
+            return kept.changes == listed.changes and (resources.features.list_changed or kept.asked >= came)
+
+        if is_current(self.connection(server)):
+            return False  # who waits for it to be taken anew, or for the other one, holds up nobody else
         try:
-            found = await resources.list_all(timeout=timeout)
-        except BaseException:
-            listed.stale = True
-            raise
-        if listed.supervisor.resources is not resources:
-            raise ServerDied(server, "went away before it answered")
-        self._doubt(server, found.problems)
-        listed.asked = asked
-        listed.resources = MappingProxyType({item["uri"]: item for item in found.items})
-        self._tell(server)
+            async with asyncio.timeout(timeout), kept.turn:
+                resources = self.connection(server)
+                if is_current(resources):
+                    return False
+                asked, changes = loop.time(), listed.changes  # what changes from here on makes it old again
+                items = await ask(resources, timeout)
+                if listed.supervisor.resources is not resources:
+                    raise ServerDied(server, "went away before it answered")
+                kept.items, kept.asked, kept.changes = items, asked, changes
+                return True
+        except TimeoutError:
+            raise ServerTimedOut(server, f"did not list its {what} in time") from None
+
+    async def _all_resources(self, resources: Resources, timeout: float) -> Listing:
+        found = await resources.list_all(timeout=timeout)
+        self._doubt(resources.server, found.problems)
+        return MappingProxyType({item["uri"]: item for item in found.items})
+
+    async def _all_templates(self, resources: Resources, timeout: float) -> tuple[Json, ...]:
+        found = await resources.all_templates(timeout=timeout)
+        self._doubt(resources.server, found.problems)
+        return found.items
 
     def _on_event(self, event: ServerEvent) -> None:
         listed = self._listed.get(event.server)
@@ -200,13 +227,19 @@ class ResourceIndex:
                     listed.dirty.set()
                 self._tell(event.server)
             case ResourcesChanged():
-                listed.stale, listed.templates = True, None
+                self._outdate(listed)
                 listed.dirty.set()
             case _:
                 pass
 
     def _forget(self, listed: _Listed) -> None:
-        listed.resources, listed.templates, listed.stale, listed.asked = NOTHING, None, True, 0.0
+        self._outdate(listed)
+        listed.resources.items, listed.resources.asked, listed.templates.items = NOTHING, 0.0, ()
+
+    def _outdate(self, listed: _Listed) -> None:
+        if listed.templates.changes == listed.changes or listed.templates.turn.locked():
+            listed.templates_outdated += 1
+        listed.changes += 1
 
     def _doubt(self, server: str, problems: Iterable[str]) -> None:
         for problem in problems:

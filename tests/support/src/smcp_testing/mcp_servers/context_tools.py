@@ -1,14 +1,16 @@
 """The tools of the context servers, by which a test changes what they hold and how they behave.
 
 put(uri, resource?, contents?, document?)   list a resource (or a document), and tell that the list changed
+put_template(name, template)                list a URI template, and tell that the list changed
 remove(uri)                                 list it no more, and tell so
 update(uri, text?)                          give it another text (None: leave it), and tell that it changed
 tell_list()                                 tell that the list changed
 misbehave(uri, how)                         see `HOWS`; "" behaves again; the URI `list` means `resources/list`,
-                                            `templates` means `resources/templates/list` (only "never")
+                                            `templates` means `resources/templates/list` (only "never", "late")
 delay(seconds)                              how long every read takes from now on
 subscribed()                                the URIs that are subscribed now, as a JSON list
-reads()                                     how often each URI was asked for, as a JSON object
+reads()                                     how often each URI was asked for, and `templates` while they are late, as
+                                            a JSON object
 die()                                       end the process
 """
 
@@ -33,6 +35,7 @@ HOWS: Final = (
     "fail",  # an error with the text of an exception
     "not_found",
     "never",  # no answer
+    "late",  # of the templates: those of now are sent once it behaves again
     "die",  # the process ends instead of an answer
     "big",  # 50 MB of text
     "mime",  # another MIME type than listed
@@ -69,6 +72,7 @@ class ContextTools:
         self._reads: Counter[str] = Counter()
         self._tools: dict[str, Callable[..., Awaitable[Any]]] = {
             "put": self._put,
+            "put_template": self._put_template,
             "remove": self._remove,
             "update": self._update,
             "tell_list": self._tell_list,
@@ -137,8 +141,13 @@ class ContextTools:
 
     async def listing_templates(self, page: dict[str, Any]) -> dict[str, Any]:
         """The same for `resources/templates/list`."""
-        if self._how.get("templates") == "never":
-            await asyncio.Event().wait()
+        match self._how.get("templates"):
+            case "never":
+                await asyncio.Event().wait()
+            case "late":
+                self._reads["templates"] += 1
+                while self._how["templates"]:  # noqa: ASYNC110 -- what ends it comes in another request
+                    await asyncio.sleep(0.02)
         return page
 
     async def read(self, ctx: Any, uri: str) -> Any:
@@ -171,6 +180,11 @@ class ContextTools:
             self._shelf.put(uri, fields.get("resource"), fields.get("contents"))
         await self._tell_list(ctx)
         return uri
+
+    async def _put_template(self, ctx: Any, name: str, template: str) -> str:
+        self._shelf.more_templates.append({"uriTemplate": template, "name": name})
+        await self._tell_list(ctx)
+        return template
 
     async def _remove(self, ctx: Any, uri: str) -> str:
         del self._shelf.items[uri]

@@ -25,11 +25,13 @@ class Shelf:
     """Args:
     items: by URI, in the order in which they are listed.
     documents: by doc_ref; see `document`.
+    more_templates: beside those of documents.
     """
 
     host: str = HOST
     items: dict[str, Item] = field(default_factory=dict)
     documents: dict[str, dict[str, Any]] = field(default_factory=dict)
+    more_templates: list[dict[str, Any]] = field(default_factory=list)
 
     def put(self, uri: str, resource: Mapping[str, Any] | None = None, contents: list[Any] | None = None) -> None:
         """List a resource, or list it anew at its place."""
@@ -67,6 +69,7 @@ class Shelf:
         return [
             {"uriTemplate": f"dpe://{self.host}/{{doc_ref}}/pages/{{page_index}}", "name": "page"},
             {"uriTemplate": f"dpe://{self.host}/{{doc_ref}}/elements/{{element_id}}", "name": "element"},
+            *self.more_templates,
         ]
 
     def complete(self, argument: str, value: str, chosen: Mapping[str, str]) -> list[str]:

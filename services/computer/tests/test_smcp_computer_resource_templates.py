@@ -1,0 +1,85 @@
+"""Templates of MCP servers: asked for apart from their resources, and kept until a server says that lists changed."""
+
+import asyncio
+from typing import Any, Literal
+
+import pytest
+
+from smcp_computer.mcp.events import ResourcesChanged, ServerEvent
+from smcp_computer.resources import directory, patience
+from smcp_testing.computer_office import world
+from smcp_testing.mcp_servers import configs
+from smcp_testing.resource_agent import ResourceAgent
+from smcp_testing.waiting import eventually
+
+Era = Literal["2025", "2026"]
+ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
+TEMPLATES = "resources/templates/list"
+NOTES = {"name": "notes", "template": "note://{id}"}
+
+
+def names(result: dict[str, Any]) -> list[str]:
+    return [each["name"] for each in result["resourceTemplates"]]
+
+
+async def test_a_server_that_never_lists_its_templates_shows_its_windows_and_lists_its_resources(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "LIST_S", patience.SHORT_S)
+    silent = configs.context("2025", host="silent", windows=1, misbehave={"templates": "never"})
+    async with world(nats_url, {"read_s": 2.0}, silent=silent) as here:
+        alice, index = ResourceAgent(here), here.computer.context.index
+        await eventually(lambda: index.is_listed("silent"), timeout=30)
+        for _ in range(2):  # the second time it is asked in the background
+            missing = {"resourceTemplates": [], "meta": {"a2c_skipped_servers": ["silent"]}}
+            assert await alice.result(TEMPLATES) == missing
+        assert await alice.uris() == ["window://silent/0"]
+        assert len((await here.ask("get_desktop"))["desktops"]) == 1
+        await here.tell("silent", "put", uri="window://silent/1")
+        await eventually(lambda: len(index.known("silent")) == 2)
+        assert len((await here.ask("get_desktop"))["desktops"]) == 2
+        late = here.computer.context.patience.is_late
+        assert late("templates", "silent")
+        assert not late("resources", "silent")
+
+
+async def test_a_server_that_never_lists_its_resources_lists_its_templates(nats_url: str) -> None:
+    silent = configs.context("2026", host="silent", misbehave={"list": "never"})
+    async with world(nats_url, silent=silent) as here:
+        result = await ResourceAgent(here).result(TEMPLATES)
+        assert names(result) == ["page", "element"]
+        assert "meta" not in result
+
+
+@ERAS
+async def test_templates_that_change_while_they_are_asked_for_are_asked_for_anew(nats_url: str, era: Era) -> None:
+    async with world(nats_url, one=configs.context(era)) as here:
+        alice, heard = ResourceAgent(here), list[ServerEvent]()
+        here.computer.fleet.events.listen(heard.append)
+        await here.tell("one", "misbehave", uri="templates", how="late")
+        asking = asyncio.create_task(alice.result(TEMPLATES))
+
+        async def is_asked() -> bool:
+            return "templates" in await here.tell("one", "reads")
+
+        await eventually(is_asked)
+        heard.clear()
+        await here.tell("one", "put_template", **NOTES)
+        await eventually(lambda: ResourcesChanged("one") in heard)
+        await here.tell("one", "misbehave", uri="templates", how="")
+        assert names(await asking) == ["page", "element"]
+        assert names(await alice.result(TEMPLATES)) == ["page", "element", "notes"]
+
+
+@ERAS
+async def test_who_asked_for_templates_is_told_that_they_may_be_others(nats_url: str, era: Era) -> None:
+    async with world(nats_url, one=configs.context(era, windows=1)) as here:
+        alice = ResourceAgent(here)
+        await eventually(lambda: here.computer.context.index.is_listed("one"), timeout=30)
+        assert names(await alice.result(TEMPLATES)) == ["page", "element"]
+        await eventually(lambda: not here.computer.resources.notices.untold)
+        here.heard.clear()
+        await here.tell("one", "put_template", **NOTES)
+        await eventually(lambda: here.told("resources_list_changed"))
+        assert here.told("resources_list_changed")[0]["serverId"] == "one"
+        assert names(await alice.result(TEMPLATES)) == ["page", "element", "notes"]
