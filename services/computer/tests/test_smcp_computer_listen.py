@@ -1,7 +1,7 @@
 """Streams of changes (`subscriptions/listen` of 2026-07-28) that end: they are opened again, and not all the time."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -28,9 +28,9 @@ async def shown(here: World) -> list[str]:
 
 
 @asynccontextmanager
-async def connection(**server: Any) -> AsyncIterator[Connection]:
+async def connection(updated: Callable[[str], None] = lambda uri: None, **server: Any) -> AsyncIterator[Connection]:
     config = parse_config(json.dumps({"servers": {"one": configs.lean("2026", **server)}}))
-    told = Told(tools_changed=lambda: None)
+    told = Told(tools_changed=lambda: None, resource_updated=updated)
     async with connect(config.servers["one"], negotiation="auto", max_message=MIB, told=told) as opened:
         yield opened
 
@@ -106,3 +106,29 @@ async def test_who_subscribes_during_a_pause_waits_for_none(monkeypatch: pytest.
         await opened.resources.subscribe(OTHER)
         result = await opened.call("subscribed", {}, timeout=30, span=CallSpan({}))
         assert json.loads(result["content"][0]["text"]) == [WINDOW, OTHER]
+
+
+async def test_what_the_stream_before_still_tells_once_there_is_another_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listen, "DRAIN_S", 30.0)
+    updated: list[str] = []
+    async with connection(updated.append, windows=2, late=True) as opened:
+        assert opened.resources is not None
+        await opened.resources.subscribe(WINDOW)
+        await opened.resources.subscribe(OTHER)
+        await eventually(lambda: updated == [WINDOW])
+
+
+async def test_the_stream_before_is_ended_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen, "DRAIN_S", 0.05)
+    async with connection(windows=1) as opened:
+        assert opened.resources is not None
+        await opened.resources.subscribe(WINDOW)
+        await opened.resources.unsubscribe(WINDOW)
+
+        async def is_ended() -> bool:
+            result = await opened.call("subscribed", {}, timeout=30, span=CallSpan({}))
+            return bool(json.loads(result["content"][0]["text"]) == [])
+
+        await eventually(is_ended)

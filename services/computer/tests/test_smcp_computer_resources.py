@@ -21,7 +21,7 @@ from smcp_computer.mcp.events import (
 from smcp_computer.mcp.resources import Features
 from smcp_computer.resources import interests as interests_module
 from smcp_testing.mcp_servers import configs
-from smcp_testing.resource_servers import ERAS, OTHER, WINDOW, Servers, running
+from smcp_testing.resource_servers import ERAS, OTHER, WINDOW, running
 from smcp_testing.waiting import eventually
 
 
@@ -105,7 +105,7 @@ async def test_a_subscription_is_told_of_and_ends_with_its_last_holder(era: Any)
         await servers.tell("update", uri=WINDOW)
         await servers.heard_of(ResourceUpdated("desk", WINDOW))
         servers.interests.drop("desktop")
-        await _subscribed(servers, [])
+        await servers.agreed()
 
 
 @ERAS
@@ -114,16 +114,16 @@ async def test_many_are_subscribed_to_in_the_background_and_again_after_a_restar
         uris = list(await servers.index.list("desk"))
         servers.interests.want("desktop", "desk", uris)
         await servers.interests.hold("alice", "desk", OTHER)
-        await _subscribed(servers, sorted(uris))
+        await servers.agreed(*sorted(uris))
         servers.interests.want("desktop", "desk", uris[:1])
-        await _subscribed(servers, sorted({uris[0], OTHER}))
+        await servers.agreed(*sorted({uris[0], OTHER}))
         servers.heard.clear()
         with pytest.raises(ServerDied):
             await servers.tell("die")
         await servers.heard_of(ServerGone("desk"))
         assert servers.index.known("desk") == {}
         await servers.heard_of(ServerReady("desk"))
-        await _subscribed(servers, sorted({uris[0], OTHER}))
+        await servers.agreed(*sorted({uris[0], OTHER}))
 
 
 async def test_a_server_over_http_tells_of_changes_also_after_it_was_started_again() -> None:
@@ -132,7 +132,7 @@ async def test_a_server_over_http_tells_of_changes_also_after_it_was_started_aga
         running(desk=configs.http("streamable", server.url)) as servers,
     ):
         servers.interests.want("desktop", "desk", [WINDOW, OTHER])
-        await _subscribed(servers, [WINDOW, OTHER])
+        await servers.agreed(WINDOW, OTHER)
         await servers.tell("update", uri=OTHER)
         await servers.heard_of(ResourceUpdated("desk", OTHER))
         await servers.tell("put", uri="window://x")
@@ -142,7 +142,7 @@ async def test_a_server_over_http_tells_of_changes_also_after_it_was_started_aga
         servers.heard.clear()
         await server.start()
         await eventually(lambda: ServerReady("desk") in servers.heard, timeout=60)
-        await _subscribed(servers, [WINDOW, OTHER])
+        await servers.agreed(WINDOW, OTHER)
         await servers.tell("update", uri=WINDOW)
         await servers.heard_of(ResourceUpdated("desk", WINDOW))
         assert list(await servers.index.list("desk")) == [WINDOW, OTHER]
@@ -176,11 +176,4 @@ async def test_a_hold_that_is_given_up_ends_no_other_hold_of_the_same_holder(
         assert await servers.tell("subscribed") == [WINDOW]
         await servers.heard_of(ResourcesSubscribed("desk", {WINDOW: frozenset()}))
         await servers.interests.release("alice", "desk", WINDOW)
-        await _subscribed(servers, [])
-
-
-async def _subscribed(servers: Servers, uris: list[str]) -> None:
-    async def agreed() -> bool:
-        return await servers.tell("subscribed") == uris  # type: ignore[no-any-return]
-
-    await eventually(agreed, timeout=30)
+        await servers.agreed()

@@ -46,6 +46,14 @@ class Servers:
         assert not result.get("isError"), result
         return json.loads(result["content"][0]["text"])
 
+    async def agreed(self, *uris: str) -> None:
+        """Wait until the server `desk` tells of exactly these."""
+
+        async def subscribed() -> bool:
+            return bool(await self.tell("subscribed") == list(uris))
+
+        await eventually(subscribed, timeout=30)
+
     async def heard_of(self, event: ServerEvent) -> None:
         await eventually(lambda: event in self.heard)
 

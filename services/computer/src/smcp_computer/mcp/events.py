@@ -47,7 +47,17 @@ class ResourcesSubscribed:
     """By URI those who wanted to be told before it was asked; who asked for it just now has missed nothing."""
 
 
-ServerEvent = ServerReady | ServerGone | ResourcesChanged | ResourceUpdated | ResourcesSubscribed
+@dataclass(frozen=True, slots=True)
+class ResourcesUnsubscribed:
+    """It had agreed to tell of resources, and tells of them no more, though nobody asked for that."""
+
+    server: str
+    uris: frozenset[str]
+
+
+ServerEvent = (
+    ServerReady | ServerGone | ResourcesChanged | ResourceUpdated | ResourcesSubscribed | ResourcesUnsubscribed
+)
 Listener = Callable[[ServerEvent], None]
 
 

@@ -1,7 +1,8 @@
 """What servers of the 2026 era tell: on one stream of `subscriptions/listen`, that the client asks for.
 
 The stream's filter cannot be changed. For other resources a new stream is opened, and then the old one closed, so that
-nothing is missed; what is told twice says the same.
+nothing is missed; what is told twice says the same. A new stream may leave out what the server told of on the one
+before: that is `Told.untold`.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from mcp.shared.exceptions import MCPError
 from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.mcp.errors import NotTold, ServerDied, ServerError, ServerTimedOut
 from smcp_computer.mcp.requests import Requests
+from smcp_computer.mcp.subscriptions import Answered
 from smcp_computer.mcp.told import Told
 
 _log = logging.getLogger("smcp_computer.mcp.listen")
@@ -36,6 +38,8 @@ LONGEST_S: Final = 30.0
 """The pauses grow up to this one, until a stream lives."""
 LIVED_S: Final = 10.0
 """A stream that was open for so long is not taken to be one that always ends."""
+DRAIN_S: Final = 0.5
+"""How long the old stream is read beside the new one: over HTTP what was told on it before may come after."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +68,13 @@ class ListenStream:
         self._tools = tools
         self._resources = resources
         self._wanted: set[str] = set()
+        self._granted: set[str] = set()
+        """Those of them that the server has agreed to tell of."""
         self._asked: list[_Asked] = []
         self._wake = asyncio.Event()
         self._open: anyio.CancelScope | None = None
+        self._drained: anyio.CancelScope | None = None
+        """Of the stream that the open one has replaced."""
         self._pause: anyio.CancelScope | None = None
         """Of the one before a stream is opened again, where there is none."""
         self._backoff = Backoff(first_s=RELISTEN_S, longest_s=LONGEST_S)
@@ -79,9 +87,14 @@ class ListenStream:
         if tools or resources:
             self._wake.set()
 
-    async def subscribe(self, uris: Collection[str], *, timeout: float) -> dict[str, ServerError]:
-        if self._closed is not None:
-            return dict.fromkeys(uris, self._closed)
+    async def subscribe(self, uris: Collection[str], answered: Answered, *, timeout: float) -> None:
+        closed = self._closed
+        failed = await self._failed(uris, timeout) if closed is None else dict.fromkeys(uris, closed)
+        for uri in uris:
+            answered(uri, failed.get(uri))
+
+    async def _failed(self, uris: Collection[str], timeout: float) -> dict[str, ServerError]:
+        """Those of which the server does not tell, each with why."""
         asked = _Asked(frozenset(uris))
         self._wanted |= asked.uris
         self._asked.append(asked)
@@ -96,6 +109,7 @@ class ListenStream:
 
     async def unsubscribe(self, uris: Collection[str], *, timeout: float) -> None:
         self._wanted -= set(uris)
+        self._granted -= set(uris)
         self._wake.set()
 
     async def run(self) -> None:
@@ -106,6 +120,7 @@ class ListenStream:
                     await self._wake.wait()
                     self._wake.clear()
                     await self._reopen(tasks)
+            self._tells_no_more_of(frozenset(self._granted))
         finally:
             self._closed = self._closed or ServerDied(self._requests.server, "went away before it answered")
             for asked in self._asked:
@@ -115,6 +130,7 @@ class ListenStream:
         """A stream for what is wanted now, in place of the one that is open."""
         uris, asked = sorted(self._wanted), tuple(self._asked)
         honored: frozenset[str] = frozenset()
+        left_out: frozenset[str] = frozenset()
         why: ServerError = NotTold(self._requests.server, "does not tell when this resource changes")
         if uris or self._tools or self._resources:
             try:
@@ -128,14 +144,25 @@ class ListenStream:
             else:
                 if self._open is None and not honored:  # it ended without a word: that says nothing of the resources
                     why = ServerTimedOut(self._requests.server, "ended its stream of changes at once")
+                else:
+                    left_out = frozenset(self._granted.intersection(uris)) - honored
         else:
             self._replace(None)
         self._asked = self._asked[len(asked) :]
         for one in asked:
+            if not one.outcome.done():
+                self._granted |= one.uris & honored
             one.settle(dict.fromkeys(one.uris - honored, why))
         if self._open is not None and self._lost:
             self._lost = False
             self._catch_up()
+        self._tells_no_more_of(left_out)
+
+    def _tells_no_more_of(self, uris: frozenset[str]) -> None:
+        self._wanted -= uris
+        self._granted -= uris
+        if uris:
+            self._told.untold(uris)
 
     async def _stream(
         self, tasks: anyio.abc.TaskGroup, uris: Sequence[str], *, task_status: anyio.abc.TaskStatus[frozenset[str]]
@@ -177,8 +204,11 @@ class ListenStream:
 
     def _replace(self, scope: anyio.CancelScope | None) -> None:
         old, self._open = self._open, scope
+        if self._drained is not None:
+            self._drained.cancel()  # one at a time, however often other resources are asked for
+        self._drained = old
         if old is not None:
-            old.cancel()
+            old.deadline = anyio.current_time() + DRAIN_S
         if scope is not None:
             self._end_pause()
 

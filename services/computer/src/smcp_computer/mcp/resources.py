@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from smcp_computer.mcp.errors import BadAnswer, ServerError, ServerTimedOut
 from smcp_computer.mcp.requests import Requests
-from smcp_computer.mcp.subscriptions import Subscriptions
+from smcp_computer.mcp.subscriptions import Answered, Subscriptions
 
 Json = Mapping[str, Any]
 """An object as MCP gives it: camelCase keys, nothing added or dropped."""
@@ -90,13 +90,20 @@ class Resources:
 
     async def subscribe(self, uri: str, *, timeout: float = SUBSCRIBE_S) -> None:
         """Be told when it changes (`Told.resource_updated`), for as long as the connection lasts."""
-        failed = await self._subscriptions.subscribe([uri], timeout=timeout)
-        for error in failed.values():
+        failed: list[ServerError] = []
+
+        def answered(_: str, error: ServerError | None) -> None:
+            if error is not None:
+                failed.append(error)
+
+        await self._subscriptions.subscribe([uri], answered, timeout=timeout)
+        for error in failed:
             raise error
 
-    async def subscribe_all(self, uris: Collection[str], *, timeout: float = SUBSCRIBE_S) -> Mapping[str, ServerError]:
-        """The same for many, within one time-out; returns those that failed, and raises nothing."""
-        return await self._subscriptions.subscribe(uris, timeout=timeout) if uris else {}
+    async def subscribe_all(self, uris: Collection[str], answered: Answered, *, timeout: float = SUBSCRIBE_S) -> None:
+        """The same for many, within one time-out; raises nothing: `answered` is told of each."""
+        if uris:
+            await self._subscriptions.subscribe(uris, answered, timeout=timeout)
 
     async def unsubscribe(self, *uris: str, timeout: float = SUBSCRIBE_S) -> None:
         """Be told of these no more. What goes wrong is not told: what a server tells unasked is ignored."""

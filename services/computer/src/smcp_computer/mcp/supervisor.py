@@ -21,7 +21,14 @@ from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.environment import with_variables
 from smcp_computer.mcp.errors import Lost, ServerNotRunning
-from smcp_computer.mcp.events import ResourcesChanged, ResourceUpdated, ServerEvents, ServerGone, ServerReady
+from smcp_computer.mcp.events import (
+    ResourcesChanged,
+    ResourcesUnsubscribed,
+    ResourceUpdated,
+    ServerEvents,
+    ServerGone,
+    ServerReady,
+)
 from smcp_computer.mcp.failure_log import FailureLog
 from smcp_computer.mcp.failures import WENT_AWAY, first_of
 from smcp_computer.mcp.resources import Resources
@@ -108,6 +115,7 @@ class Supervisor:
             tools_changed=self._tools_changed,
             resources_changed=lambda: self._events.tell(ResourcesChanged(self.name)),
             resource_updated=lambda uri: self._events.tell(ResourceUpdated(self.name, uri)),
+            untold=lambda uris: self._events.tell(ResourcesUnsubscribed(self.name, uris)),
         )
         self._waiting: asyncio.Timeout | None = None
         """While the server is waited for: `stop` brings it forward."""

@@ -16,6 +16,8 @@ class Told:
     """The list of resources changed."""
     resource_updated: Callable[[str], None] = lambda uri: None
     """Given the URI of a resource whose contents changed; it may lie below the one that was subscribed to."""
+    untold: Callable[[frozenset[str]], None] = lambda uris: None
+    """Given URIs that were subscribed to, and of which the server tells no more, unasked."""
 
     def notified(self, message: object) -> None:
         """A notification of a server of the 2025 era; everything else is ignored."""

@@ -2,58 +2,48 @@
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Mapping
 from typing import Final
 
-from smcp_computer.mcp.backoff import Backoff
-from smcp_computer.mcp.errors import ServerError, ServerNotRunning, ServerTimedOut
-from smcp_computer.mcp.events import ResourcesSubscribed, ServerEvent, ServerEvents, ServerGone, ServerReady
+from smcp_computer.mcp.errors import NotTold, ServerError, ServerNotRunning
+from smcp_computer.mcp.events import (
+    ResourcesChanged,
+    ResourcesSubscribed,
+    ResourcesUnsubscribed,
+    ServerEvent,
+    ServerEvents,
+    ServerGone,
+    ServerReady,
+)
 from smcp_computer.mcp.resources import SUBSCRIBE_S, Resources
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.causes import Causes
+from smcp_computer.resources.interest import Failure, Interest
+from smcp_computer.resources.retries import Retries
 
 _log = logging.getLogger("smcp_computer.resources")
 
 DESKTOP: Final = "desktop"
 FINDER: Final = "finder"
 
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """Why a server does not tell of a resource."""
-
-    error: ServerError
-    asked: float
-    """When it was asked (loop time)."""
-
-
-@dataclass
-class _Interest:
-    """In the resources of one server."""
-
-    supervisor: Supervisor
-    holders: dict[str, set[Hashable]] = field(default_factory=dict)
-    """By URI."""
-    new: set[tuple[str, Hashable]] = field(default_factory=set)
-    """URIs and holders who wait for the answer to their `hold`: what they have not read yet they do not miss."""
-    waiting: Counter[tuple[str, Hashable]] = field(default_factory=Counter)
-    """How many calls of `hold` wait, by URI and holder: one that is given up must not end what another asks for."""
-    life: Resources | None = None
-    """The connection at which the following is so."""
-    subscribed: set[str] = field(default_factory=set)
-    failed: dict[str, _Failure] = field(default_factory=dict)
-    """Not asked for again by itself in this life; but what timed out is."""
-    dirty: asyncio.Event = field(default_factory=asyncio.Event)
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+LATE_S: Final = 1.0
+"""The first pause before a server is asked again for what it did not answer in time; up to `LATE_LONGEST_S`."""
+LATE_LONGEST_S: Final = 60.0
+REFUSED_S: Final = 30.0
+"""The first pause before it is asked again for what it refused, where its list does not change; up to
+`REFUSED_LONGEST_S`."""
+REFUSED_LONGEST_S: Final = 600.0
+GATHER_S: Final = 0.1
+"""Subscriptions that are made within it are told as one."""
 
 
 class Interests:
-    """Restored when a server was started again. Each subscription that was made is an event. `run` must be running."""
+    """Restored when a server was started again, asked for again where it failed. Each subscription that was made is an
+    event. `run` must be running.
+    """
 
     def __init__(self, supervisors: Mapping[str, Supervisor], events: ServerEvents) -> None:
-        self._interests = {name: _Interest(supervisor) for name, supervisor in supervisors.items()}
+        self._interests = {name: Interest(supervisor) for name, supervisor in supervisors.items()}
         self._causes = Causes(_log)
         self._events = events
         events.listen(self._on_event)
@@ -74,7 +64,8 @@ class Interests:
             ServerError: it does not; nothing is held then.
         """
         interest = self._interests.get(server)
-        if interest is None or interest.supervisor.resources is None:
+        life = interest.supervisor.resources if interest is not None else None
+        if interest is None or life is None:
             raise ServerNotRunning(server, "is not ready, or has no resources")
         came, key = asyncio.get_running_loop().time(), (uri, holder)
         if holder not in interest.holders.setdefault(uri, set()):
@@ -82,7 +73,7 @@ class Interests:
             interest.new.add(key)
         interest.waiting[key] += 1
         try:
-            await self._settle(interest, anew=(uri, came))
+            await self._answer(interest, life, uri, came)
         finally:
             interest.waiting[key] -= 1
             is_held, is_last = uri in interest.subscribed, not interest.waiting[key]
@@ -114,10 +105,13 @@ class Interests:
         """Hold exactly these of the server, in the background; what the server refuses is a warning."""
         interest = self._interests[server]
         wanted = set(uris)
-        for uri in [uri for uri, holders in interest.holders.items() if holder in holders and uri not in wanted]:
+        held = {uri for uri, holders in interest.holders.items() if holder in holders}
+        for uri in held - wanted:
             self._let_go(interest, holder, uri)
         for uri in wanted:
             interest.holders.setdefault(uri, set()).add(holder)
+        interest.soon = interest.soon or interest.relisted or wanted != held
+        interest.relisted = False
         interest.dirty.set()
 
     async def run(self) -> None:
@@ -126,63 +120,107 @@ class Interests:
             for name, interest in self._interests.items():
                 tasks.create_task(self._keep(interest), name=f"interests:{name}")
 
-    async def _keep(self, interest: _Interest) -> None:
-        backoff = Backoff(first_s=1.0, longest_s=60.0)
-        while True:
-            late = [uri for uri, failure in interest.failed.items() if isinstance(failure.error, ServerTimedOut)]
-            if not late:
-                backoff.reset()
+    async def _keep(self, interest: Interest) -> None:
+        late = Retries(first_s=LATE_S, longest_s=LATE_LONGEST_S)
+        refused = Retries(first_s=REFUSED_S, longest_s=REFUSED_LONGEST_S)
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as tasks:
+            interest.tasks = tasks
             try:
-                async with asyncio.timeout(backoff.next() if late else None):
-                    await interest.dirty.wait()
-            except TimeoutError:
-                for uri in late:
-                    interest.failed.pop(uri, None)
-            interest.dirty.clear()
-            await self._settle(interest)
+                while True:
+                    kinds = {failure.is_late for failure in interest.failed.values()}
+                    asking, soon, interest.soon = bool(interest.asking), interest.soon, False
+                    late.plan(loop.time(), failed=True in kinds, asking=asking)
+                    refused.plan(loop.time(), failed=False in kinds, asking=asking, soon=soon)
+                    due = [each.due for each in (late, refused) if each.due is not None]
+                    try:
+                        async with asyncio.timeout_at(min(due, default=None)):
+                            await interest.dirty.wait()
+                    except TimeoutError:
+                        pass
+                    interest.dirty.clear()
+                    for retries in (late, refused):
+                        if retries.take(loop.time()):
+                            interest.forget_failures(late=retries is late)
+                    self._begin(interest)
+            finally:
+                interest.tasks = None
+                interest.settled(tuple(interest.answers))
+                if interest.telling is not None:
+                    interest.telling.cancel()
 
-    async def _settle(self, interest: _Interest, *, anew: tuple[str, float] | None = None) -> None:
-        """Subscribe to what is held and unsubscribe from what is not.
+    async def _answer(self, interest: Interest, life: Resources, uri: str, came: float) -> None:
+        """Wait until the server has answered for a URI that is held, or is gone.
 
         Args:
-            anew: a URI that is asked for again where the server refused it before; and since when that is wanted (loop
-                time): who came before the server was asked shares the answer.
+            came: since when that is wanted (loop time). Who came before the server was asked shares the answer; it is
+                asked again where it refused before.
         """
-        loop = asyncio.get_running_loop()
-        async with interest.turn:
-            resources = interest.supervisor.resources
-            if resources is not interest.life:
-                interest.life = resources
-                interest.subscribed.clear()
-                interest.failed.clear()
-            if resources is None:
+        while interest.tasks is not None and interest.supervisor.resources is life:
+            if (earlier := interest.failed.get(uri)) is not None and earlier.asked < came:
+                del interest.failed[uri]
+            self._begin(interest)
+            if uri not in interest.asking and uri not in interest.ending:
                 return
-            if anew is not None and (earlier := interest.failed.get(anew[0])) is not None and earlier.asked < anew[1]:
-                del interest.failed[anew[0]]
-            idle = interest.subscribed - interest.holders.keys()
+            await interest.answers.setdefault(uri, asyncio.Event()).wait()
+
+    def _begin(self, interest: Interest) -> None:
+        """Have the server asked for what is held, and told of what is not; in the background."""
+        resources = interest.connection()
+        if resources is None or interest.tasks is None:
+            return
+        if idle := interest.subscribed - interest.holders.keys():
             interest.subscribed -= idle
-            await resources.unsubscribe(*sorted(idle))
-            missing = [uri for uri in interest.holders if uri not in interest.subscribed | interest.failed.keys()]
-            asked = loop.time()
-            failed = await resources.subscribe_all(missing, timeout=SUBSCRIBE_S)
-            if interest.supervisor.resources is not resources:
-                return
-            made = [uri for uri in missing if uri not in failed]
-            interest.subscribed.update(made)
-            interest.failed.update({uri: _Failure(error, asked) for uri, error in failed.items()})
-            self._tell(resources.server, interest, made)
-        for error in failed.values():
-            self._causes.warn(resources.server, f"does not tell of changes of a resource: it {error.what}")
+            interest.ending |= idle
+            interest.tasks.create_task(self._end(interest, resources, idle))
+        if missing := interest.missing():
+            interest.asking.update(missing)
+            asked = asyncio.get_running_loop().time()
+            interest.tasks.create_task(self._ask(interest, resources, missing, asked))
 
-    def _tell(self, server: str, interest: _Interest, made: Iterable[str]) -> None:
-        before = {
-            uri: frozenset(holder for holder in interest.holders.get(uri, ()) if (uri, holder) not in interest.new)
-            for uri in made
-        }
-        if before:
-            self._events.tell(ResourcesSubscribed(server, before))
+    async def _end(self, interest: Interest, resources: Resources, uris: Collection[str]) -> None:
+        await resources.unsubscribe(*sorted(uris))
+        if interest.life is resources:
+            interest.settled(uris)
+            interest.dirty.set()  # who holds one of them by now
 
-    def _let_go(self, interest: _Interest, holder: Hashable, uri: str) -> None:
+    async def _ask(self, interest: Interest, resources: Resources, uris: Collection[str], asked: float) -> None:
+        def answered(uri: str, error: ServerError | None) -> None:
+            if interest.connection() is resources:
+                self._answered(interest, uri, None if error is None else Failure(error, asked))
+
+        await resources.subscribe_all(uris, answered, timeout=SUBSCRIBE_S)
+        if interest.connection() is resources:
+            self._tell(interest)
+            interest.dirty.set()  # what failed is to be planned
+
+    def _answered(self, interest: Interest, uri: str, failure: Failure | None) -> None:
+        if failure is None:
+            interest.subscribed.add(uri)
+            holders = interest.holders.get(uri, ())
+            interest.untold[uri] = frozenset(holder for holder in holders if (uri, holder) not in interest.new)
+            if interest.telling is None:
+                interest.telling = asyncio.get_running_loop().call_later(GATHER_S, self._tell, interest)
+        elif uri in interest.holders:
+            self._fail(interest, uri, failure)
+        interest.settled([uri])
+        if uri not in interest.holders:
+            interest.dirty.set()  # it was given up meanwhile
+
+    def _fail(self, interest: Interest, uri: str, failure: Failure) -> None:
+        interest.failed[uri] = failure
+        what = f"does not tell of changes of a resource: it {failure.error.what}"
+        self._causes.warn(interest.supervisor.name, what)
+
+    def _tell(self, interest: Interest) -> None:
+        if interest.telling is not None:
+            interest.telling.cancel()
+            interest.telling = None
+        if interest.connection() is not None and interest.untold:
+            before, interest.untold = interest.untold, {}
+            self._events.tell(ResourcesSubscribed(interest.supervisor.name, before))
+
+    def _let_go(self, interest: Interest, holder: Hashable, uri: str) -> None:
         holders = interest.holders.get(uri, set())
         holders.discard(holder)
         if not holders:
@@ -192,7 +230,22 @@ class Interests:
 
     def _on_event(self, event: ServerEvent) -> None:
         interest = self._interests.get(event.server)
-        if interest is not None and isinstance(event, ServerReady | ServerGone):
-            interest.dirty.set()
-            if isinstance(event, ServerReady):
-                self._causes.forget(event.server)
+        if interest is None:
+            return
+        match event:
+            case ServerReady() | ServerGone():
+                interest.dirty.set()
+                if isinstance(event, ServerReady):
+                    self._causes.forget(event.server)
+            case ResourcesChanged():
+                interest.relisted = True
+            case ResourcesUnsubscribed(server, uris):
+                why = Failure(NotTold(server, "tells of it no more"), asyncio.get_running_loop().time())
+                for uri in uris & interest.subscribed:
+                    interest.subscribed.discard(uri)
+                    interest.untold.pop(uri, None)
+                    if uri in interest.holders:
+                        self._fail(interest, uri, why)
+                interest.dirty.set()
+            case _:
+                pass

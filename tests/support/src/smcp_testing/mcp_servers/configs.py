@@ -86,12 +86,16 @@ def lean(
     delay: float = 0.0,
     end_streams: int = 0,
     unacknowledged: bool = False,
+    most: int | None = None,
+    late: bool = False,
     **config: Any,
 ) -> dict[str, Any]:
     """The configuration of a server that costs next to nothing; the arguments are those of `lean`."""
     arguments = ["--era", era, "--windows", str(windows), "--host", host, "--delay", str(delay)]
     arguments += ["--end-streams", str(end_streams)]
     arguments += ["--unacknowledged"] if unacknowledged else []
+    arguments += [] if most is None else ["--most", str(most)]
+    arguments += ["--late"] if late else []
     return stdio("lean", *arguments, **config)
 
 

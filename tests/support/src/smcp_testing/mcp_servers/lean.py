@@ -2,16 +2,20 @@
 that a benchmark shows who asks it; and it can end its streams of changes as the SDK's servers cannot.
 
     python -m smcp_testing.mcp_servers.lean [--era 2025|2026] [--host HOST] [--windows N] [--delay SECONDS]
-        [--end-streams N] [--unacknowledged]
+        [--end-streams N] [--unacknowledged] [--most N] [--late]
 
 It speaks JSON-RPC over standard input and output, lists `window://HOST/0` ..., gives each after `--delay`, and tells of
 changes: by `resources/subscribe` in the 2025 era, on streams of `subscriptions/listen` in the 2026 era. The first
-`--end-streams` of these (-1: all) end right after their acknowledgement; or, with `--unacknowledged`, without one. Its
-tools:
+`--end-streams` of these (-1: all) end right after their acknowledgement; or, with `--unacknowledged`, without one. A
+stream tells of the first `--most` of the resources that it is asked for. With `--late`, `LATE_S` after a stream was
+acknowledged all earlier ones tell that their resources changed, as over HTTP, where streams have no order among them.
+Its tools:
 
 put(uri)               list one more, and tell that the list changed
 update(uri, text?)     give it another text, and tell who subscribed to it
 subscribed()           the URIs that are told of now
+most(count)            what `--most` says, for the streams from now on
+end()                  end all streams
 listens()              when each stream was asked for, in seconds of a clock of its own
 """
 
@@ -28,20 +32,33 @@ Json = dict[str, Any]
 VERSIONS: Final = {"2025": "2025-11-25", "2026": "2026-07-28"}
 SUBSCRIPTION_ID: Final = "io.modelcontextprotocol/subscriptionId"
 METHOD_NOT_FOUND: Final = -32601
+LATE_S: Final = 0.2
 NOT_FOUND: Final = {"2025": -32002, "2026": -32602}
 
 
 class LeanServer(asyncio.Protocol):
     """Args:
-    end_streams, acknowledge: see the options.
+    end_streams, acknowledge, most, late: see the options.
     """
 
-    def __init__(self, era: str, uris: list[str], *, delay_s: float, end_streams: int, acknowledge: bool) -> None:
+    def __init__(
+        self,
+        era: str,
+        uris: list[str],
+        *,
+        delay_s: float,
+        end_streams: int,
+        acknowledge: bool,
+        most: int,
+        late: bool,
+    ) -> None:
         self.over = asyncio.Event()
         self._era = era
         self._delay_s = delay_s
         self._end_streams = end_streams
         self._acknowledge = acknowledge
+        self._most = most
+        self._late = late
         self._texts = {uri: f"text of {uri}" for uri in uris}
         self._subscribed: set[str] = set()
         self._streams: dict[int | str, Json] = {}
@@ -66,6 +83,8 @@ class LeanServer(asyncio.Protocol):
             "put": self._put,
             "update": self._update,
             "subscribed": self._told_of,
+            "most": self._set_most,
+            "end": self._end,
             "listens": lambda: self._listens,
         }
 
@@ -137,12 +156,30 @@ class LeanServer(asyncio.Protocol):
         ends = self._end_streams < 0 or len(self._listens) < self._end_streams
         self._listens.append(time.monotonic())
         meta = {SUBSCRIPTION_ID: number}
+        wanted = {**wanted, "resourceSubscriptions": wanted.get("resourceSubscriptions", [])[: self._most]}
         if self._acknowledge or not ends:
             self._notify("subscriptions/acknowledged", {"notifications": wanted, "_meta": meta})
+        if self._late:
+            self._loop.call_later(LATE_S, self._tell_all, dict(self._streams))
         if ends:
             self._answer(number, {"_meta": meta})
         else:
             self._streams[number] = wanted
+
+    def _tell_all(self, streams: dict[int | str, Json]) -> None:
+        for number, wanted in streams.items():
+            for uri in wanted["resourceSubscriptions"]:
+                self._notify("resources/updated", {"uri": uri, "_meta": {SUBSCRIPTION_ID: number}})
+
+    def _set_most(self, count: int) -> int:
+        self._most = count
+        return count
+
+    def _end(self) -> int:
+        ended, self._streams = self._streams, {}
+        for number in ended:
+            self._answer(number, {"_meta": {SUBSCRIPTION_ID: number}})
+        return len(ended)
 
     def _put(self, uri: str) -> str:
         self._texts[uri] = f"text of {uri}"
@@ -190,6 +227,8 @@ async def serve(options: argparse.Namespace) -> None:
         delay_s=options.delay,
         end_streams=options.end_streams,
         acknowledge=not options.unacknowledged,
+        most=options.most,
+        late=options.late,
     )
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: server, sys.stdin)
     try:
@@ -206,4 +245,6 @@ if __name__ == "__main__":
     parser.add_argument("--delay", type=float, default=0.0)
     parser.add_argument("--end-streams", type=int, default=0)
     parser.add_argument("--unacknowledged", action="store_true")
+    parser.add_argument("--most", type=int, default=sys.maxsize)
+    parser.add_argument("--late", action="store_true")
     asyncio.run(serve(parser.parse_args()))

@@ -1,0 +1,122 @@
+"""Subscriptions that an MCP server ends, refuses or never answers: they are asked for again, and in nobody's way."""
+
+import asyncio
+
+import pytest
+
+from smcp_computer.mcp import listen
+from smcp_computer.mcp.errors import NotTold
+from smcp_computer.mcp.events import ResourcesSubscribed, ResourcesUnsubscribed
+from smcp_computer.resources import interests
+from smcp_computer.resources.retries import CALM_S, Retries
+from smcp_testing.computer_office import world
+from smcp_testing.mcp_servers import configs
+from smcp_testing.resource_servers import OTHER, WINDOW, running
+from smcp_testing.waiting import eventually
+
+HOST = "com.example.desk"
+THIRD = f"window://{HOST}/2"
+REFUSED = "does not tell of changes of a resource"
+
+
+async def test_what_the_next_stream_leaves_out_is_subscribed_to_no_more_and_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(interests, "REFUSED_S", 0.1)
+    monkeypatch.setattr(interests, "REFUSED_LONGEST_S", 0.1)
+    async with running(desk=configs.lean("2026", host=HOST, windows=2, most=1)) as servers:
+        servers.interests.want("desktop", "desk", [OTHER])
+        await eventually(lambda: servers.interests.subscribed("desk") == {OTHER})
+        servers.interests.want("desktop", "desk", [WINDOW, OTHER])
+        await eventually(lambda: servers.interests.subscribed("desk") == {WINDOW})
+        await servers.heard_of(ResourcesUnsubscribed("desk", frozenset({OTHER})))
+        servers.heard.clear()
+        await servers.tell("most", count=2)
+        await eventually(lambda: servers.interests.subscribed("desk") == {WINDOW, OTHER})
+        await servers.agreed(WINDOW, OTHER)
+        await servers.heard_of(ResourcesSubscribed("desk", {OTHER: frozenset({"desktop"})}))
+
+
+async def test_what_is_left_out_after_a_stream_was_lost_is_subscribed_to_no_more_and_can_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listen, "RELISTEN_S", 0.05)
+    async with running(desk=configs.lean("2026", host=HOST, windows=2)) as servers:
+        servers.interests.want("desktop", "desk", [WINDOW])
+        await servers.interests.hold("alice", "desk", OTHER)
+        await eventually(lambda: servers.interests.subscribed("desk") == {WINDOW, OTHER})
+        await servers.tell("most", count=1)
+        await servers.tell("end")
+        await eventually(lambda: servers.interests.subscribed("desk") == {WINDOW})
+        with pytest.raises(NotTold):
+            await servers.interests.hold("bob", "desk", OTHER)
+        await servers.tell("most", count=2)
+        await servers.interests.hold("bob", "desk", OTHER)
+        assert servers.interests.holders("desk", OTHER) == {"alice", "bob"}
+        assert servers.interests.subscribed("desk") == {WINDOW, OTHER}
+
+
+async def test_what_was_refused_is_asked_for_again_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(interests, "REFUSED_S", 0.1)
+    refusing = {WINDOW: "subscribe_refuse"}
+    async with running(desk=configs.context("2025", windows=1, misbehave=refusing)) as servers:
+        servers.interests.want("desktop", "desk", [WINDOW])
+        await eventually(lambda: REFUSED in caplog.text)
+        await servers.tell("misbehave", uri=WINDOW, how="")
+        await servers.agreed(WINDOW)
+        assert caplog.text.count(REFUSED) == 1
+
+
+async def test_what_was_refused_is_asked_for_again_once_the_list_changed(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusing = {WINDOW: "subscribe_refuse"}
+    async with world(nats_url, desk=configs.context("2025", windows=1, misbehave=refusing)) as here:
+        await eventually(lambda: REFUSED in caplog.text)
+        await here.tell("desk", "misbehave", uri=WINDOW, how="")
+        await here.tell("desk", "put", uri="note://1")
+        await eventually(lambda: here.computer.context.interests.subscribed("desk") == {WINDOW})
+
+
+async def test_a_subscription_that_is_never_answered_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interests, "SUBSCRIBE_S", 120.0)
+    async with running(desk=configs.context("2025", windows=3, misbehave={WINDOW: "never"})) as servers:
+        servers.interests.want("desktop", "desk", [WINDOW, OTHER])
+        await eventually(lambda: servers.interests.subscribed("desk") == {OTHER})
+        await servers.heard_of(ResourcesSubscribed("desk", {OTHER: frozenset({"desktop"})}))
+        async with asyncio.timeout(15):
+            await servers.interests.hold("alice", "desk", THIRD)
+        await servers.interests.release("alice", "desk", THIRD)
+        await servers.agreed(OTHER)
+
+
+async def test_a_subscription_that_is_given_up_at_once_ends_no_others_unsubscribing() -> None:
+    async with running(desk=configs.context("2025", windows=2)) as servers:
+        await servers.interests.hold("alice", "desk", WINDOW)
+        await servers.interests.release("alice", "desk", WINDOW)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await servers.interests.hold("alice", "desk", OTHER)
+        await servers.agreed()
+        assert servers.interests.holders("desk", OTHER) == frozenset()
+
+
+def test_the_pauses_grow_while_something_fails_and_a_reason_to_hope_ends_one_but_not_all_the_time() -> None:
+    retries = Retries(first_s=30.0, longest_s=600.0)
+    retries.plan(100.0, failed=True, asking=False)
+    assert not retries.take(114.0)
+    assert retries.take(130.0)
+    retries.plan(130.0, failed=False, asking=True)
+    retries.plan(131.0, failed=True, asking=False)
+    assert not retries.take(160.0), "the second pause is longer"
+    retries.plan(160.0, failed=True, asking=False, soon=True)
+    assert retries.take(160.0)
+    retries.plan(161.0, failed=True, asking=False, soon=True)
+    assert not retries.take(160.0 + CALM_S - 1)
+    assert retries.take(160.0 + CALM_S)
+    retries.plan(166.0, failed=False, asking=False)
+    assert not retries.take(10_000.0), "nothing failed"
+    retries.plan(10_000.0, failed=True, asking=False)
+    assert retries.take(10_030.0), "the pauses begin anew"
