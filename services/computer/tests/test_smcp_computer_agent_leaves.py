@@ -67,6 +67,18 @@ async def test_a_leave_that_is_heard_late_ends_nothing_of_a_later_membership(nat
         await downstream(here.computer)
 
 
+async def test_leaves_of_two_agents_count_in_whatever_order_they_are_heard(nats_url: str) -> None:
+    async with world(nats_url, one=configs.context("2025", content=NOTES)) as here:
+        agents = here.computer.resources.agents
+        await agents.subscribe("anna", "one", "note://1", epoch=9)
+        await agents.subscribe("bob", "one", "note://2", epoch=11)
+        await leave(here, "bob", epoch=12)
+        await downstream(here.computer, "note://1")
+        await agents.subscribe(None, "one", "note://end")
+        await leave(here, "anna", epoch=10)
+        await downstream(here.computer, "note://end")
+
+
 async def test_after_a_break_the_office_is_compared_and_who_is_gone_is_subscribed_to_nothing(nats_url: str) -> None:
     port = int(nats_url.rpartition(":")[2])
     async with (

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming
 from smcp_bus.headers import EPOCH
+from smcp_computer.resources.agents import REMEMBERED
 from smcp_proto.schemas import LeaveOfficeNotification
 
 _log = logging.getLogger("smcp_computer.left")
@@ -20,8 +21,9 @@ class AgentsLeaving:
 
     def __init__(self, left: Callable[[str, int], Awaitable[None]]) -> None:
         self._left = left
-        self._newest = 0
-        """The epoch of the newest leave: one that is told again says nothing of an Agent that has come back."""
+        self._newest: dict[str, int] = {}
+        """By Agents that left last, the epoch of that: a leave that is told again says nothing of an Agent that has
+        come back. Of each Agent, since the leaves of two may be heard in another order."""
 
     async def notified(self, incoming: Incoming) -> None:
         """One notification of the office, of any kind."""
@@ -33,6 +35,10 @@ class AgentsLeaving:
         except (ValidationError, ValueError):
             _log.warning("a notification that cannot be read was ignored")
             return
-        if agent is not None and epoch > self._newest:
-            self._newest = epoch
-            await self._left(agent, epoch)
+        if agent is None or epoch <= self._newest.get(agent, 0):
+            return
+        self._newest.pop(agent, None)
+        self._newest[agent] = epoch
+        if len(self._newest) > REMEMBERED:
+            del self._newest[next(iter(self._newest))]
+        await self._left(agent, epoch)

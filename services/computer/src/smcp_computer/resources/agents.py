@@ -110,11 +110,13 @@ class AgentSubscriptions:
         Args:
             epoch: of the leave. What has a greater one is of a later membership of the Agent, and stays.
         """
+        is_newest = epoch > max(self._left.values(), default=0)
         self._left.pop(agent, None)
         self._left[agent] = epoch
         if len(self._left) > REMEMBERED:
             del self._left[next(iter(self._left))]
-        for gone in (agent, None):
+        # a leave that is heard after a newer one is of no Agent that may have subscribed without a name since
+        for gone in (agent, None) if is_newest else (agent,):
             for (server, uri), since in list(self._resources(gone).items()):
                 if since < epoch:
                     self._forget(gone, server, uri)
