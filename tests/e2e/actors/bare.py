@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
 from uuid import uuid4
 
+import aiohttp
 import socketio
 
 NAMESPACE = "/smcp"
 _BIG = 64 * 1024 * 1024
 _CONNECT_S = 15
 """The second of python-socketio's default says more of the machine than of the gateway."""
+_CLOSE_S = 1
 
 
 class FlatError(Exception):
@@ -97,6 +99,11 @@ class BareMember:
     async def close(self) -> None:
         await self._sio.disconnect()
         await self._sio.shutdown()
+        left: aiohttp.ClientWebSocketResponse | None = self._sio.eio.ws
+        if left is not None and not left.closed:  # python-engineio leaves it as it is where it fell silent
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await left.close()
 
     async def ack(self, event: str, *arguments: Any, timeout: float = 30) -> Any:
         """The ack of an event with whatever arguments, as it came."""
