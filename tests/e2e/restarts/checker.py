@@ -12,6 +12,8 @@ ARRIVED_S: Final = 1.0
 """After so long a call that was sent has arrived, also where its tool does not run yet."""
 DONE: Final = "done"
 """What a join that was done is answered."""
+LONG_S: Final = 3.0
+"""In so many seconds between two SIGTERMs somebody joins, also in a short play with 5 joins/s."""
 MANY: Final = 10
 """Of so many joins asked between two SIGTERMs at least half have to be done; of fewer one."""
 
@@ -118,7 +120,7 @@ def wrongs(seen: Observed, at_least: int) -> list[str]:
     for sigterm, end in zip(seen.sigterms, [*ends, math.inf], strict=True):
         answers = [join.answer for join in seen.joins if sigterm.at < join.at < end]
         done = answers.count(DONE)
-        if not done:
+        if not done and (answers or end - sigterm.at >= LONG_S):
             found.append(f"nobody joined between the SIGTERM of {sigterm.part} and the next")
         elif len(answers) >= MANY and 2 * done < len(answers):
             found.append(f"only {done} of {len(answers)} joined between the SIGTERM of {sigterm.part} and the next")
