@@ -67,6 +67,35 @@ async def test_an_opening_that_is_cancelled_leaves_nothing() -> None:
                 raise AssertionError("it opened")
 
 
+async def test_an_opening_ends_at_whatever_moment_it_is_cancelled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = NatsServer(tmp_path / "nats")
+    await server.start()
+    opened = False
+
+    async def opens() -> None:
+        nonlocal opened
+        async with open_bus(BusConfig(url=server.url)):
+            opened = True
+
+    try:
+        for moment in range(10_000):  # a round of the loop later each time
+            opening = asyncio.create_task(opens())
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            if opened:
+                await opening
+                break
+            opening.cancel()
+            await asyncio.wait({opening}, timeout=10)
+            assert opening.cancelled(), f"cancelled after {moment} rounds of the loop, it opened"
+        assert moment > 5
+        assert caplog.messages == []
+    finally:
+        await server.stop()
+
+
 async def test_a_wrong_secret_is_told_clearly(tmp_path: Path) -> None:
     config = tmp_path / "auth.conf"
     config.write_text('authorization { users: [ {user: "host", password: "right"} ] }\n')

@@ -9,6 +9,7 @@ from typing import Any, Final
 from nats import errors as nats_errors
 
 from smcp_bus.bus import Connection, Watcher
+from smcp_bus.cancellation import raise_if_cancelled
 from smcp_bus.errors import BodyTooLarge, BusError, CredentialRefused, NotConnected, RequestTimedOut
 from smcp_bus.nats_client import NatsClient, is_refusal
 from smcp_bus.nats_config import BusConfig
@@ -88,6 +89,7 @@ class Link:
                     await client.connect(**options)
                 finally:
                     self._opening = False
+                raise_if_cancelled()
                 await client.reconnected()
                 await client.round_trip()
         except CredentialRefused:
@@ -100,6 +102,7 @@ class Link:
                 f"nats-server at {config.hosts} could not be reached within {config.connect_timeout:g} s: {why}"
             ) from error
         except BaseException:
+            self._closing = True  # it is given up by the caller: no word about a connection that broke
             await client.shut(0)
             raise
         finally:

@@ -17,11 +17,11 @@ from pydantic import ValidationError
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
+from smcp_bus.cancellation import raise_if_cancelled
 from smcp_bus.errors import BodyTooLarge
 from smcp_bus.headers import EPOCH
 from smcp_registry.announcements import announcements
 from smcp_registry.buckets import StoreUnusable
-from smcp_registry.cancellation import raise_if_cancelled
 from smcp_registry.records import MemberRecord
 from smcp_registry.store import Bucket
 

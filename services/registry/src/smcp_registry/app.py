@@ -13,6 +13,7 @@ from nats.js import JetStreamContext
 
 from smcp_bus import internal_rows, subjects
 from smcp_bus.bus import Bus
+from smcp_bus.cancellation import raise_if_cancelled
 from smcp_bus.dispatch import Door
 from smcp_bus.dispatch_types import Handler
 from smcp_bus.serving import host_route, registry_route, serve_door
@@ -82,6 +83,7 @@ async def open_registry(
     readiness = Readiness() if readiness is None else readiness
     js = bus.jetstream()
     store = await open_store(bus, js, lease_s=settings.lease_s, replicas=settings.kv_replicas)
+    raise_if_cancelled()
     link = Link(bus)
     view, leases_view = MembersView(), LeasesView()
     leases = Leases(store.leases, leases_view, lease_s=settings.lease_s, now=time.time)
@@ -166,6 +168,7 @@ async def _caught_up(*views: MembersView | LeasesView) -> None:
 async def _prepared(announcer: Announcer) -> None:
     try:
         await announcer.prepare()
+        raise_if_cancelled()
     except (nats.errors.Error, TimeoutError) as error:
         raise StoreUnusable(f"the announcer's consumer cannot be made: {said(error)}") from error
 

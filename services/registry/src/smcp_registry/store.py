@@ -19,8 +19,8 @@ from nats.js.kv import KeyValue
 from pydantic import ValidationError
 
 from smcp_bus.bus import Bus
+from smcp_bus.cancellation import raise_if_cancelled
 from smcp_proto.errors import Unavailable
-from smcp_registry.cancellation import raise_if_cancelled
 from smcp_registry.records import MemberRecord
 from smcp_registry.wording import said
 

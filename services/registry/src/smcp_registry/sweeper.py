@@ -19,10 +19,10 @@ from typing import Final
 
 import nats.errors
 
+from smcp_bus.cancellation import raise_if_cancelled
 from smcp_proto.errors import Unavailable
 from smcp_registry.admission import Owner
 from smcp_registry.announcer import Announcer
-from smcp_registry.cancellation import raise_if_cancelled
 from smcp_registry.leases import Leases, LeasesView
 from smcp_registry.link import Link
 from smcp_registry.owners import Owners

@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext, api
 from nats.js.kv import KV_MARKER_REASON, KV_OP
 
-from smcp_registry.cancellation import raise_if_cancelled
+from smcp_bus.cancellation import raise_if_cancelled
 
 CHECK_S: Final = 2.0
 """How often the consumer is asked whether it is still there (seconds)."""

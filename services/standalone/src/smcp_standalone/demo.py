@@ -14,6 +14,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from smcp_agent import CallResult, SmcpAgent, SmcpError
+from smcp_bus.cancellation import raise_if_cancelled
 from smcp_computer.confirmation import Confirm
 from smcp_service.failure import Failure
 from smcp_service.lifecycle import DONE, FAILED
@@ -63,6 +64,7 @@ async def demo(console: Console, repository: Path, directory: Path) -> None:
     async with AsyncExitStack() as stack:
         with _waiting(console, "Starting; the first time, uvx downloads mcp-server-git and mcp-server-time ..."):
             system = await stack.enter_async_context(open_system(chosen, settings, directory))
+        raise_if_cancelled()
         if system.failed:
             raise Failure(f"did not start: {', '.join(system.failed)} (see above)")
         console.print(
@@ -116,6 +118,7 @@ def _waiting(console: Console, what: str) -> Iterator[None]:
 
 
 async def _call(console: Console, agent: SmcpAgent, tool: str, params: dict[str, Any]) -> None:
+    raise_if_cancelled()
     result = await agent.call_tool(COMPUTER, tool, params, timeout=CALL_S)
     if result.is_error:
         raise Failure(f"{tool} failed: {result.text}")
