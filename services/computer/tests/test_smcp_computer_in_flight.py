@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from smcp_computer.in_flight import CallKey, InFlight, Keeping
+from smcp_bus.call_records import Keeping
+from smcp_computer.in_flight import CallKey, InFlight
 from smcp_proto.errors import Malformed, NotFound, Unavailable
 from smcp_testing.waiting import eventually
 

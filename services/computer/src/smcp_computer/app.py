@@ -10,6 +10,7 @@ from typing import Protocol
 
 from smcp_bus import internal_rows
 from smcp_bus.bus import Bus, Incoming
+from smcp_bus.call_records import Keeping
 from smcp_bus.dispatch import Door
 from smcp_bus.dispatch_types import Handler
 from smcp_bus.owner import OwnerGate
@@ -27,7 +28,7 @@ from smcp_computer.handlers.get_config import get_config
 from smcp_computer.handlers.get_tools import get_tools
 from smcp_computer.handlers.pending import pending
 from smcp_computer.handlers.tool_call import ToolCalls
-from smcp_computer.in_flight import InFlight, Keeping
+from smcp_computer.in_flight import InFlight
 from smcp_computer.lifetimes import calls_ended, member, running
 from smcp_computer.mcp.environment import network_variables
 from smcp_computer.mcp.fleet import Fleet

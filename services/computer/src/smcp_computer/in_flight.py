@@ -1,31 +1,19 @@
 """The calls of this Computer: each runs once, has one answer, and can be cancelled.
 
 A call is known by `(office, agent, req_id)`. The same call again (same tool and parameters) joins the one that runs, or
-gets the result that is kept; another call under the same key is refused. Results are kept for some minutes within
-a budget of bytes; a dropped one leaves its key, so that the call never runs a second time. A cancel that arrives before
-its call leaves a tombstone. Whatever settles a call first (its result, its time, a cancel) is its answer.
-
-The table lives as long as the process. So a request that its sender marks as a repeat of one that may have arrived is
-never run where its key is not known: a Computer of the same name may have run it, and ended.
+is answered from the records of those that have ended (`smcp_bus.call_records`); another call under the same key is
+refused. Whatever settles a call first (its result, its time, a cancel) is its answer.
 """
 
 import asyncio
-import hashlib
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from smcp_bus import exact_json
+from smcp_bus.call_records import CallRecords, Keeping, digest_of, same_call
 from smcp_computer.tools import result as results
-from smcp_proto.errors import Malformed, Unavailable
-
-MAX_KEYS: Final = 100_000
-"""Keys of ended calls, and tombstones, at most; the oldest are forgotten first."""
-
-ANSWERED_S: Final = 0.3
-"""How long the answer of a call that has ended may be on its way."""
 
 CallKey = tuple[str, str, str]
 """(office, agent, req_id)"""
@@ -33,23 +21,11 @@ CallKey = tuple[str, str, str]
 Run = Callable[[], Awaitable[Mapping[str, Any]]]
 """Runs the tool: its `CallToolResult` as JSON. What it raises is an error of the protocol."""
 
-
 BrokenOff = Callable[[str], None]
 """Told why, just before a tool that still runs is cancelled."""
 
 TimedOut = Callable[[str, float], Mapping[str, Any]]
 """The result of a call whose time is over, from its tool and its seconds."""
-
-
-@dataclass(frozen=True)
-class Keeping:
-    """How long and how much is kept, in seconds and bytes."""
-
-    results_s: float = 300.0
-    results_bytes: int = 64 * 1024 * 1024
-    keys_s: float = 3900.0
-    """Longer than the longest call may take."""
-    tombstones_s: float = 120.0
 
 
 @dataclass(slots=True)
@@ -65,37 +41,18 @@ class _Running:
     task: "asyncio.Task[None] | None" = None
 
 
-@dataclass(slots=True)
-class _Ended:
-    digest: bytes
-    settled_at: float
-    forget_at: float
-    drop_at: float
-    body: bytes | None = field(repr=False)
-
-
 def encode(result: Mapping[str, Any]) -> bytes:
     """A result as JSON; also one with numbers or strings that the fast encoder does not take."""
     return exact_json.written(result)
-
-
-def digest(tool: str, params: Mapping[str, Any]) -> bytes:
-    """What two requests have in common that ask for the same call."""
-    return hashlib.sha256(exact_json.written([tool, params], sort_keys=True)).digest()
 
 
 class InFlight:
     """Leaving it cancels what still runs."""
 
     def __init__(self, keeping: Keeping | None = None) -> None:
-        self._keeping = keeping or Keeping()
         self._loop = asyncio.get_running_loop()
         self._running: dict[CallKey, _Running] = {}
-        self._ended: OrderedDict[CallKey, _Ended] = OrderedDict()
-        self._kept: OrderedDict[CallKey, int] = OrderedDict()
-        self._kept_bytes = 0
-        self._tidies: asyncio.TimerHandle | None = None
-        self._tombstones: OrderedDict[CallKey, float] = OrderedDict()
+        self._records: CallRecords[CallKey, CallKey] = CallRecords(keeping)
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -116,13 +73,12 @@ class InFlight:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._tidies is not None:
-            self._tidies.cancel()
+        self._records.close()
 
     @property
     def kept(self) -> int:
         """How many results are kept now."""
-        return len(self._kept)
+        return self._records.kept
 
     @property
     def running(self) -> int:
@@ -131,13 +87,7 @@ class InFlight:
 
     def held(self) -> dict[str, int]:
         """How many of all that calls cause it holds now."""
-        return {
-            "calls": len(self._running),
-            "tool_tasks": len(self._tasks),
-            "ended_calls": len(self._ended),
-            "kept_results": len(self._kept),
-            "kept_cancels": len(self._tombstones),
-        }
+        return {"calls": len(self._running), "tool_tasks": len(self._tasks), **self._records.held()}
 
     async def wait_idle(self) -> None:
         """Return when no call runs."""
@@ -145,12 +95,11 @@ class InFlight:
 
     def knows(self, key: CallKey) -> bool:
         """Whether the call runs here, or ended here."""
-        return key in self._running or key in self._ended
+        return key in self._running or self._records.find(key) is not None
 
     def answered(self, key: CallKey) -> bool:
         """Whether the call ended here so long ago that its answer should have arrived."""
-        ended = self._ended.get(key)
-        return ended is not None and self._loop.time() - ended.settled_at > ANSWERED_S
+        return self._records.answered(key)
 
     async def call(
         self,
@@ -181,25 +130,17 @@ class InFlight:
             Unavailable: a repeat of a call that is not known here, with `details.may_have_run`.
             Whatever `run` raises.
         """
-        self._tidy()
-        digest_ = digest(tool, params)
-        known = self._running.get(key) or self._ended.get(key)
+        digest = digest_of(tool, params)
+        known = self._running.get(key)
         if known is not None:
-            if known.digest != digest_:
-                raise Malformed("this req_id was used for another call", details={"field": "req_id"})
-            if isinstance(known, _Running):
-                known.asked_at = self._loop.time()
-                return await asyncio.shield(known.answer)
-            return known.body if known.body is not None else encode(results.expired())
-        if key in self._tombstones:
-            return encode(results.cancelled(tool))
-        if repeat:
-            raise Unavailable(
-                "this Computer does not know the call that is repeated; whether it ran is not known",
-                details={"may_have_run": True},
-            )
+            same_call(known.digest, digest)
+            known.asked_at = self._loop.time()
+            return await asyncio.shield(known.answer)
+        replayed = self._records.replay(key, key, tool=tool, digest=digest, repeat=repeat)
+        if replayed is not None:
+            return replayed
         answer: asyncio.Future[bytes] = self._loop.create_future()
-        running = _Running(digest_, tool, limit, answer, broken_off, timed_out, self._loop.time())
+        running = _Running(digest, tool, limit, answer, broken_off, timed_out, self._loop.time())
         self._start(key, running, run)
         return await asyncio.shield(running.answer)
 
@@ -209,15 +150,12 @@ class InFlight:
         Returns:
             Whether it ran.
         """
-        self._tidy()
         running = self._running.get(key)
         if running is not None:
             self._settle(key, results.cancelled(running.tool))
             return True
-        if key not in self._ended:
-            self._tombstones[key] = self._loop.time() + self._keeping.tombstones_s
-            self._tombstones.move_to_end(key)
-            self._tidy_in_time()
+        if self._records.find(key) is None:
+            self._records.bury(key)
         return False
 
     def calls(self, office: str, agent: str) -> bool:
@@ -275,63 +213,10 @@ class InFlight:
             body = encode(outcome)
             running.answer.set_result(body)
         del self._running[key]
-        self._keep(key, running.digest, body)
+        self._records.end(key, running.digest, body)
         if running.task is not None and running.task is not asyncio.current_task():
             if not isinstance(outcome, Exception):
                 running.broken_off(results.why_broken_off(outcome))
             running.task.cancel()
         if not self._running:
             self._idle.set()
-
-    def _keep(self, key: CallKey, digest_: bytes, body: bytes | None) -> None:
-        now = self._loop.time()
-        kept = body if body is not None and len(body) <= self._keeping.results_bytes else None
-        self._ended[key] = _Ended(digest_, now, now + self._keeping.keys_s, now + self._keeping.results_s, kept)
-        if kept is not None:
-            self._kept[key] = len(kept)
-            self._kept_bytes += len(kept)
-            while self._kept_bytes > self._keeping.results_bytes:
-                self._drop(next(iter(self._kept)))
-        self._tidy_in_time()
-
-    def _tidy_in_time(self) -> None:
-        """See to it that everything goes when its time is over, also where no call comes any more."""
-        due = self._due()
-        if due is None or (self._tidies is not None and self._tidies.when() <= due):
-            return
-        if self._tidies is not None:
-            self._tidies.cancel()
-        self._tidies = self._loop.call_at(due, self._on_time)
-
-    def _due(self) -> float | None:
-        """When the oldest of anything is too old (loop time); None: nothing is kept."""
-        due = []
-        if self._kept:
-            due.append(self._ended[next(iter(self._kept))].drop_at)
-        if self._ended:
-            due.append(next(iter(self._ended.values())).forget_at)
-        if self._tombstones:
-            due.append(next(iter(self._tombstones.values())))
-        return min(due, default=None)
-
-    def _on_time(self) -> None:
-        self._tidies = None
-        self._tidy()
-        self._tidy_in_time()
-
-    def _drop(self, key: CallKey) -> None:
-        """Drop a result; its key stays."""
-        self._kept_bytes -= self._kept.pop(key)
-        self._ended[key].body = None
-
-    def _tidy(self) -> None:
-        """Drop what is too old; all tables are in the order of their ends."""
-        now = self._loop.time()
-        while self._kept and self._ended[oldest := next(iter(self._kept))].drop_at <= now:
-            self._drop(oldest)
-        while self._ended and (len(self._ended) > MAX_KEYS or self._ended[next(iter(self._ended))].forget_at <= now):
-            forgotten, _ = self._ended.popitem(last=False)
-            if forgotten in self._kept:
-                self._kept_bytes -= self._kept.pop(forgotten)
-        while self._tombstones and (len(self._tombstones) > MAX_KEYS or next(iter(self._tombstones.values())) <= now):
-            self._tombstones.popitem(last=False)

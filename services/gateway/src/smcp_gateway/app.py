@@ -88,7 +88,6 @@ class Gateway:
 
     def held(self) -> dict[str, int]:
         """How many of what its clients cause it holds now."""
-        records = self.computers.records
         return {
             "sessions": len(self.sessions),
             "events_in_flight": sum(session.in_flight for session in self.sessions),
@@ -99,9 +98,7 @@ class Gateway:
             "computers": len(self.computers),
             "computers_calls": self.computers.running,
             "computers_subscriptions": self.computers.subscribed,
-            "ended_calls": len(records),
-            "kept_results": records.kept,
-            "kept_cancels": records.buried,
+            **self.computers.records.held(),
         }
 
 

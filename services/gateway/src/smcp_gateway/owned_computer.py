@@ -7,13 +7,14 @@ settles it, and `pending` is answered from the table of what runs.
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import orjson
 from pydantic import ValidationError
 
-from smcp_bus import exact_json, internal_rows, subjects
+from smcp_bus import internal_rows, subjects
 from smcp_bus.bus import Incoming, Reply, Subscription
+from smcp_bus.call_records import digest_of, same_call
 from smcp_bus.dispatch import Door, failed
 from smcp_bus.dispatch_types import Call, Caller, RawJson
 from smcp_bus.headers import ERROR
@@ -32,12 +33,9 @@ from smcp_gateway.subscriptions import Subscriptions, epoch_of, granted
 from smcp_gateway.surroundings import Surroundings
 from smcp_gateway.updates import Updates
 from smcp_proto import catalog, tool_results
-from smcp_proto.errors import Malformed, TimedOut, Unavailable
+from smcp_proto.errors import Malformed, TimedOut
 from smcp_proto.schemas import SubscribeResourceReq, ToolCallReq, UnsubscribeResourceReq
 from smcp_proto.schemas.tools import REPEAT
-
-ANSWERED_S: Final = 0.3
-"""How long the answer of a call that has ended may be on its way (seconds)."""
 
 RunKey = tuple[str, str]
 """(agent, req_id)"""
@@ -45,7 +43,7 @@ RunKey = tuple[str, str]
 
 @dataclass(slots=True)
 class _Running:
-    digest: int
+    digest: bytes
     tool: str
     limit: float
     answer: "asyncio.Future[Outcome]"
@@ -179,10 +177,10 @@ class OwnedComputer:
         for run in question.calls:
             if run in self._running:
                 continue
-            ended = self._around.records.find((self.office, self.name, *run))
-            if ended is None:
+            key = (self.office, self.name, *run)
+            if self._around.records.find(key) is None:
                 answer.unknown.append(run)
-            elif self._loop.time() - ended.at > ANSWERED_S:
+            elif self._around.records.answered(key):
                 answer.ended.append(run)
         return answer
 
@@ -235,24 +233,17 @@ class OwnedComputer:
             Internal: its answer is no result.
         """
         run, key = (request.agent, request.req_id), (self.office, self.name, request.agent, request.req_id)
-        digest = hash((request.tool_name, exact_json.written(request.params, sort_keys=True)))
+        digest = digest_of(request.tool_name, request.params)
         running = self._running.get(run)
         if running is not None:
-            _same(running.digest, digest)
+            same_call(running.digest, digest)
             running.asked_at = self._loop.time()
             return RawJson(self._result(running, await asyncio.shield(running.answer)))
         records = self._around.records
-        ended = records.find(key)
-        if ended is not None:
-            _same(ended.digest, digest)
-            return RawJson(orjson.dumps(tool_results.expired()) if ended.body is None else ended.body)
-        if records.is_buried((self.office, *run)):
-            return RawJson(orjson.dumps(tool_results.cancelled(request.tool_name)))
-        if (request.model_extra or {}).get(REPEAT) is True:
-            raise Unavailable(
-                "this Computer does not know the call that is repeated; whether it ran is not known",
-                details={"may_have_run": True},
-            )
+        repeat = (request.model_extra or {}).get(REPEAT) is True
+        replayed = records.replay(key, (self.office, *run), tool=request.tool_name, digest=digest, repeat=repeat)
+        if replayed is not None:
+            return RawJson(replayed)
         limit = time_limit(request.timeout, call.deadline - self._loop.time())
         running = self._running[run] = _Running(
             digest, request.tool_name, limit, self._loop.create_future(), self._loop.time()
@@ -279,8 +270,3 @@ class OwnedComputer:
         if outcome is Fate.CANCELLED:
             return orjson.dumps(tool_results.cancelled(running.tool))
         return answered(outcome, self._around.max_body)
-
-
-def _same(known: int, digest: int) -> None:
-    if known != digest:
-        raise Malformed("this req_id was used for another call", details={"field": "req_id"})

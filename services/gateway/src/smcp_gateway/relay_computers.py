@@ -15,18 +15,18 @@ from pydantic import ValidationError
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus, Connection, RequestHandler
+from smcp_bus.call_records import CallRecords
 from smcp_bus.dispatch import Observe
 from smcp_bus.owner import ABSENT_S, OwnerGate
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_bus.tracing import bus_spans
-from smcp_gateway.call_records import CallRecords
 from smcp_gateway.errands import Errands
 from smcp_gateway.owned_computer import OwnedComputer
 from smcp_gateway.picture import MemberKey
 from smcp_gateway.questions import Room, Send
 from smcp_gateway.session import Session
-from smcp_gateway.surroundings import Surroundings
+from smcp_gateway.surroundings import CallKey, CancelKey, Surroundings
 from smcp_gateway.updates import Updates
 from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.base import AgentCallData
@@ -77,7 +77,7 @@ class RelayComputers:
         self._offices: dict[str, set[OwnedComputer]] = {}
         self._by_subject: dict[str, list[OwnedComputer]] = {}
         """One, but for the moment in which a name changes hands here."""
-        self.records = CallRecords()
+        self.records: CallRecords[CallKey, CancelKey] = CallRecords()
         self._around = Surroundings(
             send, room, self.records, bus.max_body, bus_spans(), observe, errands.until_done, self._is_open
         )
@@ -117,6 +117,7 @@ class RelayComputers:
                     await asyncio.sleep(PAUSE_S)
         finally:
             unwatch()
+            self.records.close()
 
     def close_gate(self, why: str) -> None:
         """Run nothing until all are confirmed again."""

@@ -4,14 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from smcp_bus.call_records import CallRecords
 from smcp_bus.dispatch import Observe
 from smcp_bus.tracing import Tracing
-from smcp_gateway.call_records import CallRecords
 from smcp_gateway.questions import Room, Send
 from smcp_gateway.updates import Later
 
 if TYPE_CHECKING:
     from smcp_gateway.owned_computer import OwnedComputer
+
+CallKey = tuple[str, str, str, str]
+"""(office, computer, agent, req_id)"""
+CancelKey = tuple[str, str, str]
+"""(office, agent, req_id): a cancel names no Computer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +25,7 @@ class Surroundings:
 
     send: Send
     room: Room
-    records: CallRecords
+    records: CallRecords[CallKey, CancelKey]
     max_body: int
     """Bytes that an answer may have on the bus."""
     tracing: Tracing
