@@ -2,20 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
-import orjson
-
 from smcp_bus import exact_json
 from smcp_bus.errors import BusError
-from smcp_bus.owner import ABSENT_S
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.calls import CallTable
 from smcp_gateway.claims import claim_for, may_have_run, renewed
 from smcp_gateway.errands import Errands
+from smcp_gateway.left_calls import LeftCalls
 from smcp_gateway.offices import Doubt, Office, Offices
 from smcp_gateway.picture import member_keys
 from smcp_gateway.relay_computers import RelayComputers
@@ -27,9 +25,6 @@ from smcp_proto.schemas.rooms import MOVED
 _log: Final = logging.getLogger("smcp_gateway.memberships")
 
 AGENTS_DO_NOT_SWITCH: Final = "an Agent that is in an office joins no other; leave it first"
-
-GRACE_S: Final = ABSENT_S
-"""How long an Agent whose connection broke may take to come back before its calls are cancelled (seconds)."""
 
 LEARN_S: Final = 10.0
 """How long a join may wait for the list of its office, behind others that wait for it, too (seconds)."""
@@ -64,11 +59,10 @@ class Memberships:
         self._offices = offices
         self._computers = computers
         self._errands = errands
-        self._calls = calls
         self._generation = generation
         self._doubt = doubt
         self._hang_up = hang_up
-        self._stopping = asyncio.Event()
+        self._left_calls = LeftCalls(registry, offices, calls)
 
     async def join(self, session: Session, request: EnterOfficeReq, body: bytes, req_id: str) -> None:
         """Make `session` a member, or leave everything as it was.
@@ -135,7 +129,7 @@ class Memberships:
             raise NotInOffice("not in this office", details={"field": "office_id"})
         membership.ending = True
         try:
-            await self._cancel(session, membership, self._tracked(session))
+            await self._left_calls.cancel(session, membership)
             await self._release(session, membership, req_id)
         except BaseException as error:
             membership.ending = False
@@ -149,11 +143,10 @@ class Memberships:
 
         A member that is moving stays one: it takes its place up again elsewhere.
 
-        Its calls are cancelled before that. One whose connection broke (no `goodbye`) has `GRACE_S` to come back
-        and repeat them; for so long its place stands, and is given to whoever asks for it.
+        Its calls are cancelled before that. One whose connection broke (no `goodbye`) has `left_calls.GRACE_S`
+        to come back and repeat them; for so long its place stands, and is given to whoever asks for it.
         """
-        left = self._tracked(session)
-        self._calls.abandon(session.id)
+        left = self._left_calls.take(session, goodbye=goodbye)
         membership = session.membership
         if membership is None:
             return
@@ -163,12 +156,10 @@ class Memberships:
         if office is not None:
             office.remove(session)
 
-        until = asyncio.get_running_loop().time() + GRACE_S
         kept = session.moving and not goodbye
 
         async def end() -> None:
-            if left and (goodbye or not await self._stops(until)) and await self._has_its_place(session, membership):
-                await self._cancel(session, membership, left)
+            await self._left_calls.settle(left, session, membership)
             if not kept:
                 await self._release(session, membership)
             if office is not None:
@@ -177,43 +168,8 @@ class Memberships:
         self._errands.until_done("telling of a member that left", end)
 
     def stop(self) -> None:
-        """The gateway stops: its clients come back elsewhere, and nobody here waits for that."""
-        self._stopping.set()
-
-    async def _stops(self, until: float) -> bool:
-        """Wait until then (loop time); True at once when the gateway stops."""
-        try:
-            async with asyncio.timeout_at(until):
-                await self._stopping.wait()
-        except TimeoutError:
-            pass
-        return self._stopping.is_set()
-
-    async def _has_its_place(self, session: Session, membership: Membership) -> bool:
-        """Whether nobody has the place of a session that is gone; who came back under its name may have its calls."""
-        assert session.role is not None
-        assert session.name is not None
-        office = self._offices.get(membership.office)
-        if office is not None and any(other.is_(session.role, session.name) for other in office.members):
-            return False
-        for claim in membership.claims:
-            found = await self._registry.confirm(membership.office, session.role, session.name, claim)
-            if found.mine or found.view < membership.revision:
-                return True
-        return False
-
-    def _tracked(self, session: Session) -> list[str]:
-        """`req_id` of each call of it whose Computer can be told to stop."""
-        return [call.req_id for call in self._calls.of_session(session.id) if call.tracked]
-
-    async def _cancel(self, session: Session, membership: Membership, req_ids: Sequence[str]) -> None:
-        if session.role != "agent" or session.name is None:
-            return
-        for req_id in req_ids:
-            body = orjson.dumps({"agent": session.name, "req_id": req_id})
-            with suppress(NotInOffice):  # the registry has let it go already
-                await self._registry.tell(membership.office, "agent", session.name, "tool_call_cancel", body)
-            self._calls.cancel(session.id, req_id, now=asyncio.get_running_loop().time())
+        """The gateway stops: nobody here waits any more for who may come back."""
+        self._left_calls.stop()
 
     async def lost(self, session: Session) -> None:
         """The registry has given the place to another: the membership is over already."""
