@@ -220,19 +220,22 @@ async def test_nats_is_restarted_and_the_gate_is_closed_until_the_registry_has_c
         asked = serve(pair.box, "client:tool_call", echo)
         serve(pair.box, "client:get_tools", echo)
         assert (await pair.anna.call("client:tool_call", call()))["echo"]
-        computers = pair.owner.computers
-        [owned] = computers._owned.values()
-        assert computers._is_open(owned)
+        [owned] = pair.owner.computers._owned.values()
+
+        def is_open() -> bool:
+            return owned.is_open
+
+        assert is_open()
         await nats_server.stop()
         await eventually(lambda: not pair.world.buses[-1].connected)
-        assert not computers._is_open(owned)
+        assert not is_open()
         await nats_server.start()
 
         async def answered() -> bool:
             return "echo" in await pair.anna.call("client:get_tools", query())
 
         await eventually(answered, timeout=20)
-        assert computers._is_open(owned)
+        assert is_open()
         assert (await pair.anna.call("client:tool_call", call(1)))["echo"]
         assert len(asked) == 2
         assert pair.anna.told("notify:leave_office") == []

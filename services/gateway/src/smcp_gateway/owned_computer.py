@@ -90,6 +90,11 @@ class OwnedComputer:
         return self._questions.ended
 
     @property
+    def is_open(self) -> bool:
+        """Whether calls run: it is a member, and was confirmed since the gate was closed last."""
+        return not self.closed and self._around.is_open(self.confirmed)
+
+    @property
     def running(self) -> int:
         """How many calls run now."""
         return len(self._running)
@@ -97,7 +102,7 @@ class OwnedComputer:
     async def handle(self, incoming: Incoming) -> Reply:
         """Answer a request on the Computer's subject."""
         verb = subjects.verb_of(incoming.subject)
-        if not self._around.is_open(self):
+        if not self.is_open:
             return await self._while_closed(verb, incoming)
         if self.session.leaving and verb != internal_rows.PENDING.verb and not self._knows(verb, incoming):
             return CLOSED_REPLY  # whoever takes its place runs it

@@ -189,7 +189,7 @@ class RelayComputers:
     def serving(self, subject: str) -> RequestHandler | None:
         """What answers on that subject here and now: its claim is confirmed, its gate is open, and its client stays."""
         for owned in self._by_subject.get(subjects.without_verb(subject), ()):
-            if self._is_open(owned) and not owned.session.leaving:
+            if owned.is_open and not owned.session.leaving:
                 return owned.handle
         return None
 
@@ -242,9 +242,8 @@ class RelayComputers:
         for owned in here:
             owned.cancel(notice.agent, notice.req_id)
 
-    def _is_open(self, owned: OwnedComputer) -> bool:
-        gate = self._gate
-        return gate.is_open and owned.confirmed == gate.generation and not owned.closed and not self._stopping
+    def _is_open(self, confirmed: int) -> bool:
+        return self._gate.is_open and confirmed == self._gate.generation and not self._stopping
 
     def _open(self, owned: OwnedComputer, generation: int) -> bool:
         """Open the gate for one Computer, unless it was closed since `generation`."""

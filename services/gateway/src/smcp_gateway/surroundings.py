@@ -2,16 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from smcp_bus.call_records import CallRecords
 from smcp_bus.dispatch import Observe
 from smcp_bus.tracing import Tracing
 from smcp_gateway.questions import Room, Send
 from smcp_gateway.updates import Later
-
-if TYPE_CHECKING:
-    from smcp_gateway.owned_computer import OwnedComputer
 
 CallKey = tuple[str, str, str, str]
 """(office, computer, agent, req_id)"""
@@ -31,5 +27,5 @@ class Surroundings:
     tracing: Tracing
     observe: Observe | None
     later: Later
-    is_open: "Callable[[OwnedComputer], bool]"
-    """Whether the gate is open for a Computer."""
+    is_open: Callable[[int], bool]
+    """Whether the gate is open for a Computer that the registry confirmed in that generation of it."""
