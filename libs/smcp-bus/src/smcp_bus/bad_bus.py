@@ -88,34 +88,43 @@ class BadBus:
 
     @property
     def connected(self) -> bool:
+        """As `Bus.connected`."""
         return self.inner.connected
 
     @property
     def max_body(self) -> int:
+        """As `Bus.max_body`."""
         return self.inner.max_body
 
     @property
     def process(self) -> str:
+        """As `NatsBus.process`."""
         return self.inner.process
 
     @property
     def credential(self) -> str:
+        """As `NatsBus.credential`."""
         return self.inner.credential
 
     @property
     def inbox_prefix(self) -> str:
+        """As `NatsBus.inbox_prefix`."""
         return self.inner.inbox_prefix
 
     def jetstream(self) -> JetStreamContext:
+        """As `NatsBus.jetstream`: what goes over it is not disturbed."""
         return self.inner.jetstream()
 
     def stats(self) -> BusStats:
+        """As `NatsBus.stats`."""
         return self.inner.stats()
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
+        """As `Bus.watch`."""
         return self.inner.watch(watcher)
 
     async def flush(self, timeout: float = 5.0) -> None:
+        """As `NatsBus.flush`."""
         await self.inner.flush(timeout)
 
     # -- what it does
@@ -130,6 +139,7 @@ class BadBus:
         progress: Progress | None = None,
         admit: Admit | None = None,
     ) -> Reply:
+        """As `Bus.request`, but the request or its answer may be lost, late, or there twice."""
         deadline = self._loop.time() + timeout
         there = self._fates.draw("request", subject, self._requests)
         back = self._fates.draw("reply", subject, self._replies)
@@ -147,9 +157,12 @@ class BadBus:
         return reply
 
     async def publish(self, subject: str, body: bytes, *, headers: Headers = NO_HEADERS) -> None:
+        """As `Bus.publish`."""
         await self.inner.publish(subject, body, headers=headers)
 
     async def serve(self, subject: str, handler: RequestHandler, *, queue: str = "", limit: int = 1024) -> Subscription:
+        """As `Bus.serve`, but some requests run twice."""
+
         async def twice_at_times(incoming: Incoming) -> Reply:
             fate = self._fates.draw("served", incoming.subject, self._served)
             if not fate.doubled:
@@ -166,6 +179,7 @@ class BadBus:
         return _Drained(self, await self.inner.serve(subject, twice_at_times, queue=queue, limit=limit))
 
     async def listen(self, subject: str, handler: NoticeHandler) -> Subscription:
+        """As `Bus.listen`, but notifications may be lost, late, out of order, or there twice."""
         notices = _Notices(handler, self.met)
 
         async def deliver(incoming: Incoming) -> None:

@@ -87,6 +87,8 @@ Admit = Callable[[int, Callable[[], None]], None]
 
 
 class Subscription(Protocol):
+    """What is served or listened to, until it is drained."""
+
     async def drain(self) -> None:
         """Take no new messages, wait until the handlers that run have ended, let go. Idempotent."""
 
@@ -95,7 +97,8 @@ class Bus(Protocol):
     """See the promises above."""
 
     @property
-    def connected(self) -> bool: ...
+    def connected(self) -> bool:
+        """Whether requests can be sent now."""
 
     @property
     def max_body(self) -> int:

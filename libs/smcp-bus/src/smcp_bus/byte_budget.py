@@ -16,6 +16,7 @@ class Grant:
         self.given = False
 
     def give(self) -> None:
+        """It has its share now: what was to start starts. For the budget alone."""
         self.given = True
         start, self._start = self._start, None  # a share that is held long must not hold what it was asked for
         if start is not None:
@@ -52,6 +53,7 @@ class ByteBudget:
         return grant
 
     def release(self, grant: Grant) -> None:
+        """Take a share back, or stop waiting for it; who waits is served. Idempotent."""
         if grant in self._out:
             self._out.remove(grant)
             self.used -= grant.size

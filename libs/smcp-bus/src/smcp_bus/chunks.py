@@ -54,10 +54,12 @@ class Plan:
     chunk: int
 
     def length(self, index: int) -> int:
+        """Bytes of the chunk at `index`, which counts from 0."""
         return self.chunk if index < self.count - 1 else self.total - self.chunk * (self.count - 1)
 
 
 def plan_for(total: int, chunk: int) -> Plan:
+    """The plan of a body of `total` bytes, in chunks of `chunk` bytes."""
     return Plan(total, -(-total // chunk), chunk)
 
 
@@ -85,6 +87,7 @@ def is_chunk(head: bytes) -> bool:
 
 
 def chunk_head(index: bytes) -> bytes:
+    """The header block that asks for a chunk, or brings it: `index` in digits, or one of the words above."""
     return b"%b%b\r\n\r\n" % (_CHUNK_HEAD, index)
 
 
@@ -110,6 +113,7 @@ class Outgoing:
 
     @property
     def first(self) -> memoryview:
+        """The first chunk, which goes with the message that announces the others."""
         return self._body[: self.plan.chunk]
 
     @property

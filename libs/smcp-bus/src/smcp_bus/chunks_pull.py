@@ -82,6 +82,7 @@ class Pulling:
             self._grants.popitem()[1].release()
 
     def receive(self, _reply: str, head: bytes, body: bytes) -> None:
+        """As `Place.receive`: takes chunks, and what nats-server says of a peer that is not there."""
         if self.future.done():
             return
         if is_no_responders(head, body):
@@ -94,12 +95,15 @@ class Pulling:
                 self._receive_chunk(index_of(text), body)
 
     def lost(self) -> None:
+        """As `Place.lost`."""
         self.fail(ConnectionLost("the connection to nats-server broke"))
 
     def expire(self) -> None:
+        """Its time is over."""
         self.fail(RequestTimedOut("the rest of the body did not arrive in time"))
 
     def fail(self, error: BusError) -> None:
+        """The outcome is this error, unless there is one; what came is given up."""
         if not self.future.done():
             self._chunks.clear()
             self.future.set_result(error)

@@ -27,4 +27,5 @@ def to_smcp_error(error: Exception) -> SmcpError:
 
 
 def error_body(error: Exception) -> ErrorBody:
+    """What a peer may read of what a handler raised."""
     return to_smcp_error(error).body()

@@ -54,6 +54,7 @@ class Inbox:
         self.places: dict[bytes, Place] = {}
 
     def subscribe(self, client: NatsClient) -> None:
+        """Have everything that is addressed to this process brought by that connection."""
         client.attach(f"{self._root}*", "", self._receive)
 
     def enter(self, place: Place) -> tuple[bytes, str]:

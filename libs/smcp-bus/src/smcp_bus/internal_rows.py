@@ -39,6 +39,8 @@ class PendingQuestion(BaseModel):
 
 
 class PendingAnswer(BaseModel):
+    """Which of those calls, each as (agent, req_id), need not be waited for. In neither list: those that run."""
+
     unknown: list[tuple[str, str]]
     """Neither running nor ended here: nobody will answer them."""
     ended: list[tuple[str, str]] = Field(default_factory=list)

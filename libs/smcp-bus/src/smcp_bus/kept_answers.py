@@ -27,6 +27,7 @@ class Kept:
         self.timer: asyncio.TimerHandle | None = None
 
     def receive(self, reply: str, head: bytes, body: bytes) -> None:
+        """As `Place.receive`: sends the chunk that is asked for, and is let go when all are there."""
         if is_chunk(head):
             self.outgoing.answer(reply, head)
             if self.outgoing.done:

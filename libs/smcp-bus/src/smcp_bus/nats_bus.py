@@ -53,10 +53,12 @@ class NatsBus:
 
     @property
     def connected(self) -> bool:
+        """As `Bus.connected`."""
         return self._client.up
 
     @property
     def max_body(self) -> int:
+        """As `Bus.max_body`."""
         return self.transfers.max_body
 
     @property
@@ -71,6 +73,7 @@ class NatsBus:
 
     @property
     def inbox_prefix(self) -> str:
+        """Under which the answers to this process arrive; each credential has its own."""
         return self._inbox_prefix
 
     def jetstream(self) -> JetStreamContext:
@@ -218,16 +221,20 @@ class NatsBus:
     async def read_request(
         self, address: str, headers: Headers, first: bytes, deadline: float | None
     ) -> bytes | Reply | None:
+        """As `Transfers.read_request`."""
         return await self.transfers.read_request(address, headers, first, deadline)
 
     @property
     def congested(self) -> bool:
+        """Whether so much waits to be written that an answer should `await room()` first."""
         return self._client.congested
 
     async def room(self, deadline: float | None) -> None:
+        """As `Transfers.room`."""
         await self.transfers.room(deadline)
 
     def respond(self, subject: str, reply: Reply, deadline: float | None) -> None:
+        """As `Transfers.respond`."""
         self.transfers.respond(subject, reply, deadline)
 
     def overrun(self, subject: str, dropped: int) -> None:

@@ -47,6 +47,7 @@ class Link:
 
     @property
     def up(self) -> bool:
+        """Whether the connection stands now."""
         return self.client.up
 
     @property
@@ -113,6 +114,7 @@ class Link:
         _log.warning("NATS at %s does not answer yet; trying for %g s", config.hosts, config.connect_timeout)
 
     async def close(self) -> None:
+        """Write what waits, for a short time, and end the connection. It is not made again."""
         self._closing = True
         if self._slow_timer is not None:
             self._slow_timer.cancel()
@@ -163,6 +165,7 @@ class Link:
     # -- telling
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
+        """As `Bus.watch`."""
         self._watchers.append(watcher)
 
         def stop() -> None:

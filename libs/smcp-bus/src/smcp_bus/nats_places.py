@@ -24,6 +24,7 @@ class Waiter:
         self.outgoing = outgoing
 
     def receive(self, reply: str, head: bytes, body: bytes) -> None:
+        """As `Place.receive`: the answer, or a pull for the rest of the request."""
         if head and is_chunk(head):
             if self.outgoing is not None:
                 self.outgoing.answer(reply, head)
@@ -31,11 +32,14 @@ class Waiter:
             self.future.set_result((reply, head, body))
 
     def lost(self) -> None:
+        """As `Place.lost`."""
         self.fail(ConnectionLost("the connection to nats-server broke"))
 
     def expire(self) -> None:
+        """Its time is over."""
         self.fail(RequestTimedOut("no answer in time"))
 
     def fail(self, error: BusError) -> None:
+        """The outcome is this error, unless there is one."""
         if not self.future.done():
             self.future.set_result(error)

@@ -74,11 +74,13 @@ class Backlog:
         return True
 
     def take(self) -> tuple[str, str, bytes, bytes, float]:
+        """The one that waits longest. Raises IndexError: nothing waits."""
         item = self._items.popleft()
         self._size -= len(item[3])
         return item
 
     def clear(self) -> None:
+        """Forget what waits."""
         self._items.clear()
         self._size = 0
 
@@ -146,6 +148,7 @@ class Serving(_Received):
         self._limit = limit
 
     def receive(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
+        """A request came: run its handler, or let it wait. What asks for no answer of ours is dropped."""
         if not reply:
             _log.debug("dropped a message on %s that asks for no answer", self.subject)
             return
@@ -216,6 +219,7 @@ class Listening(_Received):
         self._handler = handler
 
     def receive(self, subject: bytes, _reply: bytes, head: bytes, body: bytes) -> None:
+        """A notification came: its handler runs after those of the ones before."""
         self._keep((subject.decode(), "", head, body, 0.0))
         if not self._tasks and self._backlog:
             self._spawn(self._work(), self._ended)

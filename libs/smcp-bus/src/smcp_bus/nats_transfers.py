@@ -72,6 +72,7 @@ class Transfers:
         self._send = wrap(self._send)
 
     def outgoing(self, body: bytes) -> Outgoing:
+        """A body that goes in chunks of this connection's size."""
         return Outgoing(self._send, body, self.chunk)
 
     async def pull(

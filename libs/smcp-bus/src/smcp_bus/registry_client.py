@@ -113,6 +113,7 @@ class RegistryClient:
     async def renew_lease(
         self, renewal: LeaseRenewal, *, timeout: float = ROOM_S, hedges: Hedges = HEDGES
     ) -> LeaseState:
+        """Keep this process's lease, or take one. `timeout` is in seconds."""
         subject = subjects.hosts(self.credential, self.process, "lease")
         body = renewal.model_dump_json().encode()
         return await self._ask(subject, body, LeaseState, timeout=timeout, hedges=hedges)

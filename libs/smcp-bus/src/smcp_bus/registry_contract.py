@@ -61,6 +61,8 @@ class Claim(_Contract):
 
 
 class Joined(_Contract):
+    """The answer to a join that was granted."""
+
     revision: int
     """Of the claimant's own record: enters and leaves up to here are older than its membership."""
     unchanged: bool = False
@@ -70,10 +72,14 @@ class Joined(_Contract):
 
 
 class Left(_Contract):
+    """The answer to a leave: the revision of the tombstone."""
+
     revision: int
 
 
 class Confirmed(_Contract):
+    """The answer to `confirm`: `revision` is that of the record, where there is one."""
+
     mine: bool
     """The view holds this very claim (same owner, same incarnation)."""
     revision: int = 0
@@ -82,21 +88,29 @@ class Confirmed(_Contract):
 
 
 class FindComputer(_Contract):
+    """Asks whether a Computer is a member of the asker's office."""
+
     computer: Name
 
 
 class Found(_Contract):
+    """Whether it is, and whether it is moving to another process."""
+
     member: bool
     moving: bool = False
 
 
 class LeaseRenewal(_Contract):
+    """What a process says of itself with each renewal; it is for the registries' figures only."""
+
     sockets: int = 0
     """For a gateway: the sockets it holds."""
     members: int = 0
 
 
 class LeaseState(_Contract):
+    """The answer to a renewal."""
+
     renewed: bool
     """False: there was none (first time, or it ran out): assert the members again."""
     lease_s: float
@@ -115,10 +129,14 @@ class Member(_Contract):
 
 
 class Assertion(_Contract):
+    """The memberships that a gateway holds, one batch of them."""
+
     members: list[Member] = Field(max_length=500)
 
 
 class AssertOutcome(StrEnum):
+    """What became of one asserted member."""
+
     UNCHANGED = "unchanged"
     """It stands as asserted, moving or not; nothing was announced."""
     CLAIMED = "claimed"
@@ -130,6 +148,8 @@ class AssertOutcome(StrEnum):
 
 
 class AssertedMember(_Contract):
+    """The answer for one member: the revision of its record (0: it is none), and why it was refused."""
+
     outcome: AssertOutcome
     revision: int = 0
     why: str | None = None
@@ -142,6 +162,8 @@ class AssertionResult(_Contract):
 
 
 class AliveQuestion(_Contract):
+    """Asked of an owner process: is it there, and does it hold that session, claim or place?"""
+
     session: str | None = None
     """None asks after the process alone."""
     incarnation: str | None = None
@@ -153,5 +175,7 @@ class AliveQuestion(_Contract):
 
 
 class AliveAnswer(_Contract):
+    """Said by a process that is there."""
+
     session: bool = True
     """Whether that session is connected, and means the claim, or has the place, that was asked about."""

@@ -50,6 +50,7 @@ class Standstill:
             self._until = now + STILL_S
 
     def seen(self, now: float) -> bool:
+        """Whether one of the registries is taken to stand still at `now` (loop time)."""
         return now < self._until
 
 

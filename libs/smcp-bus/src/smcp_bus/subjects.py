@@ -42,6 +42,7 @@ def server(office: str, role: Role, name: str, verb: str) -> str:
 
 
 def notify(office: str, verb: str) -> str:
+    """Where the registry tells everyone in an office."""
     return f"{ROOT}.{encode_name(office)}.notify.{verb}"
 
 
@@ -67,6 +68,8 @@ class ServerSubject:
 
 @dataclass(frozen=True, slots=True)
 class ClientSubject:
+    """Which Computer is asked for what."""
+
     office: OfficeId
     computer: ComputerName
     verb: str
@@ -74,6 +77,8 @@ class ClientSubject:
 
 @dataclass(frozen=True, slots=True)
 class HostSubject:
+    """Which process asks or is asked, and for what; NATS permissions bind the credential to the sender."""
+
     credential: CredentialName
     process: ProcessId
     verb: str

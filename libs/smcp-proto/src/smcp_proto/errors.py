@@ -61,6 +61,7 @@ class SmcpError(Exception):
         return _smcp_code(self.details)
 
     def body(self) -> ErrorBody:
+        """The error as a peer receives it."""
         return ErrorBody(code=int(self.code), message=self.message, details=self.details)
 
 
@@ -71,10 +72,14 @@ class Malformed(SmcpError):
 
 
 class NotAuthenticated(SmcpError):
+    """Nobody knows who the client is: its token is missing, or is not taken."""
+
     code = ErrorCode.NOT_AUTHENTICATED
 
 
 class NotAllowed(SmcpError):
+    """The caller's role, identity or state does not allow it; `message` says why."""
+
     code = ErrorCode.NOT_ALLOWED
 
 
@@ -85,6 +90,8 @@ class NotFound(SmcpError):
 
 
 class TimedOut(SmcpError):
+    """No answer came within the time that the request gave. What was asked is cancelled."""
+
     code = ErrorCode.TIMED_OUT
 
 
@@ -95,10 +102,14 @@ class TooLarge(SmcpError):
 
 
 class RateLimited(SmcpError):
+    """Too many requests. `details.retry_after_s` says, where it is known, after how many seconds to ask again."""
+
     code = ErrorCode.RATE_LIMITED
 
 
 class Internal(SmcpError):
+    """A fault of ours. Nothing of its cause is told; the log of the process has it."""
+
     code = ErrorCode.INTERNAL
 
 
@@ -109,10 +120,14 @@ class Unavailable(SmcpError):
 
 
 class VersionRefused(SmcpError):
+    """The `a2c_version` of a connection is none that is spoken here; said before Socket.IO sees the request."""
+
     code = ErrorCode.VERSION_REFUSED
 
 
 class NotInOffice(SmcpError):
+    """The caller is in no office, or not in the one that it names."""
+
     code = ErrorCode.NOT_IN_OFFICE
 
 

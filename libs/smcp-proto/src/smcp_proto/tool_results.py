@@ -25,6 +25,7 @@ def failed(text: str, **meta: bool) -> dict[str, Any]:
 
 
 def timed_out(tool: str, seconds: float) -> dict[str, Any]:
+    """A tool that was stopped when its time was over: `meta.a2c_timeout`. `seconds` is how long it had."""
     return failed(f"the tool {tool!r} did not end within {asked_for(seconds)}", **{TIMED_OUT: True})
 
 
@@ -34,8 +35,10 @@ def asked_for(seconds: float) -> str:
 
 
 def cancelled(tool: str | None = None) -> dict[str, Any]:
+    """A call that its Agent cancelled: `meta.a2c_cancelled`. Without `tool`: of one that is not known by name."""
     return failed(f"the call of {tool!r} was cancelled" if tool else "the call was cancelled", **{CANCELLED: True})
 
 
 def expired() -> dict[str, Any]:
+    """A call that is asked for again and whose result is not kept any more: `meta.a2c_result_expired`."""
     return failed("this call ran already, and its result is not kept any more; it was not run again", **{EXPIRED: True})

@@ -23,6 +23,7 @@ class Wire(BaseModel):
 
 
 def is_none(value: object) -> bool:
+    """For `exclude_if`: fields that are None are left out of the JSON."""
     return value is None
 
 

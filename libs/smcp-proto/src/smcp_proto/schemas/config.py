@@ -46,6 +46,8 @@ class MCPServerStdioParameters(Wire):
 
 
 class MCPServerStdioConfig(BaseMCPServerConfig):
+    """An MCP server that is started as a program (data-structures.txt, MCPServerStdioConfig)."""
+
     type: Literal["stdio"]
     server_parameters: MCPServerStdioParameters
 
@@ -61,6 +63,8 @@ class MCPServerStreamableHttpParameters(Wire):
 
 
 class MCPServerStreamableHttpConfig(BaseMCPServerConfig):
+    """An MCP server behind Streamable HTTP (data-structures.txt, MCPServerStreamableHttpConfig)."""
+
     type: Literal["streamable"]
     server_parameters: MCPServerStreamableHttpParameters
 
@@ -75,6 +79,8 @@ class MCPSSEParameters(Wire):
 
 
 class MCPSSEConfig(BaseMCPServerConfig):
+    """An MCP server behind HTTP with server-sent events (data-structures.txt, MCPSSEConfig)."""
+
     type: Literal["sse"]
     server_parameters: MCPSSEParameters
 
@@ -95,6 +101,8 @@ class MCPServerInputBase(Wire):
 
 
 class MCPServerPromptStringInput(MCPServerInputBase):
+    """A text that the user is asked for (data-structures.txt, MCPServerPromptStringInput)."""
+
     type: Literal["promptString"]
     default: str | None = None
     password: bool | None = None
@@ -102,6 +110,8 @@ class MCPServerPromptStringInput(MCPServerInputBase):
 
 
 class MCPServerPickStringInput(MCPServerInputBase):
+    """One of `options`, which the user picks (data-structures.txt, MCPServerPickStringInput)."""
+
     type: Literal["pickString"]
     options: list[str]
     default: str | None = None

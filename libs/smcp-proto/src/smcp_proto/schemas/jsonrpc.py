@@ -22,6 +22,8 @@ RequestId = Annotated[int | str, PlainValidator(_check_id, json_schema_input_typ
 
 
 class JsonRpcRequest(Wire):
+    """A request, which is answered by a response with the same `id` (JSON-RPC 2.0, 4)."""
+
     jsonrpc: Literal["2.0"]
     id: RequestId
     method: str
@@ -29,6 +31,8 @@ class JsonRpcRequest(Wire):
 
 
 class JsonRpcNotification(Wire):
+    """A notification: it has no `id`, and nobody answers it (JSON-RPC 2.0, 4.1)."""
+
     jsonrpc: Literal["2.0"]
     method: str
     params: Any = None

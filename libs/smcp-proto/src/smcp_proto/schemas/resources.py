@@ -76,34 +76,48 @@ class Params(Wire):
 
 
 class ListParams(Params):
+    """`cursor` is the `nextCursor` of the page before; absent: the first page."""
+
     cursor: Cursor | None = absent()
 
 
 class UriParams(Params):
+    """The resource that is meant."""
+
     uri: Uri
 
 
 class ListResourcesPayload(JsonRpcRequest):
+    """MCP's request for a page of the resources (computer.txt, resources chapter, 5)."""
+
     method: Literal["resources/list"]
     params: ListParams | None = absent()
 
 
 class ListTemplatesPayload(JsonRpcRequest):
+    """MCP's request for a page of the resource templates."""
+
     method: Literal["resources/templates/list"]
     params: ListParams | None = absent()
 
 
 class ReadResourcePayload(JsonRpcRequest):
+    """MCP's request for the contents of a resource (computer.txt, resources chapter, 5)."""
+
     method: Literal["resources/read"]
     params: UriParams
 
 
 class SubscribePayload(JsonRpcRequest):
+    """MCP's request to be told when a resource changes (computer.txt, resources chapter, 5)."""
+
     method: Literal["resources/subscribe"]
     params: UriParams
 
 
 class UnsubscribePayload(JsonRpcRequest):
+    """MCP's request that ends a subscription (computer.txt, resources chapter, 5)."""
+
     method: Literal["resources/unsubscribe"]
     params: UriParams
 
@@ -176,20 +190,28 @@ class ResourceTemplate(Wire):
 
 
 class ListResourcesResult(Wire):
+    """A page of `resources/list`. Without `nextCursor` it is the last one."""
+
     resources: list[Resource]
     nextCursor: str | None = absent()  # noqa: N815
 
 
 class ListChangedPayload(JsonRpcNotification):
+    """MCP's notification that the list of resources is another one (computer.txt, resources chapter, 5)."""
+
     method: Literal["notifications/resources/list_changed"]
 
 
 class UpdatedParams(Wire):
+    """The resource that changed, and its title where the MCP server says it."""
+
     uri: Uri
     title: str | None = absent()
 
 
 class UpdatedPayload(JsonRpcNotification):
+    """MCP's notification that a resource changed (computer.txt, resources chapter, 5)."""
+
     method: Literal["notifications/resources/updated"]
     params: UpdatedParams
 
@@ -217,22 +239,30 @@ class CompletionReference(Wire):
 
 
 class CompletionArgument(Wire):
+    """The variable that is completed, and what is typed of its value so far."""
+
     name: str
     value: str
 
 
 class CompletionContext(Wire):
+    """What MCP's completion is told beside the argument itself."""
+
     arguments: dict[str, str] | None = absent()
     """What was chosen before."""
 
 
 class CompletionParams(Wire):
+    """What is completed, which of its arguments, and in which context."""
+
     ref: CompletionReference
     argument: CompletionArgument
     context: CompletionContext | None = absent()
 
 
 class CompletePayload(JsonRpcRequest):
+    """MCP's request for values of an argument."""
+
     method: Literal["completion/complete"]
     params: CompletionParams
 
@@ -244,11 +274,15 @@ class CompleteReq(AddressedEnvelope):
 
 
 class Completion(Wire):
+    """At most 100 values; `total` counts those that there are, and `hasMore` says that some are left out."""
+
     values: list[str]
     total: int | None = absent()
     hasMore: bool | None = absent()  # noqa: N815
 
 
 class CompleteResult(Wire):
+    """MCP's answer to `completion/complete`. `meta` is what the MCP server said in `_meta`."""
+
     completion: Completion
     meta: dict[str, Any] | None = absent()

@@ -72,6 +72,7 @@ class DpeUri:
 
     @property
     def level(self) -> Level:
+        """Whether it names the list, a document, a page or an element (finder.txt, the four levels of a URI)."""
         return _level(self.doc_ref, self.page, self.element)
 
     @property
