@@ -64,7 +64,8 @@ class DesktopMethods(ABC):
     _desktops: AnswerCache[str, Desktop]
 
     @abstractmethod
-    def computers(self) -> list[str]: ...
+    def computers(self) -> list[str]:
+        """Names of the Computers that are in the office now."""
 
     async def get_desktop(self, computer: str, *, size: int | None = None, window: str | None = None) -> Desktop:
         """A Computer's desktop, asked of it now.

@@ -174,6 +174,7 @@ class EventStream(AsyncIterator[Event]):
         return len(self._waiting)
 
     def push(self, event: Event) -> None:
+        """Put an event into the queue. Where that is full the oldest goes, and `EventsDropped` tells of it."""
         if self._closed:
             return
         if len(self._waiting) >= self._length:
@@ -217,6 +218,7 @@ class EventHub:
         self._closed = False
 
     def publish(self, event: Event) -> None:
+        """Give an event to every stream, and have every callback called with it soon. Does not wait."""
         for stream in list(self._streams):
             stream.push(event)
         loop = asyncio.get_running_loop()

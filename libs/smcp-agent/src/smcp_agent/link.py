@@ -48,7 +48,8 @@ class Listener(Protocol):
     def on_lost(self, reason: str, *, moving: bool) -> None:
         """`moving`: the gateway sent the agent away, and keeps its place in the office for it for a while."""
 
-    def on_refused(self, why: str) -> None: ...
+    def on_refused(self, why: str) -> None:
+        """The server refuses the place; it is asked for again. `why` is for people."""
 
 
 class NobodyThere(Exception):

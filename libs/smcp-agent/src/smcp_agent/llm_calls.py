@@ -21,9 +21,10 @@ NOTHING: Final = "(the tool returned nothing)"
 
 
 class CallTool(Protocol):
-    def __call__(
-        self, computer: str, tool: str, params: Mapping[str, Any], *, timeout: float
-    ) -> Awaitable[CallResult]: ...
+    """`SmcpAgent.call_tool`, as far as a model's calls need it. `timeout` is in seconds."""
+
+    def __call__(self, computer: str, tool: str, params: Mapping[str, Any], *, timeout: float) -> Awaitable[CallResult]:
+        """Run the tool of that Computer. Raises SmcpError: as `SmcpAgent.call_tool`."""
 
 
 async def run(book: ToolBook, call: CallTool, name: object, arguments: object, timeout: float) -> CallResult:

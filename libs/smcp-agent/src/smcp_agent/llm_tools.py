@@ -98,9 +98,11 @@ class ToolBook:
 
     @property
     def empty(self) -> bool:
+        """Whether no name was given yet."""
         return not self._given
 
     def give(self, named: Sequence[NamedTool]) -> None:
+        """Remember what the names of the latest list mean."""
         self._given.update({each.name: (each.computer, each.tool.name) for each in named})
 
     def find(self, name: str) -> tuple[str, str] | None:

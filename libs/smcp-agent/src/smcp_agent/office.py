@@ -52,9 +52,11 @@ class Office:
 
     @property
     def computers(self) -> list[str]:
+        """Names of the Computers that are in the office, as far as it is known."""
         return self._room.computers
 
     def joining(self) -> None:
+        """Notifications are kept from here on, until the list of the room is there."""
         self._room.hold()
 
     async def enter(self, connection: Connection) -> None:
@@ -78,6 +80,11 @@ class Office:
             raise ConnectionLost(broken.reason, may_have_run=False) from broken
 
     async def joined(self, connection: Connection) -> None:
+        """Learn who is there after a join that was not the first, asking until it is known; then say `Reconnected`.
+
+        Raises:
+            ConnectionBroken: the connection is gone, or the server does not count the Agent as a member.
+        """
         attempt = 0
         while True:
             try:
@@ -94,11 +101,13 @@ class Office:
             return
 
     def on_lost(self, reason: str, *, moving: bool) -> None:
+        """The connection is gone: what Computers tell is not heard until the next one."""
         self._moving = moving
         self._context.unheard()
         self._publish(Disconnected(reason))
 
     def on_refused(self, why: str) -> None:
+        """Say `RejoinRefused` to the application."""
         self._publish(RejoinRefused(why))
 
     def on_notice(self, event: str, data: Mapping[str, Any]) -> None:

@@ -35,10 +35,12 @@ class Pending:
         self.future: asyncio.Future[Acked | Broken] = asyncio.get_running_loop().create_future()
 
     def settle(self, *args: Any) -> None:
+        """The ack came, with these arguments."""
         if not self.future.done():
             self.future.set_result(Acked(args))
 
     def break_off(self, broken: Broken) -> None:
+        """There will be no ack."""
         if not self.future.done():
             self.future.set_result(broken)
 

@@ -9,6 +9,8 @@ Computer's."""
 
 
 class Resource(TypedDict):
+    """An item of `resources/list` (computer.txt, resources chapter, 3). `size` is in bytes, `serverId` its server."""
+
     uri: str
     name: str
     title: NotRequired[str]

@@ -15,11 +15,15 @@ FORBIDDEN: Final = "a2c_forbidden"
 
 @dataclass(frozen=True, slots=True)
 class TextContent:
+    """Text of a result."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ImageContent:
+    """An image in a result."""
+
     data: str
     """Base64."""
     mime_type: str
@@ -27,6 +31,8 @@ class ImageContent:
 
 @dataclass(frozen=True, slots=True)
 class AudioContent:
+    """Sound in a result."""
+
     data: str
     """Base64."""
     mime_type: str

@@ -70,6 +70,7 @@ class Subscriptions:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def all(self) -> tuple[Subscription, ...]:
+        """Everything that the Agent is subscribed to, also what is being made again."""
         return tuple(self._states)
 
     async def add(self, subscription: Subscription) -> None:

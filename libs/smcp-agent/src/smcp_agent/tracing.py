@@ -29,6 +29,7 @@ class Traced:
     """32 hex digits: the application's trace, or the one that follows from the req_id."""
 
     def failed(self, kind: str) -> None:
+        """Mark the span as an error; `kind` becomes its `error.type`."""
         self.span.set_attribute("error.type", kind)
         self.span.set_status(Status(StatusCode.ERROR))
 

@@ -55,6 +55,7 @@ class WireJson:
         return text
 
     def loads(self, text: str, **options: Any) -> Any:
+        """The value of a JSON text. Raises ValueError: it is none."""
         return json.loads(text, **options)
 
 

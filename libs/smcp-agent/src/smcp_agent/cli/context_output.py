@@ -27,6 +27,7 @@ def print_desktop(desktop: Desktop, why_empty: str) -> None:
 
 
 def print_documents(documents: Sequence[DocumentSummary]) -> None:
+    """A table of documents, or a hint where there are none."""
     if not documents:
         print_hint("No documents.")
         return
@@ -44,6 +45,7 @@ def print_documents(documents: Sequence[DocumentSummary]) -> None:
 
 
 def print_resources(resources: Sequence[Resource]) -> None:
+    """A table of resources, or a hint where there are none; whose they are where the Computers say it."""
     if not resources:
         print_hint("No resources.")
         return

@@ -55,15 +55,18 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
 
 
 def print_json(value: Any) -> None:
+    """A value for programs, on standard output."""
     typer.echo(json_text(value))
 
 
 def print_sessions(sessions: Sequence[SessionInfo]) -> None:
+    """A table of the members of an office: Computers first, then by name."""
     ordered = sorted(sessions, key=lambda each: (each.role != "computer", each.name or ""))
     print_table("Name", {"Role": 10}, [(session.name or "", session.role or "") for session in ordered])
 
 
 def print_tools(tools: Sequence[SMCPTool]) -> None:
+    """A table of tools with their parameters."""
     rows = [(tool.name, parameters(tool.params_schema), tool.description) for tool in tools]
     print_table("Tool", {"Parameters": 20, "Description": 20}, rows)
 
