@@ -65,6 +65,7 @@ class HealthServer:
 
     @property
     def url(self) -> str:
+        """Where `/livez` and `/readyz` are, without a slash at its end."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 

@@ -32,6 +32,7 @@ class RatioSampler(Sampler):
         links: Sequence[Link] | None = None,
         trace_state: TraceState | None = None,
     ) -> SamplingResult:
+        """As OpenTelemetry's `Sampler`; decided by chance, not by the trace id."""
         keep = self._random.random() < self._rate
         parent_state = get_current_span(parent_context).get_span_context().trace_state
         if not keep:
@@ -39,6 +40,7 @@ class RatioSampler(Sampler):
         return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes, parent_state)
 
     def get_description(self) -> str:
+        """As OpenTelemetry's `Sampler`."""
         return f"RatioSampler{{{self._rate}}}"
 
 

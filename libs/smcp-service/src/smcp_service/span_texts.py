@@ -14,12 +14,15 @@ class WithoutTexts(SpanExporter):
         self._inner = inner
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Export copies of the spans that have no texts of errors."""
         return self._inner.export([_without_texts(span) for span in spans])
 
     def shutdown(self) -> None:
+        """As OpenTelemetry's `SpanExporter`."""
         self._inner.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """As OpenTelemetry's `SpanExporter`."""
         return self._inner.force_flush(timeout_millis)
 
 

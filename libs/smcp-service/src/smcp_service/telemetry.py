@@ -87,6 +87,7 @@ class ContextIdGenerator(RandomIdGenerator):
         self._key = key
 
     def generate_trace_id(self) -> int:
+        """The id that the context names, if it is one that a trace can have; else one by chance."""
         if self._key is not None:
             chosen = otel_context.get_value(self._key)
             if isinstance(chosen, int) and 0 < chosen <= _LARGEST_TRACE_ID:
@@ -94,6 +95,7 @@ class ContextIdGenerator(RandomIdGenerator):
         return super().generate_trace_id()
 
     def is_trace_id_random(self) -> bool:
+        """Whether others may take the ids for random ones (W3C Trace Context, random flag)."""
         # The flag would tell others that they may sample by the id.
         return self._key is None
 
