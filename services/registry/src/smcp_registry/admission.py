@@ -40,6 +40,8 @@ class Owner(Enum):
 
 
 class Action(Enum):
+    """What is to be done about a claim."""
+
     CLAIM = "claim"
     """Write the claimant's record over the one that was decided on."""
     UNCHANGED = "unchanged"
@@ -51,6 +53,8 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
+    """What is to be done about a claim, and what the office is told of it."""
+
     action: Action
     announce: Announce = Announce.NOTHING
     why: str = ""

@@ -38,6 +38,8 @@ CHECKED: Final = (
 
 
 class Announcer:
+    """The registries share one consumer: whichever gets a record publishes what it says, and then acknowledges it."""
+
     def __init__(self, bus: Bus, js: JetStreamContext, members: Bucket) -> None:
         self._bus = bus
         self._js = js

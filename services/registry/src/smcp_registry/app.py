@@ -57,7 +57,8 @@ PATIENCE_S: Final = 1.0
 class JetStreamBus(Bus, Protocol):
     """The bus of a registry: it alone touches JetStream."""
 
-    def jetstream(self) -> JetStreamContext: ...
+    def jetstream(self) -> JetStreamContext:
+        """JetStream over the bus's own connection."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ class LeasesView:
         """Set whenever a lease ran out; who waits for it clears it."""
 
     def reset(self, entries: Sequence[Change], revision: int) -> None:
+        """As `watch.Sink.reset`; a lease that is not among them any more ran out."""
         before = self._revisions.keys()
         self._revisions = {entry.key: entry.revision for entry in entries if entry.value is not None}
         if before - self._revisions.keys():
@@ -33,19 +34,23 @@ class LeasesView:
         self._synced.set()
 
     def apply(self, change: Change) -> None:
+        """As `watch.Sink.apply`."""
         if change.value is not None:
             self._revisions[change.key] = change.revision
         elif self._revisions.pop(change.key, None) is not None:
             self.ran_out.set()
 
     def unsynced(self) -> None:
+        """The connection is down, or the watch begins anew: what is known may be old."""
         self._synced.clear()
 
     @property
     def synced(self) -> bool:
+        """Whether the view follows the bucket now."""
         return self._synced.is_set()
 
     async def wait_synced(self) -> None:
+        """Wait until the view follows the bucket; who calls bounds the wait."""
         await self._synced.wait()
 
     def revision(self, credential: str, process: str) -> int | None:

@@ -32,10 +32,12 @@ class Link:
         self._unwatch = bus.watch(self._on_connection)
 
     def close(self) -> None:
+        """Stop watching the bus."""
         self._unwatch()
 
     @property
     def connected(self) -> bool:
+        """Whether the bus is connected now."""
         return self._bus.connected
 
     def up_for(self) -> float:

@@ -15,6 +15,8 @@ from smcp_proto.names import encode_name
 
 
 class State(StrEnum):
+    """Whether the record of a place is of a member."""
+
     MEMBER = "member"
     LEFT = "left"
     """A tombstone: it tells of the leave, and is purged later."""
@@ -59,6 +61,7 @@ class MemberRecord(BaseModel):
 
     @property
     def is_member(self) -> bool:
+        """Whether somebody has the place; False for a tombstone."""
         return self.state is State.MEMBER
 
     @property

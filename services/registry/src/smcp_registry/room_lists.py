@@ -94,6 +94,7 @@ class RoomLists:
 
 
 def session_json(record: MemberRecord) -> bytes:
+    """A member's `SessionInfo` as JSON (data-structures.txt, SessionInfo)."""
     return session_info(record).model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 

@@ -8,6 +8,8 @@ from smcp_service.settings import ServiceSettings
 
 
 class RegistrySettings(ServiceSettings):
+    """Settings of `smcp-registry`: each field is a variable with the prefix `SMCP_`."""
+
     known_variables: ClassVar[tuple[str, ...]] = (
         "SMCP_INPUT_*",
         "SMCP_URL",

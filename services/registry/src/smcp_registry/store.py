@@ -68,6 +68,7 @@ class Bucket:
         """Loop time at which the store was last found not to answer; 0 where it has answered since."""
 
     async def read(self, key: str) -> Stored:
+        """What stands under a key. Without a value the revision is that of the marker that deleted it, or 0."""
         try:
             async with self._answering():
                 entry = await self._kv.get(key)
@@ -137,12 +138,16 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Store:
+    """The two buckets."""
+
     members: Bucket
     leases: Bucket
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMember:
+    """The record of a place, and the revision that a write over it must name; None: it can be claimed."""
+
     record: MemberRecord | None
     revision: int
 
@@ -159,9 +164,16 @@ def parse_record(value: bytes | None, *, key: str) -> MemberRecord | None:
 
 
 async def read_member(bucket: Bucket, key: str) -> StoredMember:
+    """Read the record of a place. Raises Unavailable: the store does not answer."""
     stored = await bucket.read(key)
     return StoredMember(parse_record(stored.value, key=key), stored.revision)
 
 
 async def write_member(bucket: Bucket, key: str, record: MemberRecord, *, last: int) -> int:
+    """Write the record of a place over revision `last`, and return the new one.
+
+    Raises:
+        Conflict: somebody else wrote meanwhile.
+        Unavailable: the store does not answer; it may have been written.
+    """
     return await bucket.write(key, record.model_dump_json(exclude_none=True).encode(), last=last)

@@ -20,6 +20,8 @@ Process = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
+    """A member, and the revision of its record."""
+
     record: MemberRecord
     revision: int
 
@@ -30,6 +32,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
+    """The record of a leave."""
+
     revision: int
     seen: float
     """Loop time (seconds) at which this registry saw it first."""
@@ -54,6 +58,7 @@ class MembersView:
     # what is fed in
 
     def reset(self, entries: Sequence[Change], revision: int) -> None:
+        """As `watch.Sink.reset`."""
         tombstones = self._tombstones
         self._entries, self._offices, self._processes, self._tombstones, self._moving = {}, {}, {}, {}, set()
         self._versions = {}
@@ -63,6 +68,7 @@ class MembersView:
         self._synced.set()
 
     def apply(self, change: Change) -> None:
+        """As `watch.Sink.apply`."""
         self._remove(change.key)
         self._put(change, None)
         self._reach(change.revision)
@@ -72,6 +78,7 @@ class MembersView:
         self._synced.clear()
 
     def forget_tombstone(self, key: str, revision: int) -> None:
+        """It was purged; one that is newer than `revision` stays."""
         known = self._tombstones.get(key)
         if known is not None and known.revision == revision:
             del self._tombstones[key]
@@ -109,6 +116,7 @@ class MembersView:
         return {key: self._entries[key] for key in self._moving}
 
     def entry(self, key: str) -> Entry | None:
+        """The member under a key of the bucket; None where there is none."""
         return self._entries.get(key)
 
     def untouched(self, key: str) -> bool:
@@ -116,6 +124,7 @@ class MembersView:
         return self.synced and key not in self._entries and key not in self._tombstones
 
     def tombstones(self) -> Mapping[str, Tombstone]:
+        """The tombstones that are not purged yet, by key."""
         return self._tombstones
 
     async def wait_synced(self) -> None:
