@@ -56,7 +56,8 @@ class GatewayBus(Bus, Protocol):
     """A bus that knows under which credential it is connected."""
 
     @property
-    def credential(self) -> str: ...
+    def credential(self) -> str:
+        """The name under which it logged in at NATS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,12 @@ class Gateway:
 
     @property
     def host(self) -> str:
+        """The address on which it listens."""
         return self.front.host
 
     @property
     def port(self) -> int:
+        """The port on which it listens; never 0."""
         return self.front.port
 
     @property

@@ -80,15 +80,18 @@ class PendingCall:
         self.moved_at = self.ended_at = None
 
     def request_moved(self) -> None:
+        """Its owner has asked for a part of the request."""
         self.moved_at = asyncio.get_running_loop().time()
 
     def request_delivered(self) -> None:
+        """Its owner has all of the request."""
         # a moment later its owner knows it; what was asked before says nothing
         self.moved_at = None
         if self.ask_from != NOT_SENT:
             self.ask_from = asyncio.get_running_loop().time() + ASK_AFTER_S
 
     def watched(self) -> None:
+        """Its owner is not to be asked after it any more."""
         self.ask_from = NOT_SENT
 
 
@@ -105,6 +108,7 @@ class CallTable:
         return iter([call for calls in self._by_session.values() for call in calls])
 
     def of_session(self, session: str) -> list[PendingCall]:
+        """The calls of a session, the oldest first."""
         return list(self._by_session.get(session, ()))
 
     async def run(self, call: PendingCall, work: Callable[[], Coroutine[object, object, RawJson]]) -> RawJson:

@@ -41,9 +41,11 @@ class EngineSocket(Protocol):
     upgraded: bool
     closed: bool
 
-    def schedule_ping(self) -> None: ...
+    def schedule_ping(self) -> None:
+        """Send the next ping when it is time."""
 
-    async def close(self, *, wait: bool, abort: bool, reason: str) -> None: ...
+    async def close(self, *, wait: bool, abort: bool, reason: str) -> None:
+        """End the session. `wait`: after what waits was written; `abort`: without telling the client."""
 
 
 class EngineServer(Protocol):
@@ -75,6 +77,7 @@ class Connection:
         """Nothing is read from the client any more."""
 
     async def __call__(self, environ: dict[str, Any]) -> web.WebSocketResponse:
+        """Serve the WebSocket until it ends; engine.io calls this for the request that opens it."""
         request: web.Request = environ["aiohttp.request"]
         engine, sid = self._engine, self._engine.sid
         await self._socket.prepare(request)

@@ -70,6 +70,7 @@ class Engine(engineio.AsyncServer):
         self.on_message: Callable[[str, bytes, int], Awaitable[None]] | None = None
 
     def create_queue(self, *args: Any, **kwargs: Any) -> Outbox:
+        """What engine.io makes for each client; here with a bound in bytes."""
         return Outbox(self._outbox_limit, self._cut_off)
 
     def start_background_task(
@@ -96,6 +97,7 @@ class Engine(engineio.AsyncServer):
 
     @staticmethod
     def outbox_of(socket: AsyncSocket) -> Outbox:
+        """The `Outbox` of a socket, under engine.io's name for it."""
         outbox: Outbox = socket.queue
         return outbox
 

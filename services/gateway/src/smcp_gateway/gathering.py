@@ -29,6 +29,7 @@ class Gathering:
         self._timer: asyncio.TimerHandle | None = None
 
     def tell(self, outboxes: Sequence[Outbox], frame: Frame) -> None:
+        """Write a frame to each: at once where little is told now, else within `WINDOW_S`."""
         now = self._loop.time()
         if now >= self._until and self._timer is None:
             self._until, self._left = now + WINDOW_S, AT_ONCE

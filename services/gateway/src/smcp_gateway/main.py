@@ -79,4 +79,5 @@ async def open_service(settings: GatewaySettings, config: BusConfig) -> AsyncIte
 
 
 def main() -> None:
+    """Read the command line, and run."""
     run_app(app)

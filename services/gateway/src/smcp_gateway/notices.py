@@ -41,6 +41,7 @@ class Notice:
 
     @property
     def entered(self) -> bool:
+        """Whether it tells of an enter."""
         return self.event == "notify:enter_office"
 
 

@@ -81,6 +81,7 @@ class Office:
                 await self._pass_on([session], notice)
 
     def remove(self, session: Session) -> None:
+        """The session is no member here any more. Idempotent."""
         self.members.pop(session, None)
 
     async def hear(self, incoming: Incoming) -> None:
@@ -201,6 +202,7 @@ class Offices:
         return iter(list(self._offices.values()))
 
     def get(self, name: str) -> Office | None:
+        """The office, where this gateway holds a member of it or is about to."""
         return self._offices.get(name)
 
     def has(self, name: str, member: MemberKey) -> bool:

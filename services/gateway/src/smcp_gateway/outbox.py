@@ -78,6 +78,7 @@ class Outbox(asyncio.Queue[Any]):
         self._roomy.set()
 
     def put_nowait(self, item: Any) -> None:
+        """Put a packet or a frame behind what waits, or write it at once where nothing does."""
         if self._gathered:
             self.write_gathered()
         if isinstance(item, Frame) and self._written((item,)):
@@ -92,6 +93,7 @@ class Outbox(asyncio.Queue[Any]):
             self.write_gathered()
 
     def write_gathered(self) -> None:
+        """What was gathered waits for nothing any more."""
         frames, self._gathered = self._gathered, []
         self._gathered_bytes = 0
         if frames and not self._written(frames):
@@ -102,6 +104,7 @@ class Outbox(asyncio.Queue[Any]):
         return self._reader_waits and not self._queue and self.at_once is not None and self.at_once(frames)
 
     async def get(self) -> Any:
+        """For the writer: the first packet of its next portion. What it had before has been written."""
         self._handed_out = self._handed_bytes = 0
         self._reader_waits = True
         try:
@@ -110,6 +113,7 @@ class Outbox(asyncio.Queue[Any]):
             self._reader_waits = False
 
     def get_nowait(self) -> Any:
+        """For the writer: one more packet of its portion. Raises QueueEmpty: nothing waits, or the portion is full."""
         # The writer empties the queue with `get_nowait` after each `get`: this is where its portion ends.
         if self._handed_out >= PORTION:
             raise asyncio.QueueEmpty

@@ -42,6 +42,8 @@ class Inbound:
 
 @dataclass(frozen=True, slots=True)
 class ClientEvent:
+    """An event that a client emits (Socket.IO protocol, EVENT)."""
+
     namespace: str
     id: int | None
     """None: nobody waits for an acknowledgement."""
@@ -50,6 +52,8 @@ class ClientEvent:
 
 @dataclass(frozen=True, slots=True)
 class ClientConnect:
+    """A client's wish for a session in a namespace (Socket.IO protocol, CONNECT)."""
+
     namespace: str
     auth: Any
     """What the client said about itself; `UNREADABLE` where it is no JSON."""
@@ -57,11 +61,15 @@ class ClientConnect:
 
 @dataclass(frozen=True, slots=True)
 class ClientDisconnect:
+    """A client's goodbye (Socket.IO protocol, DISCONNECT)."""
+
     namespace: str
 
 
 @dataclass(frozen=True, slots=True)
 class ClientAck:
+    """A client's answer to the event with that id (Socket.IO protocol, ACK)."""
+
     namespace: str
     id: int
     argument: bytes | None
@@ -81,6 +89,7 @@ class Frame:
 
     @property
     def data(self) -> bytes:
+        """Under engine.io's name for it."""
         return self.wire
 
     def encode(self, b64: bool = False) -> str:

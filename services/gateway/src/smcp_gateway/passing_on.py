@@ -19,6 +19,7 @@ class PassingOn:
         self._update = update
 
     def __call__(self, row: Row) -> Handler | None:
+        """The handler of an event; None: it is not passed on."""
         if row.event.startswith("client:"):
             return self._relay
         said = row.event.startswith("server:update_") or upstream(row) is not None

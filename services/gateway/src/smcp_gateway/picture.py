@@ -55,6 +55,7 @@ class Picture:
 
     @property
     def present(self) -> frozenset[MemberKey]:
+        """Who is in, as the members here were told."""
         return frozenset(self._present)
 
     @property

@@ -36,6 +36,7 @@ class Progress:
         return before is not None and moved - before[1] >= SLOWEST * max(now - before[0], 0.1)
 
     def forget(self, client: str) -> None:
+        """It is not looked at any more: the next look is a first one. Idempotent."""
         self._seen.pop(client, None)
 
 

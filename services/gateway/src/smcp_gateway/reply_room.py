@@ -31,6 +31,7 @@ class ReplyRoom:
         return self._fetched.waiting
 
     def ask(self, size: int, start: Callable[[], None]) -> Grant:
+        """Have `start` called as soon as there is room for a reply of `size` bytes that is still at its Computer."""
         return self._fetched.ask(size, start)
 
     def take(self, size: int) -> bool:
@@ -41,6 +42,7 @@ class ReplyRoom:
         return True
 
     def give_back(self, size: int) -> None:
+        """A reply that was taken is in the outbox, or will not go there; `size` in bytes, as taken."""
         self._unasked -= size
 
 

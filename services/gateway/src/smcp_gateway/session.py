@@ -121,6 +121,7 @@ class Session:
             self.idle.set()
 
     def is_(self, role: str, name: str) -> bool:
+        """Whether it has that role and name; a session that never joined has none."""
         return self.role == role and self.name == name
 
 
@@ -137,12 +138,15 @@ class Sessions:
         return iter(list(self._sessions.values()))
 
     def add(self, session: Session) -> None:
+        """A client is connected."""
         self._sessions[session.id] = session
 
     def get(self, session_id: str) -> Session | None:
+        """The session of that id; None where it is gone."""
         return self._sessions.get(session_id)
 
     def remove(self, session_id: str) -> Session | None:
+        """A client is gone; returns what was known of it."""
         return self._sessions.pop(session_id, None)
 
     def members(self) -> list[Session]:

@@ -41,10 +41,12 @@ class GatewaySettings(ServiceSettings):
 
     @property
     def session_reads(self) -> Rate | None:
+        """How often one connection may ask for resources; None: as often as it likes."""
         return _rate(self.gateway_reads_per_s, self.gateway_reads_burst)
 
     @property
     def office_reads(self) -> Rate | None:
+        """The same for all connections of an office; None: as often as they like."""
         return _rate(self.gateway_office_reads_per_s, self.gateway_office_reads_burst)
 
 

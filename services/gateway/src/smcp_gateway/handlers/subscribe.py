@@ -16,7 +16,8 @@ Request = SubscribeResourceReq | UnsubscribeResourceReq
 class Carry(Protocol):
     """`Relay`."""
 
-    async def __call__(self, request: Request, call: Call) -> RawJson: ...
+    async def __call__(self, request: Request, call: Call) -> RawJson:
+        """Carry the request to its Computer, and give its answer."""
 
 
 async def subscribe(request: Request, call: Call, *, relay: Carry, sessions: Sessions) -> RawJson:
