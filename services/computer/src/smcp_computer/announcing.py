@@ -45,6 +45,7 @@ class Announcer:
 
     @property
     def untold(self) -> frozenset[str]:
+        """Verbs of the updates that the registry has not taken yet."""
         return frozenset(key.verb for key in self._outbox)
 
     def changed(self, *verbs: str) -> None:

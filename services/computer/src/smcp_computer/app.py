@@ -49,10 +49,12 @@ class ProcessBus(Bus, Protocol):
     """A bus that says who this process is on it."""
 
     @property
-    def process(self) -> str: ...
+    def process(self) -> str:
+        """This process's id, new at each start."""
 
     @property
-    def credential(self) -> str: ...
+    def credential(self) -> str:
+        """The name under which it logged in at NATS."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ SETTING: Final = "SMCP_CONFIRM"
 
 
 class Confirm(StrEnum):
+    """The setting `SMCP_CONFIRM`: what becomes of a tool whose `auto_apply` is null."""
+
     ASK = "ask"
     ALLOW = "allow"
     DENY = "deny"
@@ -38,6 +40,8 @@ class Refused:
 
 
 class Decision(StrEnum):
+    """What becomes of a call that is not refused."""
+
     RUN = "run"
     ASK = "ask"
 

@@ -111,4 +111,5 @@ def _configuration(path: Path) -> ComputerConfig:
 
 
 def main() -> None:
+    """Read the command line, and run."""
     run_app(app)

@@ -15,6 +15,8 @@ def _folded(value: object) -> object:
 
 
 class ComputerSettings(ServiceSettings):
+    """Settings of `smcp-computer`: each field is a variable with the prefix `SMCP_`."""
+
     known_variables: ClassVar[tuple[str, ...]] = ("SMCP_INPUT_*",)
 
     config: Path = Field(description="the JSON file with the MCP servers and inputs")

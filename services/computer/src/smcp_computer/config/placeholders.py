@@ -10,6 +10,8 @@ _PLACEHOLDER: Final = re.compile(r"\$\{(?P<kind>input|env):(?P<name>[^${}]+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
+    """One `${input:ID}` or `${env:X}`; its text is that again."""
+
     kind: Literal["input", "env"]
     name: str
 

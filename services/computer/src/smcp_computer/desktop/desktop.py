@@ -117,6 +117,7 @@ class Desktop:
             await asyncio.wait(self._left)
 
     def on_event(self, event: ServerEvent) -> None:
+        """A server that was started anew: what was said in the log of it may be said again."""
         if isinstance(event, ServerReady):
             self._causes.forget(event.server)
 

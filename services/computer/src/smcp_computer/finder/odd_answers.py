@@ -43,6 +43,7 @@ class OddAnswers:
             self._causes.warn(server, f"{uri[:256]}: {what}")
 
     def on_event(self, event: ServerEvent) -> None:
+        """A server that was started anew: what was said in the log of it may be said again."""
         if isinstance(event, ServerReady):
             self._causes.forget(event.server)
 

@@ -33,6 +33,7 @@ class CallRecord:
     began: float = field(default_factory=time.perf_counter)
 
     def ended(self, outcome: str, why: str = "") -> None:
+        """How it ended; the last word counts."""
         self.outcome, self.why = outcome, why
 
     def broken_off(self, why: str) -> None:

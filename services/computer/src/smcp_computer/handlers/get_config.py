@@ -5,4 +5,5 @@ from smcp_proto.schemas.config import GetComputerConfigReq, GetComputerConfigRet
 
 
 async def get_config(request: GetComputerConfigReq, call: Call, *, shown: GetComputerConfigRet) -> GetComputerConfigRet:
+    """Answer with `shown`, which the redaction has been through (data-structures.txt, GetComputerConfigRet)."""
     return shown

@@ -78,6 +78,7 @@ class Finder:
         return RawJson(body)
 
     def on_event(self, event: ServerEvent) -> None:
+        """A server that was started anew: what was said in the log of it may be said again."""
         if isinstance(event, ServerReady):
             self._causes.forget(event.server)
 

@@ -6,4 +6,5 @@ from smcp_proto.schemas.tools import GetToolsReq, GetToolsRet
 
 
 async def get_tools(request: GetToolsReq, call: Call, *, catalogue: Catalogue) -> GetToolsRet:
+    """Answer with the tools of the servers that are ready (data-structures.txt, GetToolsRet)."""
     return GetToolsRet(tools=list(catalogue.listing), req_id=request.req_id)

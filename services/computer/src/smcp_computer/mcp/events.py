@@ -84,6 +84,7 @@ class ServerEvents:
         return end
 
     def tell(self, event: ServerEvent) -> None:
+        """Tell every listener, in the order in which they came. What has a URI that cannot be carried is not told."""
         match event:
             case ResourceUpdated(server, uri) if not _is_carried(uri):
                 if server not in self._said:

@@ -44,6 +44,7 @@ class Fleet:
         return [name for name, supervisor in self.supervisors.items() if not supervisor.settled.is_set()]
 
     async def wait_settled(self) -> None:
+        """Return when each server is ready or has failed its first start."""
         for supervisor in self.supervisors.values():
             await supervisor.settled.wait()
 

@@ -88,6 +88,7 @@ class ListenStream:
             self._wake.set()
 
     async def subscribe(self, uris: Collection[str], answered: Answered, *, timeout: float) -> None:
+        """As `Subscriptions.subscribe`: the stream is opened anew with what is wanted beside the rest."""
         closed = self._closed
         failed = await self._failed(uris, timeout) if closed is None else dict.fromkeys(uris, closed)
         for uri in uris:
@@ -108,6 +109,7 @@ class ListenStream:
         return failed
 
     async def unsubscribe(self, uris: Collection[str], *, timeout: float) -> None:
+        """As `Subscriptions.unsubscribe`; does not wait."""
         self._wanted -= set(uris)
         self._granted -= set(uris)
         self._wake.set()

@@ -64,6 +64,7 @@ class Resources:
 
     @property
     def server(self) -> str:
+        """Name of the MCP server."""
         return self._requests.server
 
     async def list_page(self, cursor: str | None = None, *, timeout: float = REQUEST_S) -> Page:
@@ -79,6 +80,7 @@ class Resources:
         return await self._page("resources/templates/list", "resourceTemplates", cursor, timeout)
 
     async def all_templates(self, *, timeout: float = REQUEST_S) -> Listed:
+        """All pages of `resources/templates/list`, at most `MAX_ITEMS`."""
         return await self._all("resources/templates/list", "resourceTemplates", "uriTemplate", timeout)
 
     async def read(self, uri: str, *, timeout: float = REQUEST_S) -> dict[str, Any]:

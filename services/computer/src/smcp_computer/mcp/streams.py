@@ -38,6 +38,7 @@ class Watch:
         self._calls: dict[str | int, CallSpan] = {}
 
     def wrap(self, streams: Streams) -> Streams:
+        """The same streams, watched."""
         read, write = streams
         return _WatchedRead(read, self), _WatchedWrite(write, self)
 
@@ -56,6 +57,7 @@ class Watch:
                 pass
 
     def received(self, item: SessionMessage | Exception) -> None:
+        """Something came from the server: the call that it answers has its outcome."""
         if not self._calls or isinstance(item, Exception):
             return
         match item.message:
@@ -69,6 +71,7 @@ class Watch:
                 pass
 
     def end(self) -> None:
+        """The connection has ended: no call gets an answer any more."""
         for call in self._calls.values():
             call.failed("connection_closed")
         self._calls.clear()

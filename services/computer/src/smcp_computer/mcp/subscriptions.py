@@ -37,9 +37,11 @@ class RequestedSubscriptions:
         self._requests = requests
 
     async def subscribe(self, uris: Collection[str], answered: Answered, *, timeout: float) -> None:
+        """As `Subscriptions.subscribe`: one `resources/subscribe` for each."""
         await self._all("resources/subscribe", uris, answered, timeout)
 
     async def unsubscribe(self, uris: Collection[str], *, timeout: float) -> None:
+        """As `Subscriptions.unsubscribe`: one `resources/unsubscribe` for each."""
         await self._all("resources/unsubscribe", uris, lambda uri, error: None, timeout)
 
     async def _all(self, method: str, uris: Collection[str], answered: Answered, timeout: float) -> None:

@@ -49,6 +49,8 @@ HTTP_PROBE_S: Final = 30.0
 
 
 class State(StrEnum):
+    """How it stands with one MCP server."""
+
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
@@ -122,6 +124,7 @@ class Supervisor:
 
     @property
     def ready(self) -> bool:
+        """Whether its tools can be called now."""
         return self.state is State.READY
 
     @property

@@ -47,6 +47,7 @@ class Unread:
     size: int | None = None
 
     def error(self, server: str) -> ServerError:
+        """The error of the request that this answer was for."""
         if self.limit is None:
             return BadAnswer(server, _CANNOT_BE_READ)
         return AnswerTooLarge(server, limit=self.limit, size=self.size)

@@ -46,6 +46,7 @@ def not_supported(message: str, code: SmcpCode = SmcpCode.NOT_SUPPORTED) -> Malf
 
 
 def not_found(message: str, **details: str) -> NotFound:
+    """`NotFound` with `details.smcp_code` = `SMCP_RESOURCE_NOT_FOUND`."""
     return NotFound(message, details={"smcp_code": str(SmcpCode.NOT_FOUND), **details})
 
 

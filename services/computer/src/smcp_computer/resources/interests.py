@@ -49,6 +49,7 @@ class Interests:
         events.listen(self._on_event)
 
     def holders(self, server: str, uri: str) -> frozenset[Hashable]:
+        """Who wants to know of that resource of that MCP server."""
         interest = self._interests.get(server)
         return frozenset(interest.holders.get(uri, ())) if interest is not None else frozenset()
 

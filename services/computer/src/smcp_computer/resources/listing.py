@@ -24,6 +24,8 @@ URI_KEY: Final[Mapping[Kind, str]] = {"resources": "uri", "templates": "uriTempl
 
 @dataclass(slots=True)
 class Page:
+    """One page for an Agent."""
+
     items: list[Item] = field(default_factory=list)
     next: Position | None = None
     """None: this was the last one."""

@@ -112,6 +112,7 @@ def fits(template: str, uri: str) -> bool:
 
 
 def scheme_of(uri: str) -> str:
+    """In lower case, as schemes are compared (RFC 3986, 3.1); the whole where there is no colon."""
     return uri.partition(":")[0].lower()
 
 

@@ -48,6 +48,7 @@ class Catalogue:
         return Target(ref, supervisor, tool_meta_of(supervisor.config, ref.tool))
 
     def is_forbidden(self, name: str) -> bool:
+        """Whether the configuration forbids what a caller means by `name`: original, alias or qualified."""
         return name in self._names.forbidden
 
     def candidates(self, name: str) -> list[str]:

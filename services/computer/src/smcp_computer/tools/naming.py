@@ -46,6 +46,8 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Names:
+    """What all tools are called."""
+
     listed: Mapping[str, ToolRef]
     """By the name under which a tool is listed, sorted."""
     forbidden: Mapping[str, ToolRef]
@@ -84,6 +86,7 @@ def legal(name: str) -> str:
 
 
 def qualified(ref: ToolRef, wanted: str) -> str:
+    """The name with its server before it, made legal."""
     return legal(f"{ref.server}{SEPARATOR}{wanted}")
 
 
