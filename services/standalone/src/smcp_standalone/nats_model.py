@@ -95,6 +95,7 @@ class ComputerHost(_Model):
 
     @property
     def computers(self) -> list[str]:
+        """Names that its Computers may have; without `names`, the credential's own."""
         return self.names or [self.credential]
 
 
@@ -130,10 +131,12 @@ class NatsModel(_Model):
 
     @property
     def registry_credentials(self) -> list[str]:
+        """Names of the registries' credentials: as listed, or numbered."""
         return _names("registry", self.registries)
 
     @property
     def gateway_credentials(self) -> list[str]:
+        """Names of the gateways' credentials: as listed, or numbered."""
         return _names("gateway", self.gateways)
 
     @model_validator(mode="after")

@@ -35,6 +35,7 @@ class NatsServer:
 
     @property
     def credentials_directory(self) -> Path:
+        """Where the files of all credentials are."""
         return next(iter(self.credentials.values())).parent
 
     async def wait_for_end(self) -> None:
