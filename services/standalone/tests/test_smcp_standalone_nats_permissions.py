@@ -1,22 +1,18 @@
 """Every permission against the real nats-server: what must be allowed works, what must not is refused."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-import nats
 import pytest
-from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
 from smcp_bus import subjects
 from smcp_registry.watch import Change, follow
-from smcp_standalone import nats_permissions
 from smcp_standalone.nats_model import NatsModel
 from smcp_standalone.nats_server import NatsServer, open_nats_server
+from smcp_testing.nats_peer import Peer, nats_peer
 from smcp_testing.waiting import eventually
 
 MODEL = NatsModel.model_validate(
@@ -35,61 +31,8 @@ MODEL = NatsModel.model_validate(
 PROCESS = "0" * 32
 
 
-async def flushed(client: Client) -> None:
-    """Wait until the server has read all that was sent.
-
-    nats-py writes the PING of a flush before what is still pending, so only a second one comes after it.
-    """
-    await client.flush()
-    await client.flush()
-
-
-class Peer:
-    """A raw connection with one credential, and what the server refused it."""
-
-    def __init__(self, client: Client, refusals: list[str]) -> None:
-        self.client = client
-        self.refusals = refusals
-
-    async def refused(self) -> bool:
-        """Whether the server refused anything since the last question."""
-        await flushed(self.client)
-        said = [text for text in self.refusals if "permissions violation" in text]
-        self.refusals.clear()
-        return bool(said)
-
-    async def may_publish(self, subject: str) -> bool:
-        await self.client.publish(subject, b"")
-        return not await self.refused()
-
-    async def may_subscribe(self, subject: str, queue: str = "") -> bool:
-        subscription = await self.client.subscribe(subject, queue=queue)
-        refused = await self.refused()
-        if not refused:
-            await subscription.unsubscribe()
-        return not refused
-
-
-@asynccontextmanager
-async def connected(server: NatsServer, credential: str) -> AsyncIterator[Peer]:
-    content = json.loads(server.credentials[credential].read_text())
-    refusals: list[str] = []
-
-    async def refused(error: Exception) -> None:
-        refusals.append(str(error))
-
-    client = await nats.connect(
-        server.url,
-        user=content["name"],
-        password=content["secret"],
-        inbox_prefix=content["inbox_prefix"],
-        error_cb=refused,
-        allow_reconnect=False,
-    )
-    try:
-        yield Peer(client, refusals)
-    finally:
-        await client.close()
+def connected(server: NatsServer, credential: str) -> AbstractAsyncContextManager[Peer]:
+    return nats_peer(server.url, server.credentials[credential])
 
 
 async def test_a_computer_may_do_its_work(tmp_path: Path) -> None:
@@ -249,78 +192,6 @@ async def test_a_registry_follows_a_large_bucket(tmp_path: Path) -> None:
             following.cancel()
             await asyncio.wait({following})
         assert not await registry.refused()
-
-
-async def test_a_computer_answers_with_as_many_messages_as_the_largest_body_takes(tmp_path: Path) -> None:
-    async with (
-        open_nats_server(MODEL, tmp_path) as server,
-        connected(server, "rack") as rack,
-        connected(server, "gateway-1") as gateway,
-    ):
-        chunks = 128
-
-        async def answer(message: Msg) -> None:
-            for number in range(chunks):
-                await rack.client.publish(message.reply, str(number).encode())
-
-        await rack.client.subscribe(subjects.client_all("lab", "one"), queue="owner", cb=answer)
-        await flushed(rack.client)
-        inbox = gateway.client.new_inbox()
-        answers = await gateway.client.subscribe(inbox)
-        await gateway.client.publish(subjects.client("lab", "one", "tool_call"), b"", reply=inbox)
-        got = [int((await answers.next_msg(timeout=5)).data) for _ in range(chunks)]
-        assert got == list(range(chunks))
-        assert not await rack.refused()
-
-
-async def test_a_computer_may_not_answer_without_end(tmp_path: Path) -> None:
-    async with (
-        open_nats_server(MODEL, tmp_path) as server,
-        connected(server, "rack") as rack,
-        connected(server, "gateway-1") as gateway,
-    ):
-        asked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-        async def note(message: Msg) -> None:
-            asked.set_result(message.reply)
-
-        await rack.client.subscribe(subjects.client_all("lab", "one"), queue="owner", cb=note)
-        await flushed(rack.client)
-        inbox = gateway.client.new_inbox()
-        await gateway.client.publish(subjects.client("lab", "one", "tool_call"), b"", reply=inbox)
-        reply = await asyncio.wait_for(asked, 5)
-        for _ in range(nats_permissions.computer("rack", "lab", ["one"]).responses or 0):
-            await rack.client.publish(reply, b"")
-        assert not await rack.refused()
-        await rack.client.publish(reply, b"")
-        assert await rack.refused()
-
-
-async def test_both_ways_of_a_chunked_exchange_stay_inside_the_permissions(tmp_path: Path) -> None:
-    """The Computer pulls a request on its reply subject; the gateway pulls a reply on the Computer's inbox."""
-    async with (
-        open_nats_server(MODEL, tmp_path) as server,
-        connected(server, "rack") as rack,
-        connected(server, "gateway-1") as gateway,
-    ):
-        pulled = await rack.client.subscribe(rack.client.new_inbox())
-
-        async def answer(message: Msg) -> None:
-            await rack.client.publish(message.reply, b"pull", reply=pulled.subject)
-
-        await rack.client.subscribe(subjects.client_all("lab", "one"), queue="owner", cb=answer)
-        await flushed(rack.client)
-        inbox = gateway.client.new_inbox()
-        answers = await gateway.client.subscribe(inbox)
-        await gateway.client.publish(subjects.client("lab", "one", "tool_call"), b"", reply=inbox)
-        pull = await answers.next_msg(timeout=5)
-        await gateway.client.publish(pull.reply, b"chunk", reply=inbox)
-        chunk = await pulled.next_msg(timeout=5)
-        assert chunk.data == b"chunk"
-        await rack.client.publish(chunk.reply, b"done")
-        assert (await answers.next_msg(timeout=5)).data == b"done"
-        assert not await rack.refused()
-        assert not await gateway.refused()
 
 
 async def test_nobody_is_there_is_still_told_at_once(tmp_path: Path) -> None:

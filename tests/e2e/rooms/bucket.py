@@ -9,7 +9,7 @@ from nats.js.kv import KeyValue
 from smcp_proto.names import encode_name
 from smcp_registry.records import MemberRecord
 from smcp_registry.store import MEMBERS
-from tests.e2e.actors.intruder import intruder
+from smcp_testing.nats_peer import nats_peer
 from tests.e2e.rooms.presence import MemberKey
 from tests.e2e.worlds.world import World
 
@@ -35,6 +35,6 @@ class MembersBucket:
 @asynccontextmanager
 async def members_bucket(world: World) -> AsyncIterator[MembersBucket]:
     """Read with the credential of a registry."""
-    async with intruder(world.nats_url, world.credentials / "registry-1.json") as reader:
+    async with nats_peer(world.nats_url, world.credentials / "registry-1.json") as reader:
         js = reader.client.jetstream()
         yield MembersBucket(js, await js.key_value(MEMBERS))

@@ -3,9 +3,9 @@
 from uuid import uuid4
 
 from smcp_bus import subjects
+from smcp_testing.nats_peer import nats_peer
 from tests.e2e.actors.agents import bare_agent
 from tests.e2e.actors.bare import member
-from tests.e2e.actors.intruder import intruder
 from tests.e2e.scenarios.calls import text
 from tests.e2e.worlds.layout import BETA
 from tests.e2e.worlds.world import ELSEWHERE, LAB, World
@@ -14,7 +14,7 @@ PROCESS = "0" * 32
 
 
 async def a_computers_credential_reads_nothing_of_others(world: World) -> None:
-    async with intruder(world.nats_url, world.credentials / f"{BETA.credential}.json") as beta:
+    async with nats_peer(world.nats_url, world.credentials / f"{BETA.credential}.json") as beta:
         for subject, queue in (
             (subjects.client_all(LAB, "alpha"), "owner"),
             (subjects.client_all(ELSEWHERE, "alpha"), "owner"),
@@ -35,7 +35,7 @@ async def a_computers_credential_reads_nothing_of_others(world: World) -> None:
 async def a_computers_credential_announces_and_asks_nothing_for_others(world: World) -> None:
     async with (
         member(world.url(0), "agent", LAB, "watcher") as watcher,
-        intruder(world.nats_url, world.credentials / f"{BETA.credential}.json") as beta,
+        nats_peer(world.nats_url, world.credentials / f"{BETA.credential}.json") as beta,
     ):
         for subject in (
             subjects.notify(LAB, "leave_office"),
@@ -62,7 +62,7 @@ async def a_computers_credential_announces_and_asks_nothing_for_others(world: Wo
 
 async def the_other_members_do_not_notice_an_intruder(world: World) -> None:
     async with (
-        intruder(world.nats_url, world.credentials / f"{BETA.credential}.json") as beta,
+        nats_peer(world.nats_url, world.credentials / f"{BETA.credential}.json") as beta,
         bare_agent(world.url(1), LAB, "caller") as agent,
     ):
         await beta.may_subscribe(subjects.client_all(LAB, "alpha"), "owner")
@@ -75,7 +75,7 @@ async def nobody_is_made_to_speak_by_an_answers_address(world: World) -> None:
     """A request says where its answer goes; who answers has more rights than who asks, and must not lend them."""
     async with (
         member(world.url(0), "agent", LAB, "watcher") as watcher,
-        intruder(world.nats_url, world.credentials / f"{BETA.credential}.json") as beta,
+        nats_peer(world.nats_url, world.credentials / f"{BETA.credential}.json") as beta,
     ):
         ask = subjects.server(LAB, "computer", "beta", "list_room")
         body = b'{"agent": "beta", "req_id": "%b", "office_id": "lab"}' % uuid4().hex.encode()

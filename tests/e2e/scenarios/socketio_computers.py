@@ -8,10 +8,10 @@ import pytest
 from nats.aio.msg import Msg
 
 from smcp_bus import subjects
+from smcp_testing.nats_peer import nats_peer
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.agents import OpenAgent
 from tests.e2e.actors.bare import FlatError, Notice, comings_and_goings, member
-from tests.e2e.actors.intruder import intruder
 from tests.e2e.actors.socketio_computer import socketio_computer
 from tests.e2e.scenarios.calls import text
 from tests.e2e.worlds.layout import BETA
@@ -72,7 +72,7 @@ async def native_and_socketio_computers_see_each_other_come_and_go_exactly_once(
         heard.append((f"notify:{subjects.verb_of(message.subject)}", orjson.loads(message.data)))
 
     async with (
-        intruder(world.nats_url, world.credentials / f"{BETA.credential}.json") as host,
+        nats_peer(world.nats_url, world.credentials / f"{BETA.credential}.json") as host,
         member(world.url(0), "agent", LAB, "watcher") as watcher,
         socketio_computer(world.url(1), LAB, "neighbour") as neighbour,
     ):

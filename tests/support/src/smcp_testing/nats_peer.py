@@ -1,4 +1,4 @@
-"""Somebody with one credential and a raw NATS client: what a stolen Computer credential can be used for."""
+"""Somebody with one credential and a raw NATS client: what nats-server lets it do, and what it refuses it."""
 
 import json
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ import nats
 from nats.aio.client import Client
 
 
-class Intruder:
+class Peer:
     """A raw connection, and what nats-server refused it."""
 
     def __init__(self, client: Client, refusals: list[str]) -> None:
@@ -36,12 +36,17 @@ class Intruder:
         return not await self.refused()
 
     async def may_subscribe(self, subject: str, queue: str = "") -> bool:
-        await self.client.subscribe(subject, queue=queue)
-        return not await self.refused()
+        """It is subscribed no more when this returns."""
+        subscription = await self.client.subscribe(subject, queue=queue)
+        refused = await self.refused()
+        if not refused:
+            await subscription.unsubscribe()
+        return not refused
 
 
 @asynccontextmanager
-async def intruder(url: str, credential: Path) -> AsyncIterator[Intruder]:
+async def nats_peer(url: str, credential: Path) -> AsyncIterator[Peer]:
+    """Connected with what stands in the file of a credential, until the body has run."""
     content = json.loads(credential.read_text(encoding="utf-8"))
     refusals: list[str] = []
 
@@ -57,6 +62,6 @@ async def intruder(url: str, credential: Path) -> AsyncIterator[Intruder]:
         allow_reconnect=False,
     )
     try:
-        yield Intruder(client, refusals)
+        yield Peer(client, refusals)
     finally:
         await client.close()
