@@ -7,32 +7,12 @@ from typing import Any
 import orjson
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.chunks import Send
 from smcp_bus.errors import NoResponder
-from smcp_testing.gateway_world import MIB, Client, connected, gateway_world, reply
+from smcp_testing.box_calls import ask, call, late
+from smcp_testing.gateway_world import MIB, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
-
-
-def call(*, timeout: int = 30, req_id: str = "r", **params: Any) -> dict[str, Any]:
-    return {
-        "agent": "anna", "req_id": req_id, "computer": "box", "tool_name": "t", "params": params, "timeout": timeout,
-    }  # fmt: skip
-
-
-def late(seconds: float, send: Send) -> Send:
-    """A slow line for chunks."""
-    loop = asyncio.get_running_loop()
-
-    def later(subject: str, back: str, head: bytes, part: bytes | memoryview) -> None:
-        loop.call_later(seconds, send, subject, back, head, part)
-
-    return later
-
-
-async def ask(client: Client, payload: dict[str, Any]) -> Any:
-    return await client.call("client:tool_call", payload, timeout=60)
 
 
 async def test_a_computer_whose_line_breaks_for_a_moment_loses_no_call(nats_url: str) -> None:
@@ -63,7 +43,7 @@ async def test_a_computer_whose_line_breaks_for_a_moment_loses_no_call(nats_url:
                 raise
 
         gateways.request = watched  # type: ignore[method-assign]
-        waiting = asyncio.create_task(ask(anna, call()))
+        waiting = asyncio.create_task(ask(anna, call(), timeout=60))
         await asyncio.wait_for(running.wait(), 5)
         for _ in range(3):
             missed.clear()
@@ -108,7 +88,7 @@ async def test_a_large_request_on_a_slow_line_is_not_lost_while_it_arrives(nats_
     ):
         await anna.join("agent", "anna", OFFICE)
         world.buses[0].transfers.interpose(partial(late, 2.0))
-        assert await ask(anna, call(x="x" * 2 * MIB)) == {"length": 2 * MIB}
+        assert await ask(anna, call(x="x" * 2 * MIB), timeout=60) == {"length": 2 * MIB}
 
 
 async def test_a_computer_that_dies_while_a_large_request_arrives_is_noticed_before_its_time_is_up(
@@ -124,7 +104,7 @@ async def test_a_computer_that_dies_while_a_large_request_arrives_is_noticed_bef
     ):
         await anna.join("agent", "anna", OFFICE)
         world.buses[0].transfers.interpose(lambda _: lambda *__: None)  # no chunk comes through
-        waiting = asyncio.create_task(ask(anna, call(x="x" * 2 * MIB)))
+        waiting = asyncio.create_task(ask(anna, call(x="x" * 2 * MIB), timeout=60))
         await eventually(lambda: any(known.moved_at for known in world.gateways[0].calls))
         await _deaf(box.bus)
         answer = await waiting

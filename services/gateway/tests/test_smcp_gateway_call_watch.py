@@ -8,38 +8,18 @@ import orjson
 import pytest
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.chunks import Send
 from smcp_bus.errors import BodyTooLarge, BusError, NotConnected
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.nats_bus import NatsBus
 from smcp_proto.schemas.tools import REPEAT
-from smcp_testing.gateway_world import MIB, Client, connected, gateway_world, reply
+from smcp_testing.box_calls import ask, call, late
+from smcp_testing.gateway_world import MIB, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
 NOT_READY = Reply(b'{"code":503,"message":"ask again"}', {ERROR: "503", NOT_RUN: "1"})
 UNKNOWN = Reply(b'{"code":503,"message":"not known","details":{"may_have_run":true}}', {ERROR: "503"})
 REFUSED = Reply(b'{"code":503,"message":"too many","details":{"may_have_run":false}}', {ERROR: "503"})
-
-
-def call(*, timeout: int = 30, req_id: str = "r", **params: Any) -> dict[str, Any]:
-    return {
-        "agent": "anna", "req_id": req_id, "computer": "box", "tool_name": "t", "params": params, "timeout": timeout,
-    }  # fmt: skip
-
-
-def late(seconds: float, send: Send) -> Send:
-    """A slow line for chunks."""
-    loop = asyncio.get_running_loop()
-
-    def later(subject: str, back: str, head: bytes, part: bytes | memoryview) -> None:
-        loop.call_later(seconds, send, subject, back, head, part)
-
-    return later
-
-
-async def ask(client: Client, payload: dict[str, Any]) -> Any:
-    return await client.call("client:tool_call", payload, timeout=60)
 
 
 class Losing:
@@ -67,7 +47,7 @@ async def test_an_answer_that_was_lost_on_the_way_is_fetched_from_its_computer_w
         await anna.join("agent", "anna", OFFICE)
         loop = asyncio.get_running_loop()
         began = loop.time()
-        assert await ask(anna, call()) == {"content": "kept"}
+        assert await ask(anna, call(), timeout=60) == {"content": "kept"}
         assert loop.time() - began < 5
         assert box.asked == 2
         assert box.pending == 2
@@ -78,7 +58,7 @@ async def test_an_answer_that_is_lost_twice_is_503_and_may_have_run(nats_url: st
     box = Losing()
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", box):
         await anna.join("agent", "anna", OFFICE)
-        answer = await ask(anna, call())
+        answer = await ask(anna, call(), timeout=60)
         assert answer["code"] == 503
         assert answer["details"] == {"may_have_run": True}
         assert box.asked == 2
@@ -88,7 +68,7 @@ async def test_a_lost_answer_that_cannot_be_had_any_more_may_have_run(nats_url: 
     box = Losing(NOT_READY)
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", box):
         await anna.join("agent", "anna", OFFICE)
-        answer = await ask(anna, call())
+        answer = await ask(anna, call(), timeout=60)
         assert answer["code"] == 503
         assert answer["details"] == {"may_have_run": True}
 
@@ -112,7 +92,7 @@ async def test_whatever_becomes_of_the_question_for_a_lost_answer_the_call_may_h
             return await request(subject, *given, **named)
 
         bus.request = broken  # type: ignore[method-assign]
-        answer = await ask(anna, call())
+        answer = await ask(anna, call(), timeout=60)
         assert answer["code"] == code
         assert answer["details"]["may_have_run"] is True
         assert box.asked == (2 if failure is None else 3)
@@ -137,7 +117,7 @@ async def test_a_call_whose_answer_was_lost_does_not_run_again_at_a_computer_tha
 
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", serve):
         await anna.join("agent", "anna", OFFICE)
-        answer = await ask(anna, call(text="} "))
+        answer = await ask(anna, call(text="} "), timeout=60)
         assert answer["code"] == 503
         assert answer["details"] == {"may_have_run": True}
         first, *repeats = bodies
@@ -166,7 +146,7 @@ async def test_an_answer_that_is_being_pulled_is_not_lost_although_its_call_has_
         assert isinstance(box.bus, NatsBus)
         box.bus.transfers.interpose(partial(late, 1.5))
         began = loop.time()
-        assert len(await ask(anna, call())) == 4 * MIB - 2
+        assert len(await ask(anna, call(), timeout=60)) == 4 * MIB - 2
         assert loop.time() - began > 1.4
         assert calls == 1
 
@@ -179,7 +159,7 @@ async def test_a_call_that_timed_out_may_have_run(nats_url: str) -> None:
 
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", hang):
         await anna.join("agent", "anna", OFFICE)
-        answer = await ask(anna, call(timeout=1))
+        answer = await ask(anna, call(timeout=1), timeout=60)
         assert answer["code"] == 408
         assert answer["details"]["may_have_run"] is True
 
@@ -192,7 +172,7 @@ async def test_a_cancel_counts_from_its_arrival_and_not_from_the_registrys_word(
 
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", hang):
         await anna.join("agent", "anna", OFFICE)
-        waiting = asyncio.create_task(ask(anna, call(timeout=60)))
+        waiting = asyncio.create_task(ask(anna, call(timeout=60), timeout=60))
         await eventually(lambda: len(world.gateways[0].calls) == 1)
         bus = world.buses[0]
         request = bus.request
@@ -204,7 +184,7 @@ async def test_a_cancel_counts_from_its_arrival_and_not_from_the_registrys_word(
 
         released = asyncio.Event()
         bus.request = slow  # type: ignore[method-assign]
-        await anna.sio.emit("server:tool_call_cancel", {"agent": "anna", "req_id": "r"}, namespace="/smcp")
+        await anna.sio.emit("server:tool_call_cancel", {"agent": "anna", "req_id": "r0"}, namespace="/smcp")
         answer = await asyncio.wait_for(waiting, 3)
         assert answer["meta"] == {"a2c_cancelled": True}
         released.set()

@@ -7,21 +7,12 @@ import orjson
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_gateway.app import Gateway
+from smcp_testing.box_calls import ask, call
 from smcp_testing.deaf_agent import deaf_agent
-from smcp_testing.gateway_world import MIB, Client, connected, gateway_world, reply
+from smcp_testing.gateway_world import MIB, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
-
-
-def call(number: int = 0, *, timeout: int = 5) -> dict[str, Any]:
-    return {
-        "agent": "anna", "req_id": f"r{number}", "computer": "box", "tool_name": "t", "params": {}, "timeout": timeout,
-    }  # fmt: skip
-
-
-async def ask(client: Client, payload: dict[str, Any], **options: Any) -> Any:
-    return await client.call("client:tool_call", payload, **options)
 
 
 async def test_a_large_answer_is_413_for_a_client_that_says_nothing_and_its_socket_stays(nats_url: str) -> None:

@@ -7,26 +7,12 @@ import orjson
 import pytest
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.headers import ERROR, REQ_ID
-from smcp_testing.gateway_world import Client, connected, gateway_world, reply
+from smcp_bus.headers import ERROR
+from smcp_testing.box_calls import ask, call, echo
+from smcp_testing.gateway_world import connected, gateway_world, reply
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
-
-
-def call(number: int = 0, *, timeout: int = 5, **params: Any) -> dict[str, Any]:
-    return {
-        "agent": "anna", "req_id": f"r{number}", "computer": "box", "tool_name": "t", "params": params,
-        "timeout": timeout,
-    }  # fmt: skip
-
-
-async def echo(verb: str, incoming: Incoming) -> Reply:
-    return reply({"verb": verb, "body": incoming.body.decode(), "req_id": incoming.headers.get(REQ_ID)})
-
-
-async def ask(client: Client, payload: dict[str, Any], **options: Any) -> Any:
-    return await client.call("client:tool_call", payload, **options)
 
 
 async def test_the_payload_goes_unchanged_and_the_answer_comes_back(nats_url: str) -> None:

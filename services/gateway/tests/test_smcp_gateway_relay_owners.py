@@ -1,33 +1,18 @@
 """Owners of Computers that are not ready, not there, moving, dead or standing still, as a caller sees it."""
 
 import asyncio
-from typing import Any
 
 import orjson
 
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID
+from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.registry_contract import Assertion, Member
-from smcp_testing.gateway_world import SHORT_LEASE_S, Client, connected, gateway_world, reply
+from smcp_testing.box_calls import ask, call, echo
+from smcp_testing.gateway_world import SHORT_LEASE_S, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
-
-
-def call(number: int = 0, *, timeout: int = 5, **params: Any) -> dict[str, Any]:
-    return {
-        "agent": "anna", "req_id": f"r{number}", "computer": "box", "tool_name": "t", "params": params,
-        "timeout": timeout,
-    }  # fmt: skip
-
-
-async def echo(verb: str, incoming: Incoming) -> Reply:
-    return reply({"verb": verb, "body": incoming.body.decode(), "req_id": incoming.headers.get(REQ_ID)})
-
-
-async def ask(client: Client, payload: dict[str, Any], **options: Any) -> Any:
-    return await client.call("client:tool_call", payload, **options)
 
 
 async def test_an_owner_that_is_not_ready_is_asked_again(nats_url: str) -> None:

@@ -1,0 +1,37 @@
+"""Calls of the Computer `box` by the Agent `anna`, as tests of the gateway make and answer them."""
+
+import asyncio
+from typing import Any
+
+from smcp_bus.bus import Incoming, Reply
+from smcp_bus.chunks import Send
+from smcp_bus.headers import REQ_ID
+from smcp_testing.gateway_world import Client, reply
+
+
+def call(number: int = 0, *, timeout: int = 30, **params: Any) -> dict[str, Any]:
+    """The payload of a `client:tool_call`; its `req_id` is `r` and the number."""
+    return {
+        "agent": "anna", "req_id": f"r{number}", "computer": "box", "tool_name": "t", "params": params,
+        "timeout": timeout,
+    }  # fmt: skip
+
+
+async def ask(client: Client, payload: dict[str, Any], *, timeout: float = 10) -> Any:
+    """What the call is answered within `timeout` seconds."""
+    return await client.call("client:tool_call", payload, timeout=timeout)
+
+
+async def echo(verb: str, incoming: Incoming) -> Reply:
+    """A Computer that answers with what it was asked."""
+    return reply({"verb": verb, "body": incoming.body.decode(), "req_id": incoming.headers.get(REQ_ID)})
+
+
+def late(seconds: float, send: Send) -> Send:
+    """A slow line for chunks."""
+    loop = asyncio.get_running_loop()
+
+    def later(subject: str, back: str, head: bytes, part: bytes | memoryview) -> None:
+        loop.call_later(seconds, send, subject, back, head, part)
+
+    return later
