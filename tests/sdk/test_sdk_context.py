@@ -19,7 +19,7 @@ from smcp_agent import (
     windows,
 )
 from smcp_testing.computer_world import native_computer
-from smcp_testing.context_computer import PAGE_HOST, page_documents
+from smcp_testing.context_computer import PAGE_HOST, page_documents, watched
 from smcp_testing.gateway_world import World, gateway_world
 from smcp_testing.leaving_gateway import two_gateways
 from smcp_testing.mcp_servers.configs import context
@@ -48,12 +48,6 @@ def servers(era: Era = "2025") -> Servers:
 
 def computer(world: World, servers: Servers) -> Any:
     return native_computer(world, OFFICE, COMPUTER, servers, gather_s=0.05)
-
-
-def watched(agent: SmcpAgent) -> list[Event]:
-    events: list[Event] = []
-    agent.on_event(events.append)
-    return events
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ import pytest
 
 from smcp_agent import Desktop, DesktopChanged, NotFound, Notified, Reconnected, SmcpAgent, Window, prompt_text, windows
 from smcp_agent.errors import BadReply, Malformed
-from smcp_testing.context_computer import ContextComputer
+from smcp_testing.context_computer import ContextComputer, agent_beside
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway
 from smcp_testing.waiting import eventually
 
@@ -17,9 +17,7 @@ JsonObject = dict[str, Any]
 def at(gateway: FakeGateway) -> tuple[SmcpAgent, ContextComputer]:
     """An Agent, and a Computer with two windows in its office."""
     red = ContextComputer("red", desktops=[f"{EDITOR}\n\na\n\nb", LOG])
-    gateway.computers["red"] = []
-    gateway.answers |= red.answers
-    return SmcpAgent(gateway.url, office="office", name="bot"), red
+    return agent_beside(red, gateway), red
 
 
 def desktop(*entries: str) -> Desktop:

@@ -6,23 +6,19 @@ from typing import Any
 import pytest
 
 from smcp_agent import (
-    Closed,
     ComputerLeft,
     Disconnected,
     Event,
-    NotFound,
     Reconnected,
     ResourcesChanged,
     ResourceUpdated,
     SmcpAgent,
     Subscription,
-    SubscriptionRefused,
-    Unavailable,
 )
 from smcp_proto.errors import NOTHING_BEGUN
 from smcp_proto.schemas.resources import MISSED
 from smcp_proto.schemas.rooms import MOVED
-from smcp_testing.context_computer import SERVER, ContextComputer
+from smcp_testing.context_computer import SERVER, ContextComputer, agent_beside, quiet, watched
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway
 from smcp_testing.waiting import eventually
 
@@ -30,22 +26,13 @@ LIST_CHANGED = "notify:resources/list_changed"
 SUBSCRIBE = "client:resources/subscribe"
 UNSUBSCRIBE = "client:resources/unsubscribe"
 A, B = "file:///a", "file:///b"
-REFUSAL = {"code": -32602, "message": "no", "data": {"smcp_code": "SMCP_SUBSCRIPTION_NOT_SUPPORTED"}}
 
 JsonObject = dict[str, Any]
 
 
 def at(gateway: FakeGateway) -> tuple[SmcpAgent, ContextComputer]:
     red = ContextComputer("red")
-    gateway.computers["red"] = []
-    gateway.answers |= red.answers
-    return SmcpAgent(gateway.url, office="office", name="bot"), red
-
-
-def watched(agent: SmcpAgent) -> list[Event]:
-    events: list[Event] = []
-    agent.on_event(events.append)
-    return events
+    return agent_beside(red, gateway), red
 
 
 def updates(events: list[Event]) -> list[ResourceUpdated]:
@@ -55,12 +42,6 @@ def updates(events: list[Event]) -> list[ResourceUpdated]:
 def missed(computer: ContextComputer) -> JsonObject:
     """What a gateway says of a Computer of which the agent may have missed something."""
     return computer.says("resources/list_changed") | {"serverId": None, MISSED: True}
-
-
-async def quiet(agent: SmcpAgent, gateway: FakeGateway) -> None:
-    """Everything that is to be said because of what happened has been said: a request after it was answered."""
-    for _ in range(3):
-        await agent.get_desktop("red")
 
 
 async def test_a_subscription_lasts_until_it_is_ended() -> None:
@@ -138,7 +119,7 @@ async def test_after_a_move_only_what_a_computer_lost_meanwhile_is_subscribed_to
             await eventually(lambda: any(isinstance(event, Reconnected) for event in events))
             await eventually(lambda: ResourceUpdated("blue", B) in events)
             assert events.count(ResourceUpdated("red", A)) == 1  # it may have changed while the agent was on its way
-            await quiet(agent, gateway)
+            await quiet(agent, red)
             assert (len(red.seen(SUBSCRIBE)), len(blue.seen(SUBSCRIBE))) == (1, 2)
             assert [data.get(MOVED) for data in gateway.seen("server:join_office")] == [None, True]
 
@@ -172,82 +153,16 @@ async def test_where_something_was_missed_of_a_computer_it_is_subscribed_to_agai
             await gateway.notify(LIST_CHANGED, **red.says("resources/list_changed"))  # it says so itself
             await gateway.notify(LIST_CHANGED, **missed(red) | {"computerId": "gone"})
             await eventually(lambda: ResourcesChanged("gone") in events)
-            await quiet(agent, gateway)
+            await quiet(agent, red)
             assert len(red.seen(SUBSCRIBE)) == 2
             red.subscribed.clear()
             await gateway.notify(LIST_CHANGED, **missed(red))
             await eventually(lambda: len(updates(events)) == 2)
             assert set(updates(events)) == {ResourceUpdated("red", A), ResourceUpdated("red", B)}
             assert red.subscribed == {A, B}
-            await quiet(agent, gateway)
+            await quiet(agent, red)
             assert len(updates(events)) == 2
             assert not any(isinstance(event, Disconnected) for event in events)
-
-
-async def test_what_fails_for_a_passing_reason_is_tried_again() -> None:
-    async with fake_gateway() as gateway:
-        agent, red = at(gateway)
-        async with agent:
-            await agent.subscribe_resource("red", A)
-            await agent.subscribe_resource("red", B)
-            subscribe = gateway.answers[SUBSCRIBE]
-            failures = [
-                {"code": 503, "message": "not now", "details": {}},
-                {"code": 404, "message": "x", "details": {}},
-            ]
-
-            async def at_last(data: JsonObject) -> Any:
-                return failures.pop() if failures else await subscribe(data)
-
-            gateway.answers[SUBSCRIBE] = at_last
-            red.subscribed.clear()
-            events = watched(agent)
-            gateway.cut()
-            await eventually(lambda: red.subscribed == {A, B})
-            assert not any(isinstance(event, SubscriptionRefused) for event in events)
-
-
-async def test_a_computer_that_limits_is_asked_again_after_the_pause_that_it_asks_for() -> None:
-    async with fake_gateway() as gateway:
-        agent, red = at(gateway)
-        async with agent:
-            uris = [f"file:///{number}" for number in range(3)]
-            for uri in uris:
-                await agent.subscribe_resource("red", uri)
-            subscribe, asked = gateway.answers[SUBSCRIBE], []
-
-            async def limited(data: JsonObject) -> Any:
-                asked.append(data["payload"]["params"]["uri"])
-                limit = {"code": 429, "message": "slowly", "details": {"retry_after_s": 0.1}}
-                return limit if len(asked) == 2 else await subscribe(data)
-
-            gateway.answers[SUBSCRIBE] = limited
-            red.subscribed.clear()
-            gateway.cut()
-            await eventually(lambda: red.subscribed == set(uris))
-            assert asked == [uris[0], uris[1], *uris[1:]]  # and not what would have been refused as well
-
-
-@pytest.mark.parametrize("news", ["resources/list_changed", "update_capabilities", "update_tool_list"])
-async def test_what_is_refused_is_told_once_and_tried_again_when_the_computer_changed(news: str) -> None:
-    async with fake_gateway() as gateway:
-        agent, red = at(gateway)
-        async with agent:
-            await agent.subscribe_resource("red", A)
-            red.refusal, events = REFUSAL, watched(agent)
-            red.subscribed.clear()
-            gateway.cut()
-            await eventually(lambda: any(isinstance(event, SubscriptionRefused) for event in events))
-            (refused,) = [event for event in events if isinstance(event, SubscriptionRefused)]
-            assert (refused.computer, refused.uri, refused.server) == ("red", A, None)
-            assert refused.error.smcp_code == "SMCP_SUBSCRIPTION_NOT_SUPPORTED"
-            await quiet(agent, gateway)
-            assert len(red.seen(SUBSCRIBE)) == 2
-            assert agent.subscriptions() == (Subscription("red", A),)
-            red.refusal = None
-            said = red.says("resources/list_changed") if "/" in news else {"computer": "red", "capabilities": {}}
-            await gateway.notify(f"notify:{news}", **said)
-            await eventually(lambda: red.subscribed == {A})
 
 
 @pytest.mark.parametrize("ended", [None, SERVER])
@@ -269,7 +184,7 @@ async def test_what_the_computer_ends_with_another_subscription_to_the_resource_
             assert set(agent.subscriptions()) == {Subscription("red", A, other), Subscription("red", B)}
             await eventually(lambda: updates(events) == [ResourceUpdated("red", A, other)])
             await agent.unsubscribe_resource("red", A, server=other)
-            await quiet(agent, gateway)
+            await quiet(agent, red)
             assert red.subscribed == {B}
 
 
@@ -289,26 +204,8 @@ async def test_an_end_comes_after_what_is_being_made_again() -> None:
             gateway.cut()
             await eventually(lambda: len(red.seen(SUBSCRIBE)) == 2)
             ending = asyncio.create_task(agent.unsubscribe_resource("red", A))
-            await quiet(agent, gateway)
+            await quiet(agent, red)
             assert red.seen(UNSUBSCRIBE) == []
             may_answer.set()
             await ending
             assert (red.subscribed, agent.subscriptions()) == (set(), ())
-
-
-async def test_what_is_refused_to_the_application_is_not_kept() -> None:
-    async with fake_gateway() as gateway:
-        agent, _ = at(gateway)
-
-        async def not_there(data: JsonObject) -> Any:
-            return {"code": 404, "message": "no such Computer", "details": {}}
-
-        async with agent:
-            gateway.answers[SUBSCRIBE] = not_there
-            with pytest.raises(NotFound):
-                await agent.subscribe_resource("gone", A)
-            assert agent.subscriptions() == ()
-        with pytest.raises(Closed):
-            await agent.subscribe_resource("red", A)
-        with pytest.raises(Unavailable):
-            await agent.desktop("red")

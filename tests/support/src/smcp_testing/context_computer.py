@@ -7,7 +7,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from smcp_testing.fake_gateway import Answer
+from smcp_agent import Event, SmcpAgent
+from smcp_testing.fake_gateway import Answer, FakeGateway
 from smcp_testing.gateway_world import NAMESPACE, Client
 from smcp_testing.mcp_servers.shelf import Shelf, document
 
@@ -163,3 +164,23 @@ def page_shelf() -> Shelf:
     for each in page_documents():
         shelf.put_document(document(**each))
     return shelf
+
+
+def agent_beside(computer: ContextComputer, gateway: FakeGateway) -> SmcpAgent:
+    """An Agent in whose office that Computer is."""
+    gateway.computers[computer.name] = []
+    gateway.answers |= computer.answers
+    return SmcpAgent(gateway.url, office=computer.office, name="bot")
+
+
+def watched(agent: SmcpAgent) -> list[Event]:
+    """What happens to the agent from now on."""
+    events: list[Event] = []
+    agent.on_event(events.append)
+    return events
+
+
+async def quiet(agent: SmcpAgent, computer: ContextComputer) -> None:
+    """Everything that is to be said because of what happened has been said: a request after it was answered."""
+    for _ in range(3):
+        await agent.get_desktop(computer.name)

@@ -1,9 +1,7 @@
 """A Computer with files and a document, and an Agent in its office."""
 
-from smcp_agent import (
-    SmcpAgent,
-)
-from smcp_testing.context_computer import ContextComputer
+from smcp_agent import SmcpAgent
+from smcp_testing.context_computer import ContextComputer, agent_beside
 from smcp_testing.fake_gateway import FakeGateway
 from smcp_testing.mcp_servers.shelf import document
 
@@ -17,6 +15,4 @@ def at(gateway: FakeGateway) -> tuple[SmcpAgent, ContextComputer]:
         red.shelf.put(f"file:///{number}")
     red.shelf.put(FILE, contents=[{"uri": FILE, "mimeType": "text/plain", "text": "notes"}])
     red.shelf.put_document(document("doc"))
-    gateway.computers["red"] = []
-    gateway.answers |= red.answers
-    return SmcpAgent(gateway.url, office="office", name="bot"), red
+    return agent_beside(red, gateway), red

@@ -1,0 +1,112 @@
+"""Subscriptions that fail: those that may work later are tried again, the others are told to the application."""
+
+from typing import Any
+
+import pytest
+
+from smcp_agent import (
+    Closed,
+    NotFound,
+    SmcpAgent,
+    Subscription,
+    SubscriptionRefused,
+    Unavailable,
+)
+from smcp_testing.context_computer import ContextComputer, agent_beside, quiet, watched
+from smcp_testing.fake_gateway import FakeGateway, fake_gateway
+from smcp_testing.waiting import eventually
+
+SUBSCRIBE = "client:resources/subscribe"
+A, B = "file:///a", "file:///b"
+REFUSAL = {"code": -32602, "message": "no", "data": {"smcp_code": "SMCP_SUBSCRIPTION_NOT_SUPPORTED"}}
+
+JsonObject = dict[str, Any]
+
+
+def at(gateway: FakeGateway) -> tuple[SmcpAgent, ContextComputer]:
+    red = ContextComputer("red")
+    return agent_beside(red, gateway), red
+
+
+async def test_what_fails_for_a_passing_reason_is_tried_again() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            await agent.subscribe_resource("red", A)
+            await agent.subscribe_resource("red", B)
+            subscribe = gateway.answers[SUBSCRIBE]
+            failures = [
+                {"code": 503, "message": "not now", "details": {}},
+                {"code": 404, "message": "x", "details": {}},
+            ]
+
+            async def at_last(data: JsonObject) -> Any:
+                return failures.pop() if failures else await subscribe(data)
+
+            gateway.answers[SUBSCRIBE] = at_last
+            red.subscribed.clear()
+            events = watched(agent)
+            gateway.cut()
+            await eventually(lambda: red.subscribed == {A, B})
+            assert not any(isinstance(event, SubscriptionRefused) for event in events)
+
+
+async def test_a_computer_that_limits_is_asked_again_after_the_pause_that_it_asks_for() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            uris = [f"file:///{number}" for number in range(3)]
+            for uri in uris:
+                await agent.subscribe_resource("red", uri)
+            subscribe, asked = gateway.answers[SUBSCRIBE], []
+
+            async def limited(data: JsonObject) -> Any:
+                asked.append(data["payload"]["params"]["uri"])
+                limit = {"code": 429, "message": "slowly", "details": {"retry_after_s": 0.1}}
+                return limit if len(asked) == 2 else await subscribe(data)
+
+            gateway.answers[SUBSCRIBE] = limited
+            red.subscribed.clear()
+            gateway.cut()
+            await eventually(lambda: red.subscribed == set(uris))
+            assert asked == [uris[0], uris[1], *uris[1:]]  # and not what would have been refused as well
+
+
+@pytest.mark.parametrize("news", ["resources/list_changed", "update_capabilities", "update_tool_list"])
+async def test_what_is_refused_is_told_once_and_tried_again_when_the_computer_changed(news: str) -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            await agent.subscribe_resource("red", A)
+            red.refusal, events = REFUSAL, watched(agent)
+            red.subscribed.clear()
+            gateway.cut()
+            await eventually(lambda: any(isinstance(event, SubscriptionRefused) for event in events))
+            (refused,) = [event for event in events if isinstance(event, SubscriptionRefused)]
+            assert (refused.computer, refused.uri, refused.server) == ("red", A, None)
+            assert refused.error.smcp_code == "SMCP_SUBSCRIPTION_NOT_SUPPORTED"
+            await quiet(agent, red)
+            assert len(red.seen(SUBSCRIBE)) == 2
+            assert agent.subscriptions() == (Subscription("red", A),)
+            red.refusal = None
+            said = red.says("resources/list_changed") if "/" in news else {"computer": "red", "capabilities": {}}
+            await gateway.notify(f"notify:{news}", **said)
+            await eventually(lambda: red.subscribed == {A})
+
+
+async def test_what_is_refused_to_the_application_is_not_kept() -> None:
+    async with fake_gateway() as gateway:
+        agent, _ = at(gateway)
+
+        async def not_there(data: JsonObject) -> Any:
+            return {"code": 404, "message": "no such Computer", "details": {}}
+
+        async with agent:
+            gateway.answers[SUBSCRIBE] = not_there
+            with pytest.raises(NotFound):
+                await agent.subscribe_resource("gone", A)
+            assert agent.subscriptions() == ()
+        with pytest.raises(Closed):
+            await agent.subscribe_resource("red", A)
+        with pytest.raises(Unavailable):
+            await agent.desktop("red")
