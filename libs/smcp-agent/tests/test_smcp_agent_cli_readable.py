@@ -61,8 +61,7 @@ def without_colours(terminal: bytes) -> str:
 async def test_documents_and_windows_are_readable_at_a_terminal_and_as_they_are_elsewhere() -> None:
     red = ContextComputer("red", shelf=page_shelf(), desktops=['window://a\n\n{"state": ["on", "深"]}'])
     async with fake_gateway() as gateway:
-        gateway.computers["red"] = []
-        gateway.answers |= red.answers
+        red.enter(gateway)
         element = "dpe://com.example.docs/rpt-2026/elements/h-001"
         code, out, err = await at_a_terminal(gateway, "read", "red", element)
         assert (code, err) == (0, "")

@@ -37,8 +37,7 @@ async def test_the_example_about_desktops_documents_and_resources_runs_as_it_sta
     computer = ContextComputer("computer", "home", desktops=["window://a\n\ntext", "window://b"])
     computer.shelf.put_document(document("a", title="A report"))
     async with fake_gateway() as gateway:
-        gateway.computers["computer"] = []
-        gateway.answers |= computer.answers
+        computer.enter(gateway)
         uri = f"dpe://{HOST}/a"
         assert await printed(EXAMPLES[1], gateway) == f"window://a 4\nwindow://b 0\nA report 2 Overview\n{uri}\n"
     assert computer.subscribed == {uri}
@@ -48,8 +47,7 @@ async def test_the_examples_about_the_steps_to_an_element_and_about_completion_r
     computer = ContextComputer("computer", "home")
     computer.shelf.put_document(document("a", title="A report"))
     async with fake_gateway() as gateway:
-        gateway.computers["computer"] = []
-        gateway.answers |= computer.answers
+        computer.enter(gateway)
         assert (await printed(EXAMPLES[2], gateway)).splitlines() == [
             "A report Overview heading h-001",
             "A report Overview text txt-001",

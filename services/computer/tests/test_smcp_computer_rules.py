@@ -1,10 +1,8 @@
 """Rules of the pages about MCP servers that no other test of the Computer holds by itself."""
 
-import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,15 +11,13 @@ from aiohttp import web
 
 from smcp_bus.time_limit import time_limit
 from smcp_computer.config.file import load_config, parse_config
-from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import ServerDied
-from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_computer.tools.catalogue import Catalogue
 from smcp_proto.tool_results import timed_out
-from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs
+from smcp_testing.supervised import running_all
 
 SCRIPT = """
 import json, os, sys
@@ -55,19 +51,9 @@ def script(path: Path, *, encoding: str = "utf-8", raw: bytes = b"ok") -> str:
     return str(path)
 
 
-@asynccontextmanager
-async def running(config: str | Path, *, limits: Limits | None = None) -> AsyncIterator[dict[str, Supervisor]]:
+def running(config: str | Path, *, limits: Limits | None = None) -> AbstractAsyncContextManager[dict[str, Supervisor]]:
     parsed = load_config(config) if isinstance(config, Path) else parse_config(config)
-    resolver = InputResolver(parsed.inputs, {})
-    fleet = Fleet(parsed.servers.values(), resolver, limits=limits or Limits(), on_change=lambda: None)
-    async with background() as tasks:
-        task = tasks.start(fleet.run(), name="fleet")
-        await asyncio.wait_for(fleet.wait_settled(), 35)
-        try:
-            yield dict(fleet.supervisors)
-        finally:
-            fleet.stop()
-            await asyncio.wait_for(task, 15)
+    return running_all(parsed, limits=limits)
 
 
 def stdio(*arguments: str, **parameters: Any) -> str:

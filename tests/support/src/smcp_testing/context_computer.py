@@ -50,6 +50,11 @@ class ContextComputer:
         }
         return {event: self._noting(event, answer) for event, answer in handlers.items()}
 
+    def enter(self, gateway: FakeGateway) -> None:
+        """Be a Computer of the gateway's office."""
+        gateway.computers[self.name] = []
+        gateway.answers |= self.answers
+
     def serve_all(self, client: Client) -> None:
         """Let a client answer as this Computer."""
         for event, answer in self.answers.items():
@@ -168,8 +173,7 @@ def page_shelf() -> Shelf:
 
 def agent_beside(computer: ContextComputer, gateway: FakeGateway) -> SmcpAgent:
     """An Agent in whose office that Computer is."""
-    gateway.computers[computer.name] = []
-    gateway.answers |= computer.answers
+    computer.enter(gateway)
     return SmcpAgent(gateway.url, office=computer.office, name="bot")
 
 

@@ -4,12 +4,16 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
 from smcp_testing.leaks import assert_no_child_processes_beside, assert_no_tasks_beside, child_processes
 from smcp_testing.nats_process import NatsServer
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -33,6 +37,15 @@ async def nats_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
 @pytest.fixture
 def nats_url(nats_server: NatsServer) -> str:
     return nats_server.url
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> "Iterator[InMemorySpanExporter]":
+    """A process that is traced: what its tracer provider exports."""
+    from smcp_testing.exported_spans import exported_spans  # noqa: PLC0415 -- only tests of traces pay for the SDK
+
+    with exported_spans(monkeypatch) as exporter:
+        yield exporter
 
 
 @pytest_asyncio.fixture

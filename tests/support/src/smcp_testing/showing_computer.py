@@ -15,6 +15,5 @@ def computer_at(gateway: FakeGateway) -> ContextComputer:
     )
     red.shelf.put(PICTURE, {"mimeType": "image/png"}, [{"uri": PICTURE, "blob": b64encode(BYTES).decode()}])
     red.shelf.put("file:///t", {"title": "Bells"}, [{"uri": "file:///t", "text": "ding\x07\r\n[b]深"}])
-    gateway.computers["red"] = []
-    gateway.answers |= red.answers
+    red.enter(gateway)
     return red

@@ -3,10 +3,10 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from smcp_computer.config.file import parse_config
+from smcp_computer.config.file import ComputerConfig, parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.fleet import Fleet
@@ -14,11 +14,18 @@ from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_service.lifecycle import background
 
 
-@asynccontextmanager
-async def running(
+def running(
     *, limits: Limits | None = None, environ: dict[str, str] | None = None, **servers: dict[str, Any]
+) -> AbstractAsyncContextManager[dict[str, Supervisor]]:
+    """These servers, by name, each ready or failed."""
+    return running_all(parse_config(json.dumps({"servers": servers})), limits=limits, environ=environ)
+
+
+@asynccontextmanager
+async def running_all(
+    config: ComputerConfig, *, limits: Limits | None = None, environ: dict[str, str] | None = None
 ) -> AsyncIterator[dict[str, Supervisor]]:
-    config = parse_config(json.dumps({"servers": servers}))
+    """The servers of a configuration, by name, each ready or failed."""
     fleet = Fleet(
         config.servers.values(),
         InputResolver(config.inputs, environ or {}),
