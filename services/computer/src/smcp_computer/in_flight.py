@@ -41,11 +41,6 @@ class _Running:
     task: "asyncio.Task[None] | None" = None
 
 
-def encode(result: Mapping[str, Any]) -> bytes:
-    """A result as JSON; also one with numbers or strings that the fast encoder does not take."""
-    return exact_json.written(result)
-
-
 class InFlight:
     """Leaving it cancels what still runs."""
 
@@ -210,7 +205,7 @@ class InFlight:
             running.answer.set_exception(outcome)
             running.answer.exception()  # marks it as seen, where everybody has gone
         else:
-            body = encode(outcome)
+            body = exact_json.written(outcome)
             running.answer.set_result(body)
         del self._running[key]
         self._records.end(key, running.digest, body)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from smcp_bus import exact_json
 from smcp_computer.fitting import giving_way
-from smcp_computer.in_flight import encode
 
 NAMING: Final = ("doc_ref", "uri")
 TELLING: Final = ("title", "file_type", "page_count", "last_modified")
@@ -22,10 +22,10 @@ def fitting(summaries: Sequence[Summary], room: int) -> tuple[list[bytes], froze
     Args:
         room: bytes that they may have, commas included.
     """
-    whole = [encode(summary) for summary in summaries]
+    whole = [exact_json.written(summary) for summary in summaries]
     if sum(map(len, whole)) + len(whole) <= room:
         return whole, frozenset()
-    short = [encode(shortened(summary)) for summary in summaries]
+    short = [exact_json.written(shortened(summary)) for summary in summaries]
     sizes = [len(text) for text in whole]
     giving = giving_way(sizes, [max(0, size - len(text)) for size, text in zip(sizes, short, strict=True)], room)
     return [short[number] if number in giving else text for number, text in enumerate(whole)], giving

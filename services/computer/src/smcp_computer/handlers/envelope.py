@@ -9,8 +9,8 @@ from typing import Any
 
 import mcp_types as types
 
+from smcp_bus import exact_json
 from smcp_bus.dispatch_types import RawJson
-from smcp_computer.in_flight import encode
 from smcp_computer.mcp.errors import BadAnswer, RequestRefused, ServerError
 from smcp_computer.resources.errors import code_of, flat, with_code
 from smcp_proto.errors import TooLarge
@@ -65,7 +65,7 @@ class Envelopes:
             envelope["serverId"] = server
         if request.req_id is not None:
             envelope["req_id"] = request.req_id
-        body = encode({**envelope, "payload": {"jsonrpc": "2.0", "id": payload.id, **answer}})
+        body = exact_json.written({**envelope, "payload": {"jsonrpc": "2.0", "id": payload.id, **answer}})
         if len(body) > self._max_body:
             raise TooLarge("the answer is too large", details={"size": len(body), "limit": self._max_body})
         return RawJson(body)

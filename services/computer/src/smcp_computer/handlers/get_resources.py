@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from smcp_bus import exact_json
 from smcp_bus.dispatch_types import Call, RawJson
 from smcp_computer.handlers.budget import Budget
-from smcp_computer.in_flight import encode
 from smcp_computer.mcp.errors import RequestRefused, ServerError
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.errors import flat
@@ -80,7 +80,7 @@ class GetResources:
         reply = {"resources": found, "req_id": asked.req_id}
         if page.next_cursor is not None:
             reply["next_cursor"] = page.next_cursor
-        body = encode(reply)
+        body = exact_json.written(reply)
         if len(body) > self._max_body:
             raise TooLarge("the answer is too large", details={"size": len(body), "limit": self._max_body})
         return RawJson(body)
@@ -103,4 +103,4 @@ def _renamed(item: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]
 
 def _refused(code: int, message: str, **fields: str) -> RawJson:
     """The package's own flat error: its fields stand beside the code."""
-    return RawJson(encode({"code": code, "message": message, **fields}))
+    return RawJson(exact_json.written({"code": code, "message": message, **fields}))
