@@ -88,6 +88,20 @@ async def test_every_update_of_a_computer_is_told_to_its_office_as_it_is(nats_ur
         assert box.told("notify:update_config") == []
 
 
+async def test_a_computer_that_leaves_its_name_out_of_a_new_tool_list_is_told_of_by_name(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as box:
+        await anna.join("agent", "anna", OFFICE)
+        await box.join("computer", "box", OFFICE)
+        assert await box.call("server:update_tool_list", {}) is None
+        assert await box.call("server:update_later", {"more": 1}) is None
+        refused = await box.call("server:update_config", {})
+        assert (refused["code"], refused["details"]["field"]) == (400, "computer"), "there the page demands it"
+        await eventually(partial(anna.told, "notify:update_later"))
+        assert anna.told("notify:update_tool_list") == [{"computer": "box"}]
+        assert anna.told("notify:update_later") == [{"computer": "box", "more": 1}]
+        assert box.told("notify:update_later") == [], "who caused it is not told"
+
+
 async def test_a_session_in_the_list_of_a_room_has_what_the_page_says(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as box:
         await anna.join("agent", "anna", OFFICE)

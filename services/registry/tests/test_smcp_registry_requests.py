@@ -115,6 +115,18 @@ async def test_what_a_computer_updates_its_office_is_told(nats_url: str, verb: s
         ]
 
 
+@pytest.mark.parametrize("verb", ["update_tool_list", "update_skills"])
+async def test_a_computer_that_may_leave_its_name_out_is_told_of_by_name(nats_url: str, verb: str) -> None:
+    async with registries(nats_url), member_process(nats_url) as member:
+        observer = await observe(member.bus, "lab")
+        await member.join("lab", "computer", "机器 1")
+        await member.registry.tell("lab", "computer", "机器 1", verb, b'{"more":[1]}')
+        await eventually(lambda: observer.notices)
+        assert [(told, orjson.loads(body)) for told, body in observer.notices] == [
+            (verb, {"computer": "机器 1", "more": [1]})
+        ]
+
+
 async def test_no_computer_says_what_gateways_say(nats_url: str) -> None:
     payload = {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
     said = {"roomId": "lab", "computerId": "pc", "payload": payload, "more": 1}

@@ -22,8 +22,11 @@ async def update(request: BaseModel, call: Call, *, bus: Bus, membership: Member
     """Publish the event's notification with the request's own content, unknown fields included, but for that which only
     gateways say.
 
+    Where a page lets the Computer's name out (`update_tool_list`, data-structures.txt, UpdateToolListNotification), or
+    there is no page (an unknown `update_*`), it is the sender's: the office is told of whom it hears.
+
     Raises:
-        Malformed: the request names no Computer, or the event is none that the office is told of.
+        Malformed: an envelope names no Computer, or the event is none that the office is told of.
         NotAllowed: it speaks for another Computer.
         NotInOffice: the sender is no member.
         Unavailable: the sender's membership cannot be looked up now.
@@ -33,11 +36,13 @@ async def update(request: BaseModel, call: Call, *, bus: Bus, membership: Member
         raise Malformed(f"{call.row.event} tells nobody")
     field = "computerId" if isinstance(request, Envelope) else "computer"
     computer = getattr(request, field, None)
-    if computer is None:
+    if computer is None and field == "computerId":
         raise Malformed(f"{field}: is missing", details={"field": field})
-    if computer != name:
+    if computer is not None and computer != name:
         raise NotAllowed("a Computer speaks for itself only", details={"field": field})
     await membership.caller(call)
+    if computer is None:
+        request = request.model_copy(update={field: name})
     body = request.model_dump_json(exclude_unset=True, exclude=GATEWAYS_OWN).encode()
     subject = subjects.notify(office, verb_of(call.row.notifies))
     with sending(subject) as headers:
