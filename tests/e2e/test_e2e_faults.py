@@ -25,6 +25,7 @@ FAULTS: list[Callable[[World], Awaitable[None]]] = [
     faults.a_gateway_stands_still_past_its_lease,
     faults.a_registry_is_killed,
     faults.a_registry_stands_still_past_a_lease,
+    faults.all_registries_stand_still_with_a_join_in_flight,
     faults.nats_is_killed_for_longer_than_a_lease,
     faults.nats_stands_still_for_longer_than_a_lease,
     socketio_computers.native_and_socketio_computers_see_each_other_come_and_go_exactly_once,

@@ -13,7 +13,7 @@ from smcp_bus.lease import LeaseKeeper
 from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal, LeaseState
-from smcp_bus.registry_hedges import BATCH_HEDGES, HEDGES, STILL_S, Hedges, Pace, Standstill
+from smcp_bus.registry_hedges import BATCH_HEDGES, HEDGES, STILL_S, Hedges, Pace, Standstill, hedges_within
 from smcp_proto.errors import NotAllowed, SmcpError, Unavailable
 
 CLAIM = Claim(session="s", credential="open", process="ab" * 16, incarnation="i", identity="lab/computer/pc")
@@ -103,6 +103,25 @@ def test_questions_are_put_again_at_their_pace(hedges: Hedges, still: bool, firs
     assert waited[0] == first
     assert max(waited) == hedges.longest, "should all stand still by now, they are not flooded"
     assert len(list(itertools.takewhile(lambda end: end <= 10, itertools.accumulate(waited)))) <= 20
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 2.0, 5.0, 10.0])
+def test_a_question_with_less_time_is_put_again_sooner_and_about_as_often(seconds: float) -> None:
+    waited = waits(Pace(hedges_within(seconds), Standstill()), 1.0, 40)
+    assert 10 <= 1 + len(list(itertools.takewhile(lambda end: end < seconds, itertools.accumulate(waited)))) <= 12
+
+
+async def test_where_no_registry_answers_that_is_said_within_a_lease(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
+        registries = Registries(Reply(b'{"revision": 7}'), still=1000)
+        await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)
+        client = RegistryClient(bus, credential="open", process="ab" * 16, lease_s=1.0)
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(Unavailable) as unavailable:
+            await client.join("lab", "computer", "pc", CLAIM, ENTER)
+        assert 0.9 < asyncio.get_running_loop().time() - began < 2
+        assert unavailable.value.details == {"may_have_run": True}
+        assert 5 <= registries.asked <= 12, "each of them may have gone to another registry"
 
 
 async def test_a_slow_registry_is_heard_and_not_flooded(nats_url: str) -> None:

@@ -9,7 +9,6 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.headers import ERROR
-from smcp_gateway import memberships
 from smcp_proto.schemas.resources import MISSED
 from smcp_testing.gateway_world import SHORT_LEASE_S, connected, gateway_world, reply
 from smcp_testing.interposed_buses import InterposedBuses
@@ -197,10 +196,7 @@ async def test_nobody_is_told_of_a_join_that_is_refused_because_its_gateway_lear
         assert anna.events == [("notify:enter_office", {"office_id": OFFICE, "computer": "box"})]
 
 
-async def test_who_waits_for_a_list_that_does_not_come_waits_no_longer_behind_others(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memberships, "LEARN_S", 1.0)
+async def test_who_waits_for_a_list_that_does_not_come_waits_no_longer_behind_others(nats_url: str) -> None:
     buses, over = InterposedBuses(), asyncio.Event()
 
     async def between(incoming: Incoming, handler: RequestHandler) -> Reply:
@@ -209,11 +205,11 @@ async def test_who_waits_for_a_list_that_does_not_come_waits_no_longer_behind_ot
         return await handler(incoming)
 
     buses.between = between
-    async with gateway_world(nats_url, bad=buses) as world, AsyncExitStack() as stack:
+    async with gateway_world(nats_url, bad=buses, lease_s=SHORT_LEASE_S) as world, AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(connected(world.url)) for _ in range(20)]
         stack.callback(over.set)
         joins = (client.join("computer", f"box {number}", OFFICE) for number, client in enumerate(clients))
-        answers = await asyncio.gather(*joins)  # each has ten seconds
+        answers = await asyncio.gather(*joins)  # one after the other they would take 20 leases; each has ten seconds
         assert [(done, why.split()[0]) for done, why in answers] == [(False, "503")] * len(clients)
         over.set()
         assert await clients[0].join("computer", "box 0", OFFICE) == [True, None]

@@ -161,6 +161,31 @@ async def a_registry_stands_still_past_a_lease(world: World) -> None:
     assert not [call for stream in there.streams for call in stream.failed]
 
 
+async def all_registries_stand_still_with_a_join_in_flight(world: World) -> None:
+    """It is refused within the lease, and its claim is given up when the registries go on."""
+    async with member(world.url(1), "computer", LAB, "watcher") as watcher:
+        for registry in world.registries:
+            registry.pause()
+        started = time.monotonic()
+        with pytest.raises(Refused, match=r"^503 "):
+            async with member(world.url(0), "computer", LAB, "newcomer"):
+                pass
+        took = time.monotonic() - started
+        assert took <= world.lease_s + SLACK_S, f"the refusal came after {took:.2f} s"
+        for registry in world.registries:
+            registry.resume()
+        async with member(world.url(0), "computer", LAB, "latecomer"):
+            await watcher.told(ENTER, timeout=BACK_S, computer="latecomer")
+        await watcher.told(LEAVE, timeout=BACK_S, computer="latecomer")
+
+        async def given_up() -> bool:
+            return ("computer", "newcomer") not in await watcher.room()
+
+        await eventually(given_up, timeout=BACK_S)
+        await eventually(lambda: watcher.comings_and_goings("newcomer") in ([], ["enter", "leave"]), timeout=BACK_S)
+    assert watcher.comings_and_goings("latecomer") == ["enter", "leave"]
+
+
 async def nats_is_killed_for_longer_than_a_lease(world: World) -> None:
     alpha = world.computer(LAB, "alpha")
     async with crowd(world) as there:

@@ -29,7 +29,7 @@ from smcp_bus.registry_contract import (
     LeaseState,
     Left,
 )
-from smcp_bus.registry_hedges import BATCH_HEDGES, HEDGES, Hedges, Pace, Standstill
+from smcp_bus.registry_hedges import BATCH_HEDGES, Hedges, Pace, Standstill, hedges_within
 from smcp_bus.tracing import sending
 from smcp_proto.errors import ERRORS, ErrorBody, Internal, NotAllowed, SmcpError, Unavailable
 from smcp_proto.ids import Role
@@ -38,7 +38,7 @@ from smcp_proto.schemas import ListRoomRet
 Model = TypeVar("Model", bound=BaseModel)
 
 ROOM_S: Final = 10.0
-"""How long a question to the registries takes at most, tries included (seconds)."""
+"""How long a question to the registries takes at most, tries included (seconds); no longer than a lease."""
 CONFIRM_S: Final = 2.5
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.5
@@ -47,12 +47,17 @@ LONGEST_PAUSE_S: Final = 0.5
 class RegistryClient:
     """Args:
     credential, process: the owner process that this client speaks for.
+    lease_s: `SMCP_LEASE_S`. Who asks something of an office hears within a lease that no registry answers, also where
+        the registry that has the question stands still.
     """
 
-    def __init__(self, bus: Bus, *, credential: str, process: str) -> None:
+    def __init__(self, bus: Bus, *, credential: str, process: str, lease_s: float = ROOM_S) -> None:
         self._bus = bus
         self.credential = credential
         self.process = process
+        self.room_s = min(ROOM_S, lease_s)
+        """How long a question takes at most, tries included (seconds), where nothing else is said."""
+        self._hedges = hedges_within(self.room_s)
         self._standstill = Standstill()
 
     async def join(self, office: str, role: Role, name: str, claim: Claim, body: bytes, *, req_id: str = "") -> Joined:
@@ -106,12 +111,22 @@ class RegistryClient:
         subject = subjects.server(office, role, name, "find")
         return await self._ask(subject, body, Found, _req_id_header(req_id), timeout=timeout)
 
-    async def tell(self, office: str, role: Role, name: str, verb: str, body: bytes, *, req_id: str = "") -> None:
+    async def tell(
+        self,
+        office: str,
+        role: Role,
+        name: str,
+        verb: str,
+        body: bytes,
+        *,
+        timeout: float | None = None,
+        req_id: str = "",
+    ) -> None:
         """An event that becomes a notification: `update_*`, `tool_call_cancel`."""
-        await self._send(subjects.server(office, role, name, verb), body, _req_id_header(req_id))
+        await self._send(subjects.server(office, role, name, verb), body, _req_id_header(req_id), timeout=timeout)
 
     async def renew_lease(
-        self, renewal: LeaseRenewal, *, timeout: float = ROOM_S, hedges: Hedges = HEDGES
+        self, renewal: LeaseRenewal, *, timeout: float | None = None, hedges: Hedges | None = None
     ) -> LeaseState:
         """Keep this process's lease, or take one. `timeout` is in seconds."""
         subject = subjects.hosts(self.credential, self.process, "lease")
@@ -119,10 +134,10 @@ class RegistryClient:
         return await self._ask(subject, body, LeaseState, timeout=timeout, hedges=hedges)
 
     async def assert_members(self, assertion: Assertion, *, hedges: Hedges = BATCH_HEDGES) -> AssertionResult:
-        """What this gateway holds, after a reconnect or a lapsed lease; at most 500 a batch."""
+        """What this gateway holds, after a reconnect or a lapsed lease; at most 500 a batch. No client waits for it."""
         subject = subjects.hosts(self.credential, self.process, "assert")
         body = assertion.model_dump_json(exclude_none=True).encode()
-        return await self._ask(subject, body, AssertionResult, hedges=hedges)
+        return await self._ask(subject, body, AssertionResult, timeout=ROOM_S, hedges=hedges)
 
     async def _ask(
         self,
@@ -131,16 +146,25 @@ class RegistryClient:
         model: type[Model],
         headers: Headers = NO_HEADERS,
         *,
-        timeout: float = ROOM_S,
-        hedges: Hedges = HEDGES,
+        timeout: float | None = None,
+        hedges: Hedges | None = None,
     ) -> Model:
         return _read(model, (await self._send(subject, body, headers, timeout=timeout, hedges=hedges)).body)
 
     async def _send(
-        self, subject: str, body: bytes, headers: Headers, *, timeout: float = ROOM_S, hedges: Hedges = HEDGES
+        self,
+        subject: str,
+        body: bytes,
+        headers: Headers,
+        *,
+        timeout: float | None = None,
+        hedges: Hedges | None = None,
     ) -> Reply:
+        timeout = self.room_s if timeout is None else timeout
         with sending(subject) as carried:
-            return await self._try(subject, body, {**headers, **carried}, timeout=timeout, hedges=hedges)
+            return await self._try(
+                subject, body, {**headers, **carried}, timeout=timeout, hedges=hedges or self._hedges
+            )
 
     async def _try(self, subject: str, body: bytes, headers: Headers, *, timeout: float, hedges: Hedges) -> Reply:
         """The first answer. A question that stays open is asked again beside it: its registry may be suspended."""

@@ -15,11 +15,16 @@ class Hedges:
     first: float
     longest: float
     """They grow from `first` to this."""
+    quick: bool = False
+    """Whether it is put again sooner while one of the registries was just seen to stand still."""
 
 
-HEDGES: Final = Hedges(0.3, 1.0)
+HEDGES: Final = Hedges(0.3, 1.0, quick=True)
 """12 tries within 10 s: with one of two registries standing still all of them miss once in 2**12 requests. Where
 all registries are slow it is also all that they get more of: at most 12 times the load, spread over 10 s."""
+FEWEST_TRIES: Final = 10
+"""Of a question that has less time than 10 s: with one of two registries standing still all of them miss once in 2**10
+requests, and where all registries are slow, 10 times the load is all that they get more of."""
 BATCH_HEDGES: Final = Hedges(2.0, 2.0)
 """A batch takes its time."""
 QUICK: Final = Hedges(0.03, 0.3)
@@ -32,6 +37,12 @@ STILL_S: Final = 10.0
 PROMPT: Final = 0.2
 """An answer is prompt that took this share of the time for which an earlier copy of its question is open. Where all
 registries are slow none is: a later copy is no quicker than an earlier one."""
+
+
+def hedges_within(seconds: float) -> Hedges:
+    """For questions that have so much time."""
+    share = seconds / FEWEST_TRIES
+    return Hedges(min(HEDGES.first, share), min(HEDGES.longest, share), quick=True)
 
 
 class Standstill:
@@ -65,7 +76,7 @@ class Pace:
 
     def wait(self, now: float) -> float:
         """How long to wait for an answer before the next try (seconds)."""
-        quick = self._tries < QUICK_TRIES and self._hedges is HEDGES and self._standstill.seen(now)
+        quick = self._tries < QUICK_TRIES and self._hedges.quick and self._standstill.seen(now)
         return self._quick if quick else self._next
 
     def missed(self) -> None:

@@ -109,7 +109,7 @@ async def open_computer(
             continue  # its server says so
         _log.warning("configuration: %s", doubt)
     warn_of_what_is_not_applied(config)
-    registry = RegistryClient(bus, credential=bus.credential, process=bus.process)
+    registry = RegistryClient(bus, credential=bus.credential, process=bus.process, lease_s=settings.lease_s)
     gate = OwnerGate(bus, lease_s=settings.lease_s)
     announcer = Announcer(
         registry,

@@ -119,7 +119,7 @@ async def open_gateway(
         BusError: the bus is not connected.
     """
     process = uuid.uuid4().hex
-    registry = RegistryClient(bus, credential=bus.credential, process=process)
+    registry = RegistryClient(bus, credential=bus.credential, process=process, lease_s=settings.lease_s)
     sessions, calls, generations = Sessions(), CallTable(), Generations()
 
     def describe() -> LeaseRenewal:

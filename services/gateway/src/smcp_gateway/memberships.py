@@ -26,9 +26,6 @@ _log: Final = logging.getLogger("smcp_gateway.memberships")
 
 AGENTS_DO_NOT_SWITCH: Final = "an Agent that is in an office joins no other; leave it first"
 
-LEARN_S: Final = 10.0
-"""How long a join may wait for the list of its office, behind others that wait for it, too (seconds)."""
-
 Generation = Callable[[], int]
 
 HangUp = Callable[[Session, str], Awaitable[None]]
@@ -185,7 +182,7 @@ class Memberships:
             Unavailable, BusError: no registry says it.
         """
         try:
-            async with asyncio.timeout(LEARN_S), office.learning:
+            async with asyncio.timeout(self._registry.room_s), office.learning:  # behind others that wait for it, too
                 if not office.picture.known:
                     room = await self._registry.room(
                         office.name, request.role, request.name, after=revision, req_id=req_id
