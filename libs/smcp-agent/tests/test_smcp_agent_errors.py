@@ -1,12 +1,16 @@
 import pytest
 
 from smcp_agent.errors import (
+    CannotConnect,
     ConnectionLost,
+    JoinRefused,
+    McpError,
     NotFound,
     SmcpError,
     TimedOut,
     Unavailable,
     UnknownError,
+    anew,
     may_have_run,
     received_error,
 )
@@ -47,6 +51,26 @@ def test_a_reply_with_its_own_fields_is_no_error_even_if_it_has_a_code() -> None
     data = {"code": 404, "message": "x", "content": []}
     assert received_error(data, expected=("content",)) is None
     assert isinstance(received_error(data), NotFound)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(kind("why", details={"field": "x"}) for kind in ERRORS.values()),
+        UnknownError("why", received=4711, details={"field": "x"}),
+        McpError("why", rpc_code=-32002, data={"smcp_code": "SMCP_RESOURCE_NOT_FOUND"}),
+        ConnectionLost("why", may_have_run=True),
+        CannotConnect("why", details={"urls": {}}, nobody_there=True),
+        JoinRefused("why", details={"why": "y"}),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_every_class_can_be_raised_once_more(error: SmcpError) -> None:
+    again = anew(error)
+    assert type(again) is type(error)
+    assert (str(again), again.code, vars(again)) == (str(error), error.code, vars(error))
+    again.details["may_have_run"] = "changed"
+    assert again.details != error.details
 
 
 def test_it_can_be_asked_whether_the_tool_may_have_run() -> None:

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from smcp_agent import ConnectionLost, JoinRefused, SmcpAgent, Unavailable
-from smcp_agent.errors import BadReply, Malformed, NotAllowed, SmcpError
+from smcp_agent import ConnectionLost, Disconnected, JoinRefused, Reconnected, RejoinRefused, SmcpAgent, Unavailable
+from smcp_agent.errors import BadReply, Malformed, NotAllowed, SmcpError, UnknownError
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway
 from smcp_testing.waiting import eventually
 
@@ -97,6 +97,28 @@ async def test_a_room_that_cannot_be_listed_in_time_is_the_servers_error(monkeyp
         with pytest.raises(Unavailable, match="not now"):
             await enter(gateway)
         await eventually(lambda: gateway.sessions == [])
+
+
+async def test_a_place_that_is_not_given_back_for_a_reason_of_a_later_version_fails_the_calls_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("smcp_agent.link.REFUSED_PATIENCE_S", 0.2)
+    async with fake_gateway() as gateway, SmcpAgent(gateway.url, office="office", name="bot") as agent:
+        stream = agent.events()
+
+        async def later(_: JsonObject) -> Any:
+            return {"code": 4711, "message": "full moon", "details": {"until": "dawn"}}
+
+        gateway.answers["server:join_office"] = later
+        gateway.cut()
+        assert isinstance(await anext(stream), Disconnected)
+        assert await anext(stream) == RejoinRefused("full moon")
+        for _ in range(2):
+            with pytest.raises(UnknownError, match="full moon") as caught:
+                await agent.call_tool("red", "echo")
+            assert (caught.value.received, caught.value.details) == (4711, {"until": "dawn"})
+        del gateway.answers["server:join_office"]
+        assert await anext(stream) == Reconnected(gateway.url)
 
 
 async def test_entering_can_be_cancelled_and_leaves_no_socket() -> None:

@@ -4,8 +4,6 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
 
-import pytest
-
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.headers import ERROR

@@ -123,6 +123,15 @@ class UnknownError(SmcpError):
         self.received = received
 
 
+def anew(error: SmcpError) -> SmcpError:
+    """The same error, to be raised once more: one that was raised keeps where, and may have got more `details`."""
+    kind = type(error)
+    again = kind.__new__(kind, *error.args)
+    again.__dict__.update(error.__dict__)
+    again.details = dict(error.details)
+    return again
+
+
 def may_have_run(error: SmcpError) -> bool:
     """Whether a tool may have run although the call ended with this error."""
     return error.details.get("may_have_run") is True or isinstance(error, TimedOut)

@@ -17,6 +17,7 @@ from smcp_agent.errors import (
     JoinRefused,
     NotAllowed,
     SmcpError,
+    anew,
     received_error,
 )
 from smcp_proto.errors import ERRORS, read_refusal
@@ -217,7 +218,7 @@ class Link:
         while (refused := await self._refusal(connection)) is not None:
             if asyncio.get_running_loop().time() > patience and self._failure is None:
                 self._listener.on_refused(refused.details.get("why", refused.message))
-                self.fail(partial(type(refused), refused.message, details=refused.details))
+                self.fail(partial(anew, refused))
             refusals += 1
             try:
                 async with asyncio.timeout(max(FIRST_DELAY_S, pause(refusals))):
