@@ -106,7 +106,14 @@ class Updates:
                     self._bytes -= said.size
 
     def end(self) -> None:
-        """The Computer is no member here any more: what waits is tried once more. Idempotent."""
+        """The Computer is no member here any more: what waits is tried once more. Idempotent.
+
+        Where it left, the registry refuses that, and what was acknowledged up to `GATHER_S` before is told to nobody.
+        No more is lost by it than by the leave: a subscription ends with the membership of its Computer, and who hears
+        of the leave drops all that it knew of it; so too in the old office of a Computer that switched. One that moves
+        to another gateway stays a member, and is told of. What else a Computer says of itself (`server:update_*`, its
+        capabilities, `resources/list_changed`) does not wait here: it is told before it is acknowledged.
+        """
         self._ended = True
 
     def _size(self, key: Key) -> int:
