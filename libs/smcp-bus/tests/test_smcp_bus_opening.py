@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -112,6 +113,26 @@ async def test_a_wrong_secret_is_told_clearly(tmp_path: Path) -> None:
         right = Credentials("host", "right", "_INBOX.host")
         async with open_bus(BusConfig(url=server.url, credentials=right)) as bus:
             assert (bus.credential, bus.inbox_prefix) == ("host", "_INBOX.host")
+    finally:
+        await server.stop()
+
+
+async def test_name_and_password_in_the_url_may_hold_what_a_url_has_to_escape(tmp_path: Path) -> None:
+    name, secret = "host, 主", "a,b@c:d/e?f#g%2C"
+    config = tmp_path / "auth.conf"
+    config.write_text(f'authorization {{ users: [ {{user: "{name}", password: "{secret}"}} ] }}\n')
+    server = NatsServer(tmp_path / "nats", config=config)
+    await server.start()
+    try:
+        login = f"nats://{quote(name, safe='')}:{quote(secret, safe='')}@"
+        url = server.url.replace("nats://", login)
+        async with open_bus(BusConfig(url=url)) as bus:
+            assert bus.connected
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            nobody = f"nats://other:one@127.0.0.1:{taken.getsockname()[1]}"
+            async with open_bus(BusConfig(url=f"{nobody},{url}")) as bus:
+                assert bus.connected
     finally:
         await server.stop()
 

@@ -105,6 +105,11 @@ class NatsClient(Client):
         """For `connect(reconnect_to_server_handler=…)`: any server, after a pause with jitter."""
         return random.choice(servers), random.uniform(*_RECONNECT_S)  # noqa: S311 -- spreads load; no secret
 
+    @property
+    def server(self) -> ParseResult | None:
+        """The URL of the server that is connected to, or that is tried."""
+        return None if self._current_server is None else self._current_server.uri
+
     # -- sending
 
     @property

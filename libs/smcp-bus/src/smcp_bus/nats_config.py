@@ -14,7 +14,7 @@ class BusConfig:
     """How to reach nats-server, and what this process may hold."""
 
     url: str
-    """`nats://host:port`, several with commas."""
+    """`nats://host:port`, several with commas; a comma in a name or password is `%2C`, as in every URL."""
     credentials: Credentials | None = None
     max_payload: int = 32 * MIB
     """Bytes of the largest body, in and out."""

@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Callable
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 from nats import errors as nats_errors
 
@@ -82,6 +83,12 @@ class Link:
         }
         if config.credentials is not None:
             options.update(user=config.credentials.name, password=config.credentials.secret)
+        elif any(urlsplit(url).password is not None for url in config.url.split(",")):
+            # asked for each attempt, which may go to any of the servers; nats-py sends them as they stand in the URL
+            options.update(
+                user=lambda: unquote(getattr(client.server, "username", None) or ""),
+                password=lambda: unquote(getattr(client.server, "password", None) or ""),
+            )
         notice = self._loop.call_later(_NOTICE_S, self._say_that_it_does_not_answer)
         try:
             async with asyncio.timeout(config.connect_timeout):

@@ -88,7 +88,8 @@ class ServiceSettings(BaseSettings):
     """Patterns (`SMCP_INPUT_*`) of variables that this service reads beside its fields, or that others read."""
 
     nats_url: Annotated[str, AfterValidator(_nats_url)] = Field(
-        default="nats://127.0.0.1:4222", description="where NATS listens; several servers with commas"
+        default="nats://127.0.0.1:4222",
+        description="where NATS listens; several servers with commas, a comma in a password as %2C",
     )
     nats_creds: FilePath | None = Field(
         default=None, description="file with the credential for NATS; without it an open server is expected"
