@@ -60,7 +60,8 @@ class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
         transports: in the order in which they are tried; see `ConnectionOptions`.
         max_message: bytes of the largest reply to receive; a larger one is answered with `TooLarge`.
         resume_within: seconds that what is in flight waits when its gateway died and no other runs at the URLs, before
-            it ends with `ConnectionLost`. More than a restart takes: calls outlive the restart of an only gateway.
+            it ends with `ConnectionLost`. More than a restart takes: calls outlive the restart of an only gateway. More
+            than a lease (`SMCP_LEASE_S`) and 5 s is of no use: then their Computers have cancelled them.
 
     Raises:
         Malformed: a URL or a name that cannot be right; at once, everything else on entering.
