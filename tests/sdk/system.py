@@ -44,16 +44,8 @@ class System:
 
     async def start_gateway(self) -> None:
         """As a process of its own, on the port of the last time if there was one."""
-        environment = {
-            "SMCP_NATS_URL": self.nats_url,
-            "SMCP_LEASE_S": str(LEASE_S),
-            "SMCP_GATEWAY_PORT": str(self._port),
-            "SMCP_LOG_FORMAT": "json",
-        }
-        command = Path(sys.executable).with_name("smcp-gateway")
         async with AsyncExitStack() as stack:
-            gateway = await stack.enter_async_context(service_process(command, env=environment))
-            self.url = (await gateway.logged("ready", timeout=START_S))["url"]
+            self.url = await stack.enter_async_context(gateway_at(self.nats_url, self._port))
             self._port = int(self.url.rpartition(":")[2])
             self._gateway = stack.pop_all()
 
@@ -94,6 +86,20 @@ class System:
     async def bus(self, name: str) -> AsyncIterator[NatsBus]:
         async with open_bus(BusConfig(url=self.nats_url, credentials=None, name=name)) as bus:
             yield bus
+
+
+@asynccontextmanager
+async def gateway_at(nats_url: str, port: int = 0) -> AsyncIterator[str]:
+    """A gateway as a process of its own; gives its URL."""
+    environment = {
+        "SMCP_NATS_URL": nats_url,
+        "SMCP_LEASE_S": str(LEASE_S),
+        "SMCP_GATEWAY_PORT": str(port),
+        "SMCP_LOG_FORMAT": "json",
+    }
+    command = Path(sys.executable).with_name("smcp-gateway")
+    async with service_process(command, env=environment) as gateway:
+        yield (await gateway.logged("ready", timeout=START_S))["url"]
 
 
 @asynccontextmanager

@@ -131,7 +131,7 @@ async def test_no_internal_text_reaches_a_peer() -> None:
     ("raised", "code", "details"),
     [
         (bus_errors.NoResponder(), 503, {"may_have_run": False}),
-        (bus_errors.NotConnected(), 503, {"may_have_run": False}),
+        (bus_errors.NotConnected(), 503, {"may_have_run": False, "cut_off": True}),
         (bus_errors.ConnectionLost(), 503, {"may_have_run": True}),
         (bus_errors.TransferFailed(), 503, {"may_have_run": True}),
         (bus_errors.RequestTimedOut(), 408, {}),

@@ -19,7 +19,7 @@ from socketio.exceptions import BadNamespaceError
 from socketio.exceptions import ConnectionError as SocketIOConnectionError
 
 from smcp_agent.diagnosis import reason, was_refused
-from smcp_agent.errors import CannotConnect, SmcpError, received_error
+from smcp_agent.errors import CannotConnect, SmcpError, is_cut_off, received_error
 from smcp_agent.opening import Opening
 from smcp_agent.pending import Acked, Broken, PendingAcks
 from smcp_agent.wire_json import WireJson, packet_class
@@ -92,6 +92,8 @@ class Connection:
         """Whether it was lost because nothing was heard any more: a host that stands still, or a dead line."""
         self.moving = False
         """Whether the gateway said, when it closed it, that it is stopping; as a rule the place is kept."""
+        self.doubted = asyncio.Event()
+        """Set when the gateway says that it has lost NATS, and when the connection is lost."""
         self.heartbeat_s = 0.0
         """The server promised to be heard at least so often (seconds)."""
         self._protocol: ResponseHandler | None = None
@@ -141,6 +143,8 @@ class Connection:
                     self._forget(pending.settle)
         if isinstance(outcome, Broken):
             raise ConnectionBroken(outcome.reason, sent=outcome.begun)
+        if is_cut_off(next(iter(outcome.args), None)):
+            self.doubted.set()
         if len(outcome.args) == 1:
             return outcome.args[0]
         return list(outcome.args) or None
@@ -271,6 +275,7 @@ class Connection:
         self.reason = reason
         self._pending.break_off(reason, begun=begun)
         self.lost.set()
+        self.doubted.set()
 
 
 async def connect(url: str, options: ConnectionOptions, on_notice: Notice) -> Connection:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from smcp_proto.errors import (
+    CUT_OFF,
     ERRORS,
     ErrorCode,
     Internal,
@@ -135,6 +136,12 @@ def anew(error: SmcpError) -> SmcpError:
 def may_have_run(error: SmcpError) -> bool:
     """Whether a tool may have run although the call ended with this error."""
     return error.details.get("may_have_run") is True or isinstance(error, TimedOut)
+
+
+def is_cut_off(data: object) -> bool:
+    """Whether an ack is a 503 of a gateway that has no connection to NATS."""
+    error = received_error(data)
+    return isinstance(error, Unavailable) and error.details.get(CUT_OFF) is True
 
 
 def received_error(data: object, *, expected: Collection[str] = ()) -> SmcpError | None:

@@ -5,22 +5,13 @@ import logging
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from smcp_agent.addresses import Addresses
 from smcp_agent.connection import AckTimedOut, Connection, ConnectionBroken, ConnectionOptions, Notice
-from smcp_agent.errors import (
-    BadReply,
-    CannotConnect,
-    ConnectionLost,
-    ErrorCode,
-    JoinRefused,
-    NotAllowed,
-    SmcpError,
-    anew,
-    received_error,
-)
-from smcp_proto.errors import ERRORS, read_refusal
+from smcp_agent.cut_off import CutOff, lease_of
+from smcp_agent.errors import CannotConnect, ConnectionLost, SmcpError, Unavailable, anew
+from smcp_agent.join_ack import refusal_in
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq
 from smcp_proto.schemas.rooms import MOVED
 
@@ -80,6 +71,7 @@ class Link:
         self._nobody_there = False
         """Whether the last look at all URLs found no gateway at any of them."""
         self._changed = asyncio.Event()
+        self._cut_off = CutOff(addresses, options, place)
 
     @property
     def connection(self) -> Connection | None:
@@ -96,26 +88,49 @@ class Link:
 
         Raises:
             CannotConnect, ConnectionLost, JoinRefused
-            Unavailable: the gateway could not find out whether the place is free; try again.
+            Unavailable: the gateway could not find out whether the place is free, and no other one is ready; try again.
             SmcpError: the server refused the connection.
         """
-        connection = await self._addresses.connect(self._options, self._on_notice)
-        self._addresses.prefer(connection.url)
+        tried: set[str] = set()
+        while True:
+            connection = await self._addresses.connect(self._options, self._on_notice)
+            self._addresses.prefer(connection.url)
+            try:
+                await self._enter(connection)
+            except BaseException as error:
+                await connection.close()
+                again = isinstance(error, Unavailable) and connection.url not in tried
+                if not again or not await self._cut_off.instead_of(connection.url):
+                    raise
+                tried.add(connection.url)
+                continue
+            self._failure = None
+            self._set(connection)
+            return connection
+
+    async def _enter(self, connection: Connection) -> None:
+        """Join for the first time; raises what `open` says."""
         self._listener.joining()
         try:
             refused = await self._join(connection)
         except (ConnectionBroken, AckTimedOut) as error:
-            await connection.close()
             raise ConnectionLost("the connection broke while joining", may_have_run=False) from error
-        except BaseException:
-            await connection.close()
-            raise
         if refused is not None:
-            await connection.close()
             raise refused
-        self._failure = None
-        self._set(connection)
-        return connection
+
+    async def watch(self) -> None:
+        """Leave a gateway that has lost NATS where another one has not. Ends by cancellation only."""
+        while True:
+            connection = self._connection
+            if connection is None or connection.lost.is_set():
+                await self._changed.wait()
+                continue
+            await connection.doubted.wait()
+            if connection.lost.is_set():
+                continue
+            connection.doubted.clear()
+            if await self._cut_off.better(connection):
+                connection.give_up("its gateway has lost NATS, and another one has not")
 
     async def run(self) -> None:
         """Come back after each loss. Ends by cancellation only."""
@@ -214,9 +229,14 @@ class Link:
             return attempt
 
     async def _rejoin(self, connection: Connection, patience: float) -> None:
-        refusals = 0
+        refusals, loop = 0, asyncio.get_running_loop()
+        look = loop.time() + lease_of(connection)
         while (refused := await self._refusal(connection)) is not None:
-            if asyncio.get_running_loop().time() > patience and self._failure is None:
+            if isinstance(refused, Unavailable) and loop.time() > look:
+                if await self._cut_off.instead_of(connection.url):
+                    raise ConnectionBroken("its gateway is not ready, and another one is", sent=False)
+                look = loop.time() + lease_of(connection)
+            if loop.time() > patience and self._failure is None:
                 self._listener.on_refused(refused.details.get("why", refused.message))
                 self.fail(partial(anew, refused))
             refusals += 1
@@ -252,30 +272,6 @@ class Link:
     def _tell(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-
-
-def refusal_in(ack: Any, office: str, agent: str) -> SmcpError | None:
-    """What the ack of join_office says: None for `[true, null]`, the error for `[false, why]`.
-
-    That is JoinRefused where the place is another's, and where the "why" has no code; else the code's own class:
-    Unavailable where the gateway could not find out.
-
-    Raises:
-        BadReply: it is neither.
-    """
-    match ack:
-        case [True, *_]:
-            return None
-        case [False, *rest]:
-            code, why = read_refusal(str(rest[0]) if rest and rest[0] else "no reason given")
-            kind = ERRORS.get(code or ErrorCode.NOT_ALLOWED, NotAllowed)
-            if kind is NotAllowed:
-                return JoinRefused(f"{office} refused {agent}: {why}", details={"why": why})
-            return kind(f"{office} cannot be joined by {agent} now: {why}", details={"why": why})
-    error = received_error(ack)
-    if error is not None:
-        raise error
-    raise BadReply("join_office was acknowledged with neither [true, null] nor [false, why]")
 
 
 def pause(attempt: int) -> float:

@@ -3,7 +3,7 @@
 import logging
 
 from smcp_bus import errors as bus_errors
-from smcp_proto.errors import ErrorBody, Internal, SmcpError, TimedOut, TooLarge, Unavailable
+from smcp_proto.errors import CUT_OFF, ErrorBody, Internal, SmcpError, TimedOut, TooLarge, Unavailable
 
 _log = logging.getLogger("smcp_bus.door")
 
@@ -15,8 +15,10 @@ def to_smcp_error(error: Exception) -> SmcpError:
             return error
         case bus_errors.BodyTooLarge(size=size, limit=limit):
             return TooLarge("the body is too large", details={"size": size, "limit": limit})
-        case bus_errors.NoResponder() | bus_errors.NotConnected():
+        case bus_errors.NoResponder():
             return Unavailable("not available now", details={"may_have_run": False})
+        case bus_errors.NotConnected():
+            return Unavailable("not available now", details={"may_have_run": False, CUT_OFF: True})
         case bus_errors.ConnectionLost() | bus_errors.TransferFailed():
             return Unavailable("the connection broke before the answer came", details={"may_have_run": True})
         case bus_errors.RequestTimedOut():

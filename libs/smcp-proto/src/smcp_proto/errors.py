@@ -16,6 +16,10 @@ client has sent since is not begun. It is one of the codes that are left to appl
 proxy says it by itself."""
 
 
+CUT_OFF: Final = "cut_off"
+"""True in the `details` of a 503: the gateway has no connection to NATS, and begins nothing; another one may."""
+
+
 class ErrorCode(IntEnum):
     """What went wrong, for programs."""
 

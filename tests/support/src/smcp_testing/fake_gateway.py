@@ -32,6 +32,8 @@ class FakeGateway:
     ) -> None:
         self.computers: dict[str, list[Json]] = {}
         self.refusal: str | None = None
+        self.ready = True
+        """What `/readyz` says."""
         self.connect_error: Json | None = None
         self.received: list[tuple[str, Json]] = []
         self.auths: list[Any] = []
@@ -74,6 +76,7 @@ class FakeGateway:
         self._sio.on("disconnect", self._on_disconnect, namespace=NAMESPACE)
         self._sio.on("*", self._on_event, namespace=NAMESPACE)
         app = web.Application()
+        app.router.add_get("/readyz", self._readyz)
         self._sio.attach(app)
         self._runner = web.AppRunner(app, shutdown_timeout=1, handle_signals=False)
         await self._runner.setup()
@@ -121,6 +124,9 @@ class FakeGateway:
     async def never(self, data: Json) -> Any:
         """An answer that does not come."""
         await self._stopped.wait()
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        return web.Response(status=200 if self.ready else 503)
 
     async def _on_connect(self, sid: str, environ: dict[str, Any], auth: Any) -> None:
         if self.connect_error is not None:
