@@ -1,4 +1,4 @@
-# The commands people use. `make setup` needs Python >= 3.11 with venv and pip, and nothing else.
+# The commands people use. `make setup` needs Python >= 3.11 with venv, and nothing else; as root it gets venv by apt-get.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -11,6 +11,13 @@ SOURCES := libs services tests bench docs conftest.py
 WORKSPACE := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml tests/support/pyproject.toml))
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$python"; break; }; done)
+
+# Debian and Ubuntu have venv in a package of its own.
+define VENV_BY_APT
+test "$$(id -u)" = 0 && command -v apt-get > /dev/null && \
+	echo "$(PYTHON) cannot make a virtual environment: installing $(notdir $(PYTHON))-venv" && \
+	apt-get update --quiet=2 && DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --yes $(notdir $(PYTHON))-venv > /dev/null
+endef
 
 # Most tests share the processors, and wait more than they compute; those with time limits get the machine to themselves.
 JOBS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
@@ -31,7 +38,7 @@ setup: .venv/.setup-done  ## Make .venv with all commands and nats-server; fast 
 # Everything comes from requirements.lock with its hashes: uv first, by pip, then the rest, by uv.
 .venv/.setup-done: requirements.lock pyproject.toml $(WORKSPACE)
 	@test -n "$(PYTHON)" || { echo "Python >= 3.11 is needed, and none was found; say where: make setup PYTHON=..." >&2; exit 1; }
-	@test -x $(BIN)/uv || $(PYTHON) -m venv --clear .venv || \
+	@test -x $(BIN)/uv || $(PYTHON) -m venv --clear .venv > /dev/null || { $(VENV_BY_APT) && $(PYTHON) -m venv --clear .venv; } || \
 		{ echo "$(PYTHON) cannot make a virtual environment (Debian: apt-get install python3-venv)" >&2; exit 1; }
 	@test -x $(BIN)/uv || { \
 		awk '/^uv==/ { take = 1; print; next } /^[^ ]/ { take = 0 } take' requirements.lock > .venv/uv.lock.txt; \
