@@ -88,7 +88,7 @@ class Door:
         Never raises but `asyncio.CancelledError`: every failure is an answer.
         """
         try:
-            payload, raw = _parse(body, payload)
+            payload, raw = await _parse(body, payload)
         except Malformed as error:
             return failed(error.body())
         request: BaseModel | Malformed
@@ -143,14 +143,14 @@ def _answer(result: BaseModel | RawJson | None) -> Answer:
             return Answer(result.model_dump_json(by_alias=True, exclude_unset=True).encode())
 
 
-def _parse(body: object, payload: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], bytes | None]:
+async def _parse(body: object, payload: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], bytes | None]:
     raw = None
     if payload is not None and isinstance(body, bytes):
         return payload, body
     if isinstance(body, bytes):
         raw = body
         try:
-            body = exact_json.read(raw) if raw else {}
+            body = await exact_json.read_aside(raw) if raw else {}
         except orjson.JSONDecodeError:
             raise _not_read(raw) from None
     if not isinstance(body, dict):
