@@ -30,6 +30,17 @@ def test_who_subscribed_is_told_and_nobody_else_nor_of_anything_else() -> None:
     assert who(table, URI + "2") == []
 
 
+def test_of_a_part_that_changed_the_nearest_resource_is_known_that_was_subscribed_to() -> None:
+    table = Subscriptions()
+    assert table.whole("anna", "dpe://h/d/pages/1") == "dpe://h/d/pages/1"
+    subscribe(table, "dpe://h/d")
+    subscribe(table, "dpe://h")
+    assert table.whole("anna", "dpe://h/d/pages/1?format=text") == "dpe://h/d"
+    assert table.whole("anna", "dpe://h/d") == "dpe://h/d"
+    assert table.whole("anna", "dpe://h/e") == "dpe://h"
+    assert table.whole("bert", "dpe://h/d/pages/1") == "dpe://h/d/pages/1"
+
+
 def test_a_subscription_that_the_computer_did_not_grant_is_none() -> None:
     table = Subscriptions()
     asked = table.ask("anna", 3, None, URI)

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 
 from smcp_bus.errors import NotConnected
+from smcp_bus.registry_client import RegistryClient
 from smcp_gateway import updates
-from smcp_gateway.updates import Key, Updates
+from smcp_gateway.updates import Key, Short, Updates
 from smcp_proto.errors import NotAllowed, Unavailable
 from smcp_testing.gateway_world import NAMESPACE
 from smcp_testing.granting_computer import BOX, UPDATED, ask, scene, updated
@@ -24,11 +26,16 @@ class Office:
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         self.heard: list[str] = []
         self.failure: Exception | None = None
-        self.updates = Updates(self._later)
+        self.updates = Updates(self._later, computer="box")
         self._tasks = tasks
 
-    async def say(self, uri: str, text: str = "", *, size: int = 1, agent: str = "anna") -> None:
-        await self.updates.add(Key(agent, None, uri), partial(self._hear, f"{uri}{text}"), size)
+    async def say(self, uri: str, text: str = "", *, size: int = 1, agent: str = "anna", whole: str = "") -> None:
+        """Args:
+        whole: what was subscribed to; else it is `uri`.
+        """
+        subscribed = whole or uri
+        short = Short(Key(agent, None, subscribed), partial(self._hear, f"{subscribed} in short"))
+        await self.updates.add(Key(agent, None, uri), partial(self._hear, f"{uri}{text}"), size, short=short)
 
     async def _hear(self, said: str) -> None:
         await asyncio.sleep(0)
@@ -93,25 +100,44 @@ async def test_what_waits_is_told_before_what_is_said_next() -> None:
         assert len(here.updates) == 0
 
 
-async def test_what_cannot_be_told_now_waits_and_no_more_is_kept_than_the_bound(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("failure", [Unavailable("no registry"), NotConnected("no NATS")])
+async def test_above_the_bound_changes_wait_in_short_and_those_of_parts_as_one_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     monkeypatch.setattr(updates, "MOST_BYTES", 4 * KIB)
+    async with office() as here:
+        here.failure = failure
+        for number in range(4):
+            await here.say(f"{number}", size=KIB)
+            await here.say(f"{number}", "!", size=KIB)  # in its place
+        for number in range(100):
+            await here.say(f"doc/{number}", size=KIB, whole="doc")
+        await here.say("4", size=KIB)
+        await here.say("0", "?", size=KIB)
+        assert (len(here.updates), here.heard) == (6, [])
+        here.failure = None
+        await eventually(lambda: len(here.heard) == 6)
+        assert here.heard == ["0 in short", "1!", "2!", "3!", "doc in short", "4 in short"]
+
+
+async def test_what_does_not_fit_even_in_short_is_refused_to_the_computer_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(updates, "MOST_BYTES", KIB)
+    monkeypatch.setattr(updates, "MOST_SHORT_BYTES", 2 * KIB)
     async with office() as here:
         here.failure = Unavailable("no registry")
         for number in range(4):
             await here.say(f"{number}", size=KIB)
-            await here.say(f"{number}", "!", size=KIB)  # in its place
-        with pytest.raises(Unavailable):
-            await here.say("4", size=KIB)
-        assert (len(here.updates), here.heard) == (4, [])
-        here.failure = NotConnected("no NATS")
-        with pytest.raises(NotConnected):
-            await here.say("4", size=KIB)
+        for number in range(4, 7):
+            with pytest.raises(Unavailable):
+                await here.say(f"{number}", size=KIB)
+        assert len(here.updates) == 4
+        assert caplog.text.count("the Computer 'box' says more changes than are kept") == 1
         here.failure = None
-        await here.say("4", size=KIB)  # the others are told to make room
+        await here.say("7", size=KIB)  # the others are told to make room
         await eventually(lambda: len(here.heard) == 5)
-        assert here.heard == ["0!", "1!", "2!", "3!", "4"]
+        assert here.heard == ["0", "1 in short", "2 in short", "3 in short", "7"]
 
 
 async def test_what_is_refused_for_good_holds_up_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -136,6 +162,34 @@ async def test_of_a_computer_that_went_what_waits_is_tried_once_more() -> None:
         await here.say("a")
         here.updates.end()
     assert here.heard == []  # and it has ended
+
+
+async def test_changes_that_pile_up_without_a_registry_reach_the_agent_when_there_is_one_again(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(updates, "MOST_BYTES", 4 * KIB)
+    failing = True
+
+    async def tell(self: RegistryClient, *told: Any, **asked: Any) -> Any:
+        if failing:
+            raise Unavailable("no registry answered")
+        return await told_well(self, *told, **asked)
+
+    async with scene(nats_url, lease_s=60.0) as (_, anna, box):
+        await ask(anna, uri="file:///whole")
+        await ask(anna, uri="file:///other")
+        told_well = RegistryClient.tell
+        monkeypatch.setattr(RegistryClient, "tell", tell)
+        for number in range(30):
+            assert await box.client.call(UPDATED, updated(f"file:///whole/{number}", "t" * KIB)) is None
+        assert await box.client.call(UPDATED, updated("file:///other", "t" * KIB)) is None
+        assert anna.told(UPDATED) == []
+        failing = False
+        await eventually(lambda: any(said["payload"]["params"]["uri"].endswith("other") for said in anna.told(UPDATED)))
+        told = [said["payload"]["params"] for said in anna.told(UPDATED)]
+        assert {"uri": "file:///whole"} in told
+        assert {"uri": "file:///other"} in told
+        assert len(told) < 10
 
 
 async def test_a_resource_that_changes_all_the_time_is_told_of_as_often_as_a_native_computer_tells_it(

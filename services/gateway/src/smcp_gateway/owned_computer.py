@@ -66,7 +66,7 @@ class OwnedComputer:
         """Generation of the gate in which the registry has confirmed the claim."""
         self.subscription: Subscription | None = None
         self.subscriptions = Subscriptions()
-        self.updates = Updates(around.later)
+        self.updates = Updates(around.later, computer=name)
         self._around = around
         self._questions = Questions(session, around.send, around.room)
         self._loop = asyncio.get_running_loop()

@@ -204,6 +204,11 @@ class RelayComputers:
         agents = list(owned.subscriptions.agents(server, uri))
         return None if not agents and owned.subscriptions.unknown_since is not None else agents
 
+    def whole(self, session_id: str, office: str, agent: str | None, uri: str) -> str:
+        """What an Agent subscribed to there: `uri`, or what that is a part of; `uri` where it is not known."""
+        owned = self._owned.get((session_id, office))
+        return uri if owned is None or agent is None else owned.subscriptions.whole(agent, uri)
+
     def updates(self, session_id: str, office: str) -> Updates | None:
         """What that session's Computer has said of its resources; None: it is no Computer of that office."""
         owned = self._owned.get((session_id, office))

@@ -142,6 +142,12 @@ class Subscriptions:
             if servers and (server is None or server in servers or None in servers):
                 yield name
 
+    def whole(self, agent: str, uri: str) -> str:
+        """What an Agent subscribed to: `uri`, or the nearest resource above it; `uri` where there is none."""
+        known = self._agents.get(agent)
+        above = (each for each in (uri, *resources_above(uri)) if known is not None and _digest(each) in known.epochs)
+        return next(above, uri)
+
     def _forget(self, agent: str) -> None:
         """Keep nothing of an Agent that has nothing here."""
         known = self._agents.get(agent)

@@ -1,7 +1,8 @@
 """What one Computer on Socket.IO tells of its resources, on its way to its office.
 
 A change that comes after a pause is told at once. What follows it closely waits, at most `GATHER_S`, and goes together:
-of each resource once, however often it was said. What was said first is told first.
+of each resource once, however often it was said. What was said first is told first. Where very much has to wait, since
+no registry answers, a change of a part becomes one of the whole that is subscribed to, and says nothing but which.
 """
 
 import asyncio
@@ -17,7 +18,11 @@ from smcp_proto.errors import NotInOffice, RateLimited, SmcpError, TimedOut, Una
 GATHER_S: Final = 0.1
 """As native Computers gather by default (seconds)."""
 MOST_BYTES: Final = 256 * 1024
-"""What may wait of one Computer; it waits itself where it says more than that."""
+"""What may wait of one Computer as it said it."""
+MOST_SHORT_BYTES: Final = 1024 * 1024
+"""What may wait beside it in short: more than an Agent's 1,000 subscriptions need, unless their URIs are very long."""
+SHORT_BYTES: Final = 512
+"""What a change costs in short beside its URI."""
 HEALING: Final = (NotInOffice, RateLimited, TimedOut, Unavailable)
 """Refusals that end by themselves."""
 
@@ -43,13 +48,28 @@ class _Said:
     size: int
 
 
+class Short(NamedTuple):
+    """A change without what its Computer said beside the resource."""
+
+    key: Key
+    tell: Tell
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes while it waits."""
+        return len(self.key.uri.encode(errors="surrogatepass")) + SHORT_BYTES
+
+
 class Updates:
     """Args:
     later: runs what tells of what waits, again and again until it works.
+    computer: whose they are, for the log.
     """
 
-    def __init__(self, later: Later) -> None:
+    def __init__(self, later: Later, *, computer: str) -> None:
         self._later = later
+        self._computer = computer
+        self._refusing = False
         self._waiting: dict[Key, _Said] = {}
         self._bytes = 0
         self._gathering = False
@@ -64,17 +84,23 @@ class Updates:
         """Whether a change that is said now waits."""
         return self._gathering
 
-    async def add(self, key: Key, tell: Tell, size: int) -> None:
+    async def add(self, key: Key, tell: Tell, size: int, *, short: Short) -> None:
         """A change was said; the last word of a resource counts.
 
         Args:
             size: bytes that it takes while it waits.
+            short: what is kept of it where too much waits already.
 
         Raises:
             BusError, SmcpError: too much waits, and cannot be told now; this one was not taken.
         """
         if self._bytes + size - self._size(key) > MOST_BYTES:
-            await self.flush()
+            try:
+                await self.flush()
+            except (BusError, SmcpError):
+                if not self._has_room_for(short):
+                    raise
+                key, tell, size = *short, short.size
         self._bytes += size - self._size(key)
         self._waiting[key] = _Said(tell, size)
         if self._gathering:
@@ -104,6 +130,7 @@ class Updates:
                 if self._waiting.get(key) is said:  # else it was said once more while it was told
                     del self._waiting[key]
                     self._bytes -= said.size
+            self._refusing = False
 
     def end(self) -> None:
         """The Computer is no member here any more: what waits is tried once more. Idempotent.
@@ -115,6 +142,17 @@ class Updates:
         capabilities, `resources/list_changed`) does not wait here: it is told before it is acknowledged.
         """
         self._ended = True
+
+    def _has_room_for(self, short: Short) -> bool:
+        """Whether it can be kept; that it is refused is said once, until all could be told again."""
+        has_room = self._bytes + short.size - self._size(short.key) <= MOST_BYTES + MOST_SHORT_BYTES
+        if not has_room and not self._refusing:
+            self._refusing = True
+            _log.warning(
+                "the Computer %r says more changes than are kept while no registry takes them: the rest is refused",
+                self._computer,
+            )
+        return has_room
 
     def _size(self, key: Key) -> int:
         said = self._waiting.get(key)
