@@ -79,7 +79,11 @@ WRONG_SHAPES = [
     ("dpe://com.example.desk/d?limit=101", "limit: "),
     ("dpe://com.example.desk/d?limit=1&limit=2", "limit: "),
     ("dpe://com.example.desk/d/pages/0?categories=nonsense", "categories: "),
-    ("dpe://com.example.desk?depth=pages", "depth: "),
+    ("dpe://com.example.desk?depth=pages", "depth: has no meaning on level 0"),
+    ("dpe://com.example.desk?limit=5", "limit: has no meaning on level 0"),
+    ("dpe://com.example.desk/d?categories=table", "categories: has no meaning on level 1"),
+    ("dpe://com.example.desk/d/pages/0?limit=5", "limit: has no meaning on level 2"),
+    ("dpe://com.example.desk/d/elements/e?offset=0", "offset: has no meaning on level 3"),
     ("window://", "host: is empty"),
     ("window://com.example.desk/%zz", "path: "),
     ("window:x", "scheme: "),
@@ -137,6 +141,26 @@ async def test_a_read_of_what_another_server_lists_waits_for_no_silent_one(nats_
         assert (await here.ask("get_desktop"))["desktops"], "it would be waited for 20 s"
         listed = await alice.result("resources/list", timeout=4)
         assert listed["meta"] == {"a2c_skipped_servers": ["silent"]}
+
+
+@ERAS
+async def test_a_page_is_read_at_the_server_that_lists_its_document_also_where_others_share_the_host(
+    nats_url: str, era: Era
+) -> None:
+    servers = {
+        "archive": configs.context("2025", host="h", content=[{"document": {"ref": "old"}}]),
+        "docs": configs.context(era, host="h", content=[{"document": {"ref": "new"}}]),
+    }
+    async with world(nats_url, **servers) as here:
+        alice = ResourceAgent(here)
+        for uri in ("dpe://h/new/pages/0", "dpe://h/new/elements/tbl-001?format=text", "dpe://h/new?depth=pages"):
+            assert (await alice.ask("resources/read", uri=uri))["serverId"] == "docs"
+        assert (await alice.ask("resources/read", uri="dpe://h/old/pages/1"))["serverId"] == "archive"
+        assert await here.tell("archive", "reads") == {"dpe://h/old/pages/1": 1}, "it was not asked for the others"
+        assert (await alice.ask("resources/read", uri="dpe://h"))["serverId"] == "archive", "by name"
+        await here.call("docs__reads", req_id="used")
+        assert (await alice.ask("resources/read", uri="dpe://h"))["serverId"] == "docs", "the one used last"
+        assert (await alice.ask("resources/read", uri="dpe://h/old/pages/0"))["serverId"] == "archive"
 
 
 @ERAS

@@ -60,6 +60,33 @@ def test_who_lists_a_uri_comes_alone_also_where_others_share_the_host() -> None:
 
 
 @pytest.mark.parametrize(
+    ("uri", "servers"),
+    [
+        ("dpe://h/d1/pages/0", ["docs", "archive", "catalog"]),
+        ("dpe://h/d1/elements/e?format=text", ["docs", "archive", "catalog"]),
+        ("dpe://h/old/pages/3", ["archive", "docs", "catalog"]),
+        ("DPE://h/d%31/pages/0", ["docs", "archive", "catalog"]),
+        ("dpe://h/unknown/pages/0", ["archive", "docs", "catalog"]),
+        ("dpe://h/unknown", ["archive", "docs", "catalog"]),
+        ("window://h/d1", ["archive", "catalog", "docs"]),
+    ],
+)
+def test_of_those_that_share_a_host_who_lists_the_document_comes_first_then_who_lists_the_catalog(
+    uri: str, servers: list[str]
+) -> None:
+    docs = Served("docs", {"dpe://h/d1", "dpe://h"})
+    archive = Served("archive", {"dpe://h/old", "dpe://h/"})
+    catalog = Served("catalog", {"window://h/d1/pages"}, ("dpe://h/{doc_ref}/pages/{page_index}",))
+    assert candidates(uri, (catalog, docs, archive), []) == servers
+
+
+def test_the_server_used_last_comes_first_among_those_that_are_alike_only() -> None:
+    docs, rival = Served("docs", {"dpe://h/d1"}), Served("archive", {"dpe://h/old"})
+    assert candidates("dpe://h/d1/pages/0", (docs, rival), ["docs", "archive"]) == ["docs", "archive"]
+    assert candidates("dpe://h/other/pages/0", (docs, rival), ["docs"]) == ["docs", "archive"]
+
+
+@pytest.mark.parametrize(
     ("asked", "listed"),
     [
         ("window://h/a", "window://h/a?priority=80"),
@@ -118,3 +145,26 @@ def test_a_template_is_completed_by_who_lists_it_or_shares_its_host() -> None:
     assert template_candidates("file:///{path}", ALL, []) == ["files"]
     assert template_candidates("dpe://com.docs/{doc_ref}/elements/{element_id}", ALL, []) == ["docs"]
     assert template_candidates("dpe://com.elsewhere/{doc_ref}", ALL, []) == []
+
+
+PAGES = "dpe://h/{doc_ref}/pages/{page_index}"
+
+
+@pytest.mark.parametrize(
+    ("template", "chosen", "servers"),
+    [
+        (PAGES, {}, ["archive", "docs"]),
+        (PAGES, {"doc_ref": "d1"}, ["docs"]),
+        (PAGES, {"doc_ref": "é/1"}, ["archive"]),
+        (PAGES, {"doc_ref": "unknown"}, ["archive", "docs"]),
+        (PAGES, {"page_index": "d1"}, ["archive", "docs"]),
+        ("dpe://h/{doc}", {"doc": "d1"}, ["docs"]),
+        ("dpe://{host}/{doc_ref}", {"doc_ref": "d1"}, []),
+        ("file:///{doc_ref}", {"doc_ref": "d1"}, []),
+    ],
+)
+def test_of_several_servers_that_complete_a_template_those_come_alone_that_list_the_chosen_document(
+    template: str, chosen: dict[str, str], servers: list[str]
+) -> None:
+    docs, archive = Served("docs", {"dpe://h/d1"}, (PAGES,)), Served("archive", {"dpe://h/%C3%A9%2F1"}, (PAGES,))
+    assert template_candidates(template, (docs, archive), [], chosen) == servers

@@ -12,11 +12,13 @@ from smcp_computer.finder.odd_answers import OddAnswers
 from smcp_computer.handlers.budget import Budget
 from smcp_computer.handlers.envelope import Envelopes
 from smcp_computer.mcp.errors import ServerError, ServerNotRunning
+from smcp_computer.resources.completions import complete
 from smcp_computer.resources.cursor import Kind, read_cursor, write_cursor
 from smcp_computer.resources.directory import Directory
 from smcp_computer.resources.errors import is_not_found
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.listing import named_apart, page_of
+from smcp_computer.resources.routing import NOTHING_CHOSEN
 from smcp_proto.errors import Malformed
 from smcp_proto.schemas.resources import (
     CompleteReq,
@@ -29,8 +31,8 @@ _log = logging.getLogger("smcp_computer.resources")
 
 RESULT_KEY: Final[Mapping[Kind, str]] = {"resources": "resources", "templates": "resourceTemplates"}
 LEFT_OUT: Final = "a2c_skipped_servers"
-"""In `meta` of a list over all servers: whose items are missing from this page on. Not `a2c_skipped`: those are
-Computers that a list over the whole office lacks, and both may stand in one page."""
+"""In `meta` of a list or a completion over several servers: whose items are missing, of a list from this page on. Not
+`a2c_skipped`: those are Computers that a list over the whole office lacks, and both may stand in one page."""
 
 
 class ResourceQueries:
@@ -85,7 +87,8 @@ class ResourceQueries:
         return self._envelopes.error(request, payload, failed)
 
     async def complete(self, request: CompleteReq, call: Call) -> RawJson:
-        """Values for an argument of a template, or, of the server that `serverId` names, of a prompt.
+        """Values for an argument of a template, or, of the server that `serverId` names, of a prompt. Where several
+        servers may be meant, all are asked, and what they offer is one answer without `serverId`.
 
         Raises:
             Malformed: neither a template nor a server is named.
@@ -96,13 +99,25 @@ class ResourceQueries:
         template = payload.params.ref.uri if payload.params.ref.type == "ref/resource" else None
         if template is None and request.serverId is None:
             raise _missing("payload.params.ref.uri" if payload.params.ref.type == "ref/resource" else "serverId")
-        servers = await self._directory.template_candidates(template or "", request.serverId, timeout=budget.left)
+        context = payload.params.context
+        chosen = (context.arguments if context is not None else None) or NOTHING_CHOSEN
+        servers = await self._directory.template_candidates(
+            template or "", request.serverId, timeout=budget.left, chosen=chosen
+        )
         params = payload.params.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+        async def ask(server: str, timeout: float) -> Mapping[str, Any]:
+            return await self._index.connection(server).complete(params, timeout=timeout)
+
         try:
-            result = await self._index.connection(servers[0]).complete(params, timeout=budget.left)
+            completed = await complete(servers, ask, timeout=budget.left)
         except ServerError as error:
             return self._envelopes.error(request, payload, error)
-        return self._envelopes.result(request, payload, result, servers[0])
+        result = dict(completed.result)
+        if completed.left_out:
+            said = result.get("meta")
+            result["meta"] = {**(said if isinstance(said, Mapping) else {}), LEFT_OUT: completed.left_out}
+        return self._envelopes.result(request, payload, result, completed.server)
 
     async def _page(self, kind: Kind, request: ListResourcesReq | ListResourceTemplatesReq, call: Call) -> RawJson:
         payload = request.payload

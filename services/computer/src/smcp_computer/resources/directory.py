@@ -19,7 +19,7 @@ from smcp_computer.resources.history import History
 from smcp_computer.resources.index import Listing, ResourceIndex
 from smcp_computer.resources.listing import Item
 from smcp_computer.resources.patience import Patience
-from smcp_computer.resources.routing import Served, candidates, listed_by, template_candidates
+from smcp_computer.resources.routing import NOTHING_CHOSEN, Served, candidates, listed_by, template_candidates
 from smcp_computer.resources.skipped import SkippedServers
 from smcp_computer.resources.uri import checked_uri
 from smcp_proto.errors import Unavailable
@@ -170,12 +170,18 @@ class Directory:
             raise not_found("no MCP server of this Computer has this resource")
         return found
 
-    async def template_candidates(self, template: str, server: str | None, *, timeout: float) -> list[str]:
-        """The same for a URI template."""
+    async def template_candidates(
+        self, template: str, server: str | None, *, timeout: float, chosen: Mapping[str, str] = NOTHING_CHOSEN
+    ) -> list[str]:
+        """The same for a URI template.
+
+        Args:
+            chosen: arguments that are chosen already: among several servers they may say which one is meant.
+        """
         if server is not None:
             self.check(server)
             return [server]
-        found = template_candidates(template, await self._all(timeout), self._history.servers)
+        found = template_candidates(template, await self._all(timeout), self._history.servers, chosen)
         if not found:
             raise not_found("no MCP server of this Computer has this template")
         return found

@@ -1,16 +1,25 @@
 """Which MCP servers of a Computer a URI belongs to. Pure."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Final
 
 from smcp_proto.hosts import host_of
 from smcp_proto.server_order import server_order
-from smcp_proto.uris import WINDOW, WindowUri, parse_window_uri
+from smcp_proto.uris import DPE, WINDOW, WindowUri, parse_dpe_uri, parse_window_uri
 
-HOSTED: Final = ("dpe", "window")
+HOSTED: Final = (DPE, WINDOW)
 """Schemes whose URIs are routed by their host."""
+NOTHING_CHOSEN: Final[Mapping[str, str]] = MappingProxyType({})
+
+DocumentId = tuple[str, str | None]
+"""Host and document (decoded); None: the host's catalog, level 0."""
+
+_DOCUMENT_ARGUMENT: Final = re.compile(r"dpe://[^/{}]+/\{(\w+)\}", re.ASCII | re.IGNORECASE)
+"""The argument of a template that stands for the document."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,22 @@ class Served:
                 found.setdefault(window, uri)
         return found
 
+    @cached_property
+    def documents(self) -> frozenset[DocumentId]:
+        """The documents and catalogs that it lists, or of which it lists a part."""
+        return frozenset(document for uri in self.uris if (document := document_of(uri)) is not None)
+
+    def has_document_of(self, uri: str) -> bool:
+        """Whether it lists the document (or, of level 0, the catalog) that a `dpe://` URI is of, whatever its level."""
+        if scheme_of(uri) != DPE:
+            return False
+        # the very text is looked for first: to parse ten thousand URIs takes a while
+        return "/".join(without_query(uri).split("/", 4)[:4]) in self.uris or document_of(uri) in self.documents
+
+    def has_catalog_of(self, uri: str) -> bool:
+        """Whether it lists level 0 of the host of a `dpe://` URI."""
+        return scheme_of(uri) == DPE and (host_of(uri), None) in self.documents
+
     def listed(self, uri: str) -> str | None:
         """The URI by which it knows what `uri` names; None: it does not list that.
 
@@ -56,7 +81,8 @@ def candidates(uri: str, servers: Iterable[Served], history: Sequence[str]) -> l
     """The servers that may serve `uri`, the most likely one first.
 
     Those that list it; else, for `dpe://` and `window://`, those that list something of its host; else those of which a
-    template fits. Among several the one used last comes first, then by name.
+    template fits. Of those that share a host, who lists the document of a page or an element comes first, then who
+    lists the host's catalog. Among several that are alike the one used last comes first, then by name.
 
     Args:
         history: the MCP servers of the tool calls, the oldest call first.
@@ -64,9 +90,8 @@ def candidates(uri: str, servers: Iterable[Served], history: Sequence[str]) -> l
     servers = list(servers)
     found = listed_by(uri, servers)
     if not found and scheme_of(uri) in HOSTED:
-        host = host_of(uri)
-        found = [each.server for each in servers if host is not None and host in each.hosts]
-    elif not found:
+        return _of_host(uri, servers, history)
+    if not found:
         found = [each.server for each in servers if any(fits(template, uri) for template in each.templates)]
     return server_order(found, history)
 
@@ -76,13 +101,22 @@ def listed_by(uri: str, servers: Iterable[Served]) -> list[str]:
     return [each.server for each in servers if each.listed(uri) is not None]
 
 
-def template_candidates(template: str, servers: Iterable[Served], history: Sequence[str]) -> list[str]:
-    """The servers that may complete the arguments of a template: those that list it, else those of its host."""
-    servers = list(servers)
-    found = [each.server for each in servers if template in each.templates]
-    if not found and (host := template_host(template)) is not None:
-        found = [each.server for each in servers if host in each.hosts]
-    return server_order(found, history)
+def template_candidates(
+    template: str, servers: Iterable[Served], history: Sequence[str], chosen: Mapping[str, str] = NOTHING_CHOSEN
+) -> list[str]:
+    """The servers that may complete the arguments of a template: those that list it, else those of its host.
+
+    Args:
+        chosen: arguments that are chosen already. Of several servers those come alone that list the chosen document.
+    """
+    servers, host = list(servers), template_host(template)
+    found = [each for each in servers if template in each.templates]
+    if not found and host is not None:
+        found = [each for each in servers if host in each.hosts]
+    argument = _DOCUMENT_ARGUMENT.match(template)
+    if len(found) > 1 and argument is not None and argument[1] in chosen:
+        found = [each for each in found if (host, chosen[argument[1]]) in each.documents] or found
+    return server_order([each.server for each in found], history)
 
 
 def template_host(template: str) -> str | None:
@@ -111,6 +145,17 @@ def fits(template: str, uri: str) -> bool:
     return len(uri) - len(last) >= at and uri.endswith(last)
 
 
+def document_of(uri: str) -> DocumentId | None:
+    """The document, or the catalog, that a `dpe://` URI of any level is of; None: it is none."""
+    if scheme_of(uri) != DPE:
+        return None
+    try:
+        parsed = parse_dpe_uri(uri)
+    except ValueError:
+        return None
+    return parsed.host, parsed.doc_ref
+
+
 def scheme_of(uri: str) -> str:
     """In lower case, as schemes are compared (RFC 3986, 3.1); the whole where there is no colon."""
     return uri.partition(":")[0].lower()
@@ -130,6 +175,18 @@ def is_same(one: str, other: str) -> bool:
     """Whether two URIs name one resource: they are equal, or name one window."""
     window = window_uri(one)
     return one == other or (window is not None and window == window_uri(other))
+
+
+def _of_host(uri: str, servers: Iterable[Served], history: Sequence[str]) -> list[str]:
+    """The servers of the host of a URI, the nearest to it first."""
+    host = host_of(uri)
+    left = [each for each in servers if host is not None and host in each.hosts]
+    order: list[str] = []
+    for is_near in (Served.has_document_of, Served.has_catalog_of):
+        near = [each for each in left if is_near(each, uri)] if len(left) > 1 else []
+        order += server_order([each.server for each in near], history)
+        left = [each for each in left if each not in near]
+    return order + server_order([each.server for each in left], history)
 
 
 def _fixed_parts(template: str) -> list[str]:
