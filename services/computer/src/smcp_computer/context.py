@@ -13,10 +13,12 @@ from smcp_computer.handlers.get_desktop import get_desktop
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.resources.capabilities import Capabilities
 from smcp_computer.resources.changes import ResourceChanges
+from smcp_computer.resources.conflicts import HostConflicts
 from smcp_computer.resources.history import History
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.interests import Interests
 from smcp_computer.resources.patience import Patience
+from smcp_computer.resources.registering import TemplateHosts
 from smcp_computer.resources.skipped import SkippedServers
 
 
@@ -38,10 +40,13 @@ class Context:
         self.interests = Interests(fleet.supervisors, fleet.events)
         self.skipped = SkippedServers(get_meter("smcp_computer"))
         self.capabilities = Capabilities(self.index, lambda: announcer.changed(CAPABILITIES))
+        conflicts = HostConflicts()
+        self._template_hosts = TemplateHosts(fleet.supervisors, self.index, conflicts, fleet.events)
         self._changes = ResourceChanges(
             self.index,
             self.interests,
             fleet.events,
+            conflicts,
             desktop_changed=lambda: announcer.changed(DESKTOP),
             finder_changed=lambda: announcer.changed(FINDER),
         )
@@ -60,6 +65,7 @@ class Context:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.index.run(), name="index")
                 tasks.create_task(self.interests.run(), name="interests")
+                tasks.create_task(self._template_hosts.run(), name="template hosts")
         finally:
             await self.patience.aclose()
             await self._desktop.aclose()

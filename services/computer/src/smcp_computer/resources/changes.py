@@ -67,13 +67,14 @@ class ResourceChanges:
         index: ResourceIndex,
         interests: Interests,
         events: ServerEvents,
+        conflicts: HostConflicts,
         *,
         desktop_changed: Callable[[], None],
         finder_changed: Callable[[], None],
     ) -> None:
         self._index = index
         self._interests = interests
-        self._conflicts = HostConflicts()
+        self._conflicts = conflicts
         self._schemes = {WINDOW: _Scheme(desktop_changed, without_query), DPE: _Scheme(finder_changed, str)}
         index.listen(self._listed)
         events.listen(self._on_event)

@@ -4,29 +4,47 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from smcp_computer.resources.routing import HOSTED, scheme_of
+from smcp_computer.resources.routing import HOSTED, scheme_of, template_host
 from smcp_proto.hosts import HostConflict, host_conflicts
 
 _log = logging.getLogger("smcp_computer.resources")
 
 MOST: Final = 200
 """Conflicts that are warned about: servers may list ever new hosts."""
+NONE: Final[frozenset[str]] = frozenset()
+Hosts = dict[str, frozenset[str]]
+"""By server: its hosts, as URIs that name nothing else."""
 
 
 class HostConflicts:
-    """Kept per server, so that a change of one list costs that list only."""
+    """Kept per server, so that a change of one list costs that list only. Nothing is blocked."""
 
     def __init__(self) -> None:
-        self._used: dict[str, list[str]] = {}
-        """By server: its hosts, as URIs that name nothing else."""
+        self._of_lists: Hosts = {}
+        self._of_templates: Hosts = {}
         self._warned: set[HostConflict] = set()
 
     def registered(self, server: str, uris: Iterable[str]) -> None:
-        """A server lists these now. Nothing is blocked."""
+        """A server lists these now."""
         # hosts stand many times in a long list, and are parsed once
-        hosts = {"/".join(uri.split("?")[0].split("/", 3)[:3]) for uri in uris if scheme_of(uri) in HOSTED}
-        self._used[server] = sorted(hosts)
-        for conflict in host_conflicts(self._used):
+        self._take(self._of_lists, server, (_host_alone(uri) for uri in uris if scheme_of(uri) in HOSTED))
+
+    def registered_templates(self, server: str, templates: Iterable[str]) -> None:
+        """A server has these templates now (`uriTemplate`); one whose host is an argument counts for none."""
+        self._take(
+            self._of_templates,
+            server,
+            (_host_alone(template) for template in templates if template_host(template) is not None),
+        )
+
+    def _take(self, known: Hosts, server: str, hosts: Iterable[str]) -> None:
+        found = frozenset(hosts)
+        if known.get(server, NONE) == found:
+            return
+        known[server] = found
+        servers = {*self._of_lists, *self._of_templates}
+        used = {each: self._of_lists.get(each, NONE) | self._of_templates.get(each, NONE) for each in servers}
+        for conflict in host_conflicts(used):
             if conflict not in self._warned and len(self._warned) < MOST:
                 self._warned.add(conflict)
                 _log.warning(
@@ -34,3 +52,7 @@ class HostConflicts:
                     " and ".join(map(repr, conflict.servers)),
                     conflict.host,
                 )
+
+
+def _host_alone(uri: str) -> str:
+    return "/".join(uri.split("?", maxsplit=1)[0].split("/", 3)[:3])

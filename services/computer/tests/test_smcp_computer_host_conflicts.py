@@ -1,0 +1,45 @@
+"""Hosts that several MCP servers use, be it in their templates alone: warned about, and in nobody's way."""
+
+from typing import Any
+
+import pytest
+
+from smcp_computer.resources.conflicts import HostConflicts
+from smcp_testing.computer_office import world
+from smcp_testing.mcp_servers import configs
+from smcp_testing.waiting import eventually
+
+
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_a_server_that_has_nothing_but_templates_of_a_host_is_warned_about_once_too(
+    nats_url: str, era: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    servers = {"docs": configs.context("2025", host="h", documents=1), "templates": configs.context(era, host="h")}
+    async with world(nats_url, other=configs.context(era, host="com.other", windows=1), **servers) as here:
+
+        def warned() -> list[str]:
+            return [record.getMessage() for record in caplog.records if "the same host" in record.getMessage()]
+
+        await eventually(lambda: bool(warned()), timeout=30)
+        await here.tell("templates", "put", uri="window://h/new")
+        await eventually(lambda: "window://h/new" in here.computer.context.index.known("templates"))
+        starts = here.computer.fleet.supervisors["templates"].starts
+        await here.call("templates__die")
+        await eventually(lambda: here.computer.fleet.supervisors["templates"].starts > starts, timeout=30)
+        await eventually(lambda: here.computer.context.index.is_listed("templates"), timeout=30)
+        assert (await here.ask("get_finder"))["documents"][0]["doc_ref"] == "doc-0", "nothing is blocked"
+        assert len(warned()) == 1
+        assert "'docs' and 'templates' use the same host 'h'" in warned()[0]
+
+
+def test_a_template_whose_host_is_an_argument_is_in_nobodys_way(caplog: pytest.LogCaptureFixture) -> None:
+    conflicts = HostConflicts()
+    conflicts.registered("docs", ["dpe://h/doc", "file:///a"])
+    conflicts.registered_templates("other", ["dpe://{host}/doc", "file:///{path}", "dpe:///{doc}", "{uri}"])
+    conflicts.registered_templates("docs", ["dpe://h/{doc}"])
+    assert caplog.messages == []
+    conflicts.registered_templates("other", ["WINDOW://h/{path}"])
+    conflicts.registered_templates("other", [])
+    conflicts.registered_templates("other", ["dpe://h/{doc}"])
+    assert len(caplog.messages) == 1
+    assert "'docs' and 'other' use the same host 'h'" in caplog.text
