@@ -15,15 +15,18 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from opentelemetry.metrics import get_meter
 from rich.console import Console
 from rich.table import Table
 
 from smcp_bus.dispatch import Door
 from smcp_bus.dispatch_types import Caller
 from smcp_computer.finder.library import Library
+from smcp_computer.finder.overflow import Overflow
 from smcp_computer.handlers.get_finder import Finder
 from smcp_proto import catalog
 from smcp_service.lifecycle import background
+from smcp_service.settings import MIB
 
 DOCUMENTS = 10_000
 SERVERS = 20
@@ -85,7 +88,14 @@ async def bench(rounds: int) -> None:
 
     history = tuple(f"server-{number % 7}" for number in range(7))
     async with background() as tasks:
-        library = Library(read, tasks, lambda server: listed[server], cache_bytes=64 * 1024 * 1024)
+        library = Library(
+            read,
+            tasks,
+            lambda server: listed[server],
+            Overflow(get_meter("bench")),
+            cache_bytes=64 * MIB,
+            index_bytes=128 * MIB,
+        )
         began = time.perf_counter()
         await library.documents(listed, timeout=FILL_S)
         filled = time.perf_counter() - began

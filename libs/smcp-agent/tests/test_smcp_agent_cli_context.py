@@ -56,11 +56,15 @@ async def test_finder_shows_documents_and_says_how_many_there_are(
         assert err == "1 of 2, from 0 on: --offset and --limit choose others.\n"
         assert await context_commands.list_documents(options(gateway), "red", ("none",), None, 0, 1)
         assert capsys.readouterr() == ("", "No documents.\n")
+        red.as_listed = 7
+        assert await context_commands.list_documents(options(gateway), "red", ("none",), None, 0, 1)
+        unknown = "The metadata of 7 documents are not known now: some may be missing or stand elsewhere.\n"
+        assert capsys.readouterr() == ("", f"No documents.\n{unknown}")
         arguments = ("--keyword", "合同", "--keyword", "x", "--type", "pdf", "--offset", "0", "--json")
         code, printed, err = await run(gateway, "finder", "red", *arguments)
         assert (code, err) == (0, "")
         found = json.loads(printed)
-        assert (found["computer"], found["total_count"]) == ("red", 1)
+        assert (found["computer"], found["total_count"], found["a2c_as_listed"]) == ("red", 1, 7)
         assert [each["doc_ref"] for each in found["documents"]] == ["contract-a1"]
         asked = red.seen("client:get_finder")[-1]
         assert (asked["keywords"], asked["file_type"], asked["limit"]) == (["合同", "x"], "pdf", 20)

@@ -115,7 +115,7 @@ async def test_documents_are_filtered_ordered_and_paged(nats_url: str) -> None:
         "a": configs.context("2025", host="com.a", content=a),
         "b": configs.context("2026", host="com.b", content=b),
     }
-    async with world(nats_url, **servers) as here:
+    async with world(nats_url, {"finder_wait_s": 20.0}, **servers) as here:
         everything = ["a2", "a1", "a3", "b5", "b4", "b3", "b2", "b1"]
         assert await refs(here) == everything
         assert await refs(here, keywords=["finance"]) == ["a2", "a1"]
@@ -128,6 +128,25 @@ async def test_documents_are_filtered_ordered_and_paged(nats_url: str) -> None:
         assert await refs(here, offset=8) == []
         await here.call("b__reads", req_id="used")
         assert await refs(here, limit=2) == ["b5", "b4"], "the server used last comes first"
+
+
+@pytest.mark.parametrize("settings", [{"finder_cache_bytes": 0}, {"finder_cache_bytes": 0, "finder_index_bytes": 0}])
+async def test_a_catalog_of_more_documents_than_are_kept_is_right_or_says_that_it_is_not(
+    nats_url: str, settings: dict[str, int]
+) -> None:
+    a = [document(f"a{number}", summary=f"word{number}", last_modified=f"2026-01-0{number}") for number in range(1, 6)]
+    async with world(nats_url, settings, a=configs.context("2026", host="com.a", content=a)) as here:
+        found = await here.ask("get_finder", keywords=["word4", "word2"])
+        newest = await here.ask("get_finder", limit=2)
+        shown = [[each["doc_ref"] for each in each_found["documents"]] for each_found in (found, newest)]
+        if "finder_index_bytes" in settings:
+            assert shown == [[], ["a1", "a2"]], "their lists say neither the summary nor the date"
+            assert found["a2c_as_listed"] == newest["a2c_as_listed"] == 5
+        else:
+            assert shown == [["a4", "a2"], ["a5", "a4"]]
+            assert newest["documents"][0]["summary"] == "word5"
+            assert newest["documents"][0]["page_count"] == 2
+            assert "a2c_as_listed" not in {**found, **newest}
 
 
 async def test_only_servers_that_tell_of_changes_take_part(nats_url: str) -> None:
@@ -199,6 +218,7 @@ async def test_a_server_that_never_answers_costs_only_its_own_metadata(nats_url:
         assert asyncio.get_running_loop().time() - began < 10
         assert found["total_count"] == 33
         by_uri = {each["uri"]: each for each in found["documents"]}
+        assert found["a2c_as_listed"] >= 30, "what is not known yet is said"
         assert by_uri["dpe://slow/doc-7"] == {"doc_ref": "doc-7", "uri": "dpe://slow/doc-7", "title": "Report doc-7"}
 
         async def is_read() -> bool:

@@ -215,19 +215,3 @@ async def test_metadata_that_are_too_large_are_not_kept_but_the_document_is_show
         assert titles(await library.documents({"a": listed("a", 1)}, timeout=10)) == ["name 0"]
         assert library.kept_bytes == 0
     assert "more than 32768" in caplog.text
-
-
-async def test_more_than_the_bound_is_not_kept_but_shown_and_that_is_said_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    servers = Servers()
-    servers.say = lambda server, uri: answer(title="t" * 300)
-    async with opened(servers, cache_bytes=1000) as library:
-        documents = await library.documents({"a": listed("a", 10)}, timeout=10)
-        assert sum(len(str(title)) == 300 for title in titles(documents)) == 3
-        assert len(documents) == 10
-        assert library.kept_bytes <= 1000
-        assert len(servers.read) == 10
-        await library.documents({"a": listed("a", 10)}, timeout=10)
-        assert len(servers.read) == 10
-    assert caplog.text.count("SMCP_FINDER_CACHE_BYTES") == 1

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from smcp_computer.finder import library as library_module
-from smcp_computer.finder.library import AT_ONCE, PER_SERVER, Library
+from smcp_computer.finder.library import AT_ONCE, PER_SERVER
 from smcp_computer.mcp.errors import ServerNotRunning, ServerTimedOut
-from smcp_service.lifecycle import background
-from smcp_testing.document_servers import Everything, Servers, answer, listed, opened, titles
+from smcp_testing.document_servers import Servers, answer, listed, opened, titles
 from smcp_testing.waiting import eventually
 
 
@@ -74,8 +73,7 @@ async def test_one_document_that_never_comes_does_not_stop_the_others_and_nobody
             raise ServerTimedOut("a", "did not answer in time")
         return await servers(server, uri, timeout)
 
-    async with background() as tasks:
-        library = Library(read, tasks, lambda server: Everything(), cache_bytes=10**6)
+    async with opened(read) as library:
         documents = await library.documents(lists, timeout=10)
         assert titles(documents)[49:52] == ["title of 49", "name 0", "title of 51"]
         async with asyncio.timeout(5):
@@ -126,8 +124,7 @@ async def test_however_many_servers_are_silent_another_one_is_read() -> None:
         return await servers(server, uri, timeout)
 
     silent = {f"silent{number}": listed(f"silent{number}", 12) for number in range(AT_ONCE)}
-    async with background() as tasks:
-        library = Library(read, tasks, lambda server: Everything(), cache_bytes=10**6)
+    async with opened(read) as library:
         documents = await library.documents({**silent, "well": listed("well", 3)}, timeout=1)
         assert titles(documents)[-3:] == ["title of d0", "title of d1", "title of d2"]
         never.set()

@@ -35,6 +35,9 @@ class Finder(TypedDict):
     total_count: int
     """Documents that match, before `offset` and `limit`."""
     req_id: str
+    a2c_as_listed: NotRequired[int]
+    """Documents whose metadata the Computer does not know now: they were searched and ordered as `resources/list`
+    describes them, so some may be missing here or stand elsewhere. Not there: none."""
 
 
 class PageSummary(TypedDict):

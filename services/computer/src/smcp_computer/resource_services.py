@@ -5,12 +5,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from opentelemetry.metrics import get_meter
+
 from smcp_bus.bus import NoticeHandler
 from smcp_bus.dispatch_types import Handler
 from smcp_bus.registry_client import RegistryClient
 from smcp_computer.context import Context
 from smcp_computer.finder.library import Library
 from smcp_computer.finder.odd_answers import OddAnswers
+from smcp_computer.finder.overflow import Overflow
 from smcp_computer.handlers.envelope import Envelopes
 from smcp_computer.handlers.get_finder import Finder
 from smcp_computer.handlers.get_resources import EVENT, GetResources
@@ -87,7 +90,14 @@ def resource_services(
         return await index.connection(server).read(uri, timeout=timeout)
 
     agents = AgentSubscriptions(context.interests)
-    library = Library(read, tasks, context.interests.subscribed, cache_bytes=settings.finder_cache_bytes)
+    library = Library(
+        read,
+        tasks,
+        context.interests.subscribed,
+        Overflow(get_meter("smcp_computer")),
+        cache_bytes=settings.finder_cache_bytes,
+        index_bytes=settings.finder_index_bytes,
+    )
     notices = Notices(registry, settings.office, settings.name, may_tell=may_tell, gather_s=settings.gather_s)
     following = Following(fleet.events, index, agents, notices, library)
     directory = Directory(fleet.supervisors, index, history, context.skipped, context.patience, fleet.events)

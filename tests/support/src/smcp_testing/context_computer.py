@@ -30,6 +30,8 @@ class ContextComputer:
     shelf: Shelf = field(default_factory=Shelf)
     desktops: list[str] = field(default_factory=list)
     page_size: int = 100
+    as_listed: int = 0
+    """Documents whose metadata it says that it does not know."""
     asked: list[tuple[str, JsonObject]] = field(default_factory=list)
     """What it was asked, in order."""
     subscribed: set[str] = field(default_factory=set)
@@ -90,7 +92,8 @@ class ContextComputer:
             if (not words or any(word in each["title"] for word in words)) and kind in (None, each["file_type"])
         ]
         part = found[data["offset"] : data["offset"] + data["limit"]]
-        return {"documents": part, "total_count": len(found), "req_id": data["req_id"]}
+        said = {"a2c_as_listed": self.as_listed} if self.as_listed else {}
+        return {"documents": part, "total_count": len(found), "req_id": data["req_id"], **said}
 
     async def _list(self, data: JsonObject) -> Any:
         return self._paged(data, "resources", self.shelf.listed())

@@ -6,7 +6,11 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
+from opentelemetry.metrics import Meter, get_meter
+
+from smcp_computer.finder.at_need import Read
 from smcp_computer.finder.library import Library
+from smcp_computer.finder.overflow import Overflow
 from smcp_proto.documents import Document
 from smcp_service.lifecycle import background
 
@@ -58,10 +62,22 @@ class Everything(list[str]):
 
 @asynccontextmanager
 async def opened(
-    servers: Servers, *, cache_bytes: int = 10**6, told: Callable[[str], Collection[str]] | None = None
+    servers: Read,
+    *,
+    cache_bytes: int = 10**6,
+    index_bytes: int = 10**7,
+    told: Callable[[str], Collection[str]] | None = None,
+    meter: Meter | None = None,
 ) -> AsyncIterator[Library]:
     async with background() as tasks:
-        yield Library(servers, tasks, told or (lambda server: Everything()), cache_bytes=cache_bytes)
+        yield Library(
+            servers,
+            tasks,
+            told or (lambda server: Everything()),
+            Overflow(meter or get_meter("test")),
+            cache_bytes=cache_bytes,
+            index_bytes=index_bytes,
+        )
 
 
 def titles(documents: list[Document]) -> list[str | None]:

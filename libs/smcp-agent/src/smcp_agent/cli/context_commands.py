@@ -37,12 +37,18 @@ async def list_documents(
                 finder = await agent.get_finder(
                     computer, keywords=keywords or None, file_type=file_type, offset=offset, limit=limit
                 )
+    as_listed = finder.get("a2c_as_listed", 0)
     if options.json:
-        print_json({"computer": computer, "documents": finder["documents"], "total_count": finder["total_count"]})
+        said: dict[str, object] = {"documents": finder["documents"], "total_count": finder["total_count"]}
+        print_json({"computer": computer, **said} | ({"a2c_as_listed": as_listed} if as_listed else {}))
     else:
         print_documents(finder["documents"])
         if (shown := len(finder["documents"])) < finder["total_count"]:
             print_hint(f"{shown} of {finder['total_count']}, from {offset} on: --offset and --limit choose others.")
+        if as_listed:
+            print_hint(
+                f"The metadata of {as_listed} documents are not known now: some may be missing or stand elsewhere."
+            )
     return True
 
 

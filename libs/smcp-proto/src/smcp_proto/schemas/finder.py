@@ -142,3 +142,6 @@ class GetFinderRet(Wire):
     total_count: Count
     """Documents that match, before `offset` and `limit`."""
     req_id: ReqId
+    a2c_as_listed: Count | None = absent()
+    """Not of the pages: documents of the Computer whose metadata it does not know now (not read yet, or more than it
+    keeps). They were searched and ordered, and are shown, as `resources/list` describes them. Absent: none."""

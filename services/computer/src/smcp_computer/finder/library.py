@@ -4,17 +4,21 @@ Metadata are read when somebody asks for the catalog, and kept until a notificat
 server tells of no changes of a document, for `UNTOLD_S`. The first
 time many have to be read: that is done side by side, bounded in number and in time, and goes on while nobody waits.
 What is not there in time, or cannot be used, is shown as `resources/list` describes it: the page skips documents with
-invalid URIs alone (finder.txt, Finder Organizer, step 1). What its server refuses to give is left out.
+invalid URIs alone (finder.txt, Finder Organizer, step 1). What its server refuses to give is left out. Of what does not
+fit the index is kept, so that the catalog is right all the same, and the rest is read where it is shown.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
+from smcp_computer.finder.at_need import AtNeed, Read
 from smcp_computer.finder.metadata import TooMuch, Unreadable, from_contents
+from smcp_computer.finder.overflow import Overflow
 from smcp_computer.finder.shelf import Entry, Listing, Shelf
+from smcp_computer.finder.stock import Extent, Kept, Stock
 from smcp_computer.mcp.errors import (
     AnswerTooLarge,
     BadAnswer,
@@ -43,8 +47,7 @@ AS_LISTED: Final = "is shown as it is listed"
 AT_ONCE: Final = 64
 """Reads at a time of all servers together, beside one of each server, so that silent servers hold up no others."""
 
-Read = Callable[[str, str, float], Awaitable[Mapping[str, Any]]]
-"""Reads a resource: server, URI, seconds. Raises ServerError. The result is as the server sent it."""
+Summary = Mapping[str, Any]
 
 
 class Library:
@@ -52,17 +55,27 @@ class Library:
     read: asks a server.
     told: the URIs of whose changes a server tells.
     tasks: where it is read, also while nobody waits.
+    overflow: told of how many documents there is no room.
     cache_bytes: how many bytes of metadata are kept.
+    index_bytes: how many bytes of what documents are found and ordered by are kept.
     """
 
     def __init__(
-        self, read: Read, tasks: Background, told: Callable[[str], Collection[str]], *, cache_bytes: int
+        self,
+        read: Read,
+        tasks: Background,
+        told: Callable[[str], Collection[str]],
+        overflow: Overflow,
+        *,
+        cache_bytes: int,
+        index_bytes: int,
     ) -> None:
         self._read = read
         self._told = told
         self._tasks = tasks
-        self._cache_bytes = cache_bytes
-        self._kept = 0
+        self._overflow = overflow
+        self._stock = Stock(cache_bytes, index_bytes)
+        self._at_need = AtNeed(read)
         self._full = False
         self._causes = Causes(_log)
         self._shelves: dict[str, Shelf] = {}
@@ -72,7 +85,12 @@ class Library:
     @property
     def kept_bytes(self) -> int:
         """Bytes of metadata that are kept now."""
-        return self._kept
+        return self._stock.bytes
+
+    @property
+    def has_all_at_hand(self) -> bool:
+        """Whether `whole` has nothing to read."""
+        return not self._stock.partly
 
     async def documents(self, lists: Mapping[str, Listing], *, timeout: float) -> list[Document]:
         """All documents of the servers that are given, each server's in the order of its list.
@@ -85,19 +103,54 @@ class Library:
         waited_for = {reader for server in lists for reader in self._ask(self._shelves[server])}
         if waited_for:
             await asyncio.wait(waited_for, timeout=timeout)
-        shelves = [self._shelves.get(server) for server in lists]
-        return [document for shelf in shelves if shelf is not None for document in shelf.documents()]
+        shelves = self._of(lists)
+        for shelf in shelves:
+            self._overflow.count(shelf.server, shelf.overflown())
+        return [document for shelf in shelves for document in shelf.documents()]
+
+    def as_listed(self, servers: Collection[str]) -> int:
+        """How many of the documents that these servers have now are given as `resources/list` describes them."""
+        return sum(shelf.as_listed() for shelf in self._of(servers))
+
+    async def whole(
+        self, summaries: Sequence[Summary], documents: Sequence[Document], *, timeout: float
+    ) -> tuple[list[Summary], int]:
+        """A page of the catalog with the metadata that are not kept: they are read now.
+
+        Args:
+            summaries: of some of the documents, the very objects.
+            documents: as `documents` has given them.
+            timeout: seconds.
+
+        Returns the page, and how many of it are as `resources/list` describes them, since they were not there in time.
+        """
+        if self.has_all_at_hand:
+            return list(summaries), 0
+        wanted = set(map(id, summaries))
+        places: dict[int, tuple[str, str]] = {}
+        for document in documents:
+            if id(document.summary) in wanted and (shelf := self._shelves.get(document.server)) is not None:
+                entry = shelf.of_index(document)
+                if entry is not None:
+                    places[id(document.summary)] = shelf.server, entry.uri
+        now = self._loop.time()
+        read = [place for place in places.values() if self._shelves[place[0]].put_off_until <= now]
+        found = await self._at_need.summaries(read, timeout=timeout)
+        page = [found.get(places[id(each)], each) if id(each) in places else each for each in summaries]
+        return page, len(places) - len(found)
 
     def changed(self, server: str, uri: str | None = None) -> None:
         """A server says that a resource changed; None: whatever it has may have changed."""
         if (shelf := self._shelves.get(server)) is not None:
-            self._kept -= shelf.forget(uri)
+            shelf.forget(uri)
             self._plan_for_those_who_wait(shelf)
 
     def subscribed(self, server: str, uris: Collection[str]) -> None:
         """A server has agreed to tell of these from now on: they may have changed since they were read."""
         if (shelf := self._shelves.get(server)) is not None:
-            self._kept -= sum(shelf.entries[uri].forget() for uri in uris if uri in shelf.entries)
+            for uri in uris:
+                if uri in shelf.entries:
+                    shelf.entries[uri].forget(self._stock)
             self._plan_for_those_who_wait(shelf)
 
     def _plan_for_those_who_wait(self, shelf: Shelf) -> None:
@@ -107,15 +160,18 @@ class Library:
     def started(self, server: str) -> None:
         """A new life of a server: whatever it has may have changed, and what is still wrong with it is said again."""
         self._causes.forget(server)
+        self._overflow.forget(server)
         self.changed(server)
 
     def _take_over(self, lists: Mapping[str, Listing]) -> None:
         for server in [server for server in self._shelves if server not in lists]:
-            self._kept -= self._shelves.pop(server).fill({})
+            self._shelves.pop(server).fill({})
+            self._overflow.count(server, 0)
+            self._overflow.forget(server)
         for server, listing in lists.items():
-            shelf = self._shelves.setdefault(server, Shelf(server))
+            shelf = self._shelves.setdefault(server, Shelf(server, self._stock))
             if shelf.listing is not listing:
-                self._kept -= shelf.fill(listing)
+                shelf.fill(listing)
                 for uri, why in shelf.skipped.items():
                     self._causes.warn(server, f"lists {uri[:256]!r} as a document: {why}")
 
@@ -124,7 +180,9 @@ class Library:
         now = self._loop.time()
         if shelf.put_off_until > now:
             return set()
-        self._kept -= shelf.expire(now - UNTOLD_S, self._told(shelf.server))
+        shelf.expire(now - UNTOLD_S, self._told(shelf.server))
+        if self._stock.is_roomy:
+            shelf.read_what_did_not_fit()
         shelf.plan(now)
         if shelf.again and (shelf.again_reader is None or shelf.again_reader.done()):
             shelf.again_reader = self._start(shelf, first=False)
@@ -192,24 +250,35 @@ class Library:
             shelf.put_off_until = self._loop.time() + RETRY_S
         if entry.version != version:
             return  # it changed meanwhile: what came is of no use
-        if document is None:
-            entry.retry_at = self._loop.time() + RETRY_S
         entry.left_out = left_out
-        entry.document, entry.size = self._bounded(document, size, entry)
-        self._kept += entry.size
+        self._keep(entry, document, size)
         if why and why != entry.warned:
             _log.warning("MCP server %r: the document %.256r: %s", shelf.server, entry.uri, why)
             entry.warned = why
 
-    def _bounded(self, document: Document | None, size: int, entry: Entry) -> tuple[Document | None, int]:
-        """What is kept: above the bound a document is shown as the list describes it."""
-        if self._kept + size <= self._cache_bytes:
-            self._full = self._full and self._kept > self._cache_bytes // 2
-            return document, size
-        if not self._full:
+    def _keep(self, entry: Entry, document: Document | None, size: int) -> None:
+        """Keep what there is room for; None: it did not come, and is asked for again."""
+        if document is None:
+            entry.retry_at = self._loop.time() + RETRY_S
+        elif document is entry.listed:
+            entry.keep(Kept(document, Extent.NOTHING))
+        else:
+            kept = self._stock.take(document, entry.listed, size)
+            entry.keep(kept)
+            entry.overflown = kept.extent is Extent.NOTHING
+            self._stock.overflown += entry.overflown
+            self._say_full(kept)
+
+    def _say_full(self, kept: Kept) -> None:
+        if kept.extent is Extent.WHOLE:
+            self._full = self._full and self._stock.bytes > self._stock.most_bytes // 2
+        elif kept.extent is Extent.INDEX and not self._full:
             self._full = True
             _log.warning(
-                "the metadata of more documents than %d bytes hold are not kept; see SMCP_FINDER_CACHE_BYTES",
-                self._cache_bytes,
+                "there are more documents than %d bytes of metadata: the rest is read each time that it is shown; "
+                "see SMCP_FINDER_CACHE_BYTES",
+                self._stock.most_bytes,
             )
-        return entry.listed, 0
+
+    def _of(self, servers: Collection[str]) -> list[Shelf]:
+        return [shelf for server in servers if (shelf := self._shelves.get(server)) is not None]

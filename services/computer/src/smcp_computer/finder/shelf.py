@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from smcp_computer.finder.metadata import from_listing
+from smcp_computer.finder.stock import Extent, Kept, Stock
 from smcp_proto.documents import Document
 from smcp_proto.uris import parse_dpe_uri
 
@@ -23,15 +24,17 @@ class Entry:
     resource: Resource
     listed: Document
     """As far as the list describes it."""
-    document: Document | None = None
-    """With its metadata, once they are read."""
-    size: int = 0
-    """Bytes of its metadata, where they are kept."""
+    shown: Document = field(init=False)
+    """As the catalog finds and orders it; with its metadata where they are kept whole."""
+    kept: Kept | None = None
+    """What is known of it, once its metadata are read."""
     version: int = 0
     """Grows with each change: metadata that were asked for before it are not kept."""
     asked: bool = False
     asked_at: float = 0.0
     """When it was asked for last (loop time, seconds)."""
+    overflown: bool = False
+    """Its metadata were read, and there was no room for any of them."""
     left_out: bool = False
     """It cannot be read, so it is not in the catalog."""
     retry_at: float | None = None
@@ -39,30 +42,44 @@ class Entry:
     warned: str = ""
     """What was logged of it last."""
 
-    def forget(self) -> int:
-        """Something changed: its metadata are read anew. Returns how many bytes of them were kept."""
-        freed = self.size
-        self.document, self.size, self.left_out, self.retry_at = None, 0, False, None
+    def __post_init__(self) -> None:
+        self.shown = self.listed
+
+    def keep(self, kept: Kept) -> None:
+        """Its metadata were read."""
+        self.kept, self.shown = kept, kept.document
+
+    def forget(self, stock: Stock) -> None:
+        """Something changed: its metadata are read anew."""
+        if self.kept is not None:
+            stock.give_back(self.kept)
+            stock.overflown -= self.overflown
+        self.kept, self.shown, self.overflown, self.left_out, self.retry_at = None, self.listed, False, False, None
         self.version += 1
         self.asked = False
-        return freed
+
+    def has(self, extent: Extent) -> bool:
+        """Whether its metadata were read, and just so much of them is kept."""
+        return self.kept is not None and self.kept.extent is extent
 
     def missing(self) -> bool:
         """Whether it was never asked for since it changed."""
-        return self.document is None and self.retry_at is None and not self.asked
+        return self.kept is None and self.retry_at is None and not self.asked
 
     def due(self, now: float) -> bool:
         """Whether it did not come, and is to be asked for again."""
-        return self.document is None and self.retry_at is not None and self.retry_at <= now and not self.asked
+        return self.kept is None and self.retry_at is not None and self.retry_at <= now and not self.asked
 
 
 @dataclass(slots=True, eq=False)
 class Shelf:
     """Args:
     server: its name.
+    stock: what is kept of all servers.
     """
 
     server: str
+    stock: Stock
     listing: Listing | None = None
     """What `entries` were made of."""
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -88,8 +105,8 @@ class Shelf:
     put_off_until: float = 0.0
     """Loop time (seconds) before which the server is asked for nothing, since it does not answer."""
 
-    def fill(self, listing: Listing) -> int:
-        """Take over a new list. What is listed as before keeps its metadata. Returns the bytes that were let go."""
+    def fill(self, listing: Listing) -> None:
+        """Take over a new list. What is listed as before keeps its metadata."""
         entries: dict[str, Entry] = {}
         self.skipped = {}
         for uri, resource in listing.items():
@@ -104,33 +121,41 @@ class Shelf:
                     entries[uri] = Entry(uri, resource, listed)
                 else:
                     self.skipped[uri] = why
-        freed = sum(entry.forget() for uri, entry in self.entries.items() if entries.get(uri) is not entry)
+        for uri, entry in self.entries.items():
+            if entries.get(uri) is not entry:
+                entry.forget(self.stock)
         self.listing, self.entries = listing, entries
         self.of_document = {}
         for entry in entries.values():
             of_host = self.of_document.setdefault(entry.listed.uri.host, {})
             of_host.setdefault(entry.listed.uri.doc_ref or "", []).append(entry)
-        return freed
 
-    def forget(self, uri: str | None = None) -> int:
-        """Have the documents that a URI of any level concerns read anew; None: all. Returns the bytes let go."""
+    def forget(self, uri: str | None = None) -> None:
+        """Have the documents that a URI of any level concerns read anew; None: all."""
         self.silent, self.put_off_until = 0, 0.0
-        return sum(entry.forget() for entry in self._concerned(uri))
+        for entry in self._concerned(uri):
+            entry.forget(self.stock)
 
-    def expire(self, before: float, told: Collection[str]) -> int:
+    def expire(self, before: float, told: Collection[str]) -> None:
         """Have those read anew that were asked for before a loop time (seconds), and whose changes are not told.
 
         Args:
             told: the URIs of whose changes the server tells.
-
-        Returns the bytes let go.
         """
-        old = (
-            entry
-            for uri, entry in self.entries.items()
-            if entry.document is not None and entry.asked_at <= before and uri not in told
-        )
-        return sum(entry.forget() for entry in old)
+        for uri, entry in self.entries.items():
+            if entry.kept is not None and entry.asked_at <= before and uri not in told:
+                entry.forget(self.stock)
+
+    def read_what_did_not_fit(self) -> None:
+        """There is room again: have those read anew of which nothing could be kept."""
+        for entry in self.entries.values():
+            if entry.overflown:
+                entry.forget(self.stock)
+
+    def of_index(self, document: Document) -> Entry | None:
+        """The entry of a document of the catalog, where its metadata are not kept whole."""
+        entries = self.of_document.get(document.uri.host, {}).get(document.uri.doc_ref or "", ())
+        return next((each for each in entries if each.has(Extent.INDEX) and each.shown is document), None)
 
     def plan(self, now: float) -> None:
         """Find what is to be asked for."""
@@ -142,7 +167,15 @@ class Shelf:
         """What the catalog shows of this server."""
         for entry in self.entries.values():
             if not entry.left_out:
-                yield entry.document or entry.listed
+                yield entry.shown
+
+    def as_listed(self) -> int:
+        """How many of them are found, ordered and shown as the list describes them."""
+        return sum(not entry.left_out and entry.shown is entry.listed for entry in self.entries.values())
+
+    def overflown(self) -> int:
+        """Of how many nothing could be kept."""
+        return sum(entry.overflown for entry in self.entries.values()) if self.stock.overflown else 0
 
     def _concerned(self, uri: str | None) -> list[Entry]:
         if uri is None:

@@ -24,6 +24,8 @@ _log = logging.getLogger("smcp_computer.finder")
 MAX_KEYWORDS: Final = 64
 """Each is looked for in every document."""
 MAX_KEYWORD_LENGTH: Final = 1024
+AS_LISTED: Final = "a2c_as_listed"
+"""How many documents the Computer knows no metadata of now: what is answered may lack them, or have them elsewhere."""
 
 Lists = Callable[[float], Awaitable[Mapping[str, Listing]]]
 """What each server that takes part lists now; given the seconds that there are for finding that out."""
@@ -57,7 +59,8 @@ class Finder:
         _check(request)
         budget = Budget.of(call, most=self._wait_s)
         lists = await self._lists(budget.left / 2)
-        documents = await self._library.documents(lists, timeout=budget.left)
+        wait = budget.left if self._library.has_all_at_hand else budget.left / 2
+        documents = await self._library.documents(lists, timeout=wait)
         found = organize_finder(
             documents,
             request.keywords,
@@ -66,10 +69,14 @@ class Finder:
             offset=request.offset,
             limit=request.limit,
         )
+        as_listed = self._library.as_listed(lists)
+        page, missing = await self._library.whole(found.documents, documents, timeout=budget.left)
         limit = reply_limit(call, self._max_body)
-        rest = orjson.dumps({"total_count": found.total_count, "req_id": request.req_id})
-        head, tail = b'{"documents":[', b"]," + rest[1:]
-        shown, shortened = fitting(found.documents, limit - len(head) - len(tail))
+        rest = {"total_count": found.total_count, "req_id": request.req_id}
+        if as_listed + missing:
+            rest[AS_LISTED] = as_listed + missing
+        head, tail = b'{"documents":[', b"]," + orjson.dumps(rest)[1:]
+        shown, shortened = fitting(page, limit - len(head) - len(tail))
         self._warn(documents, [found.documents[number] for number in sorted(shortened)], limit)
         body = b"".join((head, b",".join(shown), tail))
         if len(body) > limit:
