@@ -82,6 +82,53 @@ def test_every_window_with_text_is_shown_once_unless_another_is_fullscreen(
     )
 
 
+def oracle(windows: list[Window], history: list[str]) -> list[str]:
+    """Steps 2 to 4 of the page, written as it says them, over windows that pass step 1; their URIs.
+
+    No sorting: of what is left the one that comes first is looked for, again and again.
+    """
+    recent: list[str] = []
+    for server in history[::-1]:  # step 2
+        if server not in recent:
+            recent.append(server)
+    names = {each.server for each in windows}
+    for server in recent:
+        names.discard(server)
+    while names:
+        recent.append(min(names))
+        names.remove(min(names))
+    shown: list[str] = []
+    for server in recent:
+        own = [each for each in windows if each.server == server]
+        full = [each for each in own if each.resource["_meta"]["fullscreen"] is True]
+        while own and not full:  # step 3
+            first = own[0]
+            for each in own[1:]:
+                if weight(each) > weight(first):
+                    first = each
+            own.remove(first)
+            shown.append(first.resource["uri"])
+        if full:  # step 4
+            shown.append(full[0].resource["uri"])
+    return shown
+
+
+def weight(window: Window) -> float:
+    """The priority that counts: 0 where it is missing, no number, or out of 0 to 1."""
+    priority = window.resource["annotations"]["priority"]
+    return float(priority) if priority in (0, 0.25, 0.5, 1) else 0.0
+
+
+@given(windows_of_any_kind, histories)
+def test_servers_and_the_windows_of_each_stand_in_the_order_that_the_steps_of_the_page_give(
+    windows: list[Window], history: list[str]
+) -> None:
+    windows = [each for each in numbered(windows) if each.resource["uri"].startswith(f"{HOST}/")]
+    filled = [each for each in windows if any("text" in item for item in each.contents)]
+    shown = organize_desktop(windows, None, history).desktops
+    assert [text.partition("\n\n")[0] for text in shown] == oracle(filled, history)
+
+
 @given(windows_of_any_kind, histories)
 def test_a_desktop_made_twice_is_the_same(windows: list[Window], history: list[str]) -> None:
     assert organize_desktop(windows, None, history) == organize_desktop(windows, None, history)
