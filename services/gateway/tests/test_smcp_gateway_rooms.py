@@ -13,6 +13,7 @@ import pytest
 
 from smcp_bus.bad_fates import Rates
 from smcp_bus.bus import Incoming, Reply
+from smcp_registry.watch import Change
 from smcp_testing.bad_buses import DOUBLED, BadBuses, Faults
 from smcp_testing.gateway_world import NAMESPACE, Client, World, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
@@ -141,6 +142,35 @@ async def test_one_agent_for_an_office_whichever_gateway_they_ask(open_world: Op
         assert [agent.events for agent in agents] == [[]] * 20
         await asyncio.gather(*(client.__aexit__(None, None, None) for client in clients))
         await eventually(lambda: held(world) == 0)
+
+
+@sound_only
+async def test_who_was_told_of_a_member_finds_it_in_the_list_though_the_registry_is_behind(
+    open_world: OpenWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Announced is from the log, listed from a view, which may come later: here only when somebody waits for it."""
+    async with open_world() as world, connected(world.url) as anna, connected(world.url) as box:
+        assert await anna.join("agent", "anna", "office") == [True, None]
+        assert await names(anna, "anna", "office") == {("agent", "anna")}
+        view = world.registries[0].view
+        apply, reached = view.apply, view.reached
+        late: list[Change] = []
+
+        async def catch_up(revision: int, seconds: float) -> bool:
+            while late:
+                apply(late.pop(0))
+            return await reached(revision, seconds)
+
+        monkeypatch.setattr(view, "apply", late.append)
+        monkeypatch.setattr(view, "reached", catch_up)
+        assert await box.join("computer", "box", "office") == [True, None]
+        await eventually(lambda: enters(anna))
+        assert late
+        assert await names(anna, "anna", "office") == {("agent", "anna"), ("computer", "box")}
+        assert await box.call("server:leave_office", {"office_id": "office"}) == [True, None]
+        await eventually(lambda: leaves(anna))
+        assert late
+        assert await names(anna, "anna", "office") == {("agent", "anna")}
 
 
 async def test_joining_ones_own_office_again_is_silent(open_world: OpenWorld) -> None:

@@ -85,7 +85,11 @@ class RegistryClient:
         return await self._ask(subjects.server(office, role, name, "leave_office"), body, Left, headers)
 
     async def list_room(self, office: str, role: Role, name: str, body: bytes, *, after: int) -> bytes:
-        """ListRoomRet as JSON. `after` is the revision of the asker's own join: the view has reached it."""
+        """ListRoomRet as JSON.
+
+        Args:
+            after: the newest revision that the asker knows of, its own join's at least: the list is not older.
+        """
         subject = subjects.server(office, role, name, "list_room")
         reply = await self._send(subject, body, {AFTER: str(after)})
         return reply.body

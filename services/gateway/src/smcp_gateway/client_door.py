@@ -44,7 +44,7 @@ def client_door(
         {
             "server:join_office": partial(join_office, sessions=sessions, memberships=memberships),
             "server:leave_office": partial(leave_office, sessions=sessions, memberships=memberships),
-            "server:list_room": partial(list_room, sessions=sessions, registry=registry),
+            "server:list_room": partial(list_room, sessions=sessions, offices=offices, registry=registry),
             "server:tool_call_cancel": partial(cancel, registry=registry, calls=calls),
             "client:get_desktop": showing,
             "client:get_finder": showing,

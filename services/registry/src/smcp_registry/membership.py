@@ -67,7 +67,7 @@ class Membership:
         if self._view.revision >= revision:
             return
         if not await self._view.reached(revision, min(BEHIND_S, _left(call) * 0.9)):
-            raise Unavailable("the registry has not seen your own join yet; ask again")
+            raise Unavailable("the registry has not seen yet what you know of the office; ask again")
 
 
 def after(call: Call) -> int:

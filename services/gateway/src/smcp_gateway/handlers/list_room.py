@@ -2,22 +2,28 @@
 
 from smcp_bus.dispatch_types import Call, RawJson
 from smcp_bus.registry_client import RegistryClient
+from smcp_gateway.offices import Offices
 from smcp_gateway.session import Sessions
 from smcp_proto.errors import NotInOffice
 from smcp_proto.schemas import ListRoomReq
 
 
-async def list_room(request: ListRoomReq, call: Call, *, sessions: Sessions, registry: RegistryClient) -> RawJson:
-    """The members of the caller's office, the caller among them.
+async def list_room(
+    request: ListRoomReq, call: Call, *, sessions: Sessions, offices: Offices, registry: RegistryClient
+) -> RawJson:
+    """The members of the caller's office, the caller among them; what it was told before it asked is in the list.
 
     Raises:
         NotInOffice: it has just left.
-        Unavailable: no registry answers.
+        Unavailable: no registry answers, or the one that does is too far behind.
     """
     session = sessions.get(call.caller.session)
     membership = session.membership if session is not None else None
     if session is None or membership is None or session.role is None or session.name is None:
         raise NotInOffice("not in an office")
     body = request.model_dump_json(exclude_unset=True).encode()
-    reply = await registry.list_room(membership.office, session.role, session.name, body, after=membership.revision)
+    office = offices.get(membership.office)
+    # Any registry may answer, and one may be behind the one that announced what the caller has heard.
+    after = max(membership.revision, 0 if office is None else office.picture.revision)
+    reply = await registry.list_room(membership.office, session.role, session.name, body, after=after)
     return RawJson(reply)

@@ -15,7 +15,7 @@ async def list_room(request: ListRoomReq, call: Call, *, lists: RoomLists, membe
     Raises:
         NotAllowed: it asks for another office.
         NotInOffice: it is no member.
-        Unavailable: the view has not reached the asker's own join.
+        Unavailable: the view has not reached the asker's own join, or what it was told of others.
     """
     office, _, _ = named(call)
     if request.office_id != office:
