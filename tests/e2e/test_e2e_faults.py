@@ -1,21 +1,18 @@
 """Parts that die, stand still and come back, in worlds where every part is a process."""
 
-import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from smcp_testing.profiles import scaled
 from tests.e2e.scenarios import faults, moves, socketio_computers
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.shared import SharedWorld
-from tests.e2e.worlds.world import World
+from tests.e2e.worlds.world import LEASE_S, World, lease_s
 
 pytestmark = pytest.mark.alone
 
-LEASE_S = float(os.environ.get("WORLD_LEASE_S", "2"))
-CALM_LEASE_S = float(scaled(ci=5, soak=10))
+CALM_LEASE_S = lease_s(5)
 """Of 2 s a loaded machine takes too much to promise anything within a lease."""
 
 FAULTS: list[Callable[[World], Awaitable[None]]] = [
@@ -38,7 +35,7 @@ DRAINS_S: dict[Callable[[World], Awaitable[None]], float] = {
 
 @pytest.fixture(scope="module")
 def of_all_faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorld]:
-    world = SharedWorld(lambda: open_processes(tmp_path_factory.mktemp("faults"), lease_s=LEASE_S))
+    world = SharedWorld(lambda: open_processes(tmp_path_factory.mktemp("faults")))
     yield world
     world.close()
 
@@ -62,7 +59,7 @@ async def test_fault(scenario: Callable[[World], Awaitable[None]], shared: Share
         await scenario(world)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(180 + 10 * CALM_LEASE_S)
 @pytest.mark.parametrize(
     "scenario",
     [
@@ -82,6 +79,6 @@ async def test_what_was_in_flight_at_a_gateway_that_stands_still_is_settled_with
 @pytest.mark.parametrize("scenario", DRAINS_S, ids=lambda scenario: scenario.__name__)
 async def test_move(scenario: Callable[[World], Awaitable[None]], tmp_path: Path) -> None:
     environment = {"SMCP_DRAIN_S": str(DRAINS_S[scenario])}
-    async with open_processes(tmp_path, lease_s=LEASE_S, environment=environment) as world:
+    async with open_processes(tmp_path, environment=environment) as world:
         with world.telling():
             await scenario(world)

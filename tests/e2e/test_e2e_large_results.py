@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.scenarios import large_results
 from tests.e2e.worlds.processes import open_processes
-from tests.e2e.worlds.world import World
+from tests.e2e.worlds.world import World, lease_s
 
 pytestmark = pytest.mark.alone
 
@@ -27,7 +27,7 @@ SCENARIOS: list[Callable[[World], Awaitable[None]]] = [
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     # The lease of production: pings go by it, and who reads 32 MiB on a busy machine does not answer one meanwhile.
-    opened = open_processes(tmp_path_factory.mktemp("large"), lease_s=10, more=[large_results.NEIGHBOURS])
+    opened = open_processes(tmp_path_factory.mktemp("large"), lease_s=lease_s(10), more=[large_results.NEIGHBOURS])
     with asyncio.Runner() as runner:
         yield runner.run(opened.__aenter__())
         runner.run(opened.__aexit__(None, None, None))

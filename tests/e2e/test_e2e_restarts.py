@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +19,11 @@ from tests.e2e.restarts.rates import Rates, reached, too_few
 from tests.e2e.restarts.rollout import Rollout
 from tests.e2e.restarts.workers import READY_S, Worker, callers, computers
 from tests.e2e.worlds.processes import open_processes
+from tests.e2e.worlds.world import lease_s
 
 pytestmark = pytest.mark.alone
 
-LEASE_S = float(os.environ.get("WORLD_LEASE_S", "4"))
+LEASE_S = lease_s(4)
 SCALE = scaled(ci=2, soak=4)
 
 

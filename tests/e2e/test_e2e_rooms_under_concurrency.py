@@ -1,7 +1,6 @@
 """Members that come, switch and go at the same moment, while gateways, registries and connections are hurt."""
 
 import asyncio
-import os
 from contextlib import AsyncExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,7 +18,6 @@ from tests.e2e.worlds.processes import open_processes
 
 pytestmark = pytest.mark.alone
 
-LEASE_S = float(os.environ.get("WORLD_LEASE_S", "2"))
 PLANS = scaled(ci=1, soak=30)
 ROUNDS = scaled(ci=3, soak=6)
 
@@ -80,7 +78,7 @@ class Theatre:
 async def _opened(stack: AsyncExitStack, directory: Path) -> tuple[Stage, MembersBucket]:
     nats = [await stack.enter_async_context(open_line(0)) for _ in range(GATEWAYS)]
     over = {f"gateway-{number + 1}": line for number, line in enumerate(nats)}
-    world = await stack.enter_async_context(open_processes(directory, lease_s=LEASE_S, over=over))
+    world = await stack.enter_async_context(open_processes(directory, over=over))
     stack.enter_context(world.telling())
     ports = [urlsplit(gateway.url).port or 0 for gateway in world.gateways]
     clients = [await stack.enter_async_context(open_line(port)) for port in ports]

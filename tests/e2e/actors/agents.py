@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from smcp_agent import SmcpAgent
 from smcp_agent.errors import SmcpError
+from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import FlatError, member
 
 
@@ -23,6 +24,17 @@ class Agent(Protocol):
     async def room(self) -> set[tuple[str, str]]:
         """(role, name) of everyone in the office."""
         ...
+
+
+async def lists(agent: Agent, *room: tuple[str, str]) -> None:
+    """Wait until the office's list is exactly that: who was there before may still be leaving."""
+
+    async def listed() -> bool:
+        found = await agent.room()
+        assert found == set(room), found
+        return True
+
+    await eventually(listed)
 
 
 OpenAgent = Callable[[str, str, str], AbstractAsyncContextManager[Agent]]

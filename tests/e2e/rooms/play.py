@@ -17,8 +17,9 @@ from tests.e2e.rooms.stage import Stage
 
 ONSET_S = 1.0
 """For how long steps have their way before what was hurt goes on."""
-BACK_S = 30.0
-"""In which everybody agrees after the last that was hurt is healed."""
+BACK_S = 20.0
+"""In which, beside two leases, everybody agrees after the last that was hurt is healed: one of who died has to run out,
+and be noticed."""
 
 
 async def play(plan: Plan, stage: Stage, bucket: MembersBucket) -> None:
@@ -58,6 +59,7 @@ class Troupe:
 
     def __init__(self, stage: Stage, bucket: MembersBucket) -> None:
         lease_s = stage.world.lease_s
+        self._back_s = BACK_S + 2 * lease_s
         self.record = Record(patience_s=lease_s + 3)
         self.offices = [f"office {number} {uuid4().hex[:8]}" for number in range(OFFICES)]
         self._bucket = bucket
@@ -95,10 +97,10 @@ class Troupe:
     async def settled(self) -> None:
         """Everybody's picture of each office is the bucket's."""
         for office in self.offices:
-            await eventually(partial(self._watched, office), timeout=BACK_S, message="the watchers are not back")
+            await eventually(partial(self._watched, office), timeout=self._back_s, message="the watchers are not back")
         for office in self.offices:
             agreed = partial(self._back_and_agreed, office)
-            await eventually(agreed, timeout=BACK_S, message=f"not all agree who is in {office}")
+            await eventually(agreed, timeout=self._back_s, message=f"not all agree who is in {office}")
         for where in self.record.places():
             start = self.record.now
             members = await self._bucket.members(where.office)
@@ -158,7 +160,7 @@ class Troupe:
         """All but the watchers go, and the watchers see it."""
         await asyncio.gather(*(actor.says_goodbye() for actor in self._cast.values()))
         for office in self.offices:
-            await eventually(partial(self._agreed, office), timeout=BACK_S, message=f"not all have left {office}")
+            await eventually(partial(self._agreed, office), timeout=self._back_s, message=f"not all have left {office}")
         self.check()
 
     async def close(self) -> None:

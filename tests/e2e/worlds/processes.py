@@ -14,14 +14,14 @@ from tests.e2e.worlds.layout import PLACES, Place, command
 from tests.e2e.worlds.ports import Ports
 from tests.e2e.worlds.process import Process
 from tests.e2e.worlds.running import running
-from tests.e2e.worlds.world import ComputerHost, Gateway, World, child_environment
+from tests.e2e.worlds.world import LEASE_S, ComputerHost, Gateway, World, child_environment
 
 
 @asynccontextmanager
 async def open_processes(
     directory: Path,
     *,
-    lease_s: float = 2.0,
+    lease_s: float = LEASE_S,
     gateways: int = 2,
     registries: int = 2,
     environment: Mapping[str, str] | None = None,

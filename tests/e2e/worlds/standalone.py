@@ -13,14 +13,14 @@ from tests.e2e.worlds.layout import ALPHA, BETA, OTHER_ALPHA, Place, command
 from tests.e2e.worlds.ports import Ports
 from tests.e2e.worlds.process import Process
 from tests.e2e.worlds.running import running
-from tests.e2e.worlds.world import ComputerHost, Gateway, World, child_environment
+from tests.e2e.worlds.world import LEASE_S, ComputerHost, Gateway, World, child_environment
 
 
 @asynccontextmanager
 async def open_standalone(
     directory: Path,
     *,
-    lease_s: float = 2.0,
+    lease_s: float = LEASE_S,
     environment: Mapping[str, str] | None = None,
     more: Sequence[Place] = (),
 ) -> AsyncIterator[World]:

@@ -132,6 +132,18 @@ class World:
             raise
 
 
+def lease_s(unless_told: float) -> float:
+    """The lease of a world in seconds: what WORLD_LEASE_S says (`make soak`: that of production), for all worlds alike.
+
+    Args:
+        unless_told: in `make test`.
+    """
+    return float(os.environ.get("WORLD_LEASE_S") or unless_told)
+
+
+LEASE_S = lease_s(2)
+"""Of a world for which nothing else is said."""
+
 LAB = "lab"
 ELSEWHERE = "北京 3.*.>"
 
