@@ -133,11 +133,19 @@ async def test_chunks_that_are_lost_doubled_and_late_still_make_the_body(nats_ur
 async def test_a_body_that_never_comes_ends_with_the_time_out_and_gives_its_budget_back(nats_url: str) -> None:
     async with two(nats_url) as (asker, server):
         async with BadBus(server, 1, chunks=Rates(lost=1)):
+            asking = asyncio.create_task(asker.request("echo", bytes(MIB), timeout=2))
+            await eventually(lambda: server.stats().budget_used == MIB)  # it has begun, and waits for the rest
+            assert (server.stats().pending, server.stats().running, asker.stats().pending) == (1, 1, 1)
             with pytest.raises(RequestTimedOut):
-                await asker.request("echo", bytes(MIB), timeout=0.3)
-            await eventually(lambda: server.stats().pending == server.stats().budget_used == 0)
+                await asking
             assert asker.stats().pending == 0
-            assert server.stats().running == 0
+
+            def nothing_is_held() -> bool:
+                """Who serves has as much time since the request came, and lets go of one after the other."""
+                held = server.stats()
+                return held.pending == held.budget_used == held.running == 0
+
+            await eventually(nothing_is_held)
 
 
 async def test_a_lost_last_word_leaves_the_rest_of_a_reply_only_until_its_time_is_over(nats_url: str) -> None:

@@ -60,7 +60,7 @@ class Picture:
 
     @property
     def revision(self) -> int:
-        """Of the newest record that was heard of: what a list must have reached to be compared, or shown to who was told."""
+        """Of the newest record that was heard of: what a list must have reached to be compared, or shown to members."""
         return self._newest // 2
 
     def event(self, member: MemberKey, *, entered: bool, epoch: int) -> News | None:
