@@ -53,10 +53,14 @@ def shared(of_all_faults: SharedWorld) -> SharedWorld:
 
 @pytest.mark.timeout(180 + 10 * LEASE_S)
 @pytest.mark.parametrize("scenario", FAULTS, ids=lambda scenario: scenario.__name__)
-async def test_fault(scenario: Callable[[World], Awaitable[None]], shared: SharedWorld) -> None:
+async def test_fault(
+    scenario: Callable[[World], Awaitable[None]], shared: SharedWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In one world, since a fault is over only when everybody is back."""
     with shared.hurt() as world:
+        world.waits.clear()
         await scenario(world)
+    _show(world, capsys)
 
 
 @pytest.mark.timeout(180 + 10 * CALM_LEASE_S)
@@ -69,10 +73,11 @@ async def test_fault(scenario: Callable[[World], Awaitable[None]], shared: Share
     ids=lambda scenario: scenario.__name__,
 )
 async def test_what_was_in_flight_at_a_gateway_that_stands_still_is_settled_within_the_lease(
-    scenario: Callable[[World], Awaitable[None]], tmp_path: Path
+    scenario: Callable[[World], Awaitable[None]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with open_processes(tmp_path, lease_s=CALM_LEASE_S) as world:
         await scenario(world)
+    _show(world, capsys)
 
 
 @pytest.mark.timeout(180 + 10 * LEASE_S)
@@ -82,3 +87,11 @@ async def test_move(scenario: Callable[[World], Awaitable[None]], tmp_path: Path
     async with open_processes(tmp_path, environment=environment) as world:
         with world.telling():
             await scenario(world)
+
+
+def _show(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """The longest of each kind of wait."""
+    longest = {wait.what: wait for wait in sorted(world.waits, key=lambda wait: wait.took)}
+    with capsys.disabled():
+        for wait in longest.values():
+            print(f"\n  {wait}", end="")  # noqa: T201 -- a test allows more than is promised: it shows what it saw

@@ -59,6 +59,9 @@ EVERYTHING: Plan = (
     ),
 )
 
+TRIES = 5
+"""How often it is cut again where no cut was short, as on a machine that has too much to do."""
+
 A_SHORT_CUT: Plan = (Round((Step("computer 0", "joins"),), "a gateway's connection to NATS is cut", 0),)
 """After it the watchers are where they were."""
 
@@ -70,9 +73,11 @@ class Theatre:
         self._runner = runner
         self._stage = stage
         self._bucket = bucket
+        self.short_cuts = 0
+        """How often a gateway was parted from NATS so shortly that the watchers there had to keep their places."""
 
     def play(self, plan: Plan) -> None:
-        self._runner.run(play(plan, self._stage, self._bucket))
+        self.short_cuts += self._runner.run(play(plan, self._stage, self._bucket))
 
 
 async def _opened(stack: AsyncExitStack, directory: Path) -> tuple[Stage, MembersBucket]:
@@ -101,5 +106,10 @@ def test_rooms_stay_right_whatever_happens_at_the_same_moment(tmp_path: Path) ->
 
         try:
             any_plan()
+            for _ in range(TRIES):
+                if theatre.short_cuts:
+                    break
+                theatre.play(A_SHORT_CUT)
+            assert theatre.short_cuts, "no cut was short: nothing was seen of what may not happen then"
         finally:
             runner.run(stack.aclose())

@@ -1,7 +1,6 @@
 """A part is killed, or stands still for longer than a lease, and comes back: what everybody else may notice of it."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,7 +11,7 @@ from smcp_testing.waiting import eventually
 from tests.e2e.actors.agents import SdkAgent
 from tests.e2e.actors.bare import BareMember, Refused, comings_and_goings, member
 from tests.e2e.actors.crowd import BACK_S, ENTER, LEAVE, crowd, nobody_moved_but
-from tests.e2e.actors.flights import AT_ONCE_S, SLACK_S, Flight, in_flight, refused_within
+from tests.e2e.actors.flights import AT_ONCE_S, SLACK_S, Flight, in_flight, refused_within, timed
 from tests.e2e.scenarios.calls import text
 from tests.e2e.worlds.world import ELSEWHERE, LAB, World
 
@@ -22,7 +21,7 @@ async def a_computer_is_killed(world: World) -> None:
     async with crowd(world) as there:
         async with in_flight(there.agent, alpha, there.flights, seconds=world.lease_s + 6) as answer:
             await alpha.part.kill()
-            error = await refused_within(AT_ONCE_S, answer)
+            error = await refused_within(AT_ONCE_S, answer, world)
         assert (error.code, error.details.get("may_have_run")) == (503, True)
         await there.watcher.told(LEAVE, timeout=_swept(world), computer="alpha")
         await alpha.part.start()
@@ -37,7 +36,7 @@ async def a_computer_stands_still_past_its_lease(world: World) -> None:
     async with crowd(world) as there:
         async with in_flight(there.agent, alpha, there.flights, seconds=world.lease_s + 6) as answer:
             alpha.part.pause()
-            error = await refused_within(world.lease_s, answer)
+            error = await refused_within(world.lease_s, answer, world)
         assert (error.code, error.details.get("may_have_run")) == (503, True)
         await there.watcher.told(LEAVE, timeout=_swept(world), computer="alpha")
         alpha.part.resume()
@@ -63,7 +62,7 @@ async def a_gateway_is_killed(world: World) -> None:
                 in_flight(SdkAgent(loner), other, there.flights, seconds=4) as lost,
             ):
                 await gateway.part.kill()
-                error = await refused_within(AT_ONCE_S, lost)
+                error = await refused_within(AT_ONCE_S, lost, world)
                 assert (error.code, error.details.get("may_have_run")) == (503, True)
                 # Its socket is gone; the SDK is back on the other gateway, and the call was not run again.
                 assert text(await asyncio.wait_for(answer, 4 + BACK_S)) == "slept 4.0"
@@ -123,7 +122,7 @@ async def all_gateways_stand_still_with_a_call_in_flight(world: World) -> None:
         async with in_flight(agent, alpha, flights, seconds=world.lease_s + 6) as answer:
             for gateway in world.gateways:
                 gateway.part.pause()
-            error = await refused_within(world.lease_s, answer)
+            error = await refused_within(world.lease_s, answer, world)
         assert (error.code, error.details.get("may_have_run")) == (503, True)
         for gateway in world.gateways:
             gateway.part.resume()
@@ -134,7 +133,7 @@ async def all_gateways_stand_still_with_a_call_in_flight(world: World) -> None:
 async def a_registry_is_killed(world: World) -> None:
     registry = world.registries[0]
     async with crowd(world) as there:
-        async with _asked_all_the_time(there.watcher, within=AT_ONCE_S):
+        async with _asked_all_the_time(world, there.watcher, within=AT_ONCE_S):
             await registry.kill()
             async with member(world.url(0), "computer", LAB, "newcomer"):
                 await there.watcher.told(ENTER, timeout=BACK_S, computer="newcomer")
@@ -149,7 +148,7 @@ async def a_registry_is_killed(world: World) -> None:
 async def a_registry_stands_still_past_a_lease(world: World) -> None:
     registry = world.registries[0]
     async with crowd(world) as there:
-        async with _asked_all_the_time(there.watcher, within=world.lease_s):
+        async with _asked_all_the_time(world, there.watcher, within=world.lease_s):
             registry.pause()
             async with member(world.url(0), "computer", LAB, "newcomer"):
                 await there.watcher.told(ENTER, timeout=BACK_S, computer="newcomer")
@@ -191,7 +190,7 @@ async def nats_is_killed_for_longer_than_a_lease(world: World) -> None:
     async with crowd(world) as there:
         async with in_flight(there.agent, alpha, there.flights, seconds=world.lease_s + 6) as answer:
             await world.nats.kill()
-            error = await refused_within(AT_ONCE_S, answer)
+            error = await refused_within(AT_ONCE_S, answer, world)
         assert (error.code, error.details.get("may_have_run")) == (503, True)
         with pytest.raises(Refused, match=r"^503 "):
             async with member(world.url(1), "computer", LAB, "newcomer"):
@@ -207,7 +206,7 @@ async def nats_stands_still_for_longer_than_a_lease(world: World) -> None:
     async with crowd(world) as there:
         async with in_flight(there.agent, alpha, there.flights, seconds=world.lease_s + 6) as answer:
             world.nats.pause()
-            error = await refused_within(world.lease_s, answer)
+            error = await refused_within(world.lease_s, answer, world)
             world_stood_still = asyncio.create_task(past_the_lease(world))
             assert (error.code, error.details.get("may_have_run")) == (503, True)
             await world_stood_still
@@ -216,16 +215,14 @@ async def nats_stands_still_for_longer_than_a_lease(world: World) -> None:
 
 
 @asynccontextmanager
-async def _asked_all_the_time(asker: BareMember, *, within: float) -> AsyncIterator[None]:
+async def _asked_all_the_time(world: World, asker: BareMember, *, within: float) -> AsyncIterator[None]:
     """The registries are asked for the room again and again: each question is answered within so many seconds."""
     over = asyncio.Event()
 
     async def ask() -> None:
         while not over.is_set():
-            started = time.monotonic()
-            assert ("agent", "caller") in await asker.room()
-            took = time.monotonic() - started
-            assert took <= within + SLACK_S, f"the room came after {took:.2f} s"
+            async with timed("the list of the room", within, world):
+                assert ("agent", "caller") in await asker.room()
 
     async with asyncio.TaskGroup() as group:
         group.create_task(ask())

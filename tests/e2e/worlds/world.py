@@ -84,6 +84,20 @@ class ComputerHost:
 
 
 @dataclass(frozen=True)
+class Wait:
+    """How long an answer took that was promised within a time (seconds)."""
+
+    what: str
+    promised: float
+    took: float
+    behind: float
+    """How long at most the test's own loop was busy meanwhile: by so much more than true `took` may be."""
+
+    def __str__(self) -> str:
+        return f"{self.what} took {self.took:.2f} s of {self.promised:g} s (seen up to {self.behind:.2f} s late)"
+
+
+@dataclass(frozen=True)
 class World:
     """A running system.
 
@@ -103,6 +117,8 @@ class World:
     spread: bool
     """Whether each part is a process of its own, that can be hurt alone."""
     mark: str = field(default_factory=lambda: uuid4().hex)
+    waits: list[Wait] = field(default_factory=list)
+    """For answers with a promise: to be shown, since a test allows for a machine that is busy."""
 
     def gateway(self, number: int) -> Gateway:
         """The gateway of that number, or another one where there are fewer."""
