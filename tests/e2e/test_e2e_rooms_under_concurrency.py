@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, example, given, settings
 from smcp_testing.line import open_line
 from smcp_testing.profiles import scaled
 from tests.e2e.rooms.bucket import MembersBucket, members_bucket
-from tests.e2e.rooms.plan import GATEWAYS, Plan, Round, Step, plans
+from tests.e2e.rooms.native import place_of
+from tests.e2e.rooms.plan import CAST, GATEWAYS, OFFICES, Plan, Round, Step, plans
 from tests.e2e.rooms.play import play
 from tests.e2e.rooms.stage import Stage
 from tests.e2e.worlds.processes import open_processes
@@ -20,18 +21,23 @@ pytestmark = pytest.mark.alone
 
 PLANS = scaled(ci=1, soak=30)
 ROUNDS = scaled(ci=3, soak=6)
+MOST_PLANS = PLANS + 100
+"""With the examples, and those that a failure is made smaller by: their offices are known beforehand."""
 
 ALL = tuple(
     Step(who, "joins", office)
     for office, group in enumerate(
         (
-            ("computer 0", "computer 2", "computer 4", "agent 0", "agent 2"),
-            ("computer 1", "computer 3", "computer 5", "agent 1", "agent 3"),
+            ("computer 0", "computer 2", "computer 4", "agent 0", "agent 2", "native 0"),
+            ("computer 1", "computer 3", "computer 5", "agent 1", "agent 3", "native 1"),
         )
     )
     for who in group
 )
-SWITCHES = tuple(Step(f"computer {number}", "joins", 1 - number % 2) for number in range(6))
+SWITCHES = (
+    *(Step(f"computer {number}", "joins", 1 - number % 2) for number in range(6)),
+    Step("native 1", "joins"),
+)
 
 EVERYTHING: Plan = (
     Round((*ALL, Step("the crowd", "joins"))),
@@ -83,11 +89,14 @@ class Theatre:
 async def _opened(stack: AsyncExitStack, directory: Path) -> tuple[Stage, MembersBucket]:
     nats = [await stack.enter_async_context(open_line(0)) for _ in range(GATEWAYS)]
     over = {f"gateway-{number + 1}": line for number, line in enumerate(nats)}
-    world = await stack.enter_async_context(open_processes(directory, over=over))
+    offices = [[f"office {number} of plan {plan}" for number in range(OFFICES)] for plan in range(MOST_PLANS)]
+    natives = {part.name for part in CAST.values() if part.native}
+    known = [place_of(office, name) for each in offices for office in each for name in natives]
+    world = await stack.enter_async_context(open_processes(directory, over=over, known=known))
     stack.enter_context(world.telling())
     ports = [urlsplit(gateway.url).port or 0 for gateway in world.gateways]
     clients = [await stack.enter_async_context(open_line(port)) for port in ports]
-    return Stage(world, clients, nats), await stack.enter_async_context(members_bucket(world))
+    return Stage(world, clients, nats, iter(offices)), await stack.enter_async_context(members_bucket(world))
 
 
 @pytest.mark.timeout(scaled(ci=900, soak=7200))

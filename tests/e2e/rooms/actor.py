@@ -1,10 +1,10 @@
 """One of the cast: carries out its steps by whatever connection it has now, and records what came of them."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tests.e2e.rooms.client import Outcome, RoomClient, Wrong
+from tests.e2e.rooms.client import Client, Outcome, Wrong
 from tests.e2e.rooms.plan import Part
 from tests.e2e.rooms.presence import Hearing, MemberKey, Presence, overheard, picture, presences, wrongs
 from tests.e2e.rooms.record import Place, Record, place
@@ -14,7 +14,7 @@ from tests.e2e.rooms.record import Place, Record, place
 class Stay:
     """A membership, as its member saw it."""
 
-    client: RoomClient
+    client: Client
     office: str
     begin: int
     """How many notices it had had before it asked to join."""
@@ -63,16 +63,20 @@ class Stay:
 
 
 class Actor:
-    def __init__(self, who: str, part: Part, url: str, record: Record) -> None:
+    """Args:
+    connection: makes one that is not open yet.
+    """
+
+    def __init__(self, who: str, part: Part, connection: Callable[[Part], Client], record: Record) -> None:
         self.who = who
         self.part = part
-        self.client: RoomClient | None = None
+        self.client: Client | None = None
         self.stay: Stay | None = None
         self.stays: list[Stay] = []
-        self._clients: list[RoomClient] = []
-        self._perhaps: list[tuple[RoomClient, Hearing]] = []
+        self._clients: list[Client] = []
+        self._perhaps: list[tuple[Client, Hearing]] = []
         """Of joins without an answer that says whether they were done."""
-        self._url = url
+        self._connection = connection
         self._record = record
         self._connections = 0
         self._label = ""
@@ -95,6 +99,9 @@ class Actor:
         """Whether it is in the office now."""
         async with self._turn:
             client = await self._connected()
+            if self.part.native and self.stay is not None and self.stay.office != office:
+                await self._give_up(self._record.now)  # it does not switch: it ends, and begins elsewhere
+                client = await self._connected()
             if client is None:
                 return False
             present, start, begin = self.stay, self._record.now, len(client.notices)
@@ -180,16 +187,16 @@ class Actor:
         elif again and self._record.cause(self.part.gateway, self._record.now) is None:
             self._record.joined(self._place(office), self._label, start)
 
-    async def _connected(self) -> RoomClient | None:
+    async def _connected(self) -> Client | None:
         self.look()
         if self.client is not None:
             return self.client
-        client = RoomClient(self.part.role, "", self.part.name, now=lambda: self._record.now)
-        if not await client.opened(self._url):
+        client = self._connection(self.part)
+        if not await client.opened():
             return None
         self._connections += 1
         self._clients.append(client)
-        self._label = f"{self.who} #{self._connections} by {self.part.gateway}"
+        self._label = f"{self.who} #{self._connections} by {'NATS' if self.part.native else self.part.gateway}"
         self._record.session(self._label, client.sid, self.part.gateway)
         self.client = client
         return client

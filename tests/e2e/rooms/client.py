@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from socketio.exceptions import SocketIOError
 
@@ -25,25 +25,58 @@ class Wrong(AssertionError):
     """An answer that nobody may get."""
 
 
+class Client(Protocol):
+    """What an actor needs of one of its connections."""
+
+    role: Role
+    name: str
+    notices: list[tuple[str, Mapping[str, Any]]]
+    ended_at: float | None
+    """When it was cut off (seconds of the record); None while it is connected, and where it closed by itself."""
+
+    @property
+    def sid(self) -> str:
+        """By which the registries know its member."""
+        ...
+
+    async def opened(self) -> bool:
+        """Whether it could connect."""
+        ...
+
+    async def joins(self, office: str) -> tuple[Outcome, str]:
+        """What became of it, and why."""
+        ...
+
+    async def leaves(self, office: str) -> tuple[Outcome, str]: ...
+
+    async def listed(self, office: str) -> dict[MemberKey, str] | None:
+        """The opaque ids of all that are in the office, by role and name; None where there is no answer now."""
+        ...
+
+    async def close(self) -> None: ...
+
+
 class RoomClient(BareMember):
-    """Args:
-    now: the clock of the record.
+    """A `Client` by a gateway.
+
+    Args:
+        url: where to connect.
+        now: the clock of the record.
     """
 
-    def __init__(self, role: Role, office: str, name: str, *, now: Callable[[], float]) -> None:
-        super().__init__(role, office, name)
+    def __init__(self, role: Role, name: str, *, url: str, now: Callable[[], float]) -> None:
+        super().__init__(role, "", name)
+        self._url = url
         self.ended_at: float | None = None
-        """When it was cut off; None while it is connected, and where it closed by itself."""
         self._now = now
         self._closing = False
         self._ended = asyncio.Event()
         self._sio.on("disconnect", self._on_disconnect, namespace=NAMESPACE)
 
-    async def opened(self, url: str) -> bool:
-        """Whether it could connect."""
+    async def opened(self) -> bool:
         try:
             async with asyncio.timeout(CONNECT_S):
-                await self.connect(url)
+                await self.connect(self._url)
         except (SocketIOError, TimeoutError):
             await self.close()
             return False
@@ -54,7 +87,6 @@ class RoomClient(BareMember):
         await super().close()
 
     async def joins(self, office: str) -> tuple[Outcome, str]:
-        """What became of it, and why."""
         request = {"role": self.role, "name": self.name, "office_id": office}
         return _read(await self._answer("server:join_office", request))
 
@@ -62,7 +94,6 @@ class RoomClient(BareMember):
         return _read(await self._answer("server:leave_office", {"office_id": office}))
 
     async def listed(self, office: str) -> dict[MemberKey, str] | None:
-        """The opaque ids of all that are in the office, by role and name; None where there is no answer now."""
         request = {"agent": self.name, "req_id": "0123456789abcdef", "office_id": office}
         try:
             answer = await self._answer("server:list_room", request)

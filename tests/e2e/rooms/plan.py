@@ -9,6 +9,8 @@ from smcp_proto.ids import Role
 
 OFFICES: Final = 2
 GATEWAYS: Final = 2
+NOWHERE: Final = GATEWAYS
+"""In place of a gateway's number: nothing that befalls a gateway concerns it."""
 CROWD: Final = 20
 
 What = Literal["joins", "leaves", "says goodbye"]
@@ -32,13 +34,21 @@ class Part:
     name: str
     gateway: int
 
+    @property
+    def native(self) -> bool:
+        """Whether it is a Computer that speaks NATS itself."""
+        return self.gateway == NOWHERE
+
 
 CAST: Final[dict[str, Part]] = {
     **{f"computer {number}": Part("computer", f"name {number // 2}", number % GATEWAYS) for number in range(6)},
     **{f"agent {number}": Part("agent", f"agent {number // 2}", number % GATEWAYS) for number in range(4)},
+    "native 0": Part("computer", "name 0", NOWHERE),
+    "native 1": Part("computer", "native", NOWHERE),
     **{f"of the crowd, {number}": Part("computer", "wanted", number % GATEWAYS) for number in range(CROWD)},
 }
-"""Each name of a Computer by both gateways, and each of an Agent; twenty that want one name."""
+"""Each name of a Computer by both gateways, and each of an Agent; native Computers, of which one has a name of the
+others; twenty that want one name."""
 
 GROUPS: Final[dict[str, tuple[str, ...]]] = {
     **{who: (who,) for who in CAST if not who.startswith("of the crowd")},

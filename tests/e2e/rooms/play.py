@@ -4,13 +4,14 @@ import asyncio
 import sys
 from collections.abc import Collection, Coroutine, Iterable
 from functools import partial
-from uuid import uuid4
 
 from smcp_testing.waiting import eventually
 from tests.e2e.rooms.actor import Actor, Stay
 from tests.e2e.rooms.bucket import MembersBucket
+from tests.e2e.rooms.client import Client, RoomClient
+from tests.e2e.rooms.native import NativeClient
 from tests.e2e.rooms.ownership import NoOrder, check
-from tests.e2e.rooms.plan import CAST, GATEWAYS, GROUPS, OFFICES, Part, Plan, Step
+from tests.e2e.rooms.plan import CAST, GATEWAYS, GROUPS, Part, Plan, Step
 from tests.e2e.rooms.presence import MemberKey
 from tests.e2e.rooms.record import Record, place
 from tests.e2e.rooms.stage import Stage
@@ -65,8 +66,9 @@ class Troupe:
         lease_s = stage.world.lease_s
         self._back_s = BACK_S + 2 * lease_s
         self.record = Record(patience_s=lease_s + 3)
-        self.offices = [f"office {number} {uuid4().hex[:8]}" for number in range(OFFICES)]
+        self.offices = next(stage.offices)
         self._bucket = bucket
+        self._world = stage.world
         self._urls = [line.url for line in stage.clients]
         self._watchers = {
             office: [
@@ -198,7 +200,15 @@ class Troupe:
         return True
 
     def _actor(self, who: str, part: Part) -> Actor:
-        return Actor(who, part, self._urls[part.gateway], self.record)
+        return Actor(who, part, self._connection, self.record)
+
+    def _connection(self, part: Part) -> Client:
+        def now() -> float:
+            return self.record.now
+
+        if part.native:
+            return NativeClient(self._world, part.name, now)
+        return RoomClient(part.role, part.name, url=self._urls[part.gateway], now=now)
 
     async def _comes_back(self, watcher: Actor, office: str) -> None:
         watcher.look()

@@ -1,7 +1,7 @@
 """Where a plan is played, and what is hurt there in a round: when the block is entered; healed when it is left."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +26,8 @@ class Stage:
     world: World
     clients: Sequence[Line]
     nats: Sequence[Line]
+    offices: Iterator[Sequence[str]]
+    """Of each plan its own."""
 
     @asynccontextmanager
     async def hurt(self, what: Hurt | None, number: int, record: Record) -> AsyncIterator[None]:
