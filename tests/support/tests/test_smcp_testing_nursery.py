@@ -16,7 +16,7 @@ from smcp_testing.nursery import born
 from smcp_testing.waiting import eventually
 
 SCRIPT = """
-import json, os, sys, time
+import json, os, signal, sys, time
 match sys.argv[1:]:
     case ["tell", *words]:
         said = {"words": words, "read": sys.stdin.read(), "x": os.environ.get("X"), "cwd": os.getcwd()}
@@ -27,6 +27,11 @@ match sys.argv[1:]:
         raise RuntimeError("of the script")
     case ["kill", number]:
         os.kill(os.getpid(), int(number))
+    case [how] if how in ("ends well", "is deaf"):
+        ending = (lambda *_: sys.exit(7)) if how == "ends well" else signal.SIG_IGN
+        signal.signal(signal.SIGTERM, ending)
+        print(os.getpid(), flush=True)
+        time.sleep(600)
     case ["wait"]:
         print(os.getpid(), flush=True)
         time.sleep(600)
@@ -71,7 +76,7 @@ def test_it_ends_as_it_would_in_a_python_of_its_own(
     assert ended.stderr.endswith(said)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL])
 async def test_it_ends_with_who_asked_for_it_and_is_found_until_then(script: Path, number: signal.Signals) -> None:
     command = born(script, "wait", knows=("json",))
     with subprocess.Popen(command, stdout=subprocess.PIPE) as asker:
@@ -79,6 +84,27 @@ async def test_it_ends_with_who_asked_for_it_and_is_found_until_then(script: Pat
         forked = psutil.Process(int(asker.stdout.readline()))
         assert {forked.pid, asker.pid} <= {child.pid for child in child_processes()}
         asker.send_signal(number)
+    await eventually(lambda: not forked.is_running())
+
+
+def test_it_is_told_to_end_and_may_do_so_in_its_own_way(script: Path) -> None:
+    with subprocess.Popen(born(script, "ends well", knows=("json",)), stdout=subprocess.PIPE) as asker:
+        assert asker.stdout is not None
+        assert int(asker.stdout.readline()) != asker.pid
+        asker.terminate()
+        assert asker.wait(60) == 7
+
+
+async def test_one_that_does_not_want_to_end_is_killed_with_who_asked_for_it(script: Path) -> None:
+    with subprocess.Popen(born(script, "is deaf", knows=("json",)), stdout=subprocess.PIPE) as asker:
+        assert asker.stdout is not None
+        forked = psutil.Process(int(asker.stdout.readline()))
+        for _ in range(3):
+            asker.terminate()
+        assert run(script, "exit", "0").returncode == 0  # by then the nursery has passed them on
+        assert forked.is_running()
+        assert asker.poll() is None
+        asker.kill()
     await eventually(lambda: not forked.is_running())
 
 

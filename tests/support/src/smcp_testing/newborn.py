@@ -3,7 +3,8 @@
     python -I -S newborn.py SOCKET TARGET [ARGUMENT ...]
 
 Its arguments, environment, directory and standard streams become the other's. It imports as little as it can. When it
-is killed, or told to end (SIGTERM), the other one is killed.
+is told to end (SIGTERM), the other one is told; when it is killed, the other one is killed. A SIGQUIT kills the other
+one, and this one ends when that has ended.
 """
 
 import marshal
@@ -17,6 +18,8 @@ from typing import Final, NoReturn
 
 HEADER: Final = struct.Struct("!I")
 """How many bytes the wish has that follows, as `marshal` writes it; with it come the streams."""
+TOLD_TO_END: Final = b"t"
+"""Comes after the wish, each time that the program which stands for the other gets a SIGTERM."""
 STREAMS: Final = 3
 STATUS: Final = struct.Struct("!i")
 """How it ended: its exit code, or the negative number of a signal."""
@@ -49,7 +52,8 @@ def main() -> NoReturn:
     nursery = reach(path)
     socket.send_fds(nursery, [HEADER.pack(len(wish))], list(range(STREAMS)))
     nursery.sendall(wish)
-    signal.signal(signal.SIGTERM, lambda *_: nursery.shutdown(socket.SHUT_WR))
+    signal.signal(signal.SIGTERM, lambda *_: nursery.send(TOLD_TO_END))
+    signal.signal(signal.SIGQUIT, lambda *_: nursery.shutdown(socket.SHUT_WR))
     for stream in range(STREAMS):
         os.close(stream)  # they are the other's: who reads them sees when it has ended
     (status,) = STATUS.unpack(nursery.recv(STATUS.size))

@@ -4,10 +4,10 @@
 
 A fresh Python computes for a second or two until it has imported the MCP SDK, or one of our services, and the tests
 start hundreds of such programs. What is forked here is a process of its own all the same, with the arguments, the
-environment, the directory and the standard streams of who asks, see `newborn`. It is killed when who asked for it is
-gone; all are when the nursery's own standard input ends.
+environment, the directory and the standard streams of who asks, see `newborn`. It gets the SIGTERM that who asked for
+it gets, and is killed when that one is gone; all are when the nursery's own standard input ends.
 
-Not for tests of how a program starts, of signals that it gets, or of what becomes of its children.
+Not for tests of how a program starts, of other signals that it gets, or of what becomes of its children.
 """
 
 import atexit
@@ -114,9 +114,21 @@ class Nursery:
             elif key.fileobj is self._deaths:
                 self._bury()
             elif key.data in self._askers:
-                self._selector.unregister(key.fileobj)
-                os.kill(key.data, signal.SIGKILL)
+                self._hear(key.data)
         return True
+
+    def _hear(self, pid: int) -> None:
+        """Who asked for a process has something to say of it, or is gone."""
+        asker = self._askers[pid]
+        try:
+            told = asker.recv(64)
+        except ConnectionResetError:
+            told = b""
+        if told:
+            os.kill(pid, signal.SIGTERM)
+        else:
+            self._selector.unregister(asker)
+            os.kill(pid, signal.SIGKILL)
 
     def _bear(self, asker: socket.socket) -> None:
         """Fork for who asks."""
@@ -125,13 +137,19 @@ class Nursery:
         if len(header) < HEADER.size:
             asker.close()  # it was killed meanwhile
             return
-        with asker.makefile("rb") as file:
-            wish = file.read(*HEADER.unpack(header))
-        pid = os.fork()
-        if not pid:
-            _live(wish, streams)
-        for stream in streams:
-            os.close(stream)
+        (size,), wish = HEADER.unpack(header), b""
+        try:
+            while len(wish) < size:
+                part = asker.recv(size - len(wish))
+                if not part:
+                    raise ConnectionResetError("it was killed before it had said what it wants")
+                wish += part
+            pid = os.fork()
+            if not pid:
+                _live(wish, streams)
+        finally:
+            for stream in streams:
+                os.close(stream)
         self._askers[pid] = asker
         self._selector.register(asker, selectors.EVENT_READ, pid)
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -127,7 +128,8 @@ class HttpServer:
     async def kill(self) -> None:
         """Kill it, and wait."""
         if self._process is not None:
-            self._process.terminate()  # so that it has ended when what stands for it has: its port is wanted again
+            # Not SIGKILL: it has to have ended when what stands for it has (see `newborn`): its port is wanted again.
+            self._process.send_signal(signal.SIGQUIT)
             await self._process.wait()
             self._process = None
 
