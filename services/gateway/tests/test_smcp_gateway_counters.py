@@ -15,7 +15,7 @@ import pytest
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_testing.gateway_world import NAMESPACE, Client, World, connected, gateway_world, reply
-from smcp_testing.nats_process import NatsServer
+from smcp_testing.guarded_nats import GuardedNats
 from smcp_testing.waiting import eventually
 
 OFFICE, OTHER = "office", "other"
@@ -65,7 +65,7 @@ class Counted:
 @asynccontextmanager
 async def replicas(directory: Path, count: int) -> AsyncIterator[Counted]:
     """So many, each of which holds a member of another office."""
-    nats = NatsServer(directory / "nats", options=("--http_port", "-1"))
+    nats = GuardedNats(directory / "nats", options=("--http_port", "-1"))
     await nats.start()
     try:
         async with gateway_world(nats.url, gateways=count, lease_s=NO_RENEWAL_S) as world:

@@ -10,7 +10,7 @@ import pytest
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.errors import RequestTimedOut
 from smcp_bus.registry_client import RegistryClient
-from smcp_bus.registry_contract import Assertion, AssertionResult, Member
+from smcp_bus.registry_contract import Assertion, AssertionResult
 from smcp_proto.errors import NOTHING_BEGUN
 from smcp_testing.gateway_world import connected, gateway_world
 from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, agent_and_box, call, gone, in_time, two_gateways
@@ -103,8 +103,7 @@ async def test_what_still_waits_for_a_computer_that_moves_at_the_end_of_the_drai
         connected(leaving.url) as anna,
     ):
         await anna.join("agent", "anna", OFFICE)
-        moves = Member(office=OFFICE, role="computer", name="box", claim=box.claim, moving=True)
-        await box.registry.assert_members(Assertion(members=[moves]))
+        await box.moves(OFFICE, "box", staying)
         waiting = asyncio.create_task(anna.call("client:tool_call", call(), timeout=30))
         await eventually(lambda: len(leaving.gateways[0].calls) == 1)
         left = leave()

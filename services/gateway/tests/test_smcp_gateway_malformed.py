@@ -22,7 +22,7 @@ from smcp_proto import catalog
 from smcp_proto.catalog_row import Ack, Row, SizeClass
 from smcp_testing.event_payloads import GOOD, OFFICE
 from smcp_testing.gateway_world import MIB, Client, World, connected, gateway_world, reply
-from smcp_testing.nats_process import NatsServer
+from smcp_testing.guarded_nats import GuardedNats
 from smcp_testing.odd_payloads import Place, bodies, changed, mended, places
 from smcp_testing.profiles import scaled
 from smcp_testing.raw_client import RawClient, raw_client
@@ -63,7 +63,7 @@ async def _serve(verb: str, _: Incoming) -> Reply:
 
 @asynccontextmanager
 async def _opened(directory: Path) -> AsyncIterator[tuple[World, Client]]:
-    nats = NatsServer(directory)
+    nats = GuardedNats(directory)
     await nats.start()
     try:
         async with (

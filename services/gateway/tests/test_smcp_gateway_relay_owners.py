@@ -7,7 +7,6 @@ import orjson
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import ERROR, NOT_RUN
-from smcp_bus.registry_contract import Assertion, Member
 from smcp_testing.box_calls import ask, call, echo
 from smcp_testing.gateway_world import SHORT_LEASE_S, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
@@ -57,8 +56,7 @@ async def test_a_member_that_begins_to_move_while_it_is_looked_for_is_waited_for
         looking = world.gateways[0].calls
         await eventually(lambda: len(looking) == 1)
         await asyncio.wait({asked}, timeout=1)  # the registry has said by now that it does not move
-        moves = Member(office=OFFICE, role="computer", name="box", claim=box.claim, moving=True)
-        assert (await box.registry.assert_members(Assertion(members=[moves]))).members[0].outcome == "unchanged"
+        assert (await box.moves(OFFICE, "box", world)).outcome == "unchanged"
         await asyncio.wait({asked}, timeout=6)
         assert not asked.done()
 

@@ -13,7 +13,7 @@ import pytest
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_testing.gateway_world import Client, World, connected, gateway_world, reply
-from smcp_testing.nats_process import NatsServer
+from smcp_testing.guarded_nats import GuardedNats
 
 OFFICE = "office"
 FOREIGN, UNKNOWN = "foreign", "unknown"
@@ -28,7 +28,7 @@ class Traced:
     """A nats-server that writes down each message that it takes and gives."""
 
     def __init__(self, directory: Path) -> None:
-        self.server = NatsServer(directory, options=["--trace"])
+        self.server = GuardedNats(directory, options=["--trace"])
 
     def begin(self) -> None:
         self._at = self.server.log.stat().st_size

@@ -30,6 +30,10 @@ async def native_computer(
         **settings,
     )
     config = parse_config(json.dumps({"servers": servers}))
-    async with world.bus(name) as bus, open_computer(given, bus, config=config, environ={}) as computer:
+    credentials = await world.host(office, name)
+    async with (
+        world.bus(name, credentials=credentials) as bus,
+        open_computer(given, bus, config=config, environ={}) as computer,
+    ):
         await asyncio.wait_for(computer.wait_ready(), START_S)
         yield computer

@@ -14,15 +14,17 @@ import socketio
 from smcp_bus import subjects
 from smcp_bus.bad_bus import BadBus
 from smcp_bus.bus import Incoming, Reply
+from smcp_bus.credentials import Credentials
 from smcp_bus.nats_bus import NatsBus, open_bus
 from smcp_bus.nats_config import BusConfig
 from smcp_bus.registry_client import RegistryClient
-from smcp_bus.registry_contract import AliveAnswer, Claim
+from smcp_bus.registry_contract import AliveAnswer, AssertedMember, Assertion, Claim, Member
 from smcp_gateway.app import Gateway, open_gateway
 from smcp_gateway.settings import GatewaySettings
 from smcp_registry.app import Registry, open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_testing.bad_buses import BadBuses
+from smcp_testing.guarded_nats import GuardedUrl, Kind
 
 NAMESPACE: Final = "/smcp"
 LEASE_S: Final = 10.0
@@ -97,6 +99,17 @@ class TinyComputer:
     claim: Claim
     subscription: Any
 
+    async def moves(self, office: str, name: str, world: "World") -> AssertedMember:
+        """It is marked as moving, as a gateway marks Computers that it owns; a host's credential is not for that.
+
+        So the test says it. `world` is where.
+        """
+        said = Member(office=office, role="computer", name=name, claim=self.claim, moving=True)
+        async with world.bus("moving") as bus:
+            registry = RegistryClient(bus, credential=self.claim.credential, process=self.claim.process)
+            (answer,) = (await registry.assert_members(Assertion(members=[said]))).members
+        return answer
+
 
 @dataclass
 class World:
@@ -113,21 +126,29 @@ class World:
         return self.gateways[0].url
 
     @asynccontextmanager
-    async def bus(self, name: str, *, drain_s: float = 0.2) -> AsyncIterator[WorldBus]:
-        """One more bus, as bad as the others."""
-        async with open_bus(BusConfig(url=self.nats_url, name=name, drain_timeout=drain_s)) as sound:
+    async def bus(
+        self, name: str, *, drain_s: float = 0.2, credentials: Credentials | None = None
+    ) -> AsyncIterator[WorldBus]:
+        """One more bus, as bad as the others. Without credentials it is the test's own, and may do everything."""
+        config = BusConfig(url=self.nats_url, name=name, drain_timeout=drain_s, credentials=credentials)
+        async with open_bus(config) as sound:
             if self.bad is None:
                 yield sound
             else:
                 async with self.bad.over(sound) as bad:
                     yield bad
 
+    async def host(self, office: str, name: str) -> Credentials | None:
+        """The credential of a native Computer; None where nats-server asks for none."""
+        nats_url = self.nats_url
+        return await nats_url.nats.computer(office, name) if isinstance(nats_url, GuardedUrl) else None
+
     @asynccontextmanager
     async def computer(
         self, office: str, name: str, serve: Serve, *, member: bool = True, served: bool = True
     ) -> AsyncIterator[TinyComputer]:
         """A native Computer with a bus of its own."""
-        async with self.bus("tiny") as bus:
+        async with self.bus("tiny", credentials=await self.host(office, name)) as bus:
             registry = RegistryClient(bus, credential=bus.credential, process=bus.process)
             claim = Claim(
                 session=bus.process,
@@ -167,7 +188,9 @@ async def gateway_world(
     bad: BadBuses | None = None,
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> AsyncIterator[World]:
-    """Registries and gateways, each on a bus of its own. A test that keeps the process busy wants a longer lease.
+    """Registries and gateways, each on a bus of its own, with the permissions of its credential.
+
+    A test that keeps the process busy wants a longer lease.
 
     Args:
         registry: False: there are registries already.
@@ -177,17 +200,23 @@ async def gateway_world(
     async with AsyncExitStack() as stack:
         world = World(nats_url, [], [], bad=bad)
 
-        async def bus(name: str) -> tuple[NatsBus, WorldBus]:
-            config = BusConfig(url=nats_url, name=name, max_payload=max_payload, drain_timeout=0.5)
+        async def bus(kind: Kind, number: int) -> tuple[NatsBus, WorldBus]:
+            config = BusConfig(
+                url=nats_url,
+                name=f"{kind}-{number}",
+                max_payload=max_payload,
+                drain_timeout=0.5,
+                credentials=await nats_url.nats.service(kind) if isinstance(nats_url, GuardedUrl) else None,
+            )
             sound = await stack.enter_async_context(open_bus(config))
             return sound, sound if bad is None else await stack.enter_async_context(bad.over(sound))
 
         for number in range(registries if registry else 0):
             registry_settings = RegistrySettings(nats_url=nats_url, lease_s=lease_s, move_s=move_s)
-            _, used = await bus(f"registry-{number}")
+            _, used = await bus("registry", number)
             world.registries.append(await stack.enter_async_context(open_registry(registry_settings, used)))
         for number in range(gateways):
-            sound, used = await bus(f"gateway-{number}")
+            sound, used = await bus("gateway", number)
             world.buses.append(sound)
             gateway_settings = GatewaySettings(
                 nats_url=nats_url,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from smcp_testing.guarded_nats import GuardedNats
 from smcp_testing.leaks import assert_no_child_processes_beside, assert_no_tasks_beside, child_processes
 from smcp_testing.nats_process import NatsServer
 
@@ -25,8 +26,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest_asyncio.fixture
 async def nats_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    """A real nats-server of this test's own, with JetStream and open permissions, on a free port of 127.0.0.1."""
-    server = NatsServer(tmp_path / "nats")
+    """A real nats-server of this test's own, with JetStream, on a free port of 127.0.0.1.
+
+    Who logs in has the permissions of its credential (see `guarded_nats`), the test itself has all.
+    """
+    server = GuardedNats(tmp_path / "nats")
     await server.start()
     try:
         yield server
