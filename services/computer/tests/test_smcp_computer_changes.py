@@ -16,37 +16,13 @@ from smcp_testing.computer_office import NAME, World, world
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import connected, gateway_world
 from smcp_testing.mcp_servers import configs
+from smcp_testing.office_told import forgotten, next_told, settled
 from smcp_testing.waiting import eventually
 
 ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
 HOST = "com.example.desk"
 WINDOW, DOCUMENT = f"window://{HOST}/0", f"dpe://{HOST}/doc-0"
 TOLD = {"computer": NAME}
-
-
-async def settled(here: World, server: str, *uris: str) -> None:
-    """The server has been asked to tell of these, and what was told so far is forgotten."""
-
-    async def agreed() -> bool:
-        return await here.tell(server, "subscribed") == sorted(uris)  # type: ignore[no-any-return]
-
-    await eventually(agreed, timeout=30)
-    subscribed = here.computer.context.interests.subscribed
-    await eventually(lambda: subscribed(server) == set(uris), timeout=30)
-    await forgotten(here)
-
-
-async def forgotten(here: World) -> None:
-    """What there was to tell has been told, and is not looked at any more."""
-    await eventually(lambda: not here.computer.announcer.untold)
-    here.computer.announcer.changed(CONFIG)  # told after what is being told
-    await next_told(here, CONFIG)
-    here.heard.clear()
-
-
-async def next_told(here: World, verb: str, count: int = 1) -> list[dict[str, Any]]:
-    await eventually(lambda: len(here.told(verb)) >= count, timeout=30)
-    return here.told(verb)
 
 
 @ERAS

@@ -56,7 +56,7 @@ class ContextServer:
         self._page_size = page_size
         self._without = without
         bus = InMemorySubscriptionBus() if era == "2026" else None
-        self._tools = ContextTools(shelf, bus, delay_s, how)
+        self._tools = ContextTools(shelf, bus, delay_s, how, tells_list="list_changed" not in without)
         self._listen = ListenHandler(bus) if bus is not None else None
         self.server: Server[Any] = Server(name, version="1")
         self._register()

@@ -59,12 +59,20 @@ class ContextTools:
     bus: over which changes are told (2026); None: as notifications of the session (2025).
     delay_s: how long every read takes.
     how: what misbehaves from the start: by URI, see `misbehave`.
+    tells_list: whether it tells that its list changed.
     """
 
     def __init__(
-        self, shelf: Shelf, bus: InMemorySubscriptionBus | None, delay_s: float, how: Mapping[str, str]
+        self,
+        shelf: Shelf,
+        bus: InMemorySubscriptionBus | None,
+        delay_s: float,
+        how: Mapping[str, str],
+        *,
+        tells_list: bool = True,
     ) -> None:
         self._shelf = shelf
+        self._tells_list = tells_list
         self._bus = bus
         self._delay_s = delay_s
         self._how: dict[str, str] = dict(how)
@@ -202,6 +210,8 @@ class ContextTools:
         return uri
 
     async def _tell_list(self, ctx: Any) -> str:
+        if not self._tells_list:
+            return "not told"
         if self._bus is not None:
             await self._bus.publish(ResourcesListChanged())
         else:
