@@ -19,6 +19,7 @@ from smcp_computer.mcp.events import (
     ServerReady,
 )
 from smcp_computer.mcp.resources import Features
+from smcp_computer.resources import index as index_module
 from smcp_computer.resources import interests as interests_module
 from smcp_testing.mcp_servers import configs
 from smcp_testing.resource_servers import ERAS, OTHER, WINDOW, running
@@ -89,6 +90,26 @@ async def test_a_server_that_does_not_tell_of_its_list_is_listed_when_it_is_aske
         assert list(await servers.index.list("desk")) == [WINDOW]
         await servers.tell("put", uri=OTHER)
         assert list(await servers.index.list("desk")) == [WINDOW, OTHER]
+
+
+@ERAS
+async def test_a_server_that_does_not_tell_of_its_list_is_listed_anew_while_nobody_asks(
+    era: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "UNTOLD_S", 0.1)
+    async with running(desk=configs.context(era, windows=1, without=["list_changed"])) as servers:
+        await servers.tell("put", uri=OTHER)
+        await eventually(lambda: list(servers.index.known("desk")) == [WINDOW, OTHER], timeout=30)
+        await servers.tell("misbehave", uri="list", how="refuse")
+        await servers.tell("remove", uri=WINDOW)
+        await servers.tell("misbehave", uri="list", how="")
+        await eventually(lambda: list(servers.index.known("desk")) == [OTHER], timeout=30)
+        with pytest.raises(ServerDied):
+            await servers.tell("die")
+        await servers.heard_of(ServerGone("desk"))
+        await eventually(lambda: list(servers.index.known("desk")) == [WINDOW], timeout=30)
+        await servers.tell("put", uri=OTHER)
+        await eventually(lambda: list(servers.index.known("desk")) == [WINDOW, OTHER], timeout=30)
 
 
 @ERAS

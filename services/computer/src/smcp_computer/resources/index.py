@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Generic, TypeVar
@@ -18,6 +19,9 @@ _log = logging.getLogger("smcp_computer.resources")
 
 RELIST_S: Final = 0.05
 """A server that says all the time that its list changed is not listed anew more often than that."""
+UNTOLD_S: Final = 30.0
+"""How often a server is listed that does not tell when its list changes: what is known of it is never older, and who
+keeps what it was answered is told within it."""
 NOTHING: Final[Mapping[str, Json]] = MappingProxyType({})
 Listing = Mapping[str, Json]
 """Resources by URI, in the server's order, each as the server sent it."""
@@ -51,8 +55,8 @@ class _Listed:
 
 
 class ResourceIndex:
-    """Kept by the servers' own word that their list changed; a server that does not tell is listed when it is asked
-    for. `run` must be running.
+    """Kept by the servers' own word that their list changed; a server that does not tell is listed each time that it is
+    asked for, and every `UNTOLD_S`. `run` must be running.
     """
 
     def __init__(self, supervisors: Mapping[str, Supervisor], events: ServerEvents) -> None:
@@ -158,7 +162,11 @@ class ResourceIndex:
     async def _keep(self, server: str, listed: _Listed) -> None:
         backoff = Backoff(first_s=0.5, longest_s=30.0)
         while True:
-            await listed.dirty.wait()
+            features = self.features(server)
+            tells = features is None or features.list_changed  # one that is not ready sets `dirty` when it is
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if tells else UNTOLD_S):
+                    await listed.dirty.wait()
             listed.dirty.clear()
             pause = RELIST_S
             try:
@@ -167,7 +175,10 @@ class ResourceIndex:
                 continue  # it has none, or comes back
             except ServerError as error:
                 if not isinstance(error, ServerDied):
-                    self._causes.warn(server, f"its resources are not known: it {error.what}")
+                    what = (
+                        "its list of resources may be old" if self.is_listed(server) else "its resources are not known"
+                    )
+                    self._causes.warn(server, f"{what}: it {error.what}")
                 listed.dirty.set()
                 pause = backoff.next()
             else:
