@@ -35,6 +35,7 @@ class Context:
     """
 
     def __init__(self, fleet: Fleet, announcer: Announcer, *, read_s: float, max_body: int) -> None:
+        self._announcer = announcer
         self.history = History()
         self.index = ResourceIndex(fleet.supervisors, fleet.events)
         self.interests = Interests(fleet.supervisors, fleet.events)
@@ -47,11 +48,19 @@ class Context:
             self.interests,
             fleet.events,
             conflicts,
-            desktop_changed=lambda: announcer.changed(DESKTOP),
+            desktop_changed=self._desktop_changed,
             finder_changed=lambda: announcer.changed(FINDER),
         )
         self.patience = Patience(self.index)
-        self._desktop = Desktop(self.index, self.history, self.skipped, self.patience, read_s=read_s)
+        self._desktop = Desktop(
+            self.index,
+            self.history,
+            self.skipped,
+            self.patience,
+            self._desktop_changed,
+            read_s=read_s,
+            max_body=max_body,
+        )
         self._max_body = max_body
         fleet.events.listen(self._desktop.on_event)
 
@@ -66,6 +75,11 @@ class Context:
                 tasks.create_task(self.index.run(), name="index")
                 tasks.create_task(self.interests.run(), name="interests")
                 tasks.create_task(self._template_hosts.run(), name="template hosts")
+                tasks.create_task(self._desktop.run(), name="desktop")
         finally:
             await self.patience.aclose()
             await self._desktop.aclose()
+
+    def _desktop_changed(self) -> None:
+        self._announcer.changed(DESKTOP)
+        self._desktop.told()

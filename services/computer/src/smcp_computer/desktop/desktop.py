@@ -2,17 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import orjson
 
-from smcp_computer.desktop.reading import read_windows, windows_of
+from smcp_computer.desktop.missing import MissingWindows, Tried
+from smcp_computer.desktop.reading import Unread, read_windows, windows_of
 from smcp_computer.fitting import giving_way
-from smcp_computer.mcp.errors import AnswerTooLarge, ServerError
-from smcp_computer.mcp.events import ServerEvent, ServerReady
+from smcp_computer.mcp.errors import AnswerTooLarge, ServerDied, ServerError, ServerNotRunning
+from smcp_computer.mcp.events import ServerEvent, ServerGone, ServerReady
 from smcp_computer.mcp.resources import SHOWN
 from smcp_computer.resources.causes import Causes
 from smcp_computer.resources.errors import too_large
@@ -37,14 +37,20 @@ class _Part:
     """What one MCP server gave."""
 
     windows: list[Window]
-    too_large: AnswerTooLarge | None = None
-    """Of a window that is left out for it."""
+    unread: list[Unread] = field(default_factory=list)
+    """Windows that are left out."""
+    missing: bool = False
+    """Whether all of them are left out, since the server does not list."""
 
 
 class Desktop:
-    """Args:
-    patience: waits for the servers' lists.
-    read_s: how long the MCP servers may take, in seconds; what is not there then is left out.
+    """`run` must be running.
+
+    Args:
+        patience: waits for the servers' lists.
+        changed: has the office told that the desktop changed: what one lacked is there now (see `MissingWindows`).
+        read_s: how long the MCP servers may take, in seconds; what is not there then is left out.
+        max_body: bytes that an answer may have on the bus.
     """
 
     def __init__(
@@ -53,14 +59,19 @@ class Desktop:
         history: History,
         skipped: SkippedServers,
         patience: Patience,
+        changed: Callable[[], None],
         *,
         read_s: float,
+        max_body: int,
     ) -> None:
         self._index = index
         self._history = history
         self._skipped = skipped
         self._patience = patience
         self._read_s = read_s
+        self._max_body = max_body
+        self._missing = MissingWindows(self._try_again, changed)
+        index.listen(self._missing.relisted)
         self._causes = Causes(_log)
         self._left: set[asyncio.Task[_Part]] = set()
         """Broken off: to a server that reads nothing, even that takes the SDK some seconds."""
@@ -99,17 +110,27 @@ class Desktop:
             parts = [self._result(server, task) for server, task in reading.items()]
         finally:
             self._leave(reading.values())
+        self._note(dict(zip(reading, parts, strict=True)))
         organized = organize_desktop([window for part in parts for window in part.windows], size, self._history.servers)
         for doubt in organized.warnings:
             self._causes.warn(doubt.server, f"{doubt.uri}: {doubt.message}")
         shown = self._fitting(organized, limit, around)
         if only is not None and not shown:
             for part in parts:
-                if part.too_large is not None:
-                    raise too_large(part.too_large)
+                for one in part.unread:
+                    if isinstance(one.why, AnswerTooLarge):
+                        raise too_large(one.why)
             if organized.desktops:
                 raise TooLarge("the window is larger than the answer may be", details={"limit": limit})
         return shown
+
+    def told(self) -> None:
+        """The office is told that the desktop changed, for whatever reason."""
+        self._missing.told()
+
+    async def run(self) -> None:
+        """Find out when there is what desktops lacked, until cancelled."""
+        await self._missing.run()
 
     async def aclose(self) -> None:
         """Wait for what is being broken off."""
@@ -117,24 +138,46 @@ class Desktop:
             await asyncio.wait(self._left)
 
     def on_event(self, event: ServerEvent) -> None:
-        """A server that was started anew: what was said in the log of it may be said again."""
-        if isinstance(event, ServerReady):
-            self._causes.forget(event.server)
+        """Of a server that was started anew the log may say all again; one that is gone lacks nothing."""
+        match event:
+            case ServerReady(server):
+                self._causes.forget(server)
+            case ServerGone(server):
+                self._missing.gone(server)
+            case _:
+                pass
 
     async def _of_server(self, server: str, only: WindowUri | None, deadline: float, limit: int) -> _Part:
-        rest = deadline - asyncio.get_running_loop().time()
         try:
-            listing = await self._patience.ask("resources", server, partial(self._list, server), max(rest, 0.0))
+            listing = await self._list(server, deadline)
             resources = self._index.connection(server)
         except ServerError as error:
             self._causes.warn(server, f"its windows are left out of the desktop: it {error.what}")
-            return _Part([])
+            return _Part([], missing=_may_come(error))
         windows, unread = await read_windows(
             resources, windows_of(listing.values(), only), deadline=deadline, max_bytes=limit
         )
         for one in unread:
             self._causes.warn(server, f"{one.uri[:SHOWN]} is left out of the desktop: it {one.why.what}")
-        return _Part(windows, next((one.why for one in unread if isinstance(one.why, AnswerTooLarge)), None))
+        return _Part(windows, unread)
+
+    async def _try_again(self, server: str, uris: Collection[str] | None) -> Tried:
+        """As for a desktop, without its warnings: they have been said. Raises ServerError where it does not list."""
+        deadline = asyncio.get_running_loop().time() + self._read_s
+        listing = await self._list(server, deadline)
+        wanted = [one for one in windows_of(listing.values(), None) if uris is None or one["uri"] in uris]
+        resources = self._index.connection(server)
+        windows, unread = await read_windows(resources, wanted, deadline=deadline, max_bytes=self._max_body)
+        there = (window.resource["uri"] for window in windows if organize_desktop([window], None, ()).desktops)
+        return Tried(frozenset(there), frozenset(one.uri for one in unread if _may_come(one.why)))
+
+    def _note(self, parts: Mapping[str, _Part]) -> None:
+        """Keep what is missing, and may be there later without anybody saying so."""
+        for server, part in parts.items():
+            self._missing.shown(server, [window.resource["uri"] for window in part.windows])
+            self._missing.lacked(
+                server, None if part.missing else [one.uri for one in part.unread if _may_come(one.why)]
+            )
 
     def _fitting(self, organized: OrganizedDesktop, limit: int, around: int) -> list[bytes]:
         shown = [orjson.dumps(text) for text in organized.desktops]
@@ -146,14 +189,18 @@ class Desktop:
             self._causes.warn(server, f"{uri[:SHOWN]} is left out of the desktop: {why}")
         return [text for number, text in enumerate(shown) if number not in gone]
 
-    async def _list(self, server: str, timeout: float) -> Listing:
-        return await self._index.list(server, timeout=timeout)
+    async def _list(self, server: str, deadline: float) -> Listing:
+        async def ask(timeout: float) -> Listing:
+            return await self._index.list(server, timeout=timeout)
+
+        rest = deadline - asyncio.get_running_loop().time()
+        return await self._patience.ask("resources", server, ask, max(rest, 0.0))
 
     def _result(self, server: str, task: asyncio.Task[_Part]) -> _Part:
         if task.done():
             return task.result()
         self._causes.warn(server, "its windows are left out of the desktop: it does not take requests")
-        return _Part([])
+        return _Part([], missing=True)
 
     def _leave(self, tasks: Iterable[asyncio.Task[_Part]]) -> None:
         for task in tasks:
@@ -161,3 +208,10 @@ class Desktop:
                 task.cancel()
                 self._left.add(task)
                 task.add_done_callback(self._left.discard)
+
+
+def _may_come(why: ServerError) -> bool:
+    """Whether what failed is to be tried again. A server that ended is told of when it comes back; what is too large,
+    when it changes.
+    """
+    return not isinstance(why, (ServerDied, ServerNotRunning, AnswerTooLarge))

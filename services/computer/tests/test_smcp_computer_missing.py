@@ -1,0 +1,92 @@
+"""What a desktop lacked is told once it is there: over the wire, with real MCP servers of both eras."""
+
+from typing import Any
+
+import pytest
+
+from smcp_bus.headers import REPLY_LIMIT
+from smcp_computer.announcing import DESKTOP
+from smcp_computer.resources import index
+from smcp_testing.computer_office import NAME, World, world
+from smcp_testing.mcp_servers import configs
+from smcp_testing.office_told import all_told, next_told, settled
+from smcp_testing.waiting import eventually
+
+HOST = "com.example.desk"
+FIRST, SECOND, THIRD = (f"window://{HOST}/{number}" for number in range(3))
+TOLD = {"computer": NAME}
+
+
+async def shown(here: World) -> list[str]:
+    """The URIs of the windows on the desktop."""
+    desktops = (await here.ask("get_desktop"))["desktops"]
+    return [entry.partition("\n\n")[0] for entry in desktops]
+
+
+async def shows(here: World, *uris: str) -> None:
+    async def so() -> bool:
+        return await shown(here) == list(uris)
+
+    await eventually(so, timeout=30)
+
+
+async def test_windows_that_a_desktop_lacked_are_told_when_their_server_gives_them(nats_url: str) -> None:
+    async with world(nats_url, {"read_s": 1.0}, desk=configs.context("2026", windows=3)) as here:
+        await settled(here, "desk", FIRST, SECOND, THIRD)
+        await here.tell("desk", "misbehave", uri=FIRST, how="fail")
+        await here.tell("desk", "misbehave", uri=SECOND, how="never")
+        assert await shown(here) == [THIRD]
+
+        async def tried_again() -> bool:
+            reads = await here.tell("desk", "reads")
+            return bool(min(reads[FIRST], reads[SECOND]) > 1)
+
+        await eventually(tried_again, timeout=30)
+        await all_told(here)
+        assert here.told(DESKTOP) == [], "nothing is there that was not"
+        await here.tell("desk", "misbehave", uri=SECOND, how="")
+        assert await next_told(here, DESKTOP) == [TOLD]
+        assert await shown(here) == [SECOND, THIRD]
+        await here.tell("desk", "misbehave", uri=FIRST, how="")
+        assert await next_told(here, DESKTOP, 2) == [TOLD, TOLD]
+        assert await shown(here) == [FIRST, SECOND, THIRD]
+
+
+async def test_windows_of_a_server_that_did_not_list_are_told_when_it_does(nats_url: str) -> None:
+    silent = configs.context("2026", windows=1, without=["list_changed"])
+    async with world(nats_url, {"read_s": 1.0}, desk=silent) as here:
+        await settled(here, "desk", FIRST)
+        await here.tell("desk", "misbehave", uri="list", how="never")
+        assert await shown(here) == []
+        await here.tell("desk", "misbehave", uri="list", how="")
+        assert (await next_told(here, DESKTOP))[0] == TOLD
+        await shows(here, FIRST)
+
+
+async def test_what_no_try_can_bring_is_not_tried_and_not_told(nats_url: str) -> None:
+    empty, large = {"uri": FIRST, "contents": []}, {"uri": SECOND, "contents": [{"uri": SECOND, "text": "x" * 500}]}
+    async with world(nats_url, desk=configs.context("2026", content=[empty, large])) as here:
+        await settled(here, "desk", FIRST, SECOND)
+        await here.tell("desk", "misbehave", uri=FIRST, how="refuse")
+        assert (await here.ask("get_desktop", {REPLY_LIMIT: "200"}))["desktops"] == []
+        await here.tell("desk", "misbehave", uri=FIRST, how="")
+
+        async def tried_again() -> bool:
+            return bool((await here.tell("desk", "reads"))[FIRST] == 2)
+
+        await eventually(tried_again, timeout=30)
+        await all_told(here)
+        assert here.told(DESKTOP) == [], "a window without contents is not shown either"
+        assert (await here.tell("desk", "reads"))[SECOND] == 1, "it is too large"
+
+
+@pytest.mark.parametrize("era", ["2025", "2026"])
+async def test_another_set_of_windows_is_told_of_a_server_that_does_not_tell_of_its_list(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, era: Any
+) -> None:
+    monkeypatch.setattr(index, "UNTOLD_S", 0.2)
+    async with world(nats_url, desk=configs.context(era, windows=1, without=["list_changed"])) as here:
+        await settled(here, "desk", FIRST)
+        await here.tell("desk", "put", uri=SECOND)
+        assert (await next_told(here, DESKTOP))[0] == TOLD
+        assert await shown(here) == [FIRST, SECOND]
