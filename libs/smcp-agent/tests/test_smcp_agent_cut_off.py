@@ -18,7 +18,7 @@ from smcp_testing.waiting import eventually
 
 JsonObject = dict[str, Any]
 
-LEASE_S = 1.0
+LEASE_S = 3.0
 CUT_OFF = {"code": 503, "message": "not available now", "details": {"may_have_run": False, "cut_off": True}}
 
 

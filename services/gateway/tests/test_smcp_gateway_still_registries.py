@@ -4,12 +4,14 @@ import asyncio
 from typing import Any, Self
 
 from smcp_bus.bus import Incoming, Reply, RequestHandler
-from smcp_testing.gateway_world import SHORT_LEASE_S, Client, connected, gateway_world
+from smcp_testing.gateway_world import Client, connected, gateway_world
 from smcp_testing.granting_computer import BOX, OFFICE, UPDATED, ask, scene
 from smcp_testing.interposed_buses import InterposedBuses
 from smcp_testing.waiting import eventually
 
-SLACK_S = 1.0
+LEASE_S = 4.0
+"""Less than the 10 s of old, and more than a loaded machine needs for a join."""
+SLACK_S = 1.5
 
 
 class StillRegistries:
@@ -45,7 +47,7 @@ async def test_whatever_a_member_asks_is_answered_within_a_lease_where_all_regis
 ) -> None:
     buses = InterposedBuses()
     async with (
-        scene(nats_url, registries=2, bad=buses, lease_s=SHORT_LEASE_S) as (world, anna, box),
+        scene(nats_url, registries=2, bad=buses, lease_s=LEASE_S) as (world, anna, box),
         connected(world.url) as car,
         connected(world.url) as mate,
         connected(world.url) as new,
@@ -60,7 +62,7 @@ async def test_whatever_a_member_asks_is_answered_within_a_lease_where_all_regis
         async def asked(client: Client, event: str, payload: Any) -> str:
             began = asyncio.get_running_loop().time()
             answer = await client.call(event, payload)
-            assert asyncio.get_running_loop().time() - began < SHORT_LEASE_S + SLACK_S, event
+            assert asyncio.get_running_loop().time() - began < LEASE_S + SLACK_S, event
             return str(answer["code"]) if isinstance(answer, dict) else str(answer[1]).split()[0]
 
         answers = await asyncio.gather(
@@ -80,7 +82,7 @@ async def test_whatever_a_member_asks_is_answered_within_a_lease_where_all_regis
 async def test_what_a_registry_has_that_stands_still_is_asked_of_another_within_a_lease(nats_url: str) -> None:
     buses = InterposedBuses()
     async with (
-        gateway_world(nats_url, registries=2, bad=buses, lease_s=SHORT_LEASE_S) as world,
+        gateway_world(nats_url, registries=2, bad=buses, lease_s=LEASE_S) as world,
         connected(world.url) as anna,
         connected(world.url) as box,
         StillRegistries(buses) as registries,
@@ -89,7 +91,7 @@ async def test_what_a_registry_has_that_stands_still_is_asked_of_another_within_
         registries.stills = 3  # as many tries as go to it
         began = asyncio.get_running_loop().time()
         assert await box.join("computer", "box", OFFICE) == [True, None]
-        assert asyncio.get_running_loop().time() - began < SHORT_LEASE_S
+        assert asyncio.get_running_loop().time() - began < LEASE_S
         assert registries.still == 3
         registries.go_on()
         listed = await anna.call("server:list_room", {"agent": "anna", "req_id": "1", "office_id": OFFICE})
