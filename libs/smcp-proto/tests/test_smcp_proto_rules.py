@@ -19,6 +19,7 @@ BEYOND_THE_PAGES = {
     "GetComputerConfigReq": {"traceparent"},
     "GetDeskTopReq": {"traceparent"},
     "GetFinderReq": {"traceparent"},
+    "GetFinderRet": {"a2c_as_listed"},
     "EnterOfficeReq": {"capabilities"},
     "SessionInfo": {"a2c_version", "capabilities"},
 }
