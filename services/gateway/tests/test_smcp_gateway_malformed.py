@@ -3,16 +3,17 @@
 Payloads are drawn from the published JSON Schemas: what they refuse has to be refused.
 """
 
-import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
@@ -80,12 +81,18 @@ async def _opened(directory: Path) -> AsyncIterator[tuple[World, Client]]:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """One world for all events: none may hurt it."""
+    """One world for all events: none may hurt it.
+
+    Its loop has a thread of its own, so that pings are answered while payloads are drawn, which may take longer than a
+    client may be silent.
+    """
     opened = _opened(tmp_path_factory.mktemp("nats"))
-    with asyncio.Runner() as runner:
-        world, quiet = runner.run(opened.__aenter__())
-        yield Scene(runner.run, world, quiet)
-        runner.run(opened.__aexit__(None, None, None))
+    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(opened) as (world, quiet):
+        yield Scene(partial(portal.call, _result), world, quiet)
+
+
+async def _result(work: Coroutine[Any, Any, Any]) -> Any:
+    return await work
 
 
 def check_shape(row: Row, answer: Any) -> int | None:
