@@ -92,6 +92,7 @@ async def bench(rounds: int) -> None:
             read,
             tasks,
             lambda server: listed[server],
+            lambda: None,
             Overflow(get_meter("bench")),
             cache_bytes=64 * MIB,
             index_bytes=128 * MIB,

@@ -12,6 +12,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from smcp_bus.dispatch import Door
 from smcp_bus.dispatch_types import Caller
+from smcp_computer.finder import catching_up
+from smcp_computer.finder import library as library_module
 from smcp_computer.finder.at_need import AT_ONCE, PER_SERVER
 from smcp_computer.finder.library import Library
 from smcp_computer.finder.overflow import METRIC
@@ -21,6 +23,7 @@ from smcp_proto import catalog
 from smcp_proto.documents import Document
 from smcp_proto.finder import organize_finder
 from smcp_testing.document_servers import Servers, answer, listed, opened, titles
+from smcp_testing.waiting import eventually
 
 WIDE = 10**7
 
@@ -154,6 +157,45 @@ async def test_what_did_not_fit_is_read_once_there_is_room_again() -> None:
         assert library.as_listed({"b"}) == 4
         assert titles(await library.documents({"b": both["b"]}, timeout=10)) == [f"title {n:05}" for n in range(4)]
         assert library.as_listed({"b"}) == 0
+
+
+async def test_the_index_of_what_a_catalog_lacked_is_told_of_though_the_rest_is_not_kept() -> None:
+    servers, lists = Servers(), {"a": listed("a", 3)}
+    servers.say = described
+    servers.gate.clear()
+    async with opened(servers, cache_bytes=0) as library:
+        assert titles(await library.documents(lists, timeout=0.01)) == ["name 0", "name 1", "name 2"]
+        servers.gate.set()
+        await eventually(lambda: servers.told == 1)
+        documents = await library.documents(lists, timeout=10)
+        assert await page(library, documents, keywords=["title 00002"]) == (["title 00002"], 0)
+        assert servers.told == 1
+
+
+async def test_what_a_catalog_lacked_and_there_is_no_room_for_is_not_told_and_not_asked_for_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(library_module, "RETRY_S", 0.0)
+    monkeypatch.setattr(catching_up, "CATCH_UP_S", 0.02)
+
+    def waiting() -> bool:
+        return any(task.get_name() == "finder:a:again" for task in asyncio.all_tasks())
+
+    servers, lists = Servers(), {"a": listed("a", 3)}
+    servers.say = described
+    servers.gate.clear()
+    async with opened(servers, index_bytes=0) as library:
+        for _ in range(2):
+            assert titles(await library.documents(lists, timeout=0.01)) == ["name 0", "name 1", "name 2"]
+            assert waiting()
+        servers.gate.set()
+        await eventually(lambda: not waiting())
+        for _ in range(2):
+            assert titles(await library.documents(lists, timeout=10)) == ["name 0", "name 1", "name 2"]
+            assert library.as_listed(lists) == 3
+            assert not waiting()
+        assert sorted(servers.read) == [*lists["a"]], "each once"
+        assert servers.told == 0
 
 
 async def test_ten_thousand_documents_of_20_servers_are_answered_from_the_cache_within_50_ms() -> None:

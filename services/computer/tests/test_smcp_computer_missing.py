@@ -1,11 +1,12 @@
-"""What a desktop lacked is told once it is there: over the wire, with real MCP servers of both eras."""
+"""What a desktop or a catalog lacked is told once it is there: over the wire, with real MCP servers of both eras."""
 
 from typing import Any
 
 import pytest
 
 from smcp_bus.headers import REPLY_LIMIT
-from smcp_computer.announcing import DESKTOP
+from smcp_computer.announcing import DESKTOP, FINDER
+from smcp_computer.finder import catching_up, library
 from smcp_computer.resources import index
 from smcp_testing.computer_office import NAME, World, world
 from smcp_testing.mcp_servers import configs
@@ -14,6 +15,7 @@ from smcp_testing.waiting import eventually
 
 HOST = "com.example.desk"
 FIRST, SECOND, THIRD = (f"window://{HOST}/{number}" for number in range(3))
+DOCUMENT = f"dpe://{HOST}/doc-0"
 TOLD = {"computer": NAME}
 
 
@@ -28,6 +30,11 @@ async def shows(here: World, *uris: str) -> None:
         return await shown(here) == list(uris)
 
     await eventually(so, timeout=30)
+
+
+async def document(here: World) -> dict[str, Any]:
+    found: dict[str, Any] = (await here.ask("get_finder"))["documents"][0]
+    return found
 
 
 async def test_windows_that_a_desktop_lacked_are_told_when_their_server_gives_them(nats_url: str) -> None:
@@ -78,6 +85,35 @@ async def test_what_no_try_can_bring_is_not_tried_and_not_told(nats_url: str) ->
         await all_told(here)
         assert here.told(DESKTOP) == [], "a window without contents is not shown either"
         assert (await here.tell("desk", "reads"))[SECOND] == 1, "it is too large"
+
+
+async def test_documents_that_a_catalog_lacked_are_told_when_they_are_read(nats_url: str) -> None:
+    slow = configs.context("2026", documents=1, delay=2.0)
+    async with world(nats_url, {"finder_wait_s": 0.5}, desk=slow) as here:
+        await settled(here, "desk", DOCUMENT)
+        assert "page_count" not in await document(here)
+        assert await next_told(here, FINDER) == [TOLD]
+        assert (await document(here))["page_count"] == 2
+        await all_told(here)
+        assert here.told(FINDER) == [TOLD]
+
+
+@pytest.mark.parametrize("how", ["refuse", "never", "no_list"])
+async def test_documents_that_did_not_come_are_told_when_their_server_gives_them(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(library, "READ_S", 1.0)
+    monkeypatch.setattr(library, "RETRY_S", 0.1)
+    monkeypatch.setattr(catching_up, "CATCH_UP_S", 0.4)
+    async with world(nats_url, {"finder_wait_s": 2.0}, desk=configs.context("2026", documents=2)) as here:
+        await settled(here, "desk", DOCUMENT, f"dpe://{HOST}/doc-1")
+        await here.tell("desk", "misbehave", uri=DOCUMENT, how=how)
+        found = await here.ask("get_finder")
+        assert sum("page_count" in each for each in found["documents"]) == 1
+        await here.tell("desk", "misbehave", uri=DOCUMENT, how="")
+        assert (await next_told(here, FINDER))[0] == TOLD
+        found = await here.ask("get_finder")
+        assert [each["page_count"] for each in found["documents"]] == [2, 2]
 
 
 @pytest.mark.parametrize("era", ["2025", "2026"])

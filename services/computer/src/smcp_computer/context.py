@@ -49,7 +49,7 @@ class Context:
             fleet.events,
             conflicts,
             desktop_changed=self._desktop_changed,
-            finder_changed=lambda: announcer.changed(FINDER),
+            finder_changed=self.finder_changed,
         )
         self.patience = Patience(self.index)
         self._desktop = Desktop(
@@ -79,6 +79,10 @@ class Context:
         finally:
             await self.patience.aclose()
             await self._desktop.aclose()
+
+    def finder_changed(self) -> None:
+        """Have the office told that the catalog of documents changed."""
+        self._announcer.changed(FINDER)
 
     def _desktop_changed(self) -> None:
         self._announcer.changed(DESKTOP)

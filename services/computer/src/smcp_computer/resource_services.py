@@ -94,6 +94,7 @@ def resource_services(
         read,
         tasks,
         context.interests.subscribed,
+        context.finder_changed,
         Overflow(get_meter("smcp_computer")),
         cache_bytes=settings.finder_cache_bytes,
         index_bytes=settings.finder_index_bytes,

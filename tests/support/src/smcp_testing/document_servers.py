@@ -30,12 +30,13 @@ def answer(**summary: Any) -> dict[str, Any]:
 
 
 class Servers:
-    """Answers reads; counts them."""
+    """Answers reads; counts them, and how often the office is told that documents changed."""
 
     def __init__(self) -> None:
         self.read: list[str] = []
         self.at_a_time: dict[str, int] = {}
         self.most: dict[str, int] = {"": 0}
+        self.told = 0
         self.gate = asyncio.Event()
         self.gate.set()
         self.say: Callable[[str, str], dict[str, Any]] = lambda server, uri: answer(title=f"title of {uri[-2:]}")
@@ -51,6 +52,9 @@ class Servers:
             return self.say(server, uri)
         finally:
             self.at_a_time[server] -= 1
+
+    def tell(self) -> None:
+        self.told += 1
 
 
 class Everything(list[str]):
@@ -74,6 +78,7 @@ async def opened(
             servers,
             tasks,
             told or (lambda server: Everything()),
+            servers.tell if isinstance(servers, Servers) else lambda: None,
             Overflow(meter or get_meter("test")),
             cache_bytes=cache_bytes,
             index_bytes=index_bytes,

@@ -6,6 +6,7 @@ time many have to be read: that is done side by side, bounded in number and in t
 What is not there in time, or cannot be used, is shown as `resources/list` describes it: the page skips documents with
 invalid URIs alone (finder.txt, Finder Organizer, step 1). What its server refuses to give is left out. Of what does not
 fit the index is kept, so that the catalog is right all the same, and the rest is read where it is shown.
+What was missing in a catalog is asked for again, and told once it is there.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from smcp_computer.finder.at_need import AtNeed, Read
+from smcp_computer.finder.catching_up import CatchingUp
 from smcp_computer.finder.metadata import TooMuch, Unreadable, from_contents
 from smcp_computer.finder.overflow import Overflow
 from smcp_computer.finder.shelf import Entry, Listing, Shelf
@@ -55,6 +57,8 @@ class Library:
     read: asks a server.
     told: the URIs of whose changes a server tells.
     tasks: where it is read, also while nobody waits.
+    tell: called when there is something that a catalog lacked: once the reading of a server's documents ends. It must
+        not block.
     overflow: told of how many documents there is no room.
     cache_bytes: how many bytes of metadata are kept.
     index_bytes: how many bytes of what documents are found and ordered by are kept.
@@ -65,6 +69,7 @@ class Library:
         read: Read,
         tasks: Background,
         told: Callable[[str], Collection[str]],
+        tell: Callable[[], None],
         overflow: Overflow,
         *,
         cache_bytes: int,
@@ -76,6 +81,7 @@ class Library:
         self._overflow = overflow
         self._stock = Stock(cache_bytes, index_bytes)
         self._at_need = AtNeed(read)
+        self._catching_up = CatchingUp(tasks, tell, self._read_on)
         self._full = False
         self._causes = Causes(_log)
         self._shelves: dict[str, Shelf] = {}
@@ -105,6 +111,7 @@ class Library:
             await asyncio.wait(waited_for, timeout=timeout)
         shelves = self._of(lists)
         for shelf in shelves:
+            self._catching_up.shown(shelf)
             self._overflow.count(shelf.server, shelf.overflown())
         return [document for shelf in shelves for document in shelf.documents()]
 
@@ -166,6 +173,7 @@ class Library:
     def _take_over(self, lists: Mapping[str, Listing]) -> None:
         for server in [server for server in self._shelves if server not in lists]:
             self._shelves.pop(server).fill({})
+            self._catching_up.end(server)
             self._overflow.count(server, 0)
             self._overflow.forget(server)
         for server, listing in lists.items():
@@ -183,30 +191,36 @@ class Library:
         shelf.expire(now - UNTOLD_S, self._told(shelf.server))
         if self._stock.is_roomy:
             shelf.read_what_did_not_fit()
-        shelf.plan(now)
+        self._read_on(shelf)
+        return set(shelf.readers)
+
+    def _read_on(self, shelf: Shelf) -> set[asyncio.Task[None]]:
+        """Ask for what is missing, and for what is to be tried again. Returns what reads it."""
+        shelf.plan(self._loop.time())
         if shelf.again and (shelf.again_reader is None or shelf.again_reader.done()):
             shelf.again_reader = self._start(shelf, first=False)
         while len(shelf.readers) < min(PER_SERVER, len(shelf.first)):
             reader = self._start(shelf, first=True)
             shelf.readers.add(reader)
             reader.add_done_callback(shelf.readers.discard)
-        return set(shelf.readers)
+        return shelf.readers | ({shelf.again_reader} if shelf.again_reader is not None else set())
 
     def _start(self, shelf: Shelf, *, first: bool) -> asyncio.Task[None]:
         return self._tasks.start(self._read_all(shelf, first=first), name=f"finder:{shelf.server}")
 
     async def _read_all(self, shelf: Shelf, *, first: bool) -> None:
-        # what is planned while it reads is read by it, too
-        while self._left(shelf, first=first) and shelf.put_off_until <= self._loop.time():
-            if shelf.alone:
-                async with self._turn:
+        with self._catching_up.reading(shelf):
+            # what is planned while it reads is read by it, too
+            while self._left(shelf, first=first) and shelf.put_off_until <= self._loop.time():
+                if shelf.alone:
+                    async with self._turn:
+                        await self._read_next(shelf, first=first)
+                    continue
+                shelf.alone = True  # one read of each server waits for no other server: however many are silent
+                try:
                     await self._read_next(shelf, first=first)
-                continue
-            shelf.alone = True  # one read of each server waits for no other server: however many are silent
-            try:
-                await self._read_next(shelf, first=first)
-            finally:
-                shelf.alone = False
+                finally:
+                    shelf.alone = False
 
     def _left(self, shelf: Shelf, *, first: bool) -> deque[Entry]:
         """What is still to be asked for."""
@@ -221,7 +235,7 @@ class Library:
         entry = entries.popleft()
         if shelf.entries.get(entry.uri) is not entry or not (entry.missing() or entry.due(self._loop.time())):
             return
-        entry.asked, entry.asked_at, version = True, self._loop.time(), entry.version
+        entry.asked, version = True, entry.version
         try:
             await self._read_one(shelf, entry, version)
         finally:
@@ -250,24 +264,24 @@ class Library:
             shelf.put_off_until = self._loop.time() + RETRY_S
         if entry.version != version:
             return  # it changed meanwhile: what came is of no use
-        entry.left_out = left_out
-        self._keep(entry, document, size)
+        kept = self._keep(entry, document, size)
+        shelf.news |= entry.came(kept, self._loop.time(), left_out=left_out)
         if why and why != entry.warned:
             _log.warning("MCP server %r: the document %.256r: %s", shelf.server, entry.uri, why)
             entry.warned = why
 
-    def _keep(self, entry: Entry, document: Document | None, size: int) -> None:
+    def _keep(self, entry: Entry, document: Document | None, size: int) -> Kept | None:
         """Keep what there is room for; None: it did not come, and is asked for again."""
         if document is None:
             entry.retry_at = self._loop.time() + RETRY_S
-        elif document is entry.listed:
-            entry.keep(Kept(document, Extent.NOTHING))
-        else:
-            kept = self._stock.take(document, entry.listed, size)
-            entry.keep(kept)
-            entry.overflown = kept.extent is Extent.NOTHING
-            self._stock.overflown += entry.overflown
-            self._say_full(kept)
+            return None
+        if document is entry.listed:
+            return Kept(document, Extent.NOTHING)
+        kept = self._stock.take(document, entry.listed, size)
+        entry.overflown = kept.extent is Extent.NOTHING
+        self._stock.overflown += entry.overflown
+        self._say_full(kept)
+        return kept
 
     def _say_full(self, kept: Kept) -> None:
         if kept.extent is Extent.WHOLE:

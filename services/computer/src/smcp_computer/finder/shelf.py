@@ -31,23 +31,23 @@ class Entry:
     version: int = 0
     """Grows with each change: metadata that were asked for before it are not kept."""
     asked: bool = False
-    asked_at: float = 0.0
-    """When it was asked for last (loop time, seconds)."""
+    read_at: float = 0.0
+    """When its metadata came (loop time, seconds)."""
     overflown: bool = False
     """Its metadata were read, and there was no room for any of them."""
     left_out: bool = False
     """It cannot be read, so it is not in the catalog."""
     retry_at: float | None = None
     """It did not come; it is asked for again from then on (loop time, seconds)."""
+    owed: bool = False
+    """A catalog was shown without its metadata: who asked for that is told when they are there."""
+    aged: bool = False
+    """It was forgotten for its age alone: whoever asks has it read, and nobody is told."""
     warned: str = ""
     """What was logged of it last."""
 
     def __post_init__(self) -> None:
         self.shown = self.listed
-
-    def keep(self, kept: Kept) -> None:
-        """Its metadata were read."""
-        self.kept, self.shown = kept, kept.document
 
     def forget(self, stock: Stock) -> None:
         """Something changed: its metadata are read anew."""
@@ -55,12 +55,30 @@ class Entry:
             stock.give_back(self.kept)
             stock.overflown -= self.overflown
         self.kept, self.shown, self.overflown, self.left_out, self.retry_at = None, self.listed, False, False, None
+        self.owed, self.aged = False, False  # the change is told
         self.version += 1
         self.asked = False
 
     def has(self, extent: Extent) -> bool:
         """Whether its metadata were read, and just so much of them is kept."""
         return self.kept is not None and self.kept.extent is extent
+
+    def came(self, kept: Kept | None, now: float, *, left_out: bool) -> bool:
+        """An answer came, or none that can be used (`kept` is None). Whether that is news to who is owed it.
+
+        What there is no room for is no news: it is shown as it is listed still, and nothing is owed of it any more.
+
+        Args:
+            now: loop time (seconds).
+            left_out: its server refuses it.
+        """
+        # of what the index alone is kept the summary is that of the list, though more is known and shown
+        says_more = kept is not None and (kept.extent is Extent.INDEX or kept.document.summary != self.listed.summary)
+        is_news, self.owed = self.owed and (says_more or left_out != self.left_out), self.owed and kept is None
+        self.aged = self.aged and kept is None
+        self.kept, self.shown = kept, self.listed if kept is None else kept.document
+        self.read_at, self.left_out = now, left_out
+        return is_news
 
     def missing(self) -> bool:
         """Whether it was never asked for since it changed."""
@@ -98,6 +116,10 @@ class Shelf:
     """What asks for those of `again`."""
     unplanned: bool = False
     """Whether something changed since `plan`, for those who wait."""
+    reading: int = 0
+    """How many tasks read."""
+    news: bool = False
+    """Whether something came since the office was told that the documents changed, that somebody is owed."""
     alone: bool = False
     """Whether the one read goes on that waits for no other server."""
     silent: int = 0
@@ -118,7 +140,7 @@ class Shelf:
             else:
                 listed, why = from_listing(self.server, uri, resource)
                 if listed is not None:
-                    entries[uri] = Entry(uri, resource, listed)
+                    entries[uri] = Entry(uri, resource, listed, owed=known is not None and known.owed)
                 else:
                     self.skipped[uri] = why
         for uri, entry in self.entries.items():
@@ -137,14 +159,15 @@ class Shelf:
             entry.forget(self.stock)
 
     def expire(self, before: float, told: Collection[str]) -> None:
-        """Have those read anew that were asked for before a loop time (seconds), and whose changes are not told.
+        """Have those read anew that came before a loop time (seconds), and whose changes are not told.
 
         Args:
             told: the URIs of whose changes the server tells.
         """
         for uri, entry in self.entries.items():
-            if entry.kept is not None and entry.asked_at <= before and uri not in told:
+            if entry.kept is not None and entry.read_at <= before and uri not in told:
                 entry.forget(self.stock)
+                entry.aged = True
 
     def read_what_did_not_fit(self) -> None:
         """There is room again: have those read anew of which nothing could be kept."""
@@ -162,6 +185,17 @@ class Shelf:
         self.unplanned = False
         self.first = deque(entry for entry in self.entries.values() if entry.missing())
         self.again = deque(entry for entry in self.entries.values() if entry.due(now))
+
+    def owe(self) -> bool:
+        """A catalog is shown with what is known now. Whether something is missing in it."""
+        missing = [entry for entry in self.entries.values() if entry.kept is None and not entry.aged]
+        for entry in missing:
+            entry.owed = True
+        return bool(missing)
+
+    def owes(self) -> bool:
+        """Whether a catalog lacked something that has not come since."""
+        return any(entry.owed for entry in self.entries.values())
 
     def documents(self) -> Iterator[Document]:
         """What the catalog shows of this server."""
