@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -182,3 +183,22 @@ def test_a_subjects_template_has_no_names_in_it(subject: str, template: str, que
 def test_nothing_is_opened_while_no_provider_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
     assert tracing.client_spans() is tracing.bus_spans() is tracing.no_tracing
+
+
+@pytest.mark.parametrize("authenticated", [False, True])
+async def test_the_sampled_flag_of_a_client_counts_only_where_a_token_says_who_it_is(
+    exported: InMemorySpanExporter, authenticated: bool
+) -> None:
+    doubted: list[object] = []
+
+    async def look(request: ToolCallReq, call: Call) -> RawJson:
+        doubted.append(otel_context.get_value(tracing.OWN_DECISION_KEY))
+        return await succeed(request, call)
+
+    door = Door({"client:tool_call": look}, tracing=tracing.client_spans())
+    caller = Caller(role="agent", office="lab", name="alice", authenticated=authenticated)
+    await door.dispatch(CATALOG["client:tool_call"], caller, tool_call(traceparent=PARENT))
+    assert doubted == [not authenticated]
+    (span,) = exported.get_finished_spans()
+    assert span.context is not None
+    assert f"{span.context.trace_id:032x}" == "a" * 32

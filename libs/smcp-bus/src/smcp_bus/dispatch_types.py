@@ -20,6 +20,8 @@ class Caller:
     office: str | None = None
     name: str | None = None
     session: str = ""
+    authenticated: bool = False
+    """Whether a token says who it is."""
 
 
 @dataclass(frozen=True, slots=True)

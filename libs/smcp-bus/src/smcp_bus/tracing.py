@@ -65,7 +65,7 @@ def client_spans() -> Tracing:
     """SERVER spans for events of Socket.IO clients: `client:tool_call`.
 
     The client's own trace is continued where the request says one (its optional field `traceparent`); otherwise
-    the trace id follows from the request's id.
+    the trace id follows from the request's id. Its sampled flag counts only where the client is authenticated.
     """
     return _spans(lambda tracer, call: _open(tracer, call, call.row.event, SpanKind.SERVER, {}))
 
@@ -144,10 +144,10 @@ def _spans(open_span: Callable[[Tracer, Call], AbstractContextManager[Span | Non
 @contextmanager
 def _open(tracer: Tracer, call: Call, name: str, kind: SpanKind, attributes: dict[str, str]) -> Iterator[Span]:
     labels = {"smcp.req_id": call.req_id[:LONGEST], "smcp.office": office_of(call)[:LONGEST]}
-    traceparent, from_client = _traceparent(call)
+    traceparent, doubted = _traceparent(call)
     # From nothing, whatever this task inherited: what a request belongs to is said in it.
     context = otel_context.set_value(TRACE_ID_KEY, _own_trace_id(call), Context())
-    context = otel_context.set_value(OWN_DECISION_KEY, from_client, context)
+    context = otel_context.set_value(OWN_DECISION_KEY, doubted, context)
     context = otel_context.set_value(LABELS_KEY, labels, context)
     context = _PROPAGATOR.extract(traceparent, context=context)
     token = otel_context.attach(context)
@@ -188,12 +188,12 @@ def _destination(operation: str, subject: str) -> tuple[str, dict[str, str]]:
 
 
 def _traceparent(call: Call) -> tuple[dict[str, str], bool]:
-    """What continues a trace, and whether it is the client's own word: its field in the request counts where no
-    process of ours recorded anything before."""
+    """What continues a trace, and whether its sampled flag is not to be believed: a client's field in the request
+    counts where no process of ours recorded anything before, and its flag where a token says who the client is."""
     if TRACEPARENT in call.headers:
         return {name: call.headers[name] for name in (TRACEPARENT, TRACESTATE) if name in call.headers}, False
     said = _text(call.payload, TRACEPARENT)
-    return ({TRACEPARENT: said} if said else {}), True
+    return ({TRACEPARENT: said} if said else {}), not call.caller.authenticated
 
 
 def _own_trace_id(call: Call) -> int:
