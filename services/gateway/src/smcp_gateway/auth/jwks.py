@@ -1,0 +1,164 @@
+"""The keys of a token issuer, kept for a while and fetched anew: by one task, and never by who waits for a key.
+
+A set is taken for its lifetime, from the moment at which its fetch began. When half of that is over it is fetched
+again, so that keys which come and go are heard of, and an issuer that is away for a moment is not noticed. A key
+that has vanished from the set counts until the next fetch, so never longer than the lifetime.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from smcp_gateway.auth.jwk_set import BadKeySet, KeySet, VerifyingKey, read_key_set
+from smcp_proto.errors import Unavailable
+
+FETCH_S: Final = 5.0
+"""How long one fetch may take."""
+RETRY_S: Final = 2.0
+"""Between a fetch that failed and the next one."""
+REFETCH_S: Final = 10.0
+"""Between two fetches for the sake of a `kid` that is not known: anybody can make one up."""
+LARGEST: Final = 256 * 1024
+"""Bytes of a set."""
+
+_log: Final = logging.getLogger("smcp_gateway.auth.jwks")
+
+Load = Callable[[], Awaitable[bytes]]
+"""Gets the set. Raises OSError, aiohttp.ClientError, TimeoutError or BadKeySet where that does not work."""
+
+
+class Jwks:
+    """Args:
+    load: gets the set.
+    lifetime_s: how long one is taken.
+    refetch_s: see `REFETCH_S`.
+
+    `run` has to run for as long as `find` is asked.
+    """
+
+    def __init__(self, load: Load, *, lifetime_s: float, refetch_s: float = REFETCH_S) -> None:
+        self._load = load
+        self._lifetime_s = lifetime_s
+        self._refetch_s = refetch_s
+        self._set: KeySet | None = None
+        self._fetched_at = 0.0
+        """When the fetch of that set began (loop time)."""
+        self._asked_at = float("-inf")
+        """When a fetch was last begun."""
+        self._wanted = asyncio.Event()
+        self._done = asyncio.Event()
+        """Of the next fetch that ends; replaced each time."""
+        self._failed = False
+
+    async def run(self) -> None:
+        """Fetch the set now, and again in time, until cancelled."""
+        while True:
+            good = await self._fetch()
+            self._done.set()
+            self._done = asyncio.Event()
+            try:
+                async with asyncio.timeout(self._lifetime_s / 2 if good else min(RETRY_S, self._lifetime_s / 2)):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+
+    async def find(self, kid: str | None, algorithm: str) -> VerifyingKey | None:
+        """The key of that `kid` for that algorithm; None: there is none.
+
+        Raises:
+            Unavailable: there is no set that may still be taken, and none can be had now.
+        """
+        if self._current() is None:
+            await self._next()
+        keys = self._current()
+        if keys is None:
+            raise Unavailable("the keys of the tokens' issuer cannot be had now; try again")
+        found = keys.find(kid, algorithm)
+        if found is None and kid is not None and self._may_ask():
+            self._asked_at = asyncio.get_running_loop().time()
+            self._wanted.set()
+            await self._next()
+            found = (self._current() or KeySet()).find(kid, algorithm)
+        return found
+
+    def _current(self) -> KeySet | None:
+        over = asyncio.get_running_loop().time() - self._fetched_at >= self._lifetime_s
+        return None if over else self._set
+
+    def _may_ask(self) -> bool:
+        return asyncio.get_running_loop().time() - self._asked_at >= self._refetch_s
+
+    async def _next(self) -> None:
+        """Wait until a fetch has ended, but no longer than one may take."""
+        done = self._done
+        try:
+            async with asyncio.timeout(FETCH_S + 1):
+                await done.wait()
+        except TimeoutError:
+            pass
+
+    async def _fetch(self) -> bool:
+        began = self._asked_at = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(FETCH_S):
+                keys = read_key_set(await self._load())
+        except (OSError, TimeoutError, aiohttp.ClientError, BadKeySet) as error:
+            if not self._failed:
+                _log.warning("the keys of the tokens' issuer cannot be had: %s", _said(error))
+            self._failed = True
+            return False
+        if self._failed or self._set is None:
+            _log.info("the keys of the tokens' issuer were read", extra={"keys": len(keys.keys)})
+        if keys.skipped and (self._set is None or self._set.skipped != keys.skipped):
+            _log.warning("keys of the tokens' issuer are not used", extra={"skipped": keys.skipped})
+        self._set, self._fetched_at, self._failed = keys, began, False
+        return True
+
+
+def from_url(url: str) -> Load:
+    """Gets the set over HTTP; each time by a connection of its own. Redirects are not followed."""
+
+    async def load() -> bytes:
+        timeout = aiohttp.ClientTimeout(total=FETCH_S)
+        async with (
+            aiohttp.ClientSession(timeout=timeout, raise_for_status=True) as session,
+            session.get(url, allow_redirects=False, headers={"Accept": "application/json"}) as answer,
+        ):
+            if answer.status != 200:
+                raise BadKeySet(f"HTTP {answer.status}")
+            text = b""
+            async for chunk in answer.content.iter_chunked(64 * 1024):
+                text += chunk
+                if len(text) > LARGEST:
+                    raise BadKeySet(f"is larger than {LARGEST} bytes")
+            return text
+
+    return load
+
+
+def from_file(path: Path) -> Load:
+    """Reads the set from a file, without holding anybody up."""
+
+    def read() -> bytes:
+        with path.open("rb") as file:
+            text = file.read(LARGEST + 1)
+        if len(text) > LARGEST:
+            raise BadKeySet(f"is larger than {LARGEST} bytes")
+        return text
+
+    return lambda: asyncio.to_thread(read)
+
+
+def _said(error: BaseException) -> str:
+    match error:
+        case aiohttp.ClientResponseError():
+            return f"HTTP {error.status}"
+        case TimeoutError():
+            return f"no answer within {FETCH_S:g} s"
+        case _:
+            return str(error) or type(error).__name__

@@ -1,0 +1,147 @@
+"""JSON Web Tokens: who signed one, for whom, for how long, and what its claim allows.
+
+Which algorithm is right follows from the key, never from the token: HS256 is checked with the shared secret alone,
+RS256 and ES256 with a public key of that kind alone. So a token that names another algorithm than its key's, or `none`,
+has no key, and is refused.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import jwt
+
+from smcp_gateway.auth.grants import BadGrants, read_grants
+from smcp_gateway.auth.jwks import Jwks
+from smcp_gateway.auth.principal import Principal
+from smcp_gateway.auth.subjects import check_subject
+from smcp_proto.errors import NotAuthenticated
+
+SHARED: Final = "HS256"
+PUBLIC: Final = ("RS256", "ES256")
+SECRET_BYTES: Final = 32
+"""Of the shortest shared secret (RFC 7518, 3.2)."""
+NOT_ACCEPTED: Final = "the token is not accepted"
+"""What is said of a token of which nothing is known to be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a token has to say.
+
+    Attributes:
+        audience: has to be `aud`, or in it.
+        issuer: has to be `iss`; None: any.
+        claim: the name of the claim that says what is allowed.
+        leeway_s: how much later than ours the issuer's clock may be (`nbf`, `iat`). `exp` has none: the session of a
+            token ends with it.
+    """
+
+    audience: str
+    issuer: str | None = None
+    claim: str = "smcp"
+    leeway_s: float = 30.0
+
+
+class TokenVerifier:
+    """Args:
+    secret: of HS256; None: such tokens are refused.
+    jwks: the public keys; None: tokens signed by them are refused.
+    """
+
+    def __init__(self, expected: Expected, *, secret: str | None = None, jwks: Jwks | None = None) -> None:
+        self._expected = expected
+        self._secret = secret
+        self._jwks = jwks
+
+    async def verify(self, token: str) -> Principal:
+        """Who holds the token.
+
+        Raises:
+            NotAuthenticated: it is not accepted. The message says why only of a token whose signature is right.
+            Unavailable: the issuer's keys cannot be had now.
+        """
+        header = _header(token)
+        algorithm, key = await self._key(header)
+        if key is None:
+            raise NotAuthenticated(NOT_ACCEPTED)
+        claims = self._claims(token, key, algorithm)
+        return self._principal(claims)
+
+    async def _key(self, header: Mapping[str, Any]) -> tuple[str, Any]:
+        algorithm, kid = header.get("alg"), header.get("kid")
+        if "crit" in header or not (kid is None or isinstance(kid, str)):
+            return "", None
+        if algorithm == SHARED and self._secret is not None:
+            return SHARED, self._secret.encode()
+        for known in PUBLIC:
+            if algorithm == known and self._jwks is not None:
+                found = await self._jwks.find(kid, known)
+                return known, None if found is None else found.key
+        return "", None
+
+    def _claims(self, token: str, key: Any, algorithm: str) -> Mapping[str, Any]:
+        expected = self._expected
+        try:
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                key,
+                algorithms=[algorithm],
+                audience=expected.audience,
+                issuer=expected.issuer,
+                leeway=expected.leeway_s,
+                options={"require": ["exp", "aud", "sub"]},
+            )
+        except jwt.InvalidTokenError as error:
+            raise NotAuthenticated(_why(error, expected)) from None
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
+            raise NotAuthenticated(NOT_ACCEPTED) from None
+        return claims
+
+    def _principal(self, claims: Mapping[str, Any]) -> Principal:
+        expires = claims.get("exp")
+        if not isinstance(expires, int | float) or isinstance(expires, bool):
+            raise NotAuthenticated("the token's claim 'exp' is not a number")
+        if expires <= time.time():
+            raise NotAuthenticated("the token has expired")
+        try:
+            subject = check_subject(claims.get("sub"))
+        except ValueError as error:
+            raise NotAuthenticated(f"the token's claim 'sub' {error}") from None
+        issuer = claims.get("iss")
+        if not (issuer is None or isinstance(issuer, str)):
+            raise NotAuthenticated("the token's claim 'iss' is not a string")
+        claim = self._expected.claim
+        if claim not in claims:
+            raise NotAuthenticated(f"the token has no claim {claim!r}, so it is for no office")
+        try:
+            grants = read_grants(claims[claim])
+        except BadGrants as error:
+            raise NotAuthenticated(f"the token's claim {claim!r}: {error}") from None
+        return Principal(subject, grants, issuer=issuer, expires_at=float(expires))
+
+
+def _header(token: str) -> Mapping[str, Any]:
+    try:
+        header: Mapping[str, Any] = jwt.get_unverified_header(token)
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+        raise NotAuthenticated(NOT_ACCEPTED) from None
+    return header
+
+
+def _why(error: jwt.InvalidTokenError, expected: Expected) -> str:
+    """PyJWT looks at claims only where the signature is right."""
+    match error:
+        case jwt.ExpiredSignatureError():
+            return "the token has expired"
+        case jwt.ImmatureSignatureError():
+            return "the token is not valid yet"
+        case jwt.InvalidAudienceError():
+            return f"the token is not for the audience {expected.audience!r}"
+        case jwt.InvalidIssuerError():
+            return f"the token is not of the issuer {expected.issuer!r}"
+        case jwt.MissingRequiredClaimError():
+            return f"the token has no claim {error.claim!r}"
+        case _:
+            return NOT_ACCEPTED

@@ -1,0 +1,93 @@
+"""How often an address may be wrong, and which address that is."""
+
+from itertools import pairwise
+
+import pytest
+
+from smcp_gateway.auth.attempts import Attempts
+from smcp_gateway.auth.client_address import client_address, read_networks
+
+
+def test_an_address_is_not_listened_to_after_20_wrong_tries_in_a_minute() -> None:
+    attempts = Attempts()
+    for second in range(20):
+        assert attempts.retry_after("10.0.0.1", second) == 0
+        attempts.failed("10.0.0.1", second)
+    assert attempts.retry_after("10.0.0.1", 19) == 41
+    assert attempts.retry_after("10.0.0.2", 19) == 0
+    assert attempts.retry_after("10.0.0.1", 59.5) == 1
+    assert attempts.retry_after("10.0.0.1", 60) == 0
+
+
+def test_who_goes_on_being_wrong_stays_shut_out() -> None:
+    attempts = Attempts(limit=3, window_s=10)
+    taken = []
+    for second in range(60):
+        if attempts.retry_after("a", second) == 0:
+            attempts.failed("a", second)
+            taken.append(second)
+    assert len(taken) == 18  # three in each ten seconds
+    assert all(later - earlier <= 8 for earlier, later in pairwise(taken))
+
+
+def test_what_is_remembered_has_a_bound_and_the_oldest_goes() -> None:
+    attempts = Attempts(limit=1, addresses=100)
+    for number in range(1000):
+        attempts.failed(f"10.0.{number // 250}.{number % 250}", number / 1000)
+    assert len(attempts) == 100
+    assert attempts.retry_after("10.0.3.249", 1.0) > 0
+    assert attempts.retry_after("10.0.0.0", 1.0) == 0
+
+
+def test_an_address_that_was_wrong_long_ago_is_forgotten() -> None:
+    attempts = Attempts()
+    attempts.failed("10.0.0.1", 0)
+    assert attempts.retry_after("10.0.0.1", 61) == 0
+    assert len(attempts) == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("2001:db8::1", "2001:db8::ffff:2", True),
+        ("2001:db8:0:1::1", "2001:db8:0:2::1", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("fe80::1%eth0", "fe80::2%eth1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+    ],
+)
+def test_addresses_count_together_where_their_holder_can_choose_between_them(one: str, other: str, same: bool) -> None:
+    attempts = Attempts(limit=1)
+    attempts.failed(one, 0)
+    assert (attempts.retry_after(other, 0) > 0) is same
+
+
+PROXIES = read_networks("10.0.0.0/8, ::1")
+
+
+@pytest.mark.parametrize(
+    ("remote", "forwarded", "client"),
+    [
+        ("192.0.2.1", [], "192.0.2.1"),
+        ("192.0.2.1", ["198.51.100.7"], "192.0.2.1"),
+        ("10.1.1.1", [], "10.1.1.1"),
+        ("10.1.1.1", ["198.51.100.7"], "198.51.100.7"),
+        ("10.1.1.1", ["6.6.6.6, 198.51.100.7"], "198.51.100.7"),
+        ("10.1.1.1", ["6.6.6.6, 198.51.100.7, 10.2.2.2"], "198.51.100.7"),
+        ("10.1.1.1", ["6.6.6.6", "198.51.100.7"], "198.51.100.7"),
+        ("::1", ["10.2.2.2"], "10.2.2.2"),
+        ("::ffff:10.1.1.1", ["198.51.100.7"], "198.51.100.7"),
+        ("10.1.1.1", ["6.6.6.6,"], "10.1.1.1"),
+        (None, ["198.51.100.7"], ""),
+    ],
+)
+def test_only_what_trusted_proxies_say_of_a_client_counts(
+    remote: str | None, forwarded: list[str], client: str
+) -> None:
+    assert client_address(remote, forwarded, PROXIES) == client
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1/8", "proxy", "10.0.0.0/8; ::1"])
+def test_what_is_no_network_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="is not an IP address or a network"):
+        read_networks(text)

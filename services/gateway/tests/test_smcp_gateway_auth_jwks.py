@@ -1,0 +1,188 @@
+"""The issuer's keys over real HTTP: kept, rotated, gone; and an issuer that is slow, wrong or away."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smcp_gateway.auth.jwk_set import BadKeySet, read_key_set
+from smcp_gateway.auth.jwks import Jwks, from_file, from_url
+from smcp_proto.errors import Unavailable
+from smcp_testing.issuer import Issuer, key_set, open_issuer, signing_key
+from smcp_testing.waiting import eventually
+
+OLD, NEW, RSA = signing_key("old"), signing_key("new"), signing_key("rsa", "RS256")
+
+
+@asynccontextmanager
+async def fetched_from(issuer: Issuer, *, lifetime_s: float = 60.0, refetch_s: float = 0.0) -> AsyncIterator[Jwks]:
+    async with running(Jwks(from_url(issuer.url), lifetime_s=lifetime_s, refetch_s=refetch_s)) as jwks:
+        yield jwks
+
+
+@asynccontextmanager
+async def running(jwks: Jwks) -> AsyncIterator[Jwks]:
+    task = asyncio.create_task(jwks.run())
+    try:
+        yield jwks
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_set_is_fetched_once_for_many_tokens() -> None:
+    async with open_issuer(OLD, RSA) as issuer, fetched_from(issuer) as jwks:
+        found = await asyncio.gather(*(jwks.find("old", "ES256") for _ in range(100)))
+        assert all(key is not None and key.kid == "old" for key in found)
+        assert await jwks.find("rsa", "RS256") is not None
+        assert await jwks.find("rsa", "ES256") is None
+        assert issuer.fetched <= 2  # the second for a key that is not there
+
+
+async def test_a_new_key_is_fetched_when_a_token_names_it() -> None:
+    async with open_issuer(OLD) as issuer, fetched_from(issuer) as jwks:
+        assert await jwks.find("old", "ES256") is not None
+        issuer.keys = (OLD, NEW)
+        assert await jwks.find("new", "ES256") is not None
+        assert issuer.fetched == 2
+
+
+async def test_made_up_kids_make_no_more_than_one_fetch_in_a_while() -> None:
+    async with open_issuer(OLD) as issuer, fetched_from(issuer, refetch_s=60) as jwks:
+        assert await jwks.find("old", "ES256") is not None
+        for number in range(50):
+            assert await jwks.find(f"made up {number}", "ES256") is None
+        assert issuer.fetched == 1
+    async with open_issuer(OLD) as issuer, fetched_from(issuer, refetch_s=0.3) as jwks:
+        assert await jwks.find("old", "ES256") is not None
+        loop = asyncio.get_running_loop()
+        until = loop.time() + 1
+        while loop.time() < until:
+            assert await jwks.find("made up", "ES256") is None
+            await asyncio.sleep(0)
+        assert 2 <= issuer.fetched <= 5
+
+
+async def test_a_key_that_vanished_counts_no_longer_than_the_lifetime() -> None:
+    async with open_issuer(OLD, NEW) as issuer, fetched_from(issuer, lifetime_s=1) as jwks:
+        assert await jwks.find("old", "ES256") is not None
+        issuer.keys = (NEW,)
+        began = asyncio.get_running_loop().time()
+
+        async def gone() -> bool:
+            return await jwks.find("old", "ES256") is None
+
+        await eventually(gone, timeout=5)
+        assert asyncio.get_running_loop().time() - began < 2
+        assert await jwks.find("new", "ES256") is not None
+
+
+async def test_an_issuer_that_is_away_for_a_moment_is_not_noticed_and_later_it_is() -> None:
+    async with open_issuer(OLD) as issuer, fetched_from(issuer, lifetime_s=2) as jwks:
+        assert await jwks.find("old", "ES256") is not None
+        issuer.status = 503
+        await eventually(lambda: issuer.fetched >= 2, timeout=5)
+        assert await jwks.find("old", "ES256") is not None
+
+        async def unavailable() -> bool:
+            try:
+                await jwks.find("old", "ES256")
+            except Unavailable:
+                return True
+            return False
+
+        await eventually(unavailable, timeout=20)
+        issuer.status = 200
+
+        async def back() -> bool:
+            return not await unavailable()
+
+        await eventually(back, timeout=20)
+
+
+async def test_a_slow_issuer_holds_nobody_up_who_does_not_need_it() -> None:
+    async with open_issuer(OLD) as issuer, fetched_from(issuer, lifetime_s=60) as jwks:
+        assert await jwks.find("old", "ES256") is not None
+        issuer.held.clear()
+        stranger = asyncio.create_task(jwks.find("unknown", "ES256"))
+        await eventually(lambda: issuer.fetched == 2)
+        began = asyncio.get_running_loop().time()
+        assert await jwks.find("old", "ES256") is not None
+        assert asyncio.get_running_loop().time() - began < 0.1
+        assert not stranger.done()
+        issuer.held.set()
+        assert await stranger is None
+
+
+async def test_who_waits_for_a_key_can_go_and_the_fetch_goes_on() -> None:
+    async with open_issuer(OLD) as issuer:
+        issuer.held.clear()
+        async with fetched_from(issuer) as jwks:
+            waiting = [asyncio.create_task(jwks.find("old", "ES256")) for _ in range(2)]
+            await eventually(lambda: issuer.fetched == 1)
+            waiting[0].cancel()
+            issuer.held.set()
+            assert await waiting[1] is not None
+            assert issuer.fetched == 1
+
+
+async def test_a_file_is_read_again_like_an_url_is_fetched(tmp_path: Path) -> None:
+    path = tmp_path / "jwks.json"
+    path.write_text(key_set(OLD))
+    async with running(Jwks(from_file(path), lifetime_s=60, refetch_s=0)) as jwks:
+        assert await jwks.find("old", "ES256") is not None
+        path.write_text(key_set(NEW))
+        assert await jwks.find("new", "ES256") is not None
+        assert await jwks.find("old", "ES256") is None
+
+
+EC_JWK, RSA_JWK = OLD.jwk, RSA.jwk
+
+
+@pytest.mark.parametrize(
+    "jwk",
+    [
+        {**EC_JWK, "use": "enc"},
+        {**EC_JWK, "key_ops": ["sign"]},
+        {**EC_JWK, "key_ops": "verify"},
+        {**EC_JWK, "alg": "RS256"},
+        {**EC_JWK, "alg": "ES384"},
+        {**EC_JWK, "kid": 5},
+        {**EC_JWK, "x": "AAAA"},
+        {**EC_JWK, "x": 5},
+        {**EC_JWK, "crv": "P-384"},
+        {**RSA_JWK, "alg": "RS512"},
+        {**RSA_JWK, "n": "!"},
+        {**RSA_JWK, "e": None},
+        {"kty": "oct", "k": "c2VjcmV0IHNlY3JldCBzZWNyZXQgc2VjcmV0IHNlY3JldA", "kid": "old", "alg": "HS256"},
+        {"kty": "none"},
+        {},
+        "key",
+        None,
+    ],
+)
+def test_a_key_that_is_not_for_our_signatures_is_passed_over(jwk: Any) -> None:
+    found = read_key_set(json.dumps({"keys": [jwk, NEW.jwk]}).encode())
+    assert [key.kid for key in found.keys] == ["new"]
+    assert found.skipped == 1
+
+
+def test_a_short_rsa_key_is_passed_over() -> None:
+    found = read_key_set(key_set(signing_key("short", "RS256", bits=1024)).encode())
+    assert (found.keys, found.skipped) == ((), 1)
+
+
+def test_a_kid_that_stands_for_two_keys_stands_for_none() -> None:
+    twice = {**NEW.jwk, "kid": "old"}
+    found = read_key_set(json.dumps({"keys": [OLD.jwk, twice]}).encode())
+    assert found.find("old", "ES256") is None
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"keys": {}}', b"\xff", b"[" * 100_000])
+def test_what_is_no_set_is_refused(text: bytes) -> None:
+    with pytest.raises(BadKeySet):
+        read_key_set(text)

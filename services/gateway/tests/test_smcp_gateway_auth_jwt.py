@@ -1,0 +1,193 @@
+"""Which JWTs are accepted: those that are signed by a key of the issuer, for us, now; each algorithm with real keys."""
+
+import asyncio
+import base64
+import hmac
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import jwt
+import pytest
+
+from smcp_gateway.auth.jwks import Jwks
+from smcp_gateway.auth.jwt_tokens import NOT_ACCEPTED, Expected, TokenVerifier
+from smcp_proto.errors import NotAuthenticated
+from smcp_testing import issuer
+from smcp_testing.issuer import AUDIENCE, EVERYTHING, ISSUER, SigningKey, shared_token, signing_key, unsigned_token
+
+SECRET = "0123456789abcdef0123456789abcdef"
+RSA, EC = signing_key("rsa", "RS256"), signing_key("ec", "ES256")
+
+
+@asynccontextmanager
+async def verifier(*keys: SigningKey, secret: str | None = None, **expected: Any) -> AsyncIterator[TokenVerifier]:
+    """It takes tokens of these keys, and of the secret."""
+
+    async def load() -> bytes:
+        return issuer.key_set(*keys).encode()
+
+    jwks = Jwks(load, lifetime_s=60) if keys else None
+    running = None if jwks is None else asyncio.create_task(jwks.run())
+    try:
+        yield TokenVerifier(Expected(**{"audience": AUDIENCE, "issuer": ISSUER, **expected}), secret=secret, jwks=jwks)
+    finally:
+        if running is not None:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def refused(verifying: TokenVerifier, token: str) -> str:
+    with pytest.raises(NotAuthenticated) as error:
+        await verifying.verify(token)
+    return error.value.message
+
+
+@pytest.mark.parametrize("algorithm", ["HS256", "RS256", "ES256"])
+async def test_a_token_of_each_algorithm_says_who_holds_it(algorithm: str) -> None:
+    until = time.time() + 60
+    claims: dict[str, Any] = {
+        "sub": "rack 1",
+        "exp": until,
+        "smcp": {"offices": ["lab"], "roles": ["computer"], "names": ["rack-*"]},
+    }
+    make = {"HS256": lambda: shared_token(SECRET, **claims), "RS256": lambda: RSA.token(**claims)}
+    async with verifier(RSA, EC, secret=SECRET) as verifying:
+        principal = await verifying.verify(make.get(algorithm, lambda: EC.token(**claims))())
+    assert (principal.subject, principal.issuer, principal.expires_at) == ("rack 1", ISSUER, until)
+    assert principal.grants.model_dump() == {"offices": ("lab",), "roles": ("computer",), "names": ("rack-*",)}
+
+
+def forged(header: dict[str, Any], signed_by: str) -> str:
+    """A token with this header and the signature of another."""
+    _, payload, signature = signed_by.split(".")
+    return ".".join([base64.urlsafe_b64encode(json.dumps(header).encode()).rstrip(b"=").decode(), payload, signature])
+
+
+async def test_a_token_that_is_not_signed_is_refused() -> None:
+    async with verifier(RSA, EC, secret=SECRET) as verifying:
+        assert await refused(verifying, unsigned_token()) == NOT_ACCEPTED
+        for none in ("none", "None", "NONE", ""):
+            head = forged({"alg": none, "kid": "rsa"}, RSA.token())
+            assert await refused(verifying, head) == NOT_ACCEPTED
+            assert await refused(verifying, head.rpartition(".")[0] + ".") == NOT_ACCEPTED
+
+
+async def test_a_public_key_is_no_shared_secret() -> None:
+    """HS256 with the public key as the secret: everybody has that."""
+    claims = {"sub": "eve", "aud": AUDIENCE, "iss": ISSUER, "exp": time.time() + 600, "smcp": EVERYTHING}
+    payload = json.dumps(claims).encode()
+    async with verifier(RSA, EC) as without, verifier(RSA, EC, secret=SECRET) as with_secret:
+        for key in (RSA, EC):
+            for secret in (key.public_pem, json.dumps(key.jwk).encode(), key.public_pem.strip()):
+                # PyJWT refuses to make such a token itself
+                token = jwt.PyJWS().encode(payload, b"x" * 32, algorithm="HS256", headers={"kid": key.kid})
+                signed = token.rpartition(".")[0]
+                signature = base64.urlsafe_b64encode(hmac.digest(secret, signed.encode(), "sha256")).rstrip(b"=")
+                for verifying in (without, with_secret):
+                    assert await refused(verifying, f"{signed}.{signature.decode()}") == NOT_ACCEPTED
+
+
+async def test_a_key_is_for_its_own_algorithm_alone() -> None:
+    async with verifier(RSA, EC, secret=SECRET) as verifying:
+        assert await refused(verifying, RSA.token(kid="ec")) == NOT_ACCEPTED
+        assert await refused(verifying, EC.token(kid="rsa")) == NOT_ACCEPTED
+        assert await refused(verifying, forged({"alg": "ES256", "kid": "rsa"}, RSA.token())) == NOT_ACCEPTED
+        for other in ("RS384", "PS256", "HS512", "EdDSA", 5, None, ["RS256"]):
+            assert await refused(verifying, forged({"alg": other, "kid": "rsa"}, RSA.token())) == NOT_ACCEPTED
+
+
+async def test_only_what_is_configured_is_accepted() -> None:
+    async with verifier(RSA) as public, verifier(secret=SECRET) as shared:
+        assert (await public.verify(RSA.token())).subject == "anna"
+        assert (await shared.verify(shared_token(SECRET))).subject == "anna"
+        assert await refused(public, shared_token(SECRET)) == NOT_ACCEPTED
+        assert await refused(shared, RSA.token()) == NOT_ACCEPTED
+        assert await refused(shared, shared_token("another secret of more than 32 bytes")) == NOT_ACCEPTED
+        assert await refused(public, signing_key("rsa 2", "RS256").token(kid="rsa")) == NOT_ACCEPTED
+
+
+SOON = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("claims", "why"),
+    [
+        ({"aud": "another service"}, "audience"),
+        ({"aud": None}, "'aud'"),
+        ({"aud": ["a", "b"]}, "audience"),
+        ({"iss": "https://other.example"}, "issuer"),
+        ({"iss": None}, "'iss'"),
+        ({"exp": time.time() - 1}, "expired"),
+        ({"exp": None}, "'exp'"),
+        ({"exp": "9999999999"}, "'exp'"),
+        ({"exp": 1e400}, NOT_ACCEPTED),
+        ({"nbf": time.time() + SOON}, "not valid yet"),
+        ({"iat": time.time() + SOON}, "not valid yet"),
+        ({"sub": None}, "'sub'"),
+        ({"sub": ""}, "'sub'"),
+        ({"sub": "a\nb"}, "'sub'"),
+        ({"sub": "\ud800"}, "'sub'"),
+        ({"smcp": None}, "'smcp'"),
+        ({"smcp": {}}, "offices"),
+        ({"smcp": {"offices": ["lab"], "except": ["lab"]}}, "except"),
+        ({"smcp": "*"}, "object"),
+    ],
+)
+async def test_a_token_that_is_not_for_us_or_not_now_is_refused(claims: dict[str, Any], why: str) -> None:
+    async with verifier(EC) as verifying:
+        assert why in await refused(verifying, EC.token(**claims))
+
+
+async def test_a_token_may_be_for_several_and_its_issuers_clock_may_be_late() -> None:
+    async with verifier(EC) as verifying:
+        assert (await verifying.verify(EC.token(aud=["a", AUDIENCE], nbf=time.time() + 10))).subject == "anna"
+    async with verifier(EC, issuer=None) as verifying:
+        assert (await verifying.verify(EC.token(iss=None))).issuer is None
+    async with verifier(EC, claim="https://lab.example/smcp") as verifying:
+        said: dict[str, Any] = {"smcp": None, "https://lab.example/smcp": EVERYTHING}
+        assert (await verifying.verify(EC.token(**said))).grants.offices == ("*",)
+
+
+async def test_of_a_token_whose_signature_is_wrong_nothing_is_said() -> None:
+    async with verifier(EC) as verifying:
+        wrong: list[dict[str, Any]] = [{"exp": 1}, {"aud": "x"}, {"smcp": {}}, {"iss": "x"}]
+        for claims in wrong:
+            token = signing_key("another").token(kid="ec", **claims)
+            assert await refused(verifying, token) == NOT_ACCEPTED
+
+
+async def test_a_token_without_kid_means_the_only_key_there_is() -> None:
+    async with verifier(RSA, EC) as one_each, verifier(EC, signing_key("second")) as two:
+        assert (await one_each.verify(EC.token(kid=None))).subject == "anna"
+        assert (await one_each.verify(RSA.token(kid=None))).subject == "anna"
+        assert await refused(two, EC.token(kid=None)) == NOT_ACCEPTED
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["", ".", "..", "a.b.c", "eyJ", "e30.e30.", "e30.e30.e30", "x" * 8000, "." * 4000,
+     base64.urlsafe_b64encode(b"[" * 5000).decode() + ".e30.e30"],
+)  # fmt: skip
+async def test_garbage_is_refused(token: str) -> None:
+    async with verifier(EC, secret=SECRET) as verifying:
+        assert await refused(verifying, token) == NOT_ACCEPTED
+
+
+async def test_a_token_that_demands_what_nobody_understands_is_refused() -> None:
+    async with verifier(EC) as verifying:
+        claims = jwt.decode(EC.token(), options={"verify_signature": False})
+        token = jwt.encode(claims, EC.private, algorithm="ES256", headers={"kid": "ec", "crit": ["exp"], "exp": 1})
+        assert await refused(verifying, token) == NOT_ACCEPTED
+
+
+async def test_an_identity_is_of_the_subject_at_its_issuer() -> None:
+    async with verifier(EC, issuer=None) as verifying:
+        anna = await verifying.verify(EC.token())
+        again = await verifying.verify(EC.token(smcp={"offices": ["elsewhere"]}, exp=time.time() + 5))
+        eve = await verifying.verify(EC.token(sub="eve"))
+        namesake = await verifying.verify(EC.token(iss="https://other.example"))
+    assert anna.identity == again.identity
+    assert len({anna.identity, eve.identity, namesake.identity}) == 3

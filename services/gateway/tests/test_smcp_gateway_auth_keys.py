@@ -1,0 +1,157 @@
+"""API keys and their file."""
+
+import json
+import os
+import stat
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smcp_gateway.auth import key_file
+from smcp_gateway.auth.key_file import KeyFileError, WatchedKeys
+from smcp_gateway.auth.keys import KeyEntry, KeyRing, new_key
+
+
+def some_key(subject: str | None = None, **more: Any) -> tuple[str, KeyEntry]:
+    return new_key(subject=subject, offices=["lab"], roles=["agent"], names=["*"], **more)
+
+
+def test_a_key_is_found_by_itself_alone() -> None:
+    (key, entry), (other, _) = some_key(), some_key()
+    ring = KeyRing([entry])
+    assert ring.find(key) == entry
+    head, _, secret = key.rpartition("_")
+    for wrong in (
+        other,
+        key[:-1],
+        key + "x",
+        f"{head}_",
+        head,
+        secret,
+        entry.hash,
+        f"smcp_{entry.id}_{entry.hash}",
+        "",
+    ):
+        assert ring.find(wrong) is None, wrong
+
+
+def test_the_file_is_its_owners_and_holds_no_key(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    made = [some_key(f"holder {number}") for number in range(3)]
+    for _, entry in made:
+        key_file.add(path, entry)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert key_file.read(path) == tuple(entry for _, entry in made)
+    text = path.read_text()
+    for key, entry in made:
+        assert key not in text
+        assert key.rpartition("_")[2] not in text
+        assert entry.hash in text
+    assert [
+        each.name for each in tmp_path.iterdir() if each.name.startswith(".keys.json.") and "lock" not in each.name
+    ] == []
+
+
+def test_a_key_is_removed_by_its_id_and_all_of_a_holder_by_the_subject(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    entries = [some_key(subject)[1] for subject in ("rack", "rack", "rack", "other")]
+    for entry in entries:
+        key_file.add(path, entry)
+    assert key_file.remove(path, entries[0].id) == (entries[0],)
+    assert key_file.remove(path, "rack") == tuple(entries[1:3])
+    assert key_file.remove(path, "rack") == ()
+    assert key_file.read(path) == (entries[3],)
+
+
+def test_keys_that_are_added_at_the_same_time_are_all_there(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    entries = [some_key()[1] for _ in range(16)]
+    threads = [threading.Thread(target=key_file.add, args=(path, entry)) for entry in entries]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert {entry.id for entry in key_file.read(path)} == {entry.id for entry in entries}
+
+
+def test_a_link_to_the_file_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link, real = tmp_path / "keys.json", tmp_path / "real" / "keys.json"
+    real.write_text('{"keys": []}')
+    link.symlink_to(real)
+    key_file.add(link, some_key()[1])
+    assert link.is_symlink()
+    assert len(key_file.read(real)) == 1
+
+
+GOOD = some_key("anna")[1].model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("", "JSON"),
+        ("[]", "object"),
+        ({"keys": 5}, "keys"),
+        ({"keys": [], "more": 1}, "more"),
+        ({"keys": [GOOD, GOOD]}, "twice"),
+        *(({"keys": [{**GOOD, name: value}]}, f"keys.0.{name}") for name, value in (
+            ("id", "a b"), ("subject", ""), ("subject", 5), ("hash", "secret"), ("hash", "sha256:00"), ("offices", []),
+            ("roles", ["root"]), ("names", ["a\\"]), ("expires", "2027-01-01T00:00:00"), ("unknown", 1),
+        )),
+        ({"keys": [{name: value for name, value in GOOD.items() if name != "offices"}]}, "keys.0.offices"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_wrong_is_refused_naming_it_and_the_field(tmp_path: Path, content: Any, named: str) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(KeyFileError) as refused:
+        key_file.read(path)
+    assert str(refused.value).startswith(f"{path}: ")
+    assert named in str(refused.value)
+    assert GOOD["hash"] not in str(refused.value)
+
+
+def test_a_change_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text('{"keys": [{}]}')
+    with pytest.raises(KeyFileError):
+        key_file.add(path, some_key()[1])
+    assert path.read_text() == '{"keys": [{}]}'
+    with pytest.raises(KeyFileError, match="cannot be read"):
+        key_file.remove(tmp_path / "none.json", "x")
+    with pytest.raises(KeyFileError, match="cannot be written"):
+        key_file.add(tmp_path / "no" / "where.json", some_key()[1])
+
+
+def test_a_file_that_changes_is_read_again_and_one_that_is_wrong_then_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    (first, entry), (second, added) = some_key(), some_key()
+    key_file.add(path, entry)
+    watched = WatchedKeys(path)
+    assert not watched.refresh()
+    key_file.add(path, added)
+    assert watched.refresh()
+    assert watched.ring.find(second) == added
+    path.write_text("{")
+    with pytest.raises(KeyFileError):
+        watched.refresh()
+    assert not watched.refresh()  # said once
+    assert watched.ring.find(first) == entry
+    path.unlink()
+    with pytest.raises(KeyFileError):
+        watched.refresh()
+    assert watched.ring.find(second) == added
+    key_file.add(path, added)
+    os.utime(path)
+    assert watched.refresh()
+    assert watched.ring.find(first) is None
+
+
+def test_a_key_knows_when_it_ends() -> None:
+    until = datetime.now(UTC) + timedelta(days=1)
+    assert some_key(expires=until)[1].expires_at == until.timestamp()
+    assert some_key()[1].expires_at is None
