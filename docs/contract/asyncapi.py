@@ -37,6 +37,7 @@ def asyncapi() -> Document:
                 "pathname": "/socket.io/",
                 "protocol": "ws",
                 "description": "A gateway: Socket.IO (engine.io 4) over polling and WebSocket.",
+                "security": [{"$ref": f"#/components/securitySchemes/{name}"} for name in words.SECURITY],
             },
             "nats": {
                 "host": "127.0.0.1:4222",
@@ -46,7 +47,7 @@ def asyncapi() -> Document:
         },
         "channels": channels,
         "operations": operations(),
-        "components": {"messages": spoken, "schemas": messages.schemas(rows)},
+        "components": {"messages": spoken, "schemas": messages.schemas(rows), "securitySchemes": words.SECURITY},
     }
 
 

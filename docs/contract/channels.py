@@ -27,8 +27,9 @@ def socket_channel(messages: Iterable[str]) -> Document:
     return {
         "address": NAMESPACE,
         "description": (
-            "Socket.IO's namespace. A client may say in its `auth` how many bytes one message to it may have "
-            "(`max_message`); one that says nothing is taken to have 4 MiB."
+            "Socket.IO's namespace. Where the gateway asks who connects, a client says its token in its `auth` "
+            "(`token`), or in the header Authorization. A client may say in its `auth` how many bytes one message to "
+            "it may have (`max_message`); one that says nothing is taken to have 4 MiB."
         ),
         "servers": [{"$ref": "#/servers/gateway"}],
         "messages": _messages(messages),
@@ -40,7 +41,10 @@ def socket_channel(messages: Iterable[str]) -> Document:
         },
         "x-auth": {
             "type": "object",
-            "properties": {"max_message": {"type": "integer", "minimum": 1, "default": 4 * 1024 * 1024}},
+            "properties": {
+                "max_message": {"type": "integer", "minimum": 1, "default": 4 * 1024 * 1024},
+                "token": {"type": "string", "minLength": 1, "maxLength": 8192},
+            },
         },
         "x-refusal": {
             "status": 400,

@@ -127,12 +127,14 @@ class PublishedAgent:
 
 
 @asynccontextmanager
-async def _process(home: Path, script: str, name: str, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _process(
+    home: Path, script: str, name: str, *arguments: str, token: str = ""
+) -> AsyncIterator[asyncio.subprocess.Process]:
     command = await asyncio.to_thread(_command, script, *arguments)
     log = (home / f"{script}.{name}.log").open("ab")
     process = await asyncio.create_subprocess_exec(
         *command,
-        env=_environ(home), cwd=home,
+        env={**_environ(home), "TOKEN": token}, cwd=home,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log,
         limit=LINE_LIMIT,
     )  # fmt: skip
@@ -160,18 +162,19 @@ def _environ(home: Path) -> dict[str, str]:
 
 @asynccontextmanager
 async def published_computer(
-    home: Path, url: str, office: str, name: str, *, tcp: Mapping[str, Any] | None = None
+    home: Path, url: str, office: str, name: str, *, tcp: Mapping[str, Any] | None = None, token: str = ""
 ) -> AsyncIterator[PublishedComputer]:
     """It begins to connect. What its tools did stands in `home / "journal"`, what it is sent lands in `home / "blobs"`.
 
     Args:
         tcp: options of its TCP connections; with them it connects again by itself.
+        token: what it says in `auth`, by the package's own means.
     """
     settings = home / "settings.json"
     settings.write_text(json.dumps({"landingRoot": str(home / "blobs")}))
     server = await asyncio.to_thread(_command, "tools_server.py", home / "journal")
     arguments = [url, office, name, json.dumps(server), str(settings), _options(tcp)]
-    async with _process(home, "published_computer.py", name, *arguments) as process:
+    async with _process(home, "published_computer.py", name, *arguments, token=token) as process:
         yield PublishedComputer(process)
 
 
@@ -185,15 +188,17 @@ async def published_agent(
     kind: Kind = "async",
     tcp: Mapping[str, Any] | None = None,
     version: str = "",
+    token: str = "",
 ) -> AsyncIterator[PublishedAgent]:
     """It begins to connect.
 
     Args:
         tcp: as of `published_computer`; of a synchronous one only that they are given counts.
         version: of the protocol, in place of the package's own.
+        token: as of `published_computer`.
     """
     arguments = [url, office, name, _options(tcp), version]
-    async with _process(home, AGENTS[kind], name, *arguments) as process:
+    async with _process(home, AGENTS[kind], name, *arguments, token=token) as process:
         agent = PublishedAgent(process)
         try:
             yield agent

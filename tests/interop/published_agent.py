@@ -7,6 +7,7 @@ joins again, as its application has to.
 
 import asyncio
 import json
+import os
 import sys
 from typing import Any
 
@@ -68,7 +69,10 @@ async def main(url: str, office: str, name: str, tcp: str = "", version: str = "
         a2c_smcp.agent.client.PROTOCOL_VERSION = version
     http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(**json.loads(tcp))) if tcp else None
     client = Agent(
-        DefaultAgentAuthProvider(name, office), Application(), reconnection=http is not None, http_session=http
+        DefaultAgentAuthProvider(name, office, os.environ.get("TOKEN") or None),
+        Application(),
+        reconnection=http is not None,
+        http_session=http,
     )
     try:
         await client.connect_to_server(url)

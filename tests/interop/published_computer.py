@@ -33,7 +33,8 @@ async def main(url: str, office: str, name: str, server: str, settings: str, tcp
         name, mcp_servers={config}, confirm_callback=lambda *_: True, flag_settings_path=Path(settings)
     ) as computer:
         client = SMCPComputerClient(computer=computer, reconnection=http is not None, http_session=http)
-        await client.connect(url, namespaces=["/smcp"], wait_timeout=15)
+        auth = {"token": os.environ["TOKEN"]} if os.environ.get("TOKEN") else None
+        await client.connect(url, namespaces=["/smcp"], wait_timeout=15, auth=auth)
 
         async def connected() -> None:  # must not wait here for an answer: nothing is read meanwhile
             task = asyncio.create_task(client.join_office(office))

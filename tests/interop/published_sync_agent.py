@@ -6,6 +6,7 @@ own, as the package's own handlers do.
 """
 
 import json
+import os
 import sys
 import threading
 from typing import Any
@@ -65,7 +66,9 @@ def do(client: Agent, question: dict[str, Any]) -> Any:
 def main(url: str, office: str, name: str, tcp: str = "", version: str = "") -> None:
     if version:
         a2c_smcp.agent.sync_client.PROTOCOL_VERSION = version
-    client = Agent(DefaultAgentAuthProvider(name, office), Application(), reconnection=bool(tcp))
+    client = Agent(
+        DefaultAgentAuthProvider(name, office, os.environ.get("TOKEN") or None), Application(), reconnection=bool(tcp)
+    )
     try:
         client.connect_to_server(url)
     except Exception as error:  # noqa: BLE001 -- what the published client raises is what is tested

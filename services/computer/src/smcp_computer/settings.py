@@ -17,7 +17,7 @@ def _folded(value: object) -> object:
 class ComputerSettings(ServiceSettings):
     """Settings of `smcp-computer`: each field is a variable with the prefix `SMCP_`."""
 
-    known_variables: ClassVar[tuple[str, ...]] = ("SMCP_INPUT_*",)
+    known_variables: ClassVar[tuple[str, ...]] = ("SMCP_INPUT_*", "SMCP_TOKEN")
 
     config: Path = Field(description="the JSON file with the MCP servers and inputs")
     office: Name = Field(description="the office to join")

@@ -18,6 +18,8 @@ from smcp_bus.lease import LeaseKeeper
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_bus.serving import host_route, serve_door
+from smcp_gateway.auth.expiry import Expiry
+from smcp_gateway.auth.guard import Guard
 from smcp_gateway.call_route import CallRoute
 from smcp_gateway.call_watch import CallWatch
 from smcp_gateway.calls import CallTable, PendingCall
@@ -178,12 +180,15 @@ async def open_gateway(
             Relay(route, registry, calls, _cancelling(errands, registry)),
             limits,
         )
+        if front is None:
+            front = await stack.enter_async_context(open_front(settings))
         transport = SocketIoServer(
             sessions,
             door,
             lambda session, goodbye: memberships.gone(session, goodbye=goodbye),
             max_payload=settings.max_payload,
             ping_s=min(LONGEST_PING_S, PING_SHARE * settings.lease_s),
+            guard=front.guard,
         )
         repair = Repair(
             registry,
@@ -212,8 +217,6 @@ async def open_gateway(
 
         lease = _Lease(registry, describe, lapsed, lease_s=settings.lease_s)
 
-        if front is None:
-            front = await stack.enter_async_context(open_front(settings))
         readiness = front.readiness
         readiness.add("nats", lambda: None if bus.connected else "not connected")
         readiness.add("registry", lambda: None if lease.acquired else "no lease yet")
@@ -230,6 +233,7 @@ async def open_gateway(
                 "computers": computers.run(),
                 "lease": lease.run(),
                 "ping sweep": transport.sweep(),
+                **_guarding(front.guard, sessions, transport),
             }.items():
                 tasks.start(work, name=name)
             with front.answering(transport.answer):
@@ -247,6 +251,16 @@ async def open_gateway(
         finally:
             await route.close()
             await serving.drain()
+
+
+def _guarding(
+    guard: Guard | None, sessions: Sessions, transport: SocketIoServer
+) -> dict[str, Coroutine[Any, Any, None]]:
+    """What sees to it that keys are fresh, and that nobody stays whose token is none any more."""
+    if guard is None:
+        return {}
+    expiry = Expiry(guard.authority, sessions, transport.hang_up, transport.close_strangers)
+    return {"keys of tokens": guard.authority.run(), "expiry": expiry.run()}
 
 
 def _cancelling(errands: Errands, registry: RegistryClient) -> TimedOutCall:

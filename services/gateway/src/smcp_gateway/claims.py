@@ -21,7 +21,7 @@ def claim_for(registry: RegistryClient, session: Session, request: EnterOfficeRe
         credential=registry.credential,
         process=registry.process,
         incarnation=uuid.uuid4().hex,
-        identity=unauthenticated_identity(request),
+        identity=identity_of(session, request),
         a2c_version=session.a2c_version,
         announce=announce,
         capabilities=capabilities.model_dump(exclude_unset=True) if capabilities is not None else None,
@@ -31,6 +31,11 @@ def claim_for(registry: RegistryClient, session: Session, request: EnterOfficeRe
 def renewed(claim: Claim) -> Claim:
     """The same claim made anew: what was asked by the old one is not asked by this one."""
     return claim.model_copy(update={"incarnation": uuid.uuid4().hex})
+
+
+def identity_of(session: Session, request: EnterOfficeReq) -> str:
+    """By which the registry knows whose place it is: the token's subject, where there is a token."""
+    return unauthenticated_identity(request) if session.principal is None else session.principal.identity
 
 
 def unauthenticated_identity(request: EnterOfficeReq) -> str:

@@ -13,13 +13,14 @@ from typing import Any, Final
 import engineio
 import orjson
 import socketio
-from aiohttp import StreamReader, web
+from aiohttp import StreamReader, WSCloseCode, web
 from engineio import packet as engine_packet
 from engineio import payload as engine_payload
 from engineio.async_drivers.aiohttp import translate_request
 from engineio.async_socket import AsyncSocket
 from engineio.exceptions import EngineIOError
 
+from smcp_gateway.auth.strangers import Strangers
 from smcp_gateway.connection import LINGER_S, Connection
 from smcp_gateway.gathering import Gathering
 from smcp_gateway.handshake import unknown_session
@@ -241,6 +242,8 @@ class Server(socketio.AsyncServer):
         self._on_ack = on_ack
         self._events: set[asyncio.Task[None]] = set()
         self._gathering = Gathering()
+        self.strangers: Strangers | None = None
+        """Those that have not said yet who they are; None: nobody has to."""
         self.eio.on_message = self._on_packet
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -277,10 +280,13 @@ class Server(socketio.AsyncServer):
                     self._on_ack(sid, number, argument)
             case ClientConnect(namespace, auth):
                 await self._handle_connect(eio_sid, namespace, auth)  # type: ignore[no-untyped-call]
+                self._has_connected(eio_sid, known=self.manager.sid_from_eio_sid(eio_sid, NAMESPACE) is not None)
             case ClientDisconnect(namespace):
                 await self._handle_disconnect(  # type: ignore[no-untyped-call]
                     eio_sid, namespace, self.reason.CLIENT_DISCONNECT
                 )
+                if self.strangers is not None:
+                    self.strangers.came(eio_sid, time.monotonic())
 
     async def _answer(self, eio_sid: str, sid: str, packet_id: int | None, inbound: Inbound) -> None:
         try:
@@ -295,8 +301,28 @@ class Server(socketio.AsyncServer):
         if (outbox := self.eio.outbox(eio_sid)) is not None:
             outbox.put_nowait(ack_frame(packet_id, argument))
 
+    def _has_connected(self, eio_sid: str, *, known: bool) -> None:
+        if self.strangers is None:
+            return
+        if known or eio_sid not in self.eio.sockets:
+            self.strangers.left(eio_sid)
+        else:
+            self.strangers.was_refused(eio_sid, time.monotonic())
+
+    async def close_strangers(self) -> None:
+        """Close the connections of those that did not say in time who they are, or were refused."""
+        for eio_sid in [] if self.strangers is None else self.strangers.overdue(time.monotonic()):
+            await self.eio.hang_up(eio_sid, WSCloseCode.POLICY_VIOLATION)
+
+    async def _handle_eio_connect(self, eio_sid: str, environ: dict[str, Any]) -> None:  # type: ignore[override]
+        await super()._handle_eio_connect(eio_sid, environ)  # type: ignore[no-untyped-call]
+        if self.strangers is not None:
+            self.strangers.came(eio_sid, time.monotonic())
+
     async def _handle_eio_disconnect(self, eio_sid: str, reason: str) -> None:  # type: ignore[override]
         try:
             await super()._handle_eio_disconnect(eio_sid, reason)  # type: ignore[no-untyped-call]
         finally:
+            if self.strangers is not None:
+                self.strangers.left(eio_sid)
             self.eio.ended(eio_sid)

@@ -6,15 +6,23 @@ from typing import Final
 
 from aiohttp import web
 
+from smcp_gateway.auth.authority import open_authority
+from smcp_gateway.auth.guard import Guard
+from smcp_gateway.auth.key_file import KeyFileError
+from smcp_gateway.auth.settings import check_auth, is_loopback
 from smcp_gateway.handshake import bounded_upload, version_rule
 from smcp_gateway.settings import GatewaySettings
 from smcp_service.addresses import cannot_listen
+from smcp_service.failure import Failure
 from smcp_service.health import Readiness, health_routes
+from smcp_service.logging import get_logger
 from smcp_service.stats import Stats
 
 SHUTDOWN_S: Final = 1.0
 """How long connections may take to end after they were told to (seconds)."""
 PATH: Final = "/socket.io/"
+
+_log = get_logger("smcp_gateway.front")
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -24,11 +32,13 @@ class Front:
 
     Args:
         shown: whether `/statz` is answered.
+        guard: lets clients in; None: everybody.
     """
 
-    def __init__(self, readiness: Readiness, stats: Stats, *, shown: bool) -> None:
+    def __init__(self, readiness: Readiness, stats: Stats, *, shown: bool, guard: Guard | None = None) -> None:
         self.readiness = readiness
         self.stats = stats
+        self.guard = guard
         self.app = web.Application(middlewares=[version_rule, bounded_upload])
         self.app.add_routes(health_routes(readiness, stats if shown else None))
         self.app.add_routes([web.route(method, PATH, self._pass_on) for method in ("GET", "POST", "OPTIONS")])
@@ -64,6 +74,10 @@ class Front:
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
         if self._answer is None:
             raise web.HTTPServiceUnavailable(text="not serving now", headers={"Retry-After": "1"})
+        if self.guard is not None and "sid" not in request.query:  # whoever knows a session's id has been let in
+            refusal = await self.guard.check(request)
+            if refusal is not None:
+                return refusal
         return await self._answer(request)
 
 
@@ -72,9 +86,17 @@ async def open_front(settings: GatewaySettings) -> AsyncIterator[Front]:
     """Listen while the body runs, and answer `/livez` and `/readyz` (and `/statz`, where the settings say so).
 
     Raises:
-        Failure: the address cannot be had.
+        Failure: the address cannot be had, or nothing says who may connect, and others than this machine could.
     """
-    front = Front(Readiness(), Stats(), shown=settings.stats)
+    check_auth(settings, settings.gateway_host)
+    if not (settings.auth_configured or is_loopback(settings.gateway_host)):
+        _log.warning("anybody who reaches this address can connect, and be anybody", host=settings.gateway_host)
+    try:
+        authority = open_authority(settings)
+    except KeyFileError as error:
+        raise Failure(f"SMCP_AUTH_KEYS: {error}") from None
+    guard = None if authority is None else Guard(authority, settings.proxies)
+    front = Front(Readiness(), Stats(), shown=settings.stats, guard=guard)
     runner = web.AppRunner(front.app, access_log=None, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     try:

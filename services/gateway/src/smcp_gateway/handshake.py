@@ -10,7 +10,7 @@ from socketio.exceptions import ConnectionRefusedError as Refused
 
 from smcp_gateway.packet import UNREADABLE
 from smcp_gateway.session import DEFAULT_MAX_MESSAGE
-from smcp_proto.errors import Malformed
+from smcp_proto.errors import Malformed, SmcpError
 from smcp_proto.version import refuse_version
 
 Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -85,7 +85,10 @@ def read_greeting(environ: dict[str, Any], auth: object) -> Greeting:
     return Greeting(version, max_message)
 
 
+def refused_connect(error: SmcpError) -> Refused:
+    """What makes Socket.IO refuse a client: the error's message, and as data the flat error."""
+    return Refused(error.message, error.body().model_dump())  # type: ignore[no-untyped-call]
+
+
 def _refused(field: str, reason: str) -> Refused:
-    message = f"{field}: {reason}"
-    body = {"code": 400, "message": message, "details": {"field": field}}
-    return Refused(message, body)  # type: ignore[no-untyped-call]
+    return refused_connect(Malformed(f"{field}: {reason}", details={"field": field}))

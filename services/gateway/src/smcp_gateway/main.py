@@ -13,6 +13,7 @@ from smcp_bus.nats_bus import open_bus
 from smcp_bus.nats_config import BusConfig
 from smcp_bus.tracing import OWN_DECISION_KEY
 from smcp_gateway.app import Gateway, open_gateway
+from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.front import open_front
 from smcp_gateway.settings import GatewaySettings
 from smcp_proto.trace_ids import TRACE_ID_KEY
@@ -30,11 +31,16 @@ def serve(
         int | None,
         typer.Option(min=0, max=65535, help="Where clients connect; 0 is any free port [SMCP_GATEWAY_PORT]"),
     ] = None,
+    insecure: Annotated[
+        bool | None,
+        typer.Option("--insecure", help="Without authentication listen on any address, all the same [SMCP_INSECURE]"),
+    ] = None,
     version: Annotated[bool, version_option("smcp-gateway")] = False,
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
     """Serve Agents and Computers over Socket.IO, on `SMCP_GATEWAY_HOST`:`SMCP_GATEWAY_PORT`."""
-    settings = load_settings(GatewaySettings, gateway_port=port)
+    settings = load_settings(GatewaySettings, gateway_port=port, insecure=insecure)
+    check_auth(settings, settings.gateway_host)
     config = BusConfig(
         url=settings.nats_url,
         credentials=configured_credentials(settings.nats_creds, SettingsError, kind="gateway"),

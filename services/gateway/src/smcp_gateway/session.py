@@ -8,6 +8,7 @@ from typing import Final
 from smcp_bus.dispatch_types import Caller
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.asks import Asks
+from smcp_gateway.auth.principal import Principal
 from smcp_gateway.reply_room import ReplyRoom
 from smcp_gateway.token_bucket import TokenBucket
 from smcp_proto.ids import Role
@@ -68,6 +69,8 @@ class Session:
     engine_id: str
     max_message: int = DEFAULT_MAX_MESSAGE
     a2c_version: str | None = None
+    principal: Principal | None = None
+    """Who it is, and what it may; None: nobody is asked."""
     role: Role | None = None
     name: str | None = None
     membership: Membership | None = None
@@ -100,7 +103,9 @@ class Session:
         known = self._caller
         if known is None or known[0] is not membership or known[1].role != self.role:
             office = membership.office if membership else None
-            self._caller = known = membership, Caller(self.role, office, self.name, self.id)
+            authenticated = self.principal is not None
+            caller = Caller(self.role, office, self.name, self.id, authenticated=authenticated)
+            self._caller = known = membership, caller
         return known[1]
 
     @property

@@ -4,15 +4,16 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from smcp_gateway.auth.settings import AuthSettings
 from smcp_gateway.token_bucket import Rate
-from smcp_service.settings import BindHost, Port, ServiceSettings
+from smcp_service.settings import BindHost, Port
 
 PerSecond = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 Burst = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
-class GatewaySettings(ServiceSettings):
-    """`SMCP_GATEWAY_HOST` and `SMCP_GATEWAY_PORT`, beside what every service can be told.
+class GatewaySettings(AuthSettings):
+    """Where clients connect and how often they may ask, beside who may connect and what every service can be told.
 
     The health port of the other services is not opened: one port answers everything.
     """
@@ -23,6 +24,7 @@ class GatewaySettings(ServiceSettings):
         "SMCP_OFFICE",
         "SMCP_NAME",
         "SMCP_AGENT_NAME",
+        "SMCP_TOKEN",
     )
     """Read by Computers and Agents, which often share an environment with the services (`smcp up`)."""
 

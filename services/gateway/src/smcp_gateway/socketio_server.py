@@ -13,8 +13,10 @@ from aiohttp import WSCloseCode, web
 from smcp_bus.dispatch import Door, failed
 from smcp_bus.dispatch_types import Answer
 from smcp_gateway.acks import ack_argument
+from smcp_gateway.auth.guard import Guard
+from smcp_gateway.auth.strangers import Strangers
 from smcp_gateway.engine import Server
-from smcp_gateway.handshake import read_greeting
+from smcp_gateway.handshake import read_greeting, refused_connect
 from smcp_gateway.packet import NAMESPACE, Frame, Inbound, event_frame
 from smcp_gateway.reply_room import ReplyRoom, ReplyShare
 from smcp_gateway.session import Session, Sessions
@@ -58,14 +60,25 @@ class SocketIoServer:
     gone: must not block.
     max_payload: bytes that a request or reply may have.
     ping_s: seconds between two pings; a client that hears nothing for twice as long takes the gateway for gone.
+    guard: says who a client is, or refuses it; None: nobody is asked.
     """
 
-    def __init__(self, sessions: Sessions, door: Door, gone: Gone, *, max_payload: int, ping_s: float) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        door: Door,
+        gone: Gone,
+        *,
+        max_payload: int,
+        ping_s: float,
+        guard: Guard | None = None,
+    ) -> None:
         self._sessions = sessions
         self._door = door
         self._gone = gone
         self._max_payload = max_payload
         self._draining = False
+        self._guard = guard
         self._server = Server(
             self._on_connect,
             self._on_disconnect,
@@ -75,6 +88,8 @@ class SocketIoServer:
             outbox_limit=max_payload + WAITING_BYTES,
             ping_s=ping_s,
         )
+        if guard is not None:
+            self._server.strangers = Strangers()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a request to `/socket.io/`."""
@@ -86,6 +101,10 @@ class SocketIoServer:
     async def sweep(self) -> None:
         """Close clients that do not answer pings, until cancelled."""
         await self._server.eio.sweep()
+
+    async def close_strangers(self) -> None:
+        """Close connections that nobody was let in by."""
+        await self._server.close_strangers()
 
     async def tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
         """Emit a notification to each of `sessions`; `body` is its JSON. Nobody is waited for."""
@@ -125,9 +144,16 @@ class SocketIoServer:
 
     async def _on_connect(self, sid: str, environ: dict[str, Any], auth: object) -> None:
         greeting = read_greeting(environ, auth)
+        principal = None
+        if self._guard is not None:
+            try:
+                principal = await self._guard.admit(environ["aiohttp.request"], auth)
+            except SmcpError as error:
+                raise refused_connect(error) from None
         engine_id: str = self._server.manager.eio_sid_from_sid(sid, NAMESPACE)
         replies = ReplyRoom(fetched=FETCHED * self._max_payload, unasked=UNASKED * self._max_payload)
-        self._sessions.add(Session(sid, engine_id, greeting.max_message, greeting.a2c_version, replies=replies))
+        session = Session(sid, engine_id, greeting.max_message, greeting.a2c_version, principal, replies=replies)
+        self._sessions.add(session)
 
     async def _on_disconnect(self, sid: str, reason: str) -> None:
         session = self._sessions.remove(sid)

@@ -16,6 +16,7 @@ class RegistrySettings(ServiceSettings):
         "SMCP_OFFICE",
         "SMCP_NAME",
         "SMCP_AGENT_NAME",
+        "SMCP_TOKEN",
     )
     """Read by Computers and Agents, which often share an environment with the services (`smcp up`)."""
 

@@ -1,8 +1,9 @@
 """Two gateways, of which one stops: what its clients and their Computers do meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any
 
 from smcp_testing.gateway_world import NAMESPACE, Client, World, gateway_world
@@ -23,11 +24,15 @@ def call(number: int = 0, *, timeout: int = 30, computer: str = "box") -> dict[s
 
 @asynccontextmanager
 async def two_gateways(
-    nats_url: str, *, drain_s: float = 20.0, move_s: float = 30.0
+    nats_url: str,
+    *,
+    drain_s: float = 20.0,
+    move_s: float = 30.0,
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> AsyncIterator[tuple[World, World, Leave]]:
     """The one that stays (with the registry), the one that leaves, and what makes it leave."""
-    async with gateway_world(nats_url, move_s=move_s) as staying:
-        opened = gateway_world(nats_url, registry=False, drain_s=drain_s, move_s=move_s)
+    async with gateway_world(nats_url, move_s=move_s, settings=settings) as staying:
+        opened = gateway_world(nats_url, registry=False, drain_s=drain_s, move_s=move_s, settings=settings)
         leaving = await opened.__aenter__()
         closing: list[asyncio.Task[object]] = []
 

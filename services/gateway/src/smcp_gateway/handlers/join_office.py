@@ -2,6 +2,7 @@
 
 from smcp_bus import exact_json
 from smcp_bus.dispatch_types import Call
+from smcp_gateway.auth.grants import decide
 from smcp_gateway.memberships import Memberships
 from smcp_gateway.session import Sessions
 from smcp_proto.schemas import EnterOfficeReq
@@ -11,9 +12,15 @@ async def join_office(request: EnterOfficeReq, call: Call, *, sessions: Sessions
     """Make the caller a member of the office; in its own office already: nothing happens.
 
     Raises:
-        NotAllowed: the place is another's; an Agent is in another office; the connection has another role or name.
+        NotAllowed: its token is not for that place; the place is another's; an Agent is in another office; the
+            connection has another role or name.
         Unavailable: it cannot be decided now.
     """
     session = sessions.get(call.caller.session)
     if session is not None:
+        if session.principal is not None:
+            grants = session.principal.grants
+            refusal = decide(grants, office=request.office_id, role=request.role, name=request.name)
+            if refusal is not None:
+                raise refusal
         await memberships.join(session, request, call.raw or exact_json.written(call.payload), call.req_id)

@@ -1,0 +1,151 @@
+"""What a gateway can be told of who may connect: `SMCP_AUTH_*`, and `SMCP_INSECURE`."""
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, FilePath, SecretStr
+
+from smcp_gateway.auth.client_address import Network, read_networks
+from smcp_gateway.auth.jwk_set import BadKeySet, read_key_set
+from smcp_gateway.auth.jwt_tokens import SECRET_BYTES, Expected
+from smcp_gateway.auth.key_file import KeyFileError, read
+from smcp_service.settings import Seconds, ServiceSettings, SettingsError
+
+_HTTP: Final = ("http", "https")
+
+
+def _secret(value: SecretStr) -> SecretStr:
+    if len(value.get_secret_value().encode()) < SECRET_BYTES:
+        raise ValueError(f"has to have at least {SECRET_BYTES} bytes (RFC 7518, 3.2)")
+    return value
+
+
+def _key_set(value: str) -> str:
+    if "://" not in value:
+        if not Path(value).is_file():
+            raise ValueError("has to be a URL, or a file that is there")
+        return value
+    parts = urlsplit(value)
+    if parts.scheme not in _HTTP or not parts.hostname:
+        raise ValueError("has to be a file, or a URL like https://issuer/keys")
+    _ = parts.port  # raises a ValueError of its own when it is not a port
+    return value
+
+
+def _networks(value: str) -> str:
+    read_networks(value)
+    return value
+
+
+class AuthSettings(ServiceSettings):
+    """API keys, JWTs, both, or neither: then the gateway listens on loopback only."""
+
+    auth_keys: FilePath | None = Field(default=None, description="file of API keys (`smcp keys`); read when it changes")
+    auth_secret: Annotated[SecretStr, AfterValidator(_secret)] | None = Field(
+        default=None, description="shared secret of JWTs with HS256, at least 32 bytes"
+    )
+    auth_jwks: Annotated[str, AfterValidator(_key_set)] | None = Field(
+        default=None, description="URL or file of the JWK Set of JWTs with RS256 and ES256"
+    )
+    auth_jwks_lifetime_s: Annotated[Seconds, Field(ge=1, le=86400)] = Field(
+        default=300.0, description="how long a JWK Set is taken after it was fetched"
+    )
+    auth_audience: str | None = Field(default=None, min_length=1, description="what JWTs have to say in `aud`")
+    auth_issuer: str | None = Field(default=None, min_length=1, description="what JWTs have to say in `iss`")
+    auth_claim: str = Field(default="smcp", min_length=1, description="the claim of JWTs that says what is allowed")
+    auth_leeway_s: Annotated[Seconds, Field(ge=0, le=600)] = Field(
+        default=30.0, description="how much later the issuer's clock may be; `exp` counts to the second"
+    )
+    auth_proxies: Annotated[str, AfterValidator(_networks)] = Field(
+        default="", description="addresses and networks of proxies whose X-Forwarded-For is believed, with commas"
+    )
+    insecure: bool = Field(default=False, description="without authentication listen on any address, all the same")
+
+    @property
+    def auth_configured(self) -> bool:
+        """Whether a client needs a token."""
+        return self.auth_keys is not None or self.auth_with_tokens
+
+    @property
+    def auth_with_tokens(self) -> bool:
+        """Whether JWTs are taken."""
+        return self.auth_secret is not None or self.auth_jwks is not None
+
+    @property
+    def proxies(self) -> tuple[Network, ...]:
+        return read_networks(self.auth_proxies)
+
+    @property
+    def expected(self) -> Expected:
+        """What JWTs have to say."""
+        return Expected(self.auth_audience or "", self.auth_issuer, self.auth_claim, self.auth_leeway_s)
+
+
+def check_auth(settings: AuthSettings, host: str) -> None:
+    """Refuse what is wrong, or would let anybody in.
+
+    Args:
+        host: where clients connect.
+
+    Raises:
+        SettingsError: naming each setting.
+    """
+    problems = [*_contradictions(settings), *_unreadable(settings)]
+    if not settings.auth_configured and not settings.insecure and not is_loopback(host):
+        problems.append(
+            f"SMCP_GATEWAY_HOST: {host!r} is not this machine alone, and anybody could connect: nothing says who may "
+            "(SMCP_AUTH_KEYS, SMCP_AUTH_JWKS or SMCP_AUTH_SECRET). --insecure (SMCP_INSECURE=true) lets everybody in"
+        )
+    if problems:
+        raise SettingsError(*problems)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches that address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _contradictions(settings: AuthSettings) -> list[str]:
+    problems = []
+    if settings.auth_with_tokens and settings.auth_audience is None:
+        problems.append(
+            "SMCP_AUTH_AUDIENCE: is needed with SMCP_AUTH_JWKS and SMCP_AUTH_SECRET: without it a token that is for "
+            "another service would do"
+        )
+    if not settings.auth_with_tokens:
+        given = {"SMCP_AUTH_AUDIENCE": settings.auth_audience, "SMCP_AUTH_ISSUER": settings.auth_issuer}
+        problems += [
+            f"{name}: has no effect without SMCP_AUTH_JWKS or SMCP_AUTH_SECRET"
+            for name, value in given.items()
+            if value
+        ]
+    url = urlsplit(settings.auth_jwks or "")
+    if url.scheme == "http" and not is_loopback(url.hostname or "") and not settings.insecure:
+        problems.append(
+            "SMCP_AUTH_JWKS: over http anybody on the way could put his own keys there: use https, or --insecure "
+            "(SMCP_INSECURE=true)"
+        )
+    return problems
+
+
+def _unreadable(settings: AuthSettings) -> list[str]:
+    problems = []
+    if settings.auth_keys is not None:
+        try:
+            read(settings.auth_keys)
+        except KeyFileError as error:
+            problems.append(f"SMCP_AUTH_KEYS: {error}")
+    if settings.auth_jwks is not None and "://" not in settings.auth_jwks:
+        try:
+            if not read_key_set(Path(settings.auth_jwks).read_bytes()).keys:
+                problems.append(f"SMCP_AUTH_JWKS: {settings.auth_jwks}: has no key for RS256 or ES256")
+        except BadKeySet as error:
+            problems.append(f"SMCP_AUTH_JWKS: {settings.auth_jwks}: {error}")
+        except OSError as error:
+            problems.append(f"SMCP_AUTH_JWKS: {settings.auth_jwks}: cannot be read: {error.strerror or error}")
+    return problems

@@ -1,0 +1,225 @@
+"""Who is let in, over both transports and by both places of a token; and who is not."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from socketio.exceptions import ConnectionError as Refused
+
+from smcp_gateway.auth import key_file, strangers
+from smcp_gateway.auth.keys import new_key
+from smcp_testing import issuer
+from smcp_testing.gateway_world import World, connected, gateway_world
+from smcp_testing.issuer import open_issuer, signing_key, unsigned_token
+from smcp_testing.waiting import eventually
+
+TRANSPORTS = ["polling", "websocket"]
+ANNA = signing_key("anna's issuer")
+
+
+def key_of(path: Path, **more: Any) -> str:
+    """A key for everything that `more` does not say, added to the file."""
+    key, entry = new_key(**{"subject": None, "offices": ["*"], "roles": ["agent", "computer"], "names": ["*"], **more})
+    key_file.add(path, entry)
+    return key
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    return tmp_path / "keys.json"
+
+
+async def handshake(world: World, transport: str, headers: dict[str, str]) -> tuple[int, dict[str, Any], Any]:
+    """Status, headers and JSON of the first request of a connection."""
+    url = f"{world.url}/socket.io/?EIO=4&transport={transport}"
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+               "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="}  # fmt: skip
+    async with (
+        aiohttp.ClientSession() as http,
+        http.get(url, headers={**headers, **(upgrade if transport == "websocket" else {})}) as answer,
+    ):
+        body = await answer.json() if answer.content_type == "application/json" else None
+        if answer.status == 200:
+            opened = json.loads((await answer.text()).removeprefix("0"))
+            async with http.post(f"{url}&sid={opened['sid']}", data="1") as closed:
+                assert closed.status == 200
+        return answer.status, dict(answer.headers), body
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_key_lets_its_holder_in_from_the_header_and_from_auth(
+    nats_url: str, keys: Path, transport: str
+) -> None:
+    key = key_of(keys)
+    async with gateway_world(nats_url, settings={"auth_keys": keys}) as world:
+        header = {"Authorization": f"Bearer {key}"}
+        auth = {"token": key}
+        ways: list[dict[str, Any]] = [{"headers": header}, {"auth": auth}, {"headers": header, "auth": auth}]
+        for said in ways:
+            async with connected(world.url, transports=[transport], **said) as client:
+                assert await client.join("agent", "anna", "office") == [True, None]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_wrong_token_in_the_header_is_401_before_socketio_sees_it(
+    nats_url: str, keys: Path, transport: str
+) -> None:
+    key_of(keys)
+    async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:
+        for wrong in ("smcp_0123456789ab_wrong", "wrong", unsigned_token(), "x" * 8000):
+            status, headers, body = await handshake(world, transport, {"Authorization": f"Bearer {wrong}"})
+            assert status == 401
+            assert headers["WWW-Authenticate"].startswith("Bearer ")
+            assert headers["Cache-Control"] == "no-store"
+            assert (set(body), body["code"]) == ({"code", "message", "details"}, 401)
+            assert wrong not in json.dumps(body)
+        assert len(world.gateways[0].sessions) == 0
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("auth", [None, {}, {"max_message": 5}, {"token": ""}, {"token": "wrong"}, {"token": 5}])
+async def test_without_a_right_token_in_auth_the_namespace_is_refused_and_the_connection_closed(
+    nats_url: str, keys: Path, transport: str, auth: Any
+) -> None:
+    key_of(keys)
+    async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:
+        with pytest.raises(Refused, match="/smcp"):
+            async with connected(world.url, auth=auth, transports=[transport]):
+                raise AssertionError("it was let in")
+        code = 400 if auth == {"token": 5} else 401
+        assert len(world.gateways[0].sessions) == 0
+        async with aiohttp.ClientSession() as http:
+            async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:
+                await socket.receive()
+                await socket.send_str(f"40/smcp,{json.dumps(auth) if auth is not None else ''}")
+                told = json.loads((await socket.receive(timeout=5)).data.removeprefix("44/smcp,"))
+                assert told["data"]["code"] == code
+                assert set(told["data"]) == {"code", "message", "details"}
+                # what a refused client says next is not heard, and its connection ends
+                await socket.send_str('42/smcp,1["server:join_office",{"role":"agent","name":"a","office_id":"o"}]')
+                async with asyncio.timeout(10):
+                    async for message in socket:
+                        assert message.data == "2"
+                assert socket.close_code == aiohttp.WSCloseCode.POLICY_VIOLATION
+
+
+async def test_two_tokens_that_differ_are_refused(nats_url: str, keys: Path) -> None:
+    one, other = key_of(keys), key_of(keys)
+    async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:
+        url, header = f"{world.url}/socket.io/?EIO=4&transport=websocket", {"Authorization": f"Bearer {one}"}
+        async with aiohttp.ClientSession() as http, http.ws_connect(url, headers=header) as socket:
+            await socket.receive()
+            await socket.send_str(f'40/smcp,{{"token":"{other}"}}')
+            told = json.loads((await socket.receive(timeout=5)).data.removeprefix("44/smcp,"))
+            assert (told["data"]["code"], told["data"]["details"]) == (400, {"field": "auth.token"})
+        assert len(world.gateways[0].sessions) == 0
+
+
+async def test_who_says_nothing_is_not_waited_for(nats_url: str, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strangers, "CONNECT_S", 0.5)
+    key = key_of(keys)
+    async with gateway_world(nats_url, settings={"auth_keys": keys}) as world, aiohttp.ClientSession() as http:
+        async with (
+            connected(world.url, auth={"token": key}) as client,
+            http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket,
+        ):
+            async with asyncio.timeout(10):
+                async for message in socket:
+                    assert message.data == "2" or message.data.startswith("0{")
+            assert socket.close_code == aiohttp.WSCloseCode.POLICY_VIOLATION
+            assert await client.join("agent", "anna", "office") == [True, None]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_after_20_wrong_tokens_an_address_is_429_with_a_right_one_too(
+    nats_url: str, keys: Path, transport: str
+) -> None:
+    key = key_of(keys)
+    async with gateway_world(nats_url, settings={"auth_keys": keys, "auth_proxies": "127.0.0.1"}) as world:
+        guesser = {"X-Forwarded-For": "192.0.2.66"}
+        async with connected(world.url, auth={"token": key}, headers=guesser) as before:
+            for _ in range(20):
+                assert (await handshake(world, transport, {**guesser, "Authorization": "Bearer x"}))[0] == 401
+            for said in ({"Authorization": "Bearer x"}, {"Authorization": f"Bearer {key}"}, {}):
+                status, headers, body = await handshake(world, transport, {**guesser, **said})
+                assert (status, body["code"]) == (429, 429)
+                assert 1 <= int(headers["Retry-After"]) == body["details"]["retry_after_s"] <= 60
+            # who is in stays, and others are none of it
+            assert await before.join("agent", "anna", "office") == [True, None]
+            async with connected(world.url, auth={"token": key}, headers={"X-Forwarded-For": "192.0.2.7"}) as other:
+                assert await other.join("agent", "otto", "another office") == [True, None]
+
+
+async def test_wrong_tokens_in_auth_count_like_those_in_the_header(nats_url: str, keys: Path) -> None:
+    key_of(keys)
+    async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:
+        async with aiohttp.ClientSession() as http:
+            async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:
+                await socket.receive()
+                codes = []
+                for _ in range(22):
+                    await socket.send_str('40/smcp,{"token":"wrong"}')
+                    codes.append(json.loads((await socket.receive()).data.removeprefix("44/smcp,"))["data"]["code"])
+        assert codes == [401] * 20 + [429] * 2
+        assert (await handshake(world, "polling", {}))[0] == 429
+
+
+async def test_a_forged_forwarded_header_hides_nobody(nats_url: str, keys: Path) -> None:
+    key_of(keys)
+    async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:
+        statuses = [
+            (await handshake(world, "polling", {"Authorization": "Bearer x", "X-Forwarded-For": f"192.0.2.{number}"}))[
+                0
+            ]
+            for number in range(21)
+        ]
+        assert statuses == [401] * 20 + [429]
+
+
+async def test_health_and_other_schemes_ask_for_no_token(nats_url: str, keys: Path) -> None:
+    key = key_of(keys)
+    async with gateway_world(nats_url, settings={"auth_keys": keys}) as world, aiohttp.ClientSession() as http:
+
+        async def ready() -> bool:
+            async with http.get(f"{world.url}/livez") as alive, http.get(f"{world.url}/readyz") as answer:
+                return (alive.status, answer.status) == (200, 200)
+
+        await eventually(ready)
+        basic = {"Authorization": "Basic dXNlcjpzZWNyZXQ="}  # a proxy's
+        async with connected(world.url, auth={"token": key}, headers=basic) as client:
+            assert await client.join("agent", "anna", "office") == [True, None]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_jwt_of_the_issuer_lets_its_holder_in_and_another_does_not(nats_url: str, transport: str) -> None:
+    async with (
+        open_issuer(ANNA) as known,
+        gateway_world(nats_url, settings=issuer.settings(known.url)) as world,
+    ):
+        async with connected(world.url, auth={"token": ANNA.token()}, transports=[transport]) as client:
+            assert await client.join("agent", "anna", "office") == [True, None]
+        for wrong in (
+            ANNA.token(aud="x"),
+            ANNA.token(exp=1),
+            signing_key("other").token(kid=ANNA.kid),
+            unsigned_token(),
+        ):
+            assert (await handshake(world, transport, {"Authorization": f"Bearer {wrong}"}))[0] == 401
+
+
+async def test_where_the_issuers_keys_cannot_be_had_it_is_503_and_no_wrong_try(nats_url: str) -> None:
+    async with open_issuer(ANNA) as away:
+        away.status = 500
+        async with gateway_world(nats_url, settings=issuer.settings(away.url)) as world:
+            header = {"Authorization": f"Bearer {ANNA.token()}"}
+            answers = await asyncio.gather(*(handshake(world, "polling", header) for _ in range(25)))
+            assert {status for status, _, _ in answers} == {503}
+            away.status = 200
+
+            async def let_in() -> bool:
+                return (await handshake(world, "polling", header))[0] == 200
+
+            await eventually(let_in, timeout=20)

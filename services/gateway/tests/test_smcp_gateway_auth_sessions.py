@@ -1,0 +1,172 @@
+"""What a token allows while its session lives, and when that ends."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from socketio.exceptions import ConnectionError as Refused
+
+from smcp_bus import subjects
+from smcp_gateway.auth import key_file
+from smcp_gateway.auth.keys import KeyEntry, new_key
+from smcp_testing import issuer
+from smcp_testing.gateway_world import Client, connected, gateway_world, reply
+from smcp_testing.issuer import shared_token
+from smcp_testing.leaving_gateway import gone, in_time, two_gateways
+from smcp_testing.waiting import eventually
+
+SECRET = "a shared secret of the tests, long enough"
+SETTINGS = issuer.settings(auth_secret=SECRET)
+TRANSPORTS = ["polling", "websocket"]
+
+
+def token(**claims: Any) -> dict[str, str]:
+    return {"token": shared_token(SECRET, **claims)}
+
+
+def refused(answer: Any, about: str) -> None:
+    done, why = answer
+    assert done is False
+    assert why.startswith("403 ")
+    assert about in why
+
+
+async def test_a_token_is_for_its_offices_roles_and_names(nats_url: str) -> None:
+    grants = {"offices": ["lab-*"], "roles": ["computer"], "names": ["rack ?"]}
+    async with gateway_world(nats_url, settings=SETTINGS) as world:
+        async with connected(world.url, auth=token(smcp=grants)) as rack:
+            refused(await rack.join("computer", "rack 1", "kitchen"), "office")
+            refused(await rack.join("agent", "rack 1", "lab-1"), "role")
+            refused(await rack.join("computer", "rack 10", "lab-1"), "name")
+            assert await rack.join("computer", "rack 1", "lab-1") == [True, None]
+            assert await rack.join("computer", "rack 1", "lab-2") == [True, None]
+            refused(await rack.join("computer", "rack 1", "kitchen"), "office")
+            room = await rack.call("server:list_room", {"agent": "rack 1", "req_id": "1", "office_id": "lab-2"})
+            assert [session["name"] for session in room["sessions"]] == ["rack 1"]  # a refused switch changes nothing
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_session_ends_when_its_token_expires(nats_url: str, transport: str) -> None:
+    async with (
+        gateway_world(nats_url, settings=SETTINGS) as world,
+        connected(world.url, auth=token(sub="box")) as box,
+    ):
+        assert await box.join("computer", "box", "office") == [True, None]
+        until = time.time() + 2
+        async with connected(world.url, auth=token(exp=until), transports=[transport]) as anna:
+            assert await anna.join("agent", "anna", "office") == [True, None]
+            await gone(anna)
+            assert until <= time.time() <= until + 5
+        await eventually(lambda: box.told("notify:leave_office") == [{"office_id": "office", "agent": "anna"}])
+        async with connected(world.url, auth=token()) as again:
+            assert await again.join("agent", "anna", "office") == [True, None]
+
+
+def changed(path: Path, entry: KeyEntry, **fields: Any) -> None:
+    key_file.remove(path, entry.id)
+    key_file.add(path, entry.model_copy(update=fields))
+
+
+async def test_sessions_end_when_their_key_is_removed_or_changed_and_others_go_on(
+    nats_url: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "keys.json"
+    made = [
+        new_key(subject=name, offices=["*"], roles=["agent", "computer"], names=["*"])
+        for name in ("anna", "box", "car")
+    ]
+    for _, entry in made:
+        key_file.add(path, entry)
+    (anna_key, anna_entry), (box_key, box_entry), (car_key, _) = made
+    async with (
+        gateway_world(nats_url, settings={"auth_keys": path}) as world,
+        connected(world.url, auth={"token": anna_key}) as anna,
+        connected(world.url, auth={"token": box_key}) as box,
+        connected(world.url, auth={"token": car_key}) as car,
+    ):
+        for client, role, name in ((anna, "agent", "anna"), (box, "computer", "box"), (car, "computer", "car")):
+            assert await client.join(role, name, "office") == [True, None]
+        key_file.remove(path, anna_entry.id)
+        await gone(anna)
+        await eventually(lambda: {"office_id": "office", "agent": "anna"} in car.told("notify:leave_office"))
+        changed(path, box_entry, offices=("elsewhere",))
+        await gone(box)
+        assert not car.gone.is_set()
+        assert await car.join("computer", "car", "office") == [True, None]
+        with pytest.raises(Refused, match="/smcp"):
+            async with connected(world.url, auth={"token": anna_key}):
+                raise AssertionError("it was let in")
+        async with connected(world.url, auth={"token": box_key}) as back:
+            refused(await back.join("computer", "box", "office"), "office")
+
+
+async def test_a_file_of_keys_that_becomes_wrong_ends_nobodys_session(
+    nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys.json"
+    key, entry = new_key(subject="anna", offices=["*"], roles=["agent"], names=["*"])
+    key_file.add(path, entry)
+    async with gateway_world(nats_url, settings={"auth_keys": path}) as world:
+        async with connected(world.url, auth={"token": key}) as anna:
+            path.write_text("{")
+            await eventually(lambda: "cannot be used" in caplog.text, timeout=10)
+            assert await anna.join("agent", "anna", "office") == [True, None]
+            async with connected(world.url, auth={"token": key}) as second:
+                assert (await second.join("agent", "bert", "another"))[0] is True
+
+
+async def listed(client: Client, name: str) -> set[str]:
+    room = await client.call("server:list_room", {"agent": name, "req_id": "1", "office_id": "office"})
+    return {session["name"] for session in room["sessions"]}
+
+
+async def test_a_moving_members_place_is_kept_for_its_own_subject_alone(nats_url: str) -> None:
+    async with (
+        two_gateways(nats_url, settings=SETTINGS) as (staying, leaving, leave),
+        connected(staying.url, auth=token(sub="car")) as car,
+        connected(leaving.url, auth=token(sub="holder of box")) as box,
+    ):
+        assert await car.join("computer", "car", "office") == [True, None]
+        assert await box.join("computer", "box", "office") == [True, None]
+        await eventually(lambda: len(car.told("notify:enter_office")) == 1)
+        left = leave()
+        await gone(box)
+        await in_time(left)
+        async with connected(staying.url, auth=token(sub="somebody else")) as thief:
+            done, why = await thief.join("computer", "box", "office")
+            assert done is False
+            assert "already" in why
+        # another token of the same holder
+        async with connected(staying.url, auth=token(sub="holder of box", exp=time.time() + 60)) as again:
+            assert await again.join("computer", "box", "office") == [True, None]
+            assert await listed(car, "car") == {"car", "box"}
+            assert car.told("notify:leave_office") == []
+            assert len(car.told("notify:enter_office")) == 1
+
+
+async def test_a_call_that_runs_when_the_token_expires_is_cancelled(nats_url: str) -> None:
+    asked, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def serve(verb: str, _: Any) -> Any:
+        asked.set()
+        await asyncio.sleep(30)
+        return reply({"content": []})
+
+    async with (
+        gateway_world(nats_url, settings=SETTINGS) as world,
+        world.computer("office", "native", serve) as native,
+    ):
+
+        async def told(_: Any) -> None:
+            cancelled.set()
+
+        await native.bus.listen(subjects.notify("office", "tool_call_cancel"), told)
+        async with connected(world.url, auth=token(exp=time.time() + 2)) as anna:
+            assert await anna.join("agent", "anna", "office") == [True, None]
+            request = {"agent": "anna", "req_id": "1", "computer": "native", "tool_name": "t", "params": {}}
+            await anna.sio.emit("client:tool_call", {**request, "timeout": 30}, namespace="/smcp")
+            await in_time(asyncio.ensure_future(asked.wait()))
+            await gone(anna)
+            await in_time(asyncio.ensure_future(cancelled.wait()), 15)
