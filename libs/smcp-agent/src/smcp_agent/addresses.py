@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from smcp_agent.connection import Connection, ConnectionOptions, Notice, connect
 from smcp_agent.errors import CannotConnect, Malformed, SmcpError
+from smcp_agent.tokens import with_token
 
 HEAD_START_S: Final = 1.0
 """How long a URL may take to answer before the next one is tried beside it. A host that stands still takes the
@@ -44,8 +45,10 @@ class Addresses:
 
         Raises:
             CannotConnect: none of them works.
+            TokenUnavailable: there is no token to connect with.
             SmcpError: the last refusal, where a server refused.
         """
+        options = await with_token(options)
         waiting = list(self._urls)
         running: dict[asyncio.Task[Connection], str] = {}
         failed: dict[str, SmcpError] = {}

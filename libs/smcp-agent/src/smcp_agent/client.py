@@ -24,6 +24,7 @@ from smcp_agent.office import ROOM_S, Office
 from smcp_agent.requests import GRACE_S, RESUME_S, Requests
 from smcp_agent.resources import ResourceMethods
 from smcp_agent.results import CallResult, call_result
+from smcp_agent.tokens import Token, check_token
 from smcp_agent.tool_cache import ToolCache, Tools
 from smcp_agent.tracing import request_span
 from smcp_proto.schemas import (
@@ -56,7 +57,9 @@ class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
     Args:
         url: where a gateway listens, or several that are tried in turn; a query string is kept.
         office, name: the place to take. There is one Agent per office.
-        auth: what the server wants to know at connect, for example a token.
+        token: says who the Agent is: an API key, a JWT, or an async function that is asked for a fresh one before each
+            connection. A gateway ends the connection of a token that has expired; it is replaced with the next one.
+        auth: what else the server wants to know at connect.
         transports: in the order in which they are tried; see `ConnectionOptions`.
         max_message: bytes of the largest reply to receive; a larger one is answered with `TooLarge`.
         resume_within: seconds that what is in flight waits when its gateway died and no other runs at the URLs, before
@@ -66,6 +69,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
     Raises:
         Malformed: a URL or a name that cannot be right; at once, everything else on entering.
         CannotConnect: no gateway at any of the URLs.
+        NotAuthenticated, RateLimited: the gateway does not know the token; too many wrong ones came from here.
         JoinRefused: the office did not take the Agent in.
         Unavailable: the gateway could not find out (no registry, no NATS behind it): try again.
     """
@@ -76,6 +80,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
         *,
         office: str,
         name: str,
+        token: Token | None = None,
         auth: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         transports: Sequence[Transport] = DEFAULT_TRANSPORTS,
@@ -89,6 +94,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
             max_message=max_message,
             auth=auth or {},
             headers=headers or {},
+            token=check_token(token) if isinstance(token, str) else token,
             connect_s=connect_timeout,
         )
         self.office = place.office_id

@@ -18,10 +18,11 @@ from aiohttp.client_proto import ResponseHandler
 from socketio.exceptions import BadNamespaceError
 from socketio.exceptions import ConnectionError as SocketIOConnectionError
 
-from smcp_agent.diagnosis import reason, was_refused
+from smcp_agent.diagnosis import reason, refusal, was_refused
 from smcp_agent.errors import CannotConnect, SmcpError, is_cut_off, received_error
 from smcp_agent.opening import Opening
 from smcp_agent.pending import Acked, Broken, PendingAcks
+from smcp_agent.tokens import Token
 from smcp_agent.wire_json import WireJson, packet_class
 from smcp_proto.errors import NOTHING_BEGUN
 
@@ -62,6 +63,7 @@ class ConnectionOptions:
     """Bytes of the largest request to send to a server that does not say what it takes."""
     auth: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    token: Token | None = field(default=None, repr=False)
     connect_s: float = CONNECT_S
 
 
@@ -174,7 +176,7 @@ class Connection:
 
         Raises:
             CannotConnect: nobody there, or nobody who speaks Socket.IO.
-            SmcpError: the server refused with a flat error (401, 4008).
+            SmcpError: the server refused with a flat error (401, 429, 4008).
         """
         transports = list(self._options.transports)
         while True:
@@ -193,7 +195,7 @@ class Connection:
             except SocketIOConnectionError as error:
                 if transports and transport == "websocket" and was_refused(error):
                     continue
-                raise self._refused() or self._cannot(error) from error
+                raise refusal(error) or self._refused() or self._cannot(error) from error
             except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
                 raise self._cannot(error) from error
             if self._opening.max_payload is not None:

@@ -1,14 +1,40 @@
 """What went wrong with a connection, found in the chain of exceptions that python-socketio leaves behind."""
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 import aiohttp
 
+from smcp_agent.errors import NotAuthenticated, RateLimited, SmcpError
+
+_DESCRIPTION: Final = re.compile(r'error_description="([^"]*)"')
+"""In `WWW-Authenticate` (RFC 6750, 3): the body of a refused handshake is not read by aiohttp."""
+
 
 def was_refused(error: BaseException) -> bool:
-    """Whether a WebSocket's handshake got an HTTP answer that is not "not now"."""
-    return any(isinstance(each, aiohttp.WSServerHandshakeError) and each.status < 500 for each in _chain(error))
+    """Whether a WebSocket's handshake got an HTTP answer that is not "not now", and not about who asks: another
+    transport may do."""
+    return (
+        any(isinstance(each, aiohttp.WSServerHandshakeError) and each.status < 500 for each in _chain(error))
+        and refusal(error) is None
+    )
+
+
+def refusal(error: BaseException) -> SmcpError | None:
+    """What a WebSocket's handshake was refused with: NotAuthenticated (401), RateLimited (429); None: neither."""
+    for each in _chain(error):
+        if isinstance(each, aiohttp.WSServerHandshakeError):
+            headers: Mapping[str, str] = each.headers or {}
+            if each.status == NotAuthenticated.code:
+                said = _DESCRIPTION.search(headers.get("WWW-Authenticate", ""))
+                return NotAuthenticated(said[1] if said else "the token is not accepted")
+            if each.status == RateLimited.code:
+                wait = headers.get("Retry-After", "")
+                details = {"retry_after_s": int(wait)} if wait.isascii() and wait.isdigit() else {}
+                return RateLimited("the gateway takes no connections from here for a while", details=details)
+    return None
 
 
 def reason(error: BaseException) -> str | None:

@@ -44,6 +44,7 @@ __all__ = [
     "RateLimited",
     "SmcpError",
     "TimedOut",
+    "TokenUnavailable",
     "TooLarge",
     "Unavailable",
     "UnknownError",
@@ -67,6 +68,10 @@ class CannotConnect(Unavailable):
     def __init__(self, message: str, *, details: Mapping[str, Any] | None = None, nobody_there: bool = False) -> None:
         super().__init__(message, details=details)
         self.nobody_there = nobody_there
+
+
+class TokenUnavailable(Unavailable):
+    """What was to fetch a fresh token failed; its own exception is the cause."""
 
 
 class JoinRefused(NotAllowed):

@@ -10,14 +10,17 @@ from typing import Final, Protocol
 from smcp_agent.addresses import Addresses
 from smcp_agent.connection import AckTimedOut, Connection, ConnectionBroken, ConnectionOptions, Notice
 from smcp_agent.cut_off import CutOff, lease_of
-from smcp_agent.errors import CannotConnect, ConnectionLost, SmcpError, Unavailable, anew
+from smcp_agent.errors import CannotConnect, ConnectionLost, NotAuthenticated, SmcpError, Unavailable, anew
 from smcp_agent.join_ack import refusal_in
+from smcp_agent.pauses import respite
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq
 from smcp_proto.schemas.rooms import MOVED
 
 JOIN_S: Final = 12.0
 """The server side has 10 s for a join."""
 LEAVE_S: Final = 2.0
+UNKNOWN: Final = 2
+"""How often in a row the token is not accepted before that is news: the first one may have ended on its way."""
 REFUSED_PATIENCE_S: Final = 20.0
 """How long a refused re-join is not news: the socket that broke may still be counted as alive."""
 FIRST_DELAY_S: Final = 0.25
@@ -200,9 +203,10 @@ class Link:
     async def _come_back(self, attempt: int, *, at_once: bool) -> int:
         loop = asyncio.get_running_loop()
         patience = loop.time() + REFUSED_PATIENCE_S
+        unknown, respite_s = 0, 0.0
         while True:
             if not at_once:
-                await asyncio.sleep(pause(attempt))
+                await asyncio.sleep(max(pause(attempt), respite_s))
             at_once = False
             attempt += 1
             try:
@@ -210,7 +214,12 @@ class Link:
             except SmcpError as error:
                 logger.info("not connected yet: %s", error.message)
                 self._see(nobody=isinstance(error, CannotConnect) and error.nobody_there)
+                unknown = unknown + 1 if isinstance(error, NotAuthenticated) else 0
+                respite_s = respite(error, unknown)
+                if unknown == UNKNOWN:
+                    self._refuse(error)
                 continue
+            unknown, respite_s = 0, 0.0
             self._see(nobody=False)
             try:
                 self._addresses.prefer(connection.url)
@@ -236,9 +245,8 @@ class Link:
                 if await self._cut_off.instead_of(connection.url):
                     raise ConnectionBroken("its gateway is not ready, and another one is", sent=False)
                 look = loop.time() + lease_of(connection)
-            if loop.time() > patience and self._failure is None:
-                self._listener.on_refused(refused.details.get("why", refused.message))
-                self.fail(partial(anew, refused))
+            if loop.time() > patience:
+                self._refuse(refused)
             refusals += 1
             try:
                 async with asyncio.timeout(max(FIRST_DELAY_S, pause(refusals))):
@@ -247,6 +255,12 @@ class Link:
             except TimeoutError:
                 continue
         self._failure = None
+
+    def _refuse(self, error: SmcpError) -> None:
+        """What waits, and what comes, fails with it until the agent is in its office again."""
+        if self._failure is None:
+            self._listener.on_refused(error.details.get("why", error.message))
+            self.fail(partial(anew, error))
 
     async def _refusal(self, connection: Connection) -> SmcpError | None:
         """As `_join`, with errors as refusals: whatever is said to a re-join, asking again is all there is to do."""

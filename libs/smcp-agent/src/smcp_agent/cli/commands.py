@@ -61,7 +61,9 @@ async def call(
 
 def agent_for(options: Options) -> SmcpAgent:
     """The Agent that runs a command."""
-    return SmcpAgent(options.url, office=options.office, name=options.name, max_message=options.max_message)
+    return SmcpAgent(
+        options.url, office=options.office, name=options.name, token=options.token, max_message=options.max_message
+    )
 
 
 @contextmanager

@@ -97,6 +97,15 @@ def options(
     name: Annotated[
         str, typer.Option(envvar="SMCP_AGENT_NAME", help="This Agent's name (default: user@host-pid).")
     ] = "",
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar="SMCP_TOKEN",
+            metavar="TOKEN",
+            help="A key or JWT, where the gateway asks who you are. Others on this machine can read the command line: "
+            "the variable is safer.",
+        ),
+    ] = "",
     max_payload: Annotated[
         int,
         typer.Option(
@@ -109,7 +118,14 @@ def options(
     ] = False,
 ) -> None:
     """Use the tools, desktops and documents of the Computers in an office."""
-    context.obj = Options(url=url, office=office, name=name or default_name(), json=as_json, max_payload=max_payload)
+    context.obj = Options(
+        url=url,
+        office=office,
+        name=name or default_name(),
+        json=as_json,
+        token=token or None,
+        max_payload=max_payload,
+    )
 
 
 @app.command("list")

@@ -3,7 +3,7 @@
 import getpass
 import os
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Final
 
 import typer
@@ -26,6 +26,8 @@ class Options:
     json: bool
     max_payload: int
     """Bytes of the largest result."""
+    token: str | None = field(default=None, repr=False)
+    """What says who this Agent is, where the gateway asks."""
 
     @property
     def max_message(self) -> int:

@@ -13,6 +13,8 @@ from smcp_agent.errors import (
     CannotConnect,
     JoinRefused,
     Malformed,
+    NotAuthenticated,
+    RateLimited,
     SmcpError,
     TimedOut,
     TooLarge,
@@ -109,6 +111,10 @@ def _hint(error: SmcpError, chosen: Options) -> str:
                 f"There is one Agent per office. If another one is in {chosen.office!r}, end it or choose another "
                 "office with --office (SMCP_OFFICE)."
             )
+        case NotAuthenticated():
+            return "SMCP_TOKEN (--token) says who you are: a key of `smcp keys add`, or a JWT."
+        case RateLimited(details={"retry_after_s": int(wait)}):
+            return f"Try again in {wait} s."
         case CannotConnect():
             return "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens."
         case TooLarge(details={"size": int(size), "limit": int(limit)}):

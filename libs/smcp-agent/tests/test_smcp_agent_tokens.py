@@ -1,0 +1,170 @@
+"""The Agent SDK says who it is: to a real gateway that wants to know."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from smcp_agent import (
+    CallResult,
+    Disconnected,
+    Event,
+    NotAuthenticated,
+    RateLimited,
+    Reconnected,
+    RejoinRefused,
+    SmcpAgent,
+    SmcpError,
+    TokenUnavailable,
+)
+from smcp_agent.connection import Transport
+from smcp_agent.errors import Malformed
+from smcp_agent.pauses import respite
+from smcp_gateway.auth import key_file
+from smcp_gateway.auth.keys import new_key
+from smcp_testing import issuer
+from smcp_testing.computer_world import native_computer
+from smcp_testing.gateway_world import gateway_world
+from smcp_testing.issuer import shared_token
+from smcp_testing.mcp_servers.configs import stdio
+from smcp_testing.waiting import eventually
+
+SECRET = "a shared secret of the tests, long enough"
+SETTINGS = issuer.settings(auth_secret=SECRET)
+TRANSPORTS: list[list[Transport]] = [["websocket", "polling"], ["websocket"], ["polling"]]
+
+
+@pytest.mark.parametrize("transports", TRANSPORTS)
+async def test_a_token_lets_the_agent_in_and_a_wrong_one_is_a_typed_error(
+    nats_url: str, transports: list[Transport]
+) -> None:
+    async with gateway_world(nats_url, settings=SETTINGS) as world:
+        async with SmcpAgent(
+            world.url, office="office", name="anna", token=shared_token(SECRET), transports=transports
+        ) as anna:
+            assert [session.name for session in await anna.list_room()] == ["anna"]
+        for token, why in (
+            (None, "token is needed"),
+            ("wrong", "not accepted"),
+            (shared_token(SECRET, exp=1), "expired"),
+        ):
+            with pytest.raises(NotAuthenticated, match=why):
+                async with SmcpAgent(world.url, office="office", name="anna", token=token, transports=transports):
+                    raise AssertionError("it was let in")
+
+
+@pytest.mark.parametrize("transports", TRANSPORTS)
+async def test_a_gateway_that_shuts_the_address_out_is_a_typed_error_that_says_for_how_long(
+    nats_url: str, transports: list[Transport]
+) -> None:
+    async with gateway_world(nats_url, registry=False, settings=SETTINGS) as world:
+
+        async def connect() -> None:
+            async with SmcpAgent(world.url, office="office", name="anna", token="wrong", transports=transports):
+                raise AssertionError("it was let in")
+
+        for _ in range(20):  # each tries once, whatever transports it has
+            with pytest.raises(NotAuthenticated):
+                await connect()
+        with pytest.raises(RateLimited) as refused:
+            await connect()
+        assert 1 <= refused.value.details["retry_after_s"] <= 60
+
+
+async def test_a_place_that_the_token_is_not_for_is_refused(nats_url: str) -> None:
+    token = shared_token(SECRET, smcp={"offices": ["lab"], "roles": ["agent"]})
+    async with gateway_world(nats_url, settings=SETTINGS) as world:
+        with pytest.raises(SmcpError, match="not for this office"):
+            async with SmcpAgent(world.url, office="kitchen", name="anna", token=token):
+                raise AssertionError("it was let in")
+
+
+async def test_an_agent_with_fresh_tokens_comes_back_from_one_that_expired_and_its_call_runs_once(
+    nats_url: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    given: list[str] = []
+
+    async def fresh() -> str:
+        given.append(shared_token(SECRET, exp=time.time() + (2 if not given else 600)))
+        return given[-1]
+
+    async with (
+        gateway_world(nats_url, settings=SETTINGS) as world,
+        native_computer(world, "office", "box", {"toolbox": stdio(log=log)}),
+        SmcpAgent(world.url, office="office", name="anna", token=fresh) as anna,
+    ):
+        events: list[Event] = []
+        anna.on_event(events.append)
+        result = await anna.call_tool("box", "sleep", {"seconds": 4, "mark": "over the end"}, timeout=30)
+        assert isinstance(result, CallResult)
+        assert result.text == "slept 4.0"
+        assert len(given) == 2
+        assert [type(event) for event in events if isinstance(event, Disconnected | Reconnected)] == [
+            Disconnected,
+            Reconnected,
+        ]
+        assert log.read_text().splitlines().count("sleep over the end") == 1
+
+
+async def test_an_agent_whose_key_was_removed_says_so_and_storms_nobody(nats_url: str, tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    key, entry = new_key(subject="anna", offices=["*"], roles=["agent"], names=["*"])
+    key_file.add(path, entry)
+    asked: list[float] = []
+
+    async def stubborn() -> str:
+        asked.append(asyncio.get_running_loop().time())
+        return key
+
+    async with (
+        gateway_world(nats_url, settings={"auth_keys": path}) as world,
+        SmcpAgent(world.url, office="office", name="anna", token=stubborn) as anna,
+    ):
+        told: list[Event] = []
+        anna.on_event(told.append)
+        key_file.remove(path, entry.id)
+        await eventually(lambda: any(isinstance(event, RejoinRefused) for event in told), timeout=20)
+        with pytest.raises(NotAuthenticated):
+            await anna.list_room()
+        key_file.add(path, entry)  # put back: it comes back by itself
+        await eventually(lambda: anna.connected, timeout=30)
+        assert [session.name for session in await anna.list_room()] == ["anna"]
+        first, refused, again, accepted = asked
+        assert again - refused >= 1
+        assert accepted - again >= 4
+        assert first < refused
+
+
+async def test_what_fetches_tokens_and_fails_is_a_typed_error_with_its_cause(nats_url: str) -> None:
+    async def broken() -> str:
+        raise RuntimeError("the secret of somebody")
+
+    async def endless() -> str:
+        await asyncio.sleep(60)
+        return ""
+
+    async with gateway_world(nats_url, registry=False, settings=SETTINGS) as world:
+        for fetch in (broken, endless):
+            with pytest.raises(TokenUnavailable) as failed:
+                async with SmcpAgent(world.url, office="office", name="anna", token=fetch, connect_timeout=0.3):
+                    raise AssertionError("it was let in")
+            assert isinstance(failed.value.__cause__, RuntimeError | TimeoutError)
+            assert "secret" not in str(failed.value)
+
+
+@pytest.mark.parametrize("token", ["", "a b", "a\r\nX-Evil: 1", "深", "x" * 9000])
+def test_a_token_that_cannot_be_sent_is_refused_at_once_and_not_quoted(token: str) -> None:
+    with pytest.raises(Malformed) as refused:
+        SmcpAgent("http://127.0.0.1:1", office="office", name="anna", token=token)
+    assert refused.value.details == {"field": "token"}
+    assert not token or token not in refused.value.message
+
+
+def test_refusals_are_answered_with_longer_and_longer_pauses() -> None:
+    refused = NotAuthenticated("no")
+    pauses = [respite(refused, number) for number in range(1, 8)]
+    assert all(least <= pause <= 1.5 * least for pause, least in zip(pauses, (1, 4, 16, 60, 60, 60, 60), strict=True))
+    assert 30 <= respite(RateLimited("wait", details={"retry_after_s": 30}), 0) <= 45
+    assert respite(TokenUnavailable("no"), 0) == 0
