@@ -97,11 +97,16 @@ def _config(directory: Path, repository: Path) -> Path:
 
 
 def _patient(settings: UpSettings) -> UpSettings:
-    """The first start downloads, and nobody is asked: the demo's tools only read."""
+    """The first start downloads, and nobody is asked: the demo's tools only read.
+
+    Its own Agent alone is to come, from this machine and without a token.
+    """
+    nobody_else = {"gateway_host": "127.0.0.1", "auth_keys": None, "auth_secret": None, "auth_jwks": None}
+    nobody_else |= {"auth_audience": None, "auth_issuer": None}
     changed = {"confirm": Confirm.ALLOW, "start_s": max(settings.computer.start_s, FIRST_START_S)}
     return UpSettings(
         registry=settings.registry,
-        gateway=settings.gateway,
+        gateway=settings.gateway.model_copy(update=nobody_else),
         computer=settings.computer.model_copy(update=changed),
         configuration=settings.configuration,
     )

@@ -17,7 +17,7 @@ from smcp_service.cli import check_config_option, run_app, serve_command, versio
 from smcp_service.lifecycle import plain_failures, run
 from smcp_service.logging import configure_logging
 from smcp_service.telemetry import open_telemetry
-from smcp_standalone import nats_files
+from smcp_standalone import keys_command, nats_files
 
 if TYPE_CHECKING:
     from smcp_standalone.up import System, UpOptions
@@ -28,6 +28,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
+app.add_typer(keys_command.app)
 
 
 @app.callback()
@@ -54,6 +55,10 @@ def up(
         Path | None,
         typer.Option(help="Who else may connect to the embedded nats-server: a file as for nats-config."),
     ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Without authentication let anybody connect from elsewhere, all the same."),
+    ] = False,
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
     """Run everything on this machine: nats-server, registry, gateway and a Computer. ctrl-C stops it."""
@@ -69,7 +74,9 @@ def up(
         without_data,
     )
 
-    chosen = UpOptions(office=office, name=name, port=port, config=config, data=data, hosts=hosts)
+    chosen = UpOptions(
+        office=office, name=name, port=port, config=config, data=data, hosts=hosts, insecure=insecure or None
+    )
     if check_config:
         up_model(chosen)
         chosen = without_data(chosen)
@@ -80,7 +87,7 @@ def up(
         async def open_and_tell() -> AsyncIterator["System"]:
             typer.echo("Starting (the first start of an MCP server may download it) ...")
             async with open_system(chosen, settings, directory) as system:
-                typer.echo(_greeting(system, chosen))
+                typer.echo(_greeting(system, chosen, asks_who=settings.gateway.auth_configured))
                 yield system
 
         serve_command(
@@ -144,7 +151,7 @@ def _end(directory: Path | None) -> None:
         remove(directory)
 
 
-def _greeting(system: "System", chosen: "UpOptions") -> str:
+def _greeting(system: "System", chosen: "UpOptions", *, asks_who: bool) -> str:
     url, office, computer = (shlex.quote(part) for part in (system.url, system.office, system.computer))
     agent = f"smcp-agent --url {url} --office {office}"
     servers = [f"{name} (did not start, see above)" if name in system.failed else name for name in system.servers]
@@ -158,6 +165,8 @@ def _greeting(system: "System", chosen: "UpOptions") -> str:
     ]
     if chosen.config is None:
         lines.append("                     (a sample; give your own with --config FILE)")
+    if asks_who:
+        lines.append("  Tokens             are needed: SMCP_TOKEN or --token of smcp-agent")
     if chosen.hosts is not None:
         lines.append(f"  Other hosts        {system.nats.url}, credentials in {system.nats.credentials_directory}")
     if system.asks:

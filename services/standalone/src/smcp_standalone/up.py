@@ -25,6 +25,7 @@ from smcp_computer.confirmation import Confirm
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.terminal import terminal
 from smcp_gateway.app import open_gateway
+from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.settings import GatewaySettings
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
@@ -76,6 +77,8 @@ class UpOptions:
     """Where rooms and credentials are kept; None forgets them at the end."""
     hosts: Path | None = None
     """Who may connect from elsewhere, as for `smcp nats-config`."""
+    insecure: bool | None = None
+    """Whether anybody may connect from elsewhere; None as `SMCP_INSECURE` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +154,11 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
         configuration = load_config(config)
     except ConfigError as error:
         raise SettingsError(*(f"--config: {problem}" for problem in error.problems)) from None
+    gateway = load_settings(GatewaySettings, gateway_port=options.port, insecure=options.insecure)
+    check_auth(gateway, gateway.gateway_host)
     return UpSettings(
         registry=load_settings(RegistrySettings),
-        gateway=load_settings(GatewaySettings, gateway_port=options.port),
+        gateway=gateway,
         computer=load_settings(ComputerSettings, config=config, office=options.office, name=options.name),
         configuration=configuration,
     )

@@ -1,0 +1,152 @@
+"""`smcp keys`: the file of API keys that a gateway is told by `SMCP_AUTH_KEYS`."""
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from pydantic import ValidationError
+
+from smcp_gateway.auth import key_file
+from smcp_gateway.auth.key_file import KeyFileError
+from smcp_gateway.auth.keys import KeyEntry, new_key
+from smcp_service.failure import Failure
+
+app = typer.Typer(
+    name="keys",
+    help="Keep the file of API keys: who may connect to a gateway, and as whom. A gateway reads it when it changes.",
+    no_args_is_help=True,
+)
+
+_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
+_SPAN: Final = re.compile(r"(\d{1,6})([mhd])")
+
+File = Annotated[
+    Path,
+    typer.Option("--file", "-f", envvar="SMCP_AUTH_KEYS", dir_okay=False, help="The file; `add` makes it."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")]
+
+
+class WrongUsage(Failure):
+    """An option is wrong. The message names it."""
+
+    exit_code = 2
+
+
+@app.command()
+def add(
+    file: File,
+    office: Annotated[
+        list[str],
+        typer.Option(
+            metavar="PATTERN", help="An office that it is for; * any text, ? one character, \\ escapes. More: or."
+        ),
+    ],
+    role: Annotated[list[str] | None, typer.Option(metavar="ROLE", help="agent or computer; without it, both.")] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="A name that its holder may have; without it, any."),
+    ] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(help="Who holds it: with a new key of one subject he takes up the place of the old one."),
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="90d, 12h, 30m, or a time like 2027-01-31T12:00+01:00.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key and print it. It is printed this once: the file holds its hash alone."""
+    until = None if expires is None else _until(expires)
+    try:
+        key, entry = new_key(
+            subject=subject, offices=office, roles=role or ("agent", "computer"), names=name or ("*",), expires=until
+        )
+    except ValidationError as error:
+        raise WrongUsage("\n".join(_problems(error))) from None
+    try:
+        key_file.add(file, entry)
+    except KeyFileError as error:
+        raise Failure(str(error)) from None
+    if as_json:
+        typer.echo(json.dumps({"key": key, **_shown(entry)}, ensure_ascii=False))
+        return
+    typer.echo(key)
+    typer.echo(
+        f"{file} has its hash, under the id {entry.id}. The key is shown this once; its holder sets SMCP_TOKEN to it.",
+        err=True,
+    )
+
+
+@app.command("list")
+def list_keys(file: File, as_json: AsJson = False) -> None:
+    """List the keys: who holds each, what it is for, how long; never the key."""
+    try:
+        entries = key_file.read(file)
+    except KeyFileError as error:
+        raise Failure(str(error)) from None
+    if as_json:
+        typer.echo(json.dumps({"keys": [_shown(entry) for entry in entries]}, ensure_ascii=False))
+        return
+    for entry in entries:
+        typer.echo(_line(entry))
+    if not entries:
+        typer.echo("no keys: nobody may connect by one", err=True)
+
+
+@app.command("rm")
+def remove(
+    file: File,
+    key: Annotated[str, typer.Argument(metavar="ID", help="The id of a key, or a subject: then all of its keys.")],
+) -> None:
+    """Remove a key. Gateways end what is connected by it within two seconds."""
+    try:
+        removed = key_file.remove(file, key)
+    except KeyFileError as error:
+        raise Failure(str(error)) from None
+    if not removed:
+        raise Failure(f"{file}: there is no key with the id or subject {key!r}")
+    for entry in removed:
+        typer.echo(f"removed {_line(entry)}")
+
+
+def _until(text: str) -> datetime:
+    """Raises WrongUsage: it is no time, or one that is over."""
+    now = datetime.now(UTC)
+    if (span := _SPAN.fullmatch(text)) is not None:
+        until = now + timedelta(**{_UNITS[span[2]]: int(span[1])})
+    else:
+        try:
+            until = datetime.fromisoformat(text)
+        except ValueError:
+            raise WrongUsage(f"--expires: {text!r} is no time: 90d, 12h, 30m, or like 2027-01-31T12:00+01:00") from None
+        if until.tzinfo is None:
+            raise WrongUsage(f"--expires: {text!r} says no time zone: add Z or +01:00")
+    if until <= now:
+        raise WrongUsage(f"--expires: {text!r} is over already")
+    return until.replace(microsecond=0)
+
+
+def _problems(error: ValidationError) -> list[str]:
+    options = {"offices": "--office", "roles": "--role", "names": "--name", "subject": "--subject"}
+    problems = []
+    for each in error.errors(include_url=False, include_context=False, include_input=False):
+        field: Any = each["loc"][0] if each["loc"] else ""
+        said = each["msg"].removeprefix("Value error, ")
+        problems.append(f"{options.get(field, field)}: {said}")
+    return problems
+
+
+def _shown(entry: KeyEntry) -> dict[str, Any]:
+    return entry.model_dump(mode="json", exclude={"hash"})
+
+
+def _line(entry: KeyEntry) -> str:
+    until = "never expires" if entry.expires is None else f"until {entry.expires.isoformat()}"
+    if entry.expires is not None and entry.expires <= datetime.now(UTC):
+        until = f"expired {entry.expires.isoformat()}"
+    offices, names = (", ".join(patterns) for patterns in (entry.offices, entry.names))
+    return f"{entry.id}  {entry.subject}  offices: {offices}  roles: {', '.join(entry.roles)}  names: {names}  {until}"

@@ -1,0 +1,151 @@
+"""`smcp keys`, as it is installed; and `smcp up` with what it made."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from smcp_agent import NotAuthenticated, SmcpAgent
+from smcp_gateway.auth import key_file
+from smcp_testing.nursery import born
+from smcp_testing.service_process import service_process
+from smcp_testing.waiting import eventually
+
+SMCP = Path(sys.executable).parent / "smcp"
+AGENT = Path(sys.executable).parent / "smcp-agent"
+
+
+def keys(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SMCP_")}
+    command = born(SMCP, "keys", *arguments, knows=("smcp_standalone.main",))
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env={**kept, **environment})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.json"
+
+
+def test_a_key_is_printed_once_listed_without_itself_and_removed(path: Path) -> None:
+    chosen = (
+        "--office",
+        "lab-*",
+        "--role",
+        "agent",
+        "--name",
+        "anna",
+        "--subject",
+        "anna's laptop",
+        "--expires",
+        "90d",
+    )
+    made = keys("add", "-f", str(path), *chosen)
+    assert made.returncode == 0, made.stderr
+    key = made.stdout.strip()
+    assert re.fullmatch(r"smcp_[0-9a-f]{12}_[A-Za-z0-9_-]{43}", key)
+    assert key not in made.stderr
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    (entry,) = key_file.read(path)
+    listed = keys("list", SMCP_AUTH_KEYS=str(path))
+    assert listed.returncode == 0
+    for word in (entry.id, "anna's laptop", "lab-*", "agent", "anna", "until "):
+        assert word in listed.stdout
+    assert "computer" not in listed.stdout
+    for secret in (key, key.rpartition("_")[2], entry.hash):
+        assert secret not in listed.stdout + listed.stderr
+    assert keys("rm", entry.id, "-f", str(path)).returncode == 0
+    assert key_file.read(path) == ()
+    again = keys("rm", entry.id, "-f", str(path))
+    assert (again.returncode, "no key" in again.stderr) == (1, True)
+
+
+def test_programs_get_json(path: Path) -> None:
+    made = json.loads(keys("add", "-f", str(path), "--office", "*", "--json").stdout)
+    assert made["key"].startswith(f"smcp_{made['id']}_")
+    listed = json.loads(keys("list", "-f", str(path), "--json").stdout)
+    assert listed == {"keys": [{name: value for name, value in made.items() if name != "key"}]}
+    assert "hash" not in made
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], "--office"),
+        (["--office", "a\\"], "--office"),
+        (["--office", ""], "--office"),
+        (["--office", "lab", "--role", "root"], "--role"),
+        (["--office", "lab", "--name", ""], "--name"),
+        (["--office", "lab", "--subject", ""], "--subject"),
+        (["--office", "lab", "--expires", "soon"], "--expires"),
+        (["--office", "lab", "--expires", "2020-01-01T00:00Z"], "--expires"),
+        (["--office", "lab", "--expires", "2090-01-01T00:00"], "time zone"),
+    ],
+)
+def test_a_wrong_option_is_named_and_no_key_is_made(path: Path, arguments: list[str], named: str) -> None:
+    wrong = keys("add", "-f", str(path), *arguments)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert named in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+    assert not path.exists()
+
+
+def test_a_file_that_cannot_be_used_is_said_in_a_sentence(path: Path) -> None:
+    path.write_text("[]")
+    for command in (["add", "--office", "lab"], ["list"], ["rm", "x"]):
+        failed = keys(*command, "-f", str(path))
+        assert failed.returncode == 1
+        assert str(path) in failed.stderr
+        assert "Traceback" not in failed.stderr
+    assert path.read_text() == "[]"
+    assert keys("list", "-f", str(path.with_name("none"))).returncode == 1
+
+
+async def test_up_with_keys_lets_their_holders_in_and_nobody_else(path: Path, tmp_path: Path) -> None:
+    key = (await asyncio.to_thread(keys, "add", "-f", str(path), "--office", "home")).stdout.strip()
+    config = tmp_path / "computer.json"
+    config.write_text('{"servers": {}}')
+    env = {"SMCP_AUTH_KEYS": str(path)}
+    async with service_process(SMCP, "up", "--port", "0", "--config", config, env=env) as process:
+
+        def url() -> str:
+            found = re.search(r"Agents connect to +(\S+)", "\n".join(process.output))
+            return found[1] if found else ""
+
+        at = await eventually(url, timeout=60, message="smcp up printed no URL")
+        assert "SMCP_TOKEN" in "\n".join(process.output)
+        with pytest.raises(NotAuthenticated):
+            async with SmcpAgent(at, office="home", name="anna"):
+                raise AssertionError("it was let in")
+
+        def command(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+            kept = {name: value for name, value in os.environ.items() if not name.startswith("SMCP_")}
+            return subprocess.run(
+                [AGENT, "--url", at, "--name", "anna", *options, "list"],
+                check=False, capture_output=True, text=True, timeout=60, env={**kept, **environment},
+            )  # fmt: skip
+
+        for let_in in (
+            await asyncio.to_thread(command, SMCP_TOKEN=key),
+            await asyncio.to_thread(command, "--token", key),
+        ):
+            assert let_in.returncode == 0, let_in.stderr
+            assert "computer" in let_in.stdout
+        refused = await asyncio.to_thread(command, SMCP_TOKEN="wrong")
+        assert refused.returncode == 1
+        assert "SMCP_TOKEN" in refused.stderr
+        assert "401" in refused.stderr
+        process.signal(signal.SIGINT)
+        assert await process.exit_code(timeout=30) == 0
+
+
+async def test_up_listens_elsewhere_only_with_keys_or_when_told_so(path: Path, tmp_path: Path) -> None:
+    async with service_process(SMCP, "up", "--port", "0", env={"SMCP_GATEWAY_HOST": "0.0.0.0"}) as process:
+        assert await process.exit_code(timeout=30) == 2
+        assert any("--insecure" in line["event"] for line in process.log)
