@@ -35,7 +35,7 @@ class SigningKey:
         """The public half, as it stands in a set."""
         to_jwk: Any = (RSAAlgorithm if self.algorithm == "RS256" else ECAlgorithm).to_jwk
         public: dict[str, Any] = to_jwk(self.private.public_key(), as_dict=True)
-        kept = {name: public[name] for name in ("kty", "n", "e", "crv", "x", "y") if name in public}
+        kept: dict[str, Any] = {name: public[name] for name in ("kty", "n", "e", "crv", "x", "y") if name in public}
         return {**kept, "kid": self.kid, "use": "sig", "alg": self.algorithm}
 
     @property
@@ -67,7 +67,7 @@ def shared_token(secret: str | bytes, **claims: Any) -> str:
 
 def unsigned_token(**claims: Any) -> str:
     """With `alg: none`."""
-    return jwt.encode(_claims(**claims), None, algorithm="none")
+    return jwt.encode(_claims(**claims), "", algorithm="none")
 
 
 def _claims(**claims: Any) -> dict[str, Any]:
