@@ -77,7 +77,12 @@ async def connected(url: str, *, auth: Any = None, take: int | None = None, **op
     sio.on("disconnect", gone, namespace=NAMESPACE)
     options.setdefault("transports", ["websocket"])
     options.setdefault("wait_timeout", 15)  # the second of its default says more of the machine than of the gateway
-    await sio.connect(url, namespaces=[NAMESPACE], auth=auth, **options)
+    try:
+        await sio.connect(url, namespaces=[NAMESPACE], auth=auth, **options)
+    except BaseException:
+        if sio.eio.http is not None:  # engine.io leaves it open where a WebSocket is refused
+            await sio.eio.http.close()
+        raise
     if take is not None:
         sio.eio.ping_timeout = PATIENCE_S
     try:
