@@ -62,6 +62,7 @@ class KeyRing:
         self._entries = {entry.id: entry for entry in entries}
 
     def get(self, key_id: str) -> KeyEntry | None:
+        """The entry of this id; None where there is none (any more)."""
         return self._entries.get(key_id)
 
     def find(self, key: str) -> KeyEntry | None:

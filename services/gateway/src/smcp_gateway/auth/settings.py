@@ -75,6 +75,7 @@ class AuthSettings(ServiceSettings):
 
     @property
     def proxies(self) -> tuple[Network, ...]:
+        """Whose `X-Forwarded-For` is believed."""
         return read_networks(self.auth_proxies)
 
     @property

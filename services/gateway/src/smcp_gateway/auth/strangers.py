@@ -18,9 +18,11 @@ class Strangers:
         return len(self._until)
 
     def came(self, sid: str, now: float) -> None:
+        """It is connected, and has not said yet who it is."""
         self._until[sid] = now + CONNECT_S
 
     def was_refused(self, sid: str, now: float) -> None:
+        """It was told that it may not connect, and is to hear so before its connection ends."""
         self._until[sid] = min(now + REFUSED_S, self._until.get(sid, now + REFUSED_S))
 
     def left(self, sid: str) -> None:
