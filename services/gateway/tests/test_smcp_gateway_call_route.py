@@ -104,7 +104,7 @@ async def test_a_call_that_runs_here_goes_on_while_nats_is_away(nats_server: Nat
         await eventually(lambda: not pair.world.buses[0].connected)
         refused = await pair.anna.call(CALL, call(1))
         assert refused["code"] == 503
-        assert refused["details"] == {"may_have_run": False}
+        assert refused["details"] == {"may_have_run": False, "cut_off": True}
         released.set()
         assert await waiting == RESULT
         assert len(asked) == 1
