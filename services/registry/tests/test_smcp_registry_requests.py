@@ -61,6 +61,15 @@ async def test_a_claim_that_names_no_owner_who_can_be_asked_is_malformed(nats_ur
         assert await send(bus, "lab", "computer", "pc", "join_office", body, **headers) == 400
 
 
+async def test_a_newer_process_joins_though_its_claim_and_its_questions_say_more(nats_url: str) -> None:
+    async with registries(nats_url, count=1), member_process(nats_url) as member, asking(nats_url) as bus:
+        claim = orjson.dumps({**member.claim().model_dump(), "since": "a later version"}).decode()
+        body = {"role": "computer", "name": "pc", "office_id": "lab"}
+        assert await send(bus, "lab", "computer", "pc", "join_office", body, **{CLAIM: claim}) is None
+        asked = {"computer": "pc", "since": "a later version"}
+        assert await send(bus, "lab", "computer", "pc", "find", asked) is None
+
+
 async def test_a_claim_is_confirmed_while_it_stands(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member, member_process(nats_url) as other:
         joined = await member.join("lab", "computer", "pc")

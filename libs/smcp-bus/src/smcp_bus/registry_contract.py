@@ -30,7 +30,10 @@ from smcp_proto.names import Name
 
 
 class _Contract(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    """What a newer process adds is passed over, so that processes of neighbouring versions work together
+    (docs/compatibility.md)."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Claim(_Contract):

@@ -1,0 +1,45 @@
+"""Processes of neighbouring versions: what a newer one adds to a message is passed over (docs/compatibility.md)."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from smcp_bus import registry_contract
+
+CLAIM = {"session": "s", "credential": "c", "process": "p", "incarnation": "i", "identity": "who"}
+MESSAGES: dict[str, dict[str, Any]] = {
+    "AliveAnswer": {},
+    "AliveQuestion": {},
+    "AssertedMember": {"outcome": "unchanged"},
+    "Assertion": {"members": []},
+    "AssertionResult": {"members": []},
+    "Claim": CLAIM,
+    "Confirmed": {"mine": True},
+    "FindComputer": {"computer": "alpha"},
+    "Found": {"member": True},
+    "Joined": {"revision": 1},
+    "LeaseRenewal": {},
+    "LeaseState": {"renewed": True, "lease_s": 10.0},
+    "Left": {"revision": 1},
+    "Member": {"office": "lab", "role": "agent", "name": "alpha", "claim": CLAIM},
+}
+
+
+def models() -> dict[str, type[BaseModel]]:
+    public = {name: each for name, each in vars(registry_contract).items() if not name.startswith("_")}
+    return {
+        name: each
+        for name, each in public.items()
+        if isinstance(each, type) and issubclass(each, BaseModel) and each.__module__ == registry_contract.__name__
+    }
+
+
+def test_every_message_between_processes_is_among_these() -> None:
+    assert models().keys() == MESSAGES.keys()
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_field_that_a_newer_process_adds_is_passed_over(name: str) -> None:
+    model, message = models()[name], MESSAGES[name]
+    assert model.model_validate({**message, "since": "a later version"}) == model.model_validate(message)
