@@ -235,3 +235,10 @@ def test_the_demo_says_when_there_is_no_repository(tmp_path: Path) -> None:
     told = smcp("demo", "--repository", str(tmp_path))
     assert told.returncode == 1
     assert "is in no git repository" in told.stderr
+
+
+def test_the_demo_of_a_system_that_does_not_answer_says_so_and_ends_with_1() -> None:
+    told = smcp("demo", "--url", "http://127.0.0.1:1")
+    assert told.returncode == 1
+    assert "http://127.0.0.1:1" in told.stderr
+    assert "Traceback" not in told.stderr

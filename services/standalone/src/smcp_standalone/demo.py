@@ -1,9 +1,9 @@
-"""`smcp demo`: an Agent uses two public MCP servers through the whole chain, on this machine."""
+"""`smcp demo`: an Agent uses two public MCP servers through the whole chain, here or in a system that runs already."""
 
 import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -39,9 +39,9 @@ def find_repository(start: Path) -> Path:
     )
 
 
-async def demo_until_stopped(stop: asyncio.Event, console: Console, repository: Path, directory: Path) -> int:
-    """The demo with its files in `directory`, broken off when `stop` is set; gives the exit code of the process."""
-    work = asyncio.create_task(demo(console, repository, directory))
+async def until_stopped(stop: asyncio.Event, demonstration: Coroutine[Any, Any, None]) -> int:
+    """The demo, broken off when `stop` is set; gives the exit code of the process."""
+    work = asyncio.create_task(demonstration)
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -72,15 +72,33 @@ async def demo(console: Console, repository: Path, directory: Path) -> None:
             f"servers {' and '.join(system.servers)}. An Agent joins {system.office!r} and calls their tools.\n",
             highlight=False,
         )
-        try:
-            async with SmcpAgent(system.url, office=system.office, name="demo agent") as agent:
-                log = {"repo_path": str(repository), "max_count": 5}
-                await _call(console, agent, "git_log", log)
-                when = {"source_timezone": "Asia/Shanghai", "time": "16:30", "target_timezone": "Europe/Berlin"}
-                await _call(console, agent, "convert_time", when)
-        except SmcpError as error:
-            raise Failure(f"{error.message} ({int(error.code)})") from error
+        await _calls(console, system.url, repository)
     console.print("Everything has been stopped. Your own turn: [bold]make up[/bold]")
+
+
+async def demo_elsewhere(console: Console, url: str, repository: Path) -> None:
+    """Make the same two calls in a system that runs already, such as that of docker/compose.yaml.
+
+    Args:
+        url: of its gateway. Its Computer is `COMPUTER` in `OFFICE`, with the same two MCP servers.
+        repository: a path of the Computer's host.
+
+    Raises:
+        Failure: the gateway cannot be reached, or a call failed.
+    """
+    console.print(f"An Agent joins {OFFICE!r} on {url} and calls the tools of {COMPUTER!r}.\n", highlight=False)
+    await _calls(console, url, repository)
+
+
+async def _calls(console: Console, url: str, repository: Path) -> None:
+    try:
+        async with SmcpAgent(url, office=OFFICE, name="demo agent") as agent:
+            log = {"repo_path": str(repository), "max_count": 5}
+            await _call(console, agent, "git_log", log)
+            when = {"source_timezone": "Asia/Shanghai", "time": "16:30", "target_timezone": "Europe/Berlin"}
+            await _call(console, agent, "convert_time", when)
+    except SmcpError as error:
+        raise Failure(f"{error.message} ({int(error.code)})") from error
 
 
 def _config(directory: Path, repository: Path) -> Path:

@@ -109,20 +109,31 @@ def run_demo(
     repository: Annotated[
         Path | None, typer.Option(help="The git repository whose log is shown. [default: the one here]")
     ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Start nothing: use the gateway of a system that runs. --repository is a path of its Computer."
+        ),
+    ] = None,
 ) -> None:
     """Start everything, let an Agent call two public MCP servers, and show what came back."""
-    from smcp_standalone.demo import demo_until_stopped, find_repository  # noqa: PLC0415 -- as for `up`
+    from smcp_standalone.demo import demo, demo_elsewhere, find_repository, until_stopped  # noqa: PLC0415 -- as for `up`
     from smcp_standalone.run_directory import run_directory  # noqa: PLC0415
 
     configure_logging("smcp-demo", level="warning")
-    chosen = find_repository((repository or Path()).absolute())
+    chosen = (repository or Path()).absolute()
+    if url is None:
+        chosen = find_repository(chosen)
 
     with run_directory("smcp-demo-") as directory:
 
         async def main(stop: asyncio.Event) -> int:
+            console = Console()
             async with open_telemetry("smcp-demo", trace_id_key=TRACE_ID_KEY, own_decision_key=OWN_DECISION_KEY):
                 with plain_failures():
-                    return await demo_until_stopped(stop, Console(), chosen, directory)
+                    if url is None:
+                        return await until_stopped(stop, demo(console, chosen, directory))
+                    return await until_stopped(stop, demo_elsewhere(console, url, chosen))
 
         raise typer.Exit(run(main, at_once=partial(_end, directory)))
 
