@@ -7,7 +7,7 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 NPM_SERVERS := tests/e2e/npm
-SOURCES := libs services tests bench docs conftest.py
+SOURCES := libs services tests bench docker docs conftest.py
 WORKSPACE := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml tests/support/pyproject.toml))
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$python"; break; }; done)
@@ -30,7 +30,7 @@ endif
 
 .PHONY: help
 help:  ## List the commands
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: .venv/.setup-done  ## Make .venv with all commands and nats-server; fast when nothing changed
@@ -79,21 +79,20 @@ types: setup  ## Check all types, strictly: sources, tests and benchmarks
 	$(BIN)/mypy $(SOURCES)
 
 .PHONY: test
-test: setup setup-e2e  ## Run all tests, with reduced counts
+test: setup setup-e2e images-of-tests  ## Run all tests, with reduced counts
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not alone" $(PYTEST_ARGS)
 	$(BIN)/pytest -m alone $(PYTEST_ARGS)
-	@echo "container world: there is none yet (it comes with the images), so nothing ran in containers"
 
 .PHONY: coverage
 coverage: setup setup-e2e  ## Show which lines and branches the tests reach; measuring costs half as much time again
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not alone" --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
 
 .PHONY: e2e
-e2e: setup setup-e2e  ## Run the e2e tests alone: the whole system, as processes
+e2e: setup setup-e2e images-of-tests  ## Run the e2e tests alone: the whole system, as processes and in containers
 	$(BIN)/pytest tests/e2e $(PYTEST_ARGS)
 
 .PHONY: soak
-soak: setup setup-e2e  ## Run the tests with full counts and the lease of production, then the mutation tester: long
+soak: setup setup-e2e images-of-tests  ## Run the tests with full counts and the lease of production, then the mutation tester: long
 	$(SOAK) $(BIN)/pytest -n $(JOBS) --dist loadfile -m "not alone" $(PYTEST_ARGS)
 	$(SOAK) $(BIN)/pytest -m alone $(PYTEST_ARGS)
 	$(BIN)/python -m tests.mutants
@@ -119,20 +118,43 @@ demo: setup  ## An Agent asks mcp-server-git and mcp-server-time through the who
 up: setup  ## Run the whole system on this machine until ctrl-C
 	$(BIN)/smcp up
 
+.PHONY: wheels
+wheels: setup  ## Build every distribution into dist/
+	@rm -rf dist
+	@$(BIN)/uv build --quiet --all-packages --out-dir dist
+	@ls dist/*.whl
+
 .PHONY: images
-images:  ## Container images: not yet
-	@echo "there are no images yet: they come with the issue about containers" >&2; exit 1
+images: setup  ## Build the container images; without a container registry on local bases, made by mmdebstrap
+	@docker/images.sh
+
+# World `containers` runs the images of this tree, where there is an engine; its tests skip where there is none.
+.PHONY: images-of-tests
+images-of-tests: setup
+	@if docker="$$(docker/client.sh)" && "$$docker" version > /dev/null; then \
+		docker/images.sh; \
+	elif test "$${CI:-}" = true; then \
+		echo "no docker engine answers: CI runs the tests in containers, too" >&2; exit 1; \
+	else \
+		echo "no docker engine answers: the tests in containers are skipped"; \
+	fi
+
+.PHONY: compose-demo
+compose-demo: images  ## As `make demo`, in containers: profile core of docker/compose.yaml, and an Agent
+	@docker/compose/demo.sh
 
 .PHONY: docs
 docs: setup  ## Write docs/asyncapi.yaml and docs/schemas anew, after a change of the contract
 	$(BIN)/python -m docs.contract
 
 .PHONY: lock
-lock: setup  ## Resolve all dependencies anew and write requirements.lock and bench/published.lock
+lock: setup  ## Resolve all dependencies anew and write requirements.lock and the smaller locks
 	$(BIN)/uv lock --upgrade
 	$(BIN)/uv export --quiet --no-emit-workspace --all-packages --output-file requirements.lock
-	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
-		--no-annotate --no-header --output-file bench/published.lock bench/published.in
+	for locked in bench/published docker/tools docker/compose/servers; do \
+		$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+			--no-annotate --no-header --output-file "$$locked.lock" "$$locked.in"; \
+	done
 
 .PHONY: clean
 clean:  ## Remove all that was made, but .venv

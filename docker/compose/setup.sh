@@ -1,0 +1,22 @@
+#!/bin/sh
+# Runs before everything else, as root without a network: writes NATS's configuration and the credentials, and gives each
+# kind of process a volume with its own, and no other's. A second run keeps the secrets.
+set -eu
+umask 077
+
+smcp nats-config /etc/smcp/offices.yaml --out /run/smcp/all
+
+give() {
+    to="/run/smcp/$1"
+    shift
+    for file in "$@"; do
+        cp "/run/smcp/all/$file" "$to/"
+    done
+    chown -R 10001:10001 "$to"
+}
+give nats nats-server.conf
+give registries creds/registry-1.json creds/registry-2.json
+# What the gateways know clients by belongs here, too: the key file of /run/smcp/gateways.
+give gateways creds/gateway-1.json creds/gateway-2.json
+give computer creds/computer.json
+chown 10001:10001 /data

