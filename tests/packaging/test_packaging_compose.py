@@ -1,0 +1,101 @@
+"""docker/compose.yaml and what it mounts, read as Compose, NATS, the Computer and haproxy read them."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from smcp_computer.config.file import load_config
+from smcp_standalone.demo import COMPUTER, OFFICE
+from smcp_standalone.nats_files import read_model
+from tests.e2e.worlds.engine import require_engine
+from tests.packaging.wheelhouse import ROOT
+
+DOCKER: Final = ROOT / "docker"
+FILE: Final = DOCKER / "compose.yaml"
+SERVICES: Final[dict[str, Any]] = yaml.safe_load(FILE.read_text(encoding="utf-8"))["services"]
+CORE: Final = {name for name, service in SERVICES.items() if service["profiles"] == ["core"]}
+
+
+def test_profile_core_is_the_whole_system() -> None:
+    parts = {"nats", "registry-1", "registry-2", "gateway-1", "gateway-2", "proxy", "computer"}
+    assert {"setup", *parts} == CORE
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_container_can_write_nowhere_and_become_nobody_else(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert not {"privileged", "pid", "ipc", "devices"} & service.keys()
+    if name == "setup":  # hands files over to others, so it is root, without a network
+        assert service["network_mode"] == "none"
+    else:
+        assert "cap_add" not in service
+        assert service.get("user", "10001:10001") == "10001:10001"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_is_published_is_published_on_loopback(name: str) -> None:
+    assert all(port.startswith("127.0.0.1:") for port in SERVICES[name].get("ports", []))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_an_image_has_a_version(name: str) -> None:
+    image = SERVICES[name]["image"].removeprefix("${NATS_IMAGE:-").removeprefix("${HAPROXY_IMAGE:-").rstrip("}")
+    assert image.endswith(":${IMAGE_TAG:-dev") or image.rpartition(":")[2][:1] in "v0123456789"
+    assert not image.endswith(":latest")
+
+
+def test_each_process_has_a_credential_of_the_file_and_sees_no_other_kind() -> None:
+    model = read_model(DOCKER / "compose" / "offices.yaml")
+    (host,) = model.computers
+    known = {*model.registry_credentials, *model.gateway_credentials, host.credential}
+    given = {
+        name: Path(service["environment"]["SMCP_NATS_CREDS"]).stem
+        for name, service in SERVICES.items()
+        if "SMCP_NATS_CREDS" in service.get("environment", {})
+    }
+    assert set(given.values()) == known
+    assert len(given) == len(known)
+    for name in given:
+        (volume,) = (mount for mount in SERVICES[name]["volumes"] if mount.endswith(":/run/smcp:ro"))
+        kind = {"registry": "registries", "gateway": "gateways", "computer": "computer"}[name.partition("-")[0]]
+        assert volume == f"{kind}:/run/smcp:ro"
+
+
+def test_the_demo_finds_the_office_the_computer_and_its_tools() -> None:
+    model = read_model(DOCKER / "compose" / "offices.yaml")
+    (host,) = model.computers
+    environment = SERVICES["computer"]["environment"]
+    assert (host.office, *host.names) == (OFFICE, COMPUTER)
+    assert (environment["SMCP_OFFICE"], environment["SMCP_NAME"]) == (OFFICE, COMPUTER)
+    assert set(load_config(DOCKER / "compose" / "computer.json").servers) == {"git", "time"}
+
+
+def test_the_collector_has_what_its_pipelines_name() -> None:
+    told = yaml.safe_load((DOCKER / "compose" / "collector.yaml").read_text(encoding="utf-8"))
+    for pipeline in told["service"]["pipelines"].values():
+        assert set(pipeline["receivers"]) <= {*told["receivers"], *told["connectors"]}
+        assert set(pipeline["processors"]) <= told["processors"].keys()
+        assert set(pipeline["exporters"]) <= {*told["exporters"], *told["connectors"]}
+    (scraped,) = yaml.safe_load((DOCKER / "compose" / "prometheus.yaml").read_text(encoding="utf-8"))["scrape_configs"]
+    ((target,),) = (each["targets"] for each in scraped["static_configs"])
+    assert target.partition(":")[2] == told["exporters"]["prometheus"]["endpoint"].partition(":")[2]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("profiles", [("core",), ("core", "observe"), ("demo",)], ids="+".join)
+def test_compose_itself_reads_every_profile(profiles: tuple[str, ...]) -> None:
+    require_engine()
+    options = [part for profile in profiles for part in ("--profile", profile)]
+    told = subprocess.run(
+        [DOCKER / "compose.sh", *options, "config", "--format", "json"], check=False, capture_output=True, text=True
+    )
+    assert told.returncode == 0, told.stderr
+    wanted = {name for name, service in SERVICES.items() if set(service["profiles"]) & set(profiles)}
+    assert set(json.loads(told.stdout)["services"]) == wanted
