@@ -8,11 +8,12 @@ import pytest
 
 from tests.e2e.actors.agents import AGENTS, OpenAgent
 from tests.e2e.scenarios import bad_input, configurations, failing_tools, names
+from tests.e2e.worlds.containers import open_containers
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.standalone import open_standalone
 from tests.e2e.worlds.world import World
 
-WORLDS = {"standalone": open_standalone, "processes": open_processes}
+WORLDS = {"standalone": open_standalone, "processes": open_processes, "containers": open_containers}
 
 BY_ITSELF: list[Callable[[World], Awaitable[None]]] = [
     bad_input.a_missing_field_is_named,

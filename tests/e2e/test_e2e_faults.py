@@ -1,16 +1,23 @@
-"""Parts that die, stand still and come back, in worlds where every part is a process."""
+"""Parts that die, stand still and come back, in worlds where every part can be hurt alone."""
 
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.scenarios import faults, moves, socketio_computers
+from tests.e2e.worlds.containers import open_containers
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.shared import SharedWorld
 from tests.e2e.worlds.world import LEASE_S, World, lease_s
 
 pytestmark = pytest.mark.alone
+
+WORLDS: dict[str, Callable[..., AbstractAsyncContextManager[World]]] = {
+    "processes": open_processes,
+    "containers": open_containers,
+}
 
 CALM_LEASE_S = lease_s(5)
 """Of 2 s a loaded machine takes too much to promise anything within a lease."""
@@ -33,9 +40,9 @@ DRAINS_S: dict[Callable[[World], Awaitable[None]], float] = {
 }
 
 
-@pytest.fixture(scope="module")
-def of_all_faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorld]:
-    world = SharedWorld(lambda: open_processes(tmp_path_factory.mktemp("faults")))
+@pytest.fixture(scope="module", params=WORLDS)
+def of_all_faults(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorld]:
+    world = SharedWorld(lambda: WORLDS[request.param](tmp_path_factory.mktemp("faults")))
     yield world
     world.close()
 
@@ -81,10 +88,11 @@ async def test_what_was_in_flight_at_a_gateway_that_stands_still_is_settled_with
 
 
 @pytest.mark.timeout(180 + 10 * LEASE_S)
+@pytest.mark.parametrize("world_name", WORLDS)
 @pytest.mark.parametrize("scenario", DRAINS_S, ids=lambda scenario: scenario.__name__)
-async def test_move(scenario: Callable[[World], Awaitable[None]], tmp_path: Path) -> None:
+async def test_move(scenario: Callable[[World], Awaitable[None]], world_name: str, tmp_path: Path) -> None:
     environment = {"SMCP_DRAIN_S": str(DRAINS_S[scenario])}
-    async with open_processes(tmp_path, environment=environment) as world:
+    async with WORLDS[world_name](tmp_path, environment=environment) as world:
         with world.telling():
             await scenario(world)
 

@@ -1,4 +1,4 @@
-"""Large bodies, where every part is a process."""
+"""Large bodies, where every part is a process or a container of its own."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from tests.e2e.scenarios import large_results
+from tests.e2e.worlds.containers import open_containers
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.world import World, lease_s
 
@@ -24,10 +25,10 @@ SCENARIOS: list[Callable[[World], Awaitable[None]]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+@pytest.fixture(scope="module", params=[open_processes, open_containers], ids=["processes", "containers"])
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     # The lease of production: pings go by it, and who reads 32 MiB on a busy machine does not answer one meanwhile.
-    opened = open_processes(tmp_path_factory.mktemp("large"), lease_s=lease_s(10), more=[large_results.NEIGHBOURS])
+    opened = request.param(tmp_path_factory.mktemp("large"), lease_s=lease_s(10), more=[large_results.NEIGHBOURS])
     with asyncio.Runner() as runner:
         yield runner.run(opened.__aenter__())
         runner.run(opened.__aexit__(None, None, None))

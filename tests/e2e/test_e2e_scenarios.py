@@ -7,11 +7,12 @@ import pytest
 
 from tests.e2e.actors.agents import AGENTS, OpenAgent
 from tests.e2e.scenarios import calls, context, credentials, leftovers, rooms, socketio_computers
+from tests.e2e.worlds.containers import open_containers
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.standalone import open_standalone
 from tests.e2e.worlds.world import World
 
-WORLDS = {"standalone": open_standalone, "processes": open_processes}
+WORLDS = {"standalone": open_standalone, "processes": open_processes, "containers": open_containers}
 
 WITH_AN_AGENT: list[Callable[[World, OpenAgent], Awaitable[None]]] = [
     calls.an_agent_on_one_gateway_calls_tools_on_both_computers,

@@ -25,8 +25,10 @@ async def an_agent_on_one_gateway_calls_tools_on_both_computers(world: World, op
             result = await agent.call(name, "echo", {"text": said})
             assert result["isError"] is False
             assert text(result) == said
-        pids = {text(await agent.call(name, "pid")) for name in ("alpha", "beta")}
-        assert len(pids) == 2
+            mark = uuid4().hex
+            await agent.call(name, "append", {"mark": mark})
+            ran = {each: world.computer(LAB, each).ran for each in ("alpha", "beta")}
+            assert [each for each, file in ran.items() if file.exists() and mark in file.read_text("utf-8")] == [name]
 
 
 async def a_call_runs_once_on_the_computer_it_names(world: World, open_agent: OpenAgent) -> None:

@@ -1,0 +1,103 @@
+"""What only containers show: health as the engine sees it, what the images have and lack, a cut network."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from smcp_agent import SmcpAgent
+from smcp_testing.waiting import eventually
+from tests.e2e.actors.bare import comings_and_goings, member
+from tests.e2e.actors.crowd import BACK_S, ENTER, LEAVE
+from tests.e2e.actors.traffic import traffic
+from tests.e2e.scenarios.npm_servers import NPM
+from tests.e2e.worlds.container import Container
+from tests.e2e.worlds.containers import open_containers
+from tests.e2e.worlds.engine import ROOT, docker
+from tests.e2e.worlds.layout import Place
+from tests.e2e.worlds.world import LAB, Part
+
+WHEELS: Final = ROOT / "build" / "images" / "wheels"
+LEASE_S: Final = 5.0
+HEALTHY_S: Final = 45.0
+"""The engine asks every 10 s."""
+
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(_no_task_left: None) -> None:
+    """In place of that of all tests: the world is looked at when it ends."""
+
+
+def stdio(command: str, *arguments: str) -> dict[str, Any]:
+    return {"type": "stdio", "server_parameters": {"command": command, "args": list(arguments)}}
+
+
+def said(part: Part, health: str) -> bool:
+    """What the engine says of its health."""
+    assert isinstance(part, Container)
+    return docker("inspect", "--format", "{{.State.Health.Status}}", part.id) == health
+
+
+async def test_uvx_and_npx_run_mcp_servers_in_the_image(tmp_path: Path) -> None:
+    offline = ("--offline", "--no-index", "--find-links", str(WHEELS))
+    servers = {
+        "time": stdio("uvx", *offline, "mcp-server-time"),
+        "files": stdio("npx", "--offline", "--prefix", str(NPM), "mcp-server-filesystem", "/etc/smcp"),
+        "absent": stdio("no-such-program"),
+    }
+    place = Place("host-real", LAB, "real", servers)
+    async with (
+        open_containers(tmp_path, more=[place], shown=[WHEELS, NPM]) as world,
+        SmcpAgent(world.url(), office=LAB, name="caller") as agent,
+    ):
+        names = {tool.name for tool in await agent.get_tools("real")}
+        assert {"convert_time", "list_directory", "append"} <= names, "what cannot start keeps nobody else from it"
+        when = {"source_timezone": "Asia/Shanghai", "time": "16:30", "target_timezone": "Asia/Tokyo"}
+        converted = await agent.call_tool("real", "convert_time", when)
+        assert "17:30:00+09:00" in converted.text
+        listed = await agent.call_tool("real", "list_directory", {"path": "/etc/smcp"})
+        assert not listed.is_error, listed.text
+        config = await agent.get_config("real")
+        assert "absent" in str(config)
+
+
+async def test_the_engine_sees_who_cannot_work_while_its_nats_is_away(tmp_path: Path) -> None:
+    async with open_containers(tmp_path, gateways=1, registries=1, places=[Place("host-alpha", LAB, "alpha")]) as world:
+        services = [part for part in world.parts if part is not world.nats]
+        for part in services:
+            await eventually(partial(said, part, "healthy"), timeout=HEALTHY_S, message=part.name)
+        world.nats.pause()
+        try:
+            for part in services:
+                await eventually(partial(said, part, "unhealthy"), timeout=3 * HEALTHY_S, message=part.name)
+                assert part.running, "it waits for its NATS"
+        finally:
+            world.nats.resume()
+        for part in services:
+            await eventually(partial(said, part, "healthy"), timeout=HEALTHY_S, message=part.name)
+
+
+async def test_a_gateway_cut_from_nats_past_its_lease_loses_its_members_once_and_brings_them_back_by_itself(
+    tmp_path: Path,
+) -> None:
+    async with (
+        open_containers(tmp_path, lease_s=LEASE_S) as world,
+        member(world.url(0), "agent", LAB, "watcher") as watcher,
+        member(world.url(1), "computer", LAB, "silent"),
+    ):
+        await watcher.told(ENTER, computer="silent")
+        cut = world.gateway(1).part
+        assert isinstance(cut, Container)
+        async with traffic(watcher, world.computer(LAB, "alpha")) as streams:
+            with cut.cut_off():
+                await watcher.told(LEAVE, timeout=3 * LEASE_S + 5, computer="silent")
+            await eventually(
+                lambda: comings_and_goings(watcher.notices, "silent") == ["enter", "leave", "enter"], timeout=BACK_S
+            )
+            await cut.ready()
+        assert [call for stream in streams for call in stream.failed] == []
+        assert comings_and_goings(watcher.notices, "silent") == ["enter", "leave", "enter"], "once each"
+        assert cut.running
