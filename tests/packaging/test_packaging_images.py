@@ -108,4 +108,4 @@ def normal(pinned: str) -> str:
 def test_the_health_check_says_1_where_nobody_listens() -> None:
     script = ROOT / "docker" / "healthcheck.py"
     with pytest.raises(AssertionError, match="ended with 1"):
-        run(sys.executable, "-I", "-S", script, "PORT", PORT="1")
+        run(sys.executable, "-I", "-S", script, "PORT", environment={"PORT": "1"})

@@ -71,7 +71,7 @@ def test_a_command_works_from_its_wheel_and_says_its_version(
     commands = wheelhouse.environment(tmp_path / "env", *NEEDED[command])
     version = wheelhouse.wheels[NEEDED[command][-1]].name.split("-")[1]
     assert run(commands / command, "--version", cwd=tmp_path).strip() == f"{command} {version}"
-    assert "--version" in run(commands / command, "--help", cwd=tmp_path, COLUMNS="200")
+    assert "--version" in run(commands / command, "--help", cwd=tmp_path, environment={"COLUMNS": "200"})
     if command in ("smcp-gateway", "smcp-registry"):
         assert "the configuration is valid" in run(commands / command, "--check-config", cwd=tmp_path)
     ours = {name for name in wheelhouse.installed(commands) if name.startswith("smcp")}

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -41,7 +42,7 @@ class Wheelhouse:
         # pip's index is not uv's: what an operator has set for one counts here for the other, as in the Makefile.
         index = {"UV_DEFAULT_INDEX": url} if (url := os.environ.get("PIP_INDEX_URL")) else {}
         lock = ("--constraint", ROOT / "requirements.lock")
-        run(UV, "pip", "install", "--quiet", "--python", python, *lock, *chosen, **index)
+        run(UV, "pip", "install", "--quiet", "--python", python, *lock, *chosen, environment=index)
         run(UV, "pip", "check", "--quiet", "--python", python)
         return directory / "bin"
 
@@ -51,8 +52,11 @@ class Wheelhouse:
         return {re.split(r"==| @ ", line)[0] for line in listed.splitlines()}
 
 
-def run(*command: str | Path, cwd: Path | None = None, **environment: str) -> str:
+def run(*command: str | Path, cwd: Path | None = None, environment: Mapping[str, str] | None = None) -> str:
     """Run a command without a trace of this environment; gives its standard output.
+
+    Args:
+        environment: variables beside those that are left.
 
     Raises:
         AssertionError: it failed, or did not end in time; says what it printed.
@@ -66,7 +70,7 @@ def run(*command: str | Path, cwd: Path | None = None, **environment: str) -> st
             capture_output=True,
             text=True,
             cwd=cwd,
-            env={**env, **environment},
+            env={**env, **(environment or {})},
             timeout=_SECONDS,
         )
     except subprocess.TimeoutExpired:
