@@ -14,6 +14,23 @@ docker="$(docker/client.sh)"
 export DOCKER="$docker" DOCKER_BUILDKIT=1
 tag="${IMAGE_TAG:-dev}"
 images=build/images
+names=(smcp-gateway smcp-registry smcp smcp-computer smcp-computer-testing smcp-computer-demo)
+
+# What the images are made of, as a digest: where all of them carry it already, there is nothing to do.
+inputs="$({
+    git ls-files -z --cached --others --exclude-standard libs services tests/support docker requirements.lock pyproject.toml |
+        xargs -0 sha256sum 2> /dev/null || true
+    echo "${BASE:-} ${NODE:-}"
+} | sha256sum | cut -c1-32)"
+built=0
+for name in "${names[@]}"; do
+    label="$("$docker" image inspect --format '{{index .Config.Labels "smcp.inputs"}}' "$name:$tag" 2> /dev/null || true)"
+    [[ "$label" != "$inputs" ]] || built=$((built + 1))
+done
+if ((built == ${#names[@]})) && git rev-parse HEAD > /dev/null 2>&1; then
+    echo "the images are those of these sources"
+    exit
+fi
 
 base="${BASE:-$(docker/image.sh python:3.11-slim-bookworm python)}"
 node="${NODE:-$(docker/image.sh node:22-bookworm-slim node)}"
@@ -54,7 +71,7 @@ build() {
     shift 3
     "$docker" build --quiet --network none --file "docker/$file.Dockerfile" --target "$target" \
         --label "org.opencontainers.image.title=$name" \
-        --label "org.opencontainers.image.revision=$(git rev-parse HEAD 2> /dev/null || echo unknown)" \
+        --label "smcp.inputs=$inputs" --label "org.opencontainers.image.revision=$(git rev-parse HEAD 2> /dev/null || echo unknown)" \
         --tag "$name:$tag" "$@" . > /dev/null
     "$docker" image ls --format '{{.Repository}}:{{.Tag}}  {{.Size}}' "$name:$tag"
 }
