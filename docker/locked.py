@@ -105,6 +105,7 @@ def _holds(marker: Marker | None, environment: Mapping[str, str]) -> bool:
 
 
 def main() -> int:
+    """Print it; gives the exit code of the process."""
     parser = argparse.ArgumentParser(description="Print the part of requirements.lock that distributions need.")
     parser.add_argument("--python", required=True, help="the full version of Python, such as 3.11.2")
     parser.add_argument("--machine", required=True, help="as `uname -m` says, such as x86_64")

@@ -5,6 +5,10 @@ set -eu
 umask 077
 
 smcp nats-config /etc/smcp/offices.yaml --out /run/smcp/all
+# The gateways know keys by their hashes; the key itself is for Agents alone.
+if [ ! -e /run/smcp/all/keys.json ]; then
+    smcp keys add --file /run/smcp/all/keys.json --office 'demo office' --subject demo > /run/smcp/all/token
+fi
 
 give() {
     to="/run/smcp/$1"
@@ -16,7 +20,7 @@ give() {
 }
 give nats nats-server.conf
 give registries creds/registry-1.json creds/registry-2.json
-# What the gateways know clients by belongs here, too: the key file of /run/smcp/gateways.
-give gateways creds/gateway-1.json creds/gateway-2.json
+give gateways creds/gateway-1.json creds/gateway-2.json keys.json
+give agents token
 give computer creds/computer.json
 chown 10001:10001 /data

@@ -68,6 +68,17 @@ def test_each_process_has_a_credential_of_the_file_and_sees_no_other_kind() -> N
         assert volume == f"{kind}:/run/smcp:ro"
 
 
+def test_gateways_ask_who_connects_and_only_the_demo_has_the_key() -> None:
+    for name in ("gateway-1", "gateway-2"):
+        environment = SERVICES[name]["environment"]
+        assert environment["SMCP_AUTH_KEYS"] == "/run/smcp/keys.json"
+        assert "SMCP_INSECURE" not in environment
+    holders = {
+        name for name, service in SERVICES.items() if any("agents:" in each for each in service.get("volumes", []))
+    }
+    assert holders == {"setup", "demo"}
+
+
 def test_the_demo_finds_the_office_the_computer_and_its_tools() -> None:
     model = read_model(DOCKER / "compose" / "offices.yaml")
     (host,) = model.computers

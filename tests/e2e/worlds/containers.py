@@ -13,7 +13,7 @@ from tests.e2e.worlds.engine import docker, image, nats_image, require_engine
 from tests.e2e.worlds.layout import PLACES, Place
 from tests.e2e.worlds.ports import Ports
 from tests.e2e.worlds.running import running
-from tests.e2e.worlds.world import MARK, ComputerHost, Gateway, World, child_environment
+from tests.e2e.worlds.world import LEASE_S, MARK, ComputerHost, Gateway, World, child_environment
 
 LABEL = "smcp.e2e"
 """Of all containers and networks of the tests: `docker ps --filter label=smcp.e2e` finds what a killed run left."""
@@ -80,6 +80,7 @@ def _made(
         "SMCP_NATS_URL": f"nats://nats:{_NATS}",
         "SMCP_LEASE_S": str(lease_s),
         "SMCP_STATS": "1",
+        "SMCP_INSECURE": "1",  # clients of these scenarios have no tokens, and a container's loopback is its own
         "SMCP_LOG_FORMAT": "json",
         **environment,
     }

@@ -76,23 +76,24 @@ async def demo(console: Console, repository: Path, directory: Path) -> None:
     console.print("Everything has been stopped. Your own turn: [bold]make up[/bold]")
 
 
-async def demo_elsewhere(console: Console, url: str, repository: Path) -> None:
+async def demo_elsewhere(console: Console, url: str, repository: Path, token: str | None) -> None:
     """Make the same two calls in a system that runs already, such as that of docker/compose.yaml.
 
     Args:
         url: of its gateway. Its Computer is `COMPUTER` in `OFFICE`, with the same two MCP servers.
         repository: a path of the Computer's host.
+        token: an API key or a JWT, where the gateway asks who connects.
 
     Raises:
         Failure: the gateway cannot be reached, or a call failed.
     """
     console.print(f"An Agent joins {OFFICE!r} on {url} and calls the tools of {COMPUTER!r}.\n", highlight=False)
-    await _calls(console, url, repository)
+    await _calls(console, url, repository, token)
 
 
-async def _calls(console: Console, url: str, repository: Path) -> None:
+async def _calls(console: Console, url: str, repository: Path, token: str | None = None) -> None:
     try:
-        async with SmcpAgent(url, office=OFFICE, name="demo agent") as agent:
+        async with SmcpAgent(url, office=OFFICE, name="demo agent", token=token) as agent:
             log = {"repo_path": str(repository), "max_count": 5}
             await _call(console, agent, "git_log", log)
             when = {"source_timezone": "Asia/Shanghai", "time": "16:30", "target_timezone": "Europe/Berlin"}

@@ -115,6 +115,10 @@ def run_demo(
             help="Start nothing: use the gateway of a system that runs. --repository is a path of its Computer."
         ),
     ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="SMCP_TOKEN", show_envvar=True, help="With --url: who connects, where that is asked."),
+    ] = None,
 ) -> None:
     """Start everything, let an Agent call two public MCP servers, and show what came back."""
     from smcp_standalone.demo import demo, demo_elsewhere, find_repository, until_stopped  # noqa: PLC0415 -- as for `up`
@@ -133,7 +137,7 @@ def run_demo(
                 with plain_failures():
                     if url is None:
                         return await until_stopped(stop, demo(console, chosen, directory))
-                    return await until_stopped(stop, demo_elsewhere(console, url, chosen))
+                    return await until_stopped(stop, demo_elsewhere(console, url, chosen, token))
 
         raise typer.Exit(run(main, at_once=partial(_end, directory)))
 
