@@ -121,7 +121,7 @@ async def test_a_server_that_takes_no_more_requests_holds_up_no_desktop(nats_url
     everything = [shown("fine"), *(f"{one['uri']}\n\ntext of {one['uri']}" for one in listed)]
     async with world(
         nats_url,
-        {"read_s": 0.5},
+        {"read_s": 1.5},
         stopped=configs.context("2025", content=listed),
         fine=configs.context("2026", windows=1, host="fine"),
     ) as here:

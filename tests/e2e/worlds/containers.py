@@ -34,7 +34,7 @@ async def open_containers(
 ) -> AsyncIterator[World]:
     """As `open_processes`, each part in its container: hardened as in docker/compose.yaml, and reached by its name.
 
-    Skips where there is no docker engine; in CI it fails there.
+    Skips where there is no docker engine; with `CONTAINERS=true` it fails there.
 
     Args:
         environment: what is set for every part.
