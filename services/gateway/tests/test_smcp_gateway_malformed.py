@@ -35,6 +35,10 @@ UNKNOWN: Final[dict[str, dict[str, Any]]] = {
     "server:update_later": {"computer": "box"},
 }
 EVENTS: Final = {**GOOD, **UNKNOWN}
+# The loop of the world has a thread of its own, which may use `random` while a payload is drawn; no strategy does.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Do not use the `random` module inside strategies:hypothesis.errors.HypothesisDeprecationWarning"
+)
 REFUSED: Final = {400, 403, 404, 413, 503, 4103}
 """Codes with which a payload may be refused; 500 would be ours."""
 
