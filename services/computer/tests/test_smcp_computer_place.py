@@ -97,3 +97,14 @@ async def test_leaving_waits_for_the_calls_that_run(nats_url: str, tmp_path: Pat
             running = asyncio.create_task(here.call("sleep", seconds=1))
             await eventually(log.exists)
         assert (await running)["isError"] is False
+
+
+async def test_the_place_is_claimed_again_where_nats_lost_its_store(nats_server: NatsServer) -> None:
+    url = nats_server.url
+    async with registry(url) as rooms, computer(url) as here:
+        await nats_server.restart_empty()
+        await eventually(lambda: bool(list(rooms.view.members(OFFICE))), timeout=30)
+        await eventually(lambda: here.membership.problem is None, timeout=20)
+        async with computer(url, joined=False) as second:
+            await eventually(lambda: (second.membership.problem or "").startswith("refused: "))
+            assert here.membership.problem is None

@@ -174,9 +174,9 @@ async def test_a_member_sees_its_own_join_at_every_registry_and_at_once(nats_url
 
 async def test_a_revision_that_the_view_does_not_reach_is_not_waited_for_without_end(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member:
-        await member.join("lab", "computer", "pc")
+        joined = await member.join("lab", "computer", "pc")
         with pytest.raises(Unavailable):
-            await member.room("lab", "computer", "pc", after=1_000_000)
+            await member.room("lab", "computer", "pc", after=joined.revision + 1_000_000)
 
 
 async def test_five_hundred_members_are_asserted_in_one_batch(nats_url: str) -> None:

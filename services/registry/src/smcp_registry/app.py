@@ -21,7 +21,7 @@ from smcp_bus.tracing import bus_spans, office_of, trace_id_of
 from smcp_proto.catalog import CATALOG
 from smcp_proto.catalog_row import Row
 from smcp_registry.announcer import Announcer
-from smcp_registry.buckets import StoreUnusable, open_store
+from smcp_registry.buckets import StoreUnusable, make_missing, open_store
 from smcp_registry.handlers.assert_members import assert_members
 from smcp_registry.handlers.confirm import confirm
 from smcp_registry.handlers.find import find
@@ -34,6 +34,7 @@ from smcp_registry.handlers.update import update
 from smcp_registry.handlers.update_capabilities import update_capabilities
 from smcp_registry.leases import Leases, LeasesView
 from smcp_registry.link import Link
+from smcp_registry.lost_store import LostStore, View
 from smcp_registry.membership import Membership
 from smcp_registry.owners import SETTLE_S, Owners
 from smcp_registry.places import Places
@@ -87,6 +88,9 @@ async def open_registry(
     raise_if_cancelled()
     link = Link(bus)
     view, leases_view = MembersView(), LeasesView()
+    make = partial(make_missing, js, lease_s=settings.lease_s, replicas=settings.kv_replicas)
+    views: dict[str, View] = {MEMBERS: view, LEASES: leases_view}
+    lost = LostStore(js, views, make)
     leases = Leases(store.leases, leases_view, lease_s=settings.lease_s, now=time.time)
     owners = Owners(
         bus,
@@ -114,8 +118,8 @@ async def open_registry(
     try:
         await _prepared(announcer)
         async with background() as tasks:
-            tasks.start(link.keep("the view of the members", partial(_view, js, MEMBERS, view)), name="members")
-            tasks.start(link.keep("the view of the leases", partial(_view, js, LEASES, leases_view)), name="leases")
+            for bucket, seen in views.items():
+                tasks.start(link.keep(f"the view of the {bucket}", partial(_view, js, bucket, seen, lost)), name=bucket)
             await _caught_up(view, leases_view)
             tasks.start(link.keep("the announcer", announcer.run), name="announcer")
             tasks.start(link.keep("the sweeper", sweeper.run), name="sweeper")
@@ -150,9 +154,10 @@ def handlers(
     }
 
 
-async def _view(js: JetStreamContext, bucket: str, view: MembersView | LeasesView) -> None:
+async def _view(js: JetStreamContext, bucket: str, view: View, lost: LostStore) -> None:
     try:
-        await follow(js, bucket, view)
+        async with lost.replaced():
+            await follow(js, bucket, view)
     finally:
         view.unsynced()
 

@@ -1,7 +1,13 @@
-"""The two buckets as they have to be: made where they are missing, refused where they are otherwise."""
+"""The two buckets as they have to be: made where they are missing, refused where they are otherwise.
+
+The revisions of `members` go on where an earlier bucket ended, although nobody remembers it: a NATS that lost its store
+is met by gateways and Computers that know of newer ones than a bucket that begins at 1 would have for long, and that
+wait for those and drop what is older. So the first revision is the time at which the bucket is made.
+"""
 
 import asyncio
 import logging
+import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +16,6 @@ from nats.js import JetStreamContext, api
 from nats.js.errors import (
     APIError,
     BadRequestError,
-    KeyValueLimitMarkerTTLNotSupportedError,
     ServiceUnavailableError,
 )
 from nats.js.kv import KeyValue
@@ -30,10 +35,15 @@ START_S: Final = 10.0
 ABSENT_S: Final = 2.0
 """The same where nobody serves JetStream at all, so that it is most likely not enabled."""
 PAUSE_S: Final = 0.25
+DUPLICATES_S: Final = 120.0
+"""How long JetStream remembers a message's id, where entries live as long; nobody gives ids here."""
 NAME_IN_USE: Final = 10058
 """The code of JetStream's error for a stream that exists with another configuration."""
 NO_REPLICAS: Final = 10074
 """The same for more than one replica where NATS is no cluster."""
+REVISIONS_PER_S: Final = 1_000_000
+"""By which the time (unix seconds, UTC) becomes a first revision: more than any bucket has changes, and twice that is
+exact in a double still."""
 
 
 class StoreUnusable(Failure):
@@ -54,6 +64,8 @@ class _Plan:
     marker_ttl: float | None
     replicas: int
     description: str
+    goes_on: bool = False
+    """Whether its revisions are greater than those of all buckets of its name that were made before."""
 
 
 async def open_store(
@@ -70,23 +82,70 @@ async def open_store(
         StoreMisfit: a bucket exists with another configuration, or this NATS cannot keep so many replicas.
         StoreUnusable: JetStream is not enabled, or does not answer.
     """
-    await _wait_for_jetstream(js, start_s)
-    members = _Plan(MEMBERS, HISTORY, None, None, replicas, "A2C-SMCP: who is in which office")
-    # the server takes whole seconds from 1 for its markers; they only have to outlive the expiry
-    leases = _Plan(LEASES, 1, lease_s, max(1.0, float(round(lease_s))), replicas, "A2C-SMCP: which processes live")
+    account = await _wait_for_jetstream(js, start_s)
+    if not account.api.level:
+        raise StoreUnusable("this nats-server is too old: the registry needs 2.11 or newer")
+    members, leases = _plans(lease_s, replicas)
     return Store(
         members=Bucket(MEMBERS, js, await _open(js, members), bus),
         leases=Bucket(LEASES, js, await _open(js, leases), bus),
     )
 
 
-async def _wait_for_jetstream(js: JetStreamContext, start_s: float) -> None:
+async def make_missing(js: JetStreamContext, *, lease_s: float, replicas: int) -> None:
+    """Make the buckets that are missing, as `open_store` does; those that are there are left as they are.
+
+    Raises:
+        nats.errors.Error, TimeoutError: JetStream does not answer, or cannot make them.
+    """
+    for plan in _plans(lease_s, replicas):
+        try:
+            await js.add_stream(_stream(plan))
+        except BadRequestError as error:
+            if error.err_code != NAME_IN_USE:
+                raise
+
+
+def _plans(lease_s: float, replicas: int) -> tuple[_Plan, _Plan]:
+    """Of `members` and of `leases`."""
+    # the server takes whole seconds from 1 for its markers; they only have to outlive the expiry
+    marker_s = max(1.0, float(round(lease_s)))
+    return (
+        _Plan(MEMBERS, HISTORY, None, None, replicas, "A2C-SMCP: who is in which office", goes_on=True),
+        _Plan(LEASES, 1, lease_s, marker_s, replicas, "A2C-SMCP: which processes live"),
+    )
+
+
+def _stream(plan: _Plan) -> api.StreamConfig:
+    """A stream as nats-py makes one for a bucket, but for its first sequence: that cannot be said of a bucket there."""
+    window = DUPLICATES_S if plan.ttl is None else min(DUPLICATES_S, plan.ttl)
+    return api.StreamConfig(
+        name=f"KV_{plan.bucket}",
+        description=plan.description,
+        subjects=[f"$KV.{plan.bucket}.>"],
+        allow_rollup_hdrs=True,
+        allow_msg_ttl=True,
+        deny_delete=True,
+        discard=api.DiscardPolicy.NEW,
+        duplicate_window=window,
+        max_age=plan.ttl,
+        max_consumers=-1,
+        max_msgs=-1,
+        max_msgs_per_subject=plan.history,
+        num_replicas=plan.replicas,
+        storage=api.StorageType.FILE,
+        subject_delete_marker_ttl=plan.marker_ttl,
+        first_seq=int(time.time() * REVISIONS_PER_S) if plan.goes_on else None,
+    )
+
+
+async def _wait_for_jetstream(js: JetStreamContext, start_s: float) -> api.AccountInfo:
     loop = asyncio.get_running_loop()
     began = loop.time()
     while True:
         try:
             async with asyncio.timeout(start_s):
-                await js.account_info()
+                return await js.account_info()
         except (nats.errors.Error, TimeoutError) as error:
             # nats-py's error for "no responder", which carries no code: nobody serves JetStream
             nobody = isinstance(error, ServiceUnavailableError) and error.err_code is None
@@ -98,24 +157,11 @@ async def _wait_for_jetstream(js: JetStreamContext, start_s: float) -> None:
                     "configuration, or --jetstream), has it a leader, and may this credential use $JS.API.>?"
                 ) from error
             await asyncio.sleep(PAUSE_S)
-        else:
-            return
 
 
 async def _open(js: JetStreamContext, plan: _Plan) -> KeyValue:
-    config = api.KeyValueConfig(
-        bucket=plan.bucket,
-        description=plan.description,
-        history=plan.history,
-        ttl=plan.ttl,
-        storage=api.StorageType.FILE,
-        replicas=plan.replicas,
-        limit_marker_ttl=plan.marker_ttl,
-    )
     try:
-        return await js.create_key_value(config)
-    except KeyValueLimitMarkerTTLNotSupportedError as error:
-        raise StoreUnusable("this nats-server is too old: the registry needs 2.11 or newer") from error
+        await js.add_stream(_stream(plan))
     except BadRequestError as error:
         if error.err_code != NAME_IN_USE:
             raise StoreUnusable(f"the bucket {plan.bucket} cannot be made: {error.description}") from error

@@ -40,7 +40,7 @@ class Tombstone:
 
 
 class MembersView:
-    """A `watch.Sink`. `revision` never goes back but when the bucket was made anew."""
+    """A `watch.Sink`. `revision` never goes back but while a bucket that was made anew is empty."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

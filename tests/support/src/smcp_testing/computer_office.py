@@ -15,7 +15,7 @@ from smcp_computer.app import Computer, open_computer
 from smcp_computer.config.file import parse_config
 from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.settings import ComputerSettings
-from smcp_registry.app import open_registry
+from smcp_registry.app import Registry, open_registry
 from smcp_registry.settings import RegistrySettings
 
 OFFICE, NAME = "lab", "pc"
@@ -62,12 +62,12 @@ class World:
 
 
 @asynccontextmanager
-async def registry(url: str, **settings: Any) -> AsyncIterator[None]:
+async def registry(url: str, **settings: Any) -> AsyncIterator[Registry]:
     async with (
         open_bus(BusConfig(url=url)) as bus,
-        open_registry(RegistrySettings(nats_url=url, **settings), bus),
+        open_registry(RegistrySettings(nats_url=url, **settings), bus) as opened,
     ):
-        yield
+        yield opened
 
 
 @asynccontextmanager

@@ -133,6 +133,12 @@ class NatsServer:
         await self.stop()
         await self.start()
 
+    async def restart_empty(self) -> None:
+        """The same, but all that JetStream had kept is gone."""
+        await self.stop()
+        shutil.rmtree(self.directory / "jetstream")
+        await self.start()
+
     def pause(self) -> None:
         """Stop it where it stands (SIGSTOP): connections stay open, nothing is answered.
 
