@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from smcp_proto.schemas import CallToolResult
-from smcp_proto.tool_results import asked_for, cancelled, expired, failed, timed_out
+from smcp_proto.tool_results import asked_for, cancelled, expired, failed, timed_out, with_meta
 
 
 def said(result: dict[str, Any]) -> str:
@@ -55,3 +55,28 @@ def test_a_repeat_whose_result_is_gone_is_marked_and_says_that_it_did_not_run_ag
     result = expired()
     assert result["meta"] == {"a2c_result_expired": True}
     assert said(result).endswith("it was not run again")
+
+
+@pytest.mark.parametrize(
+    ("result", "ours", "wire"),
+    [
+        ({"isError": False}, False, {"isError": False}),
+        ({"_meta": {"x": 1, "a2c_x": 1}, "n": [1]}, False, {"n": [1], "meta": {"x": 1}}),
+        ({"_meta": {"x": 1, "a2c_x": 1}}, True, {"meta": {"x": 1}}),
+        ({"meta": {"x": 1, "a2c_x": 1}}, False, {"meta": {"x": 1}}),
+        ({"meta": {"x": 1, "a2c_x": 1}}, True, {"meta": {"x": 1, "a2c_x": 1}}),
+        ({"meta": {"x": 1, "y": 1}, "_meta": {"y": 2, "z": 3}}, True, {"meta": {"x": 1, "y": 2, "z": 3}}),
+        ({"_meta": None}, False, {}),
+        ({"meta": "x", "_meta": {}}, True, {"meta": {}}),
+        ({"meta": "x", "_meta": [1]}, False, {"meta": "x"}),
+        ({"a2c_x": 1}, False, {"a2c_x": 1}),
+    ],
+)
+def test_what_an_mcp_server_says_of_a_result_is_called_meta_and_says_nothing_for_the_computer(
+    result: dict[str, Any], ours: bool, wire: dict[str, Any]
+) -> None:
+    before = {key: dict(value) if isinstance(value, dict) else value for key, value in result.items()}
+    assert with_meta(result, ours=ours) == wire
+    assert result == before
+    if not ours:
+        assert with_meta(result) == wire

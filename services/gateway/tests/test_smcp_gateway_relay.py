@@ -73,6 +73,23 @@ async def test_an_answer_that_is_no_json_is_500_and_the_socket_stays(nats_url: s
         assert (await anna.call("client:get_tools", {"agent": "anna", "req_id": "1", "computer": "box"}))["verb"]
 
 
+@pytest.mark.parametrize("bracket", ["{}", "[]"])
+async def test_an_answer_that_is_nested_too_deep_to_be_read_everywhere_is_500(nats_url: str, bracket: str) -> None:
+    def nested(depth: int) -> bytes:
+        opening, closing = ('{"a":', "}") if bracket == "{}" else ("[", "]")
+        return f'{{"a":{opening * (depth - 1)}1{closing * (depth - 1)}}}'.encode()
+
+    async def answer(verb: str, incoming: Incoming) -> Reply:
+        return Reply(nested(orjson.loads(incoming.body)["depth"]))
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", answer):
+        await anna.join("agent", "anna", OFFICE)
+        for depth in (255, 1000, 1024, 5000):  # Python's reader takes some 950, and an Agent heard of no more
+            refused = await anna.call("client:get_later", {"computer": "box", "depth": depth})
+            assert refused["code"] == 500, depth
+        assert await anna.call("client:get_later", {"computer": "box", "depth": 254}) == orjson.loads(nested(254))
+
+
 @pytest.mark.parametrize(
     "sent", [rb'{"content":"a\ud800b \ud83d\ude00"}', b'{"content":"a\xed\xa0\x80b \\ud83d\\ude00"}']
 )

@@ -35,6 +35,30 @@ async def test_a_call_goes_to_the_computer_unchanged_and_its_result_comes_back_u
         assert pair.owner.computers.running == 0
 
 
+async def test_the_metadata_of_a_result_is_called_meta_also_where_the_computer_passes_on_what_mcp_says(
+    nats_url: str, replicas: int
+) -> None:
+    async with couple(nats_url, replicas) as pair:
+        content = [{"type": "text", "text": "done", "_meta": {"page": 1}}]
+        given: dict[str, Any] = {}
+
+        async def tool(_: dict[str, Any]) -> Any:
+            return given
+
+        serve(pair.box, "client:tool_call", tool)
+        results: list[tuple[dict[str, Any], dict[str, Any]]] = [
+            ({"_meta": {"x": 2**70, "a2c_timeout": True}}, {"meta": {"x": 2**70}}),
+            ({"meta": {"a2c_timeout": True, "y": 1}, "_meta": {"y": 2}}, {"meta": {"a2c_timeout": True, "y": 2}}),
+            ({"_meta": None}, {}),
+            ({"meta": {"a2c_timeout": True}}, {"meta": {"a2c_timeout": True}}),
+            ({}, {}),
+        ]
+        for number, (said, heard) in enumerate(results):
+            given = {"content": content, "isError": False, **said}
+            expected = {"content": content, "isError": False, **heard}
+            assert await pair.anna.call("client:tool_call", call(number)) == expected
+
+
 async def test_a_hundred_calls_run_side_by_side_and_each_gets_its_own_result(nats_url: str, replicas: int) -> None:
     async with couple(nats_url, replicas) as pair:
         gathered = asyncio.Event()

@@ -4,11 +4,34 @@ A native Computer and a gateway that speaks for one on Socket.IO say them in the
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any, Final
 
 TIMED_OUT: Final = "a2c_timeout"
 CANCELLED: Final = "a2c_cancelled"
 EXPIRED: Final = "a2c_result_expired"
+OUR_PREFIX: Final = "a2c_"
+"""Of the keys of a result's metadata that are the Computer's word."""
+
+
+def with_meta(result: Mapping[str, Any], *, ours: bool = False) -> dict[str, Any]:
+    """A result with what an MCP server calls `_meta` under `meta`, as on our wire; of two values `_meta` has the last
+    word. A server's keys that begin with `a2c_` are dropped.
+
+    Args:
+        ours: `meta` is the Computer's own: it keeps such keys.
+    """
+    wire = {key: value for key, value in result.items() if key != "_meta"}
+    said = [(result.get("meta"), ours), (result.get("_meta"), False)]
+    metas = [(meta, whole) for meta, whole in said if isinstance(meta, Mapping)]
+    if metas:
+        wire["meta"] = {
+            key: value
+            for meta, whole in metas
+            for key, value in meta.items()
+            if whole or not key.startswith(OUR_PREFIX)
+        }
+    return wire
 
 
 def failed(text: str, **meta: bool) -> dict[str, Any]:

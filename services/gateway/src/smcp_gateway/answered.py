@@ -1,7 +1,15 @@
 """What a Computer on Socket.IO acknowledged, as it goes back to who asked. Pure."""
 
+from typing import Final
+
+import orjson
+
+from smcp_bus import exact_json
 from smcp_gateway.asks import Fate, Outcome
 from smcp_proto.errors import Internal, TooLarge, Unavailable
+from smcp_proto.tool_results import with_meta
+
+_MCP_META: Final = b'"_meta"'
 
 
 def answered(outcome: Outcome, limit: int) -> bytes:
@@ -25,6 +33,18 @@ def answered(outcome: Outcome, limit: int) -> bytes:
             return outcome
         case _:
             raise Internal("the Computer's answer is not a JSON object")
+
+
+def tool_result(answer: bytes) -> bytes:
+    """An answer to a call of a tool, with its result-level metadata under the name that they have on our wire: a
+    Computer may pass on what an MCP server gave as it is. All else stays as it stands there."""
+    if _MCP_META not in answer:
+        return answer
+    try:
+        result = exact_json.read(answer)
+        return exact_json.written(with_meta(result, ours=True)) if "_meta" in result else answer
+    except (orjson.JSONDecodeError, RecursionError):
+        return answer  # the gateway of the Agent refuses it, or mends it
 
 
 def _is_braced(text: bytes) -> bool:

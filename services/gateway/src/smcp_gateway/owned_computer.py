@@ -23,7 +23,7 @@ from smcp_bus.owner import CLOSED_REPLY
 from smcp_bus.registry_contract import Claim
 from smcp_bus.serving import to_reply
 from smcp_bus.time_limit import time_limit
-from smcp_gateway.answered import answered
+from smcp_gateway.answered import answered, tool_result
 from smcp_gateway.asks import Fate, Outcome, settle
 from smcp_gateway.notices import CANCEL_EVENT
 from smcp_gateway.packet import event_frame
@@ -274,4 +274,4 @@ class OwnedComputer:
             return orjson.dumps(tool_results.timed_out(running.tool, running.limit))
         if outcome is Fate.CANCELLED:
             return orjson.dumps(tool_results.cancelled(running.tool))
-        return answered(outcome, self._around.max_body)
+        return tool_result(answered(outcome, self._around.max_body))

@@ -10,24 +10,19 @@ from typing import Any, Final
 from smcp_proto.tool_results import CANCELLED as CANCELLED
 from smcp_proto.tool_results import EXPIRED as EXPIRED
 from smcp_proto.tool_results import TIMED_OUT as TIMED_OUT
-from smcp_proto.tool_results import asked_for
+from smcp_proto.tool_results import asked_for, with_meta
 from smcp_proto.tool_results import cancelled as cancelled
 from smcp_proto.tool_results import expired as expired
 from smcp_proto.tool_results import failed as failed
 from smcp_proto.tool_results import timed_out as timed_out
 
-OUR_PREFIX: Final = "a2c_"
 NOT_CONFIRMED: Final = "a2c_not_confirmed"
 FORBIDDEN: Final = "a2c_forbidden"
 
 
 def to_wire(result: Mapping[str, Any]) -> dict[str, Any]:
     """The result for the Agent."""
-    wire = {key: value for key, value in result.items() if key != "_meta"}
-    said = [meta for meta in (wire.get("meta"), result.get("_meta")) if isinstance(meta, Mapping)]
-    if said:
-        wire["meta"] = {key: value for meta in said for key, value in meta.items() if not key.startswith(OUR_PREFIX)}
-    return wire
+    return with_meta(result)
 
 
 def why_broken_off(result: Mapping[str, Any]) -> str:

@@ -37,6 +37,10 @@ LOOK_AGAIN: Final = 0.8
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.4
 
+DEEPEST: Final = 254
+"""Levels of an answer, as many as orjson writes. Readers of JSON in other languages have bounds, too; Python's own
+raises at some 950, and then python-socketio tells nobody that the answer came."""
+
 _MARK: Final = b',"%b":true}' % REPEAT.encode()
 
 
@@ -255,11 +259,24 @@ def _checked(reply: Reply) -> RawJson:
     """The answer as it goes on. A Computer must not be able to break the Agent's connection with what is no JSON."""
     if ERROR in reply.headers:
         raise to_error(reply)
+    body = reply.body
     try:
-        orjson.loads(reply.body)
+        value = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return RawJson(_mended(reply.body))
-    return RawJson(reply.body)
+        body = _mended(body)
+        value = orjson.loads(body)
+    if body.count(b"{") + body.count(b"[") > DEEPEST and _is_too_deep(value):
+        raise Internal(f"the Computer's answer is nested more than {DEEPEST} levels deep")
+    return RawJson(body)
+
+
+def _is_too_deep(value: Any) -> bool:
+    """Whether the writer, which goes no deeper, refuses it. It has a few ms for what was 32 MiB of text."""
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        return True
+    return False
 
 
 def _mended(body: bytes) -> bytes:
