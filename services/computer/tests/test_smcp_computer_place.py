@@ -8,6 +8,7 @@ from pathlib import Path
 from smcp_bus import subjects
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_proto.names import MAX_NAME_LENGTH
 from smcp_registry.buckets import open_store
 from smcp_registry.records import record_key, tombstone
 from smcp_registry.store import read_member, write_member
@@ -35,6 +36,18 @@ async def test_who_is_refused_gets_the_name_when_it_becomes_free(nats_url: str) 
             await eventually(lambda: (second.membership.problem or "").startswith("refused: "))
             await first.aclose()
             await asyncio.wait_for(second.membership.joined.wait(), 15)
+
+
+async def test_the_longest_names_have_a_place_as_short_ones_have(nats_url: str) -> None:
+    longest = "🤖" * MAX_NAME_LENGTH
+    async with (
+        registry(nats_url),
+        computer(nats_url, {"box": configs.stdio()}, office=longest, name=longest),
+        open_bus(BusConfig(url=nats_url)) as agent,
+    ):
+        body = json.dumps({"agent": longest, "req_id": "r", "computer": longest}).encode()
+        reply = await agent.request(subjects.client(longest, longest, "get_tools"), body, timeout=10)
+        assert "echo" in {tool["name"] for tool in json.loads(reply.body)["tools"]}
 
 
 async def test_a_gated_owner_runs_nothing_and_says_so(nats_url: str) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from typing import Any
 from uuid import uuid4
 
@@ -60,7 +61,7 @@ class Membership:
             credential=registry.credential,
             process=registry.process,
             incarnation=uuid4().hex,
-            identity=f"{encode_name(office)}.computer.{encode_name(name)}",
+            identity=_identity(office, name),
         )
         self._claimed = False
         self._revision = 0
@@ -198,3 +199,9 @@ class Membership:
             self.lease.renew_soon()
         elif connection is Connection.DOWN:
             self._up.clear()
+
+
+def _identity(office: str, name: str) -> str:
+    """By which the registries tell whose place it is: always as short, since names that are encoded may be 1,536
+    characters long."""
+    return blake2b(f"{encode_name(office)}.computer.{encode_name(name)}".encode(), digest_size=16).hexdigest()

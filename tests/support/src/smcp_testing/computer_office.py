@@ -76,11 +76,13 @@ async def computer(
     servers: dict[str, Any] | None = None,
     *,
     joined: bool = True,
+    office: str = OFFICE,
+    name: str = NAME,
     lease_s: float = 10.0,
     **settings: Any,
 ) -> AsyncIterator[Computer]:
     given = ComputerSettings(
-        nats_url=url, config=Path("unused"), office=OFFICE, name=NAME, drain_s=5.0, lease_s=lease_s, **settings
+        nats_url=url, config=Path("unused"), office=office, name=name, drain_s=5.0, lease_s=lease_s, **settings
     )
     config = parse_config(json.dumps({"servers": servers or {}}))
     async with (
