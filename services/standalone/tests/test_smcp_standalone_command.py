@@ -176,10 +176,13 @@ async def test_data_is_kept_and_used_by_one_at_a_time(config: Path, tmp_path: Pa
         (["up", "--config", "nowhere.json"], "--config: nowhere.json: cannot be read"),
         (["up", "--office", ""], "--office"),
         (["up", "--name", "x" * 129], "--name"),
+        (["up", "--office", "", "--check-config"], "--office"),
+        (["up", "--name", "a\nb", "--check-config"], "--name"),
         (["up", "--port", "70000"], "--port"),
         (["up", "--hosts", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
         (["nats-config", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
         (["nats-config"], "FILE"),
+        (["demo", "--url", "somewhere"], "--url: 'somewhere' is not like http://host:port"),
         (["fly"], "fly"),
     ],
 )

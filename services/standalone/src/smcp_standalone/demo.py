@@ -14,10 +14,12 @@ from rich.panel import Panel
 from rich.text import Text
 
 from smcp_agent import CallResult, SmcpAgent, SmcpError
+from smcp_agent.errors import Malformed
 from smcp_bus.cancellation import raise_if_cancelled
 from smcp_computer.confirmation import Confirm
 from smcp_service.failure import Failure
 from smcp_service.lifecycle import DONE, FAILED
+from smcp_service.settings import SettingsError
 from smcp_standalone.sample_config import find_uvx, uvx_server
 from smcp_standalone.up import UpOptions, UpSettings, load_up_settings, open_system
 
@@ -85,6 +87,7 @@ async def demo_elsewhere(console: Console, url: str, repository: Path, token: st
         token: an API key or a JWT, where the gateway asks who connects.
 
     Raises:
+        SettingsError: that is no URL of a gateway.
         Failure: the gateway cannot be reached, or a call failed.
     """
     console.print(f"An Agent joins {OFFICE!r} on {url} and calls the tools of {COMPUTER!r}.\n", highlight=False)
@@ -99,6 +102,8 @@ async def _calls(console: Console, url: str, repository: Path, token: str | None
             when = {"source_timezone": "Asia/Shanghai", "time": "16:30", "target_timezone": "Europe/Berlin"}
             await _call(console, agent, "convert_time", when)
     except SmcpError as error:
+        if isinstance(error, Malformed) and error.details.get("field") == "url":
+            raise SettingsError(f"--{error.message}") from error
         raise Failure(f"{error.message} ({int(error.code)})") from error
 
 

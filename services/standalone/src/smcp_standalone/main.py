@@ -78,10 +78,10 @@ def up(
         office=office, name=name, port=port, config=config, data=data, hosts=hosts, insecure=insecure or None
     )
     if check_config:
-        up_model(chosen)
         chosen = without_data(chosen)
     with up_directory(chosen) as directory:
         settings = load_up_settings(chosen, directory)
+        up_model(chosen)  # what is wrong with the hosts is said before anything starts
 
         @asynccontextmanager
         async def open_and_tell() -> AsyncIterator["System"]:
