@@ -105,6 +105,7 @@ async def test_what_is_too_large_is_said_in_mebibytes_with_the_setting_that_limi
     [
         (["call", "red", "echo", "--params", "{x"], "--params"),
         (["call", "red", "echo", "--params", "[1]"], "--params"),
+        (["call", "red", "echo", "--params", "[" * 100_000], "--params"),
         (["call", "red", "echo", "--timeout", "0"], "--timeout"),
         (["call", "red", "echo", "--timeout", "soon"], "--timeout"),
         (["call", "red", "echo", "--timeout", "1.5"], "'1.5' is not in whole seconds from 1 to 3600"),

@@ -84,6 +84,7 @@ async def test_a_round_trip_with_anthropic(as_object: bool) -> None:
     [
         ("nonsense", "{}", "there is no tool 'nonsense'"),
         ("stop", "{x", "the arguments are not JSON"),
+        ("stop", "[" * 100_000, "the arguments are not JSON"),
         ("stop", "[1]", "the arguments are no JSON object"),
     ],
 )

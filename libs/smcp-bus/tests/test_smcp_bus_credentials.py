@@ -29,6 +29,14 @@ def test_a_bad_field_is_named_and_no_secret_told(tmp_path: Path, field: str, val
     assert "s3cret" not in str(told.value)
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000])
+def test_what_is_not_json_is_said_to_be_none(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "creds.json"
+    file.write_bytes(content)
+    with pytest.raises(BadCredentials, match=r"creds\.json: is not JSON"):
+        load_credentials(file)
+
+
 @pytest.mark.parametrize(("field", "value"), [("kind", 1), ("office", []), ("names", "x"), ("names", [1])])
 def test_a_bad_purpose_is_named(tmp_path: Path, field: str, value: object) -> None:
     file = tmp_path / "creds.json"

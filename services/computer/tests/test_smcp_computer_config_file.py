@@ -98,7 +98,7 @@ def test_a_file_that_is_not_json_says_where(tmp_path: Path) -> None:
         load_config(path)
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"[" * 100_000])
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[" * 100_000, b'{"servers": %b}' % (b"9" * 5000)])
 def test_a_file_that_cannot_be_json_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "computer.json"
     path.write_bytes(content)

@@ -75,7 +75,7 @@ def parse_arguments(arguments: object) -> Mapping[str, Any]:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments) if arguments.strip() else {}
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Malformed(f"the arguments are not JSON: {error}") from error
     if arguments is None:
         return {}

@@ -48,7 +48,7 @@ def load_credentials(path: Path) -> Credentials:
         data = json.loads(path.read_bytes())
     except OSError as error:
         raise BadCredentials(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadCredentials(f"{path}: is not JSON") from error
     if not isinstance(data, dict):
         raise BadCredentials(f"{path}: is not a JSON object")

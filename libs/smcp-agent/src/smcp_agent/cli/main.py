@@ -250,7 +250,7 @@ def watch(
 def _parse_params(text: str) -> dict[str, Any]:
     try:
         params = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"not JSON: {error}", param_hint="--params") from error
     if not isinstance(params, dict):
         raise typer.BadParameter("not a JSON object", param_hint="--params")

@@ -98,8 +98,8 @@ def _read(raw: bytes | str) -> Reading:
         document = json.loads(raw, object_pairs_hook=_without_duplicates)
     except json.JSONDecodeError as error:
         raise ConfigError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
-    except (UnicodeDecodeError, RecursionError):
-        raise ConfigError("not JSON: not UTF-8 text, or nested too deeply") from None
+    except (ValueError, RecursionError):
+        raise ConfigError("not JSON: not UTF-8 text, nested too deeply, or a number with very many digits") from None
     if not isinstance(document, dict):
         raise ConfigError("the file holds no JSON object")
     above, bodies = _servers_of(document)
