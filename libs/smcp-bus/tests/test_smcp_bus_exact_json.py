@@ -49,6 +49,15 @@ def test_a_number_is_found_wherever_it_stands(before: int) -> None:
     assert exact_json.read(exact_json.written(value)) == value
 
 
+@given(VALUES, st.lists(st.integers(0, 3000), min_size=1, max_size=3), st.integers(0, 60_000))
+@example([2**64], [0], 60_000)
+@example([2**64], [600], 60_000)
+@example({"a": -(2**64)}, [3000, 3000], 0)
+def test_a_number_is_found_among_few_values_and_among_many(value: Any, others: list[int], text: int) -> None:
+    whole = [{"text": "9" * text}, *([[0] * many] for many in others), value]
+    assert repr(exact_json.read(exact_json.written(whole))) == repr(whole)
+
+
 async def test_the_loop_goes_on_while_a_large_text_is_read_exactly() -> None:
     text = exact_json.written({"a": [{"n": 2**64, "f": 0.5}] * 200_000})
     assert len(text) > exact_json.ASIDE_BYTES
