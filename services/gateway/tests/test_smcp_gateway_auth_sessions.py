@@ -50,7 +50,7 @@ async def test_a_token_is_for_its_offices_roles_and_names(nats_url: str) -> None
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_session_ends_when_its_token_expires(nats_url: str, transport: str) -> None:
     async with (
-        gateway_world(nats_url, settings=SETTINGS) as world,
+        gateway_world(nats_url, settings=SETTINGS, move_s=1.0) as world,
         connected(world.url, auth=token(sub="box")) as box,
     ):
         assert await box.join("computer", "box", "office") == [True, None]
@@ -62,6 +62,27 @@ async def test_a_session_ends_when_its_token_expires(nats_url: str, transport: s
         await eventually(lambda: box.told("notify:leave_office") == [{"office_id": "office", "agent": "anna"}])
         async with connected(world.url, auth=token()) as again:
             assert await again.join("agent", "anna", "office") == [True, None]
+
+
+async def test_the_place_of_an_expired_token_is_kept_for_its_own_subject_and_its_office_hears_nothing(
+    nats_url: str,
+) -> None:
+    async with (
+        gateway_world(nats_url, settings=SETTINGS) as world,
+        connected(world.url, auth=token(sub="car")) as car,
+        connected(world.url, auth=token(sub="holder of box", exp=time.time() + 3)) as box,
+    ):
+        assert await car.join("computer", "car", "office") == [True, None]
+        assert await box.join("computer", "box", "office") == [True, None]
+        await eventually(lambda: len(car.told("notify:enter_office")) == 1)
+        await gone(box)
+        async with connected(world.url, auth=token(sub="somebody else")) as thief:
+            assert (await thief.join("computer", "box", "office"))[0] is False
+        async with connected(world.url, auth=token(sub="holder of box")) as again:
+            assert await again.join("computer", "box", "office") == [True, None]
+            assert await listed(car, "car") == {"car", "box"}
+            assert car.told("notify:leave_office") == []
+            assert len(car.told("notify:enter_office")) == 1
 
 
 def changed(path: Path, entry: KeyEntry, **fields: Any) -> None:

@@ -233,7 +233,7 @@ async def open_gateway(
                 "computers": computers.run(),
                 "lease": lease.run(),
                 "ping sweep": transport.sweep(),
-                **_guarding(front.guard, sessions, transport),
+                **_guarding(front.guard, sessions, transport, drain),
             }.items():
                 tasks.start(work, name=name)
             with front.answering(transport.answer):
@@ -254,12 +254,18 @@ async def open_gateway(
 
 
 def _guarding(
-    guard: Guard | None, sessions: Sessions, transport: SocketIoServer
+    guard: Guard | None, sessions: Sessions, transport: SocketIoServer, drain: Drain
 ) -> dict[str, Coroutine[Any, Any, None]]:
     """What sees to it that keys are fresh, and that nobody stays whose token is none any more."""
     if guard is None:
         return {}
-    expiry = Expiry(guard.authority, sessions, transport.hang_up, transport.close_strangers)
+    expiry = Expiry(
+        guard.authority,
+        sessions,
+        hang_up=transport.hang_up,
+        keep_place=drain.keep_place,
+        close_strangers=transport.close_strangers,
+    )
     return {"keys of tokens": guard.authority.run(), "expiry": expiry.run()}
 
 

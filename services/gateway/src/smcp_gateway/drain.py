@@ -92,6 +92,11 @@ class Drain:
         for session in self._sessions:
             await self._hang_up(session, "the gateway is stopping")
 
+    async def keep_place(self, session: Session) -> None:
+        """Have the registry keep a member's place for who it is, before its connection is closed. Where that does not
+        work within `MARK_S` the member leaves its office with its connection."""
+        await self._mark(session, _Place())
+
     async def _send_all_away(self, sessions: list[Session], spread: float, begin: float, within: float) -> None:
         async with asyncio.TaskGroup() as group:
             for number, session in enumerate(sessions):

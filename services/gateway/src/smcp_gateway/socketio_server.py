@@ -216,5 +216,5 @@ class SocketIoServer:
         if session.leaving and (row.event == JOIN or row.event.startswith(CALLED)):
             # by `moving` our SDK knows that it is to ask again when it has come back
             details = {"may_have_run": False, "moving": True}
-            return Unavailable("the gateway is stopping; connect again", details=details)
+            return Unavailable("this connection is about to be closed; connect again", details=details)
         return None

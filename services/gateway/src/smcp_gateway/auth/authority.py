@@ -57,10 +57,13 @@ class Authority:
         """Why the sessions of this holder are over; None: they are not."""
         if principal.expires_at is not None and principal.expires_at <= time.time():
             return "its token has expired"
+        return None if self.may_return(principal) else "its key was removed or changed"
+
+    def may_return(self, principal: Principal) -> bool:
+        """Whether the holder, whose session is over, may come back as the same: its token expired, and nobody took it
+        from it."""
         key = principal.key
-        if key is not None and (self._keys is None or self._keys.ring.get(key.id) != key):
-            return "its key was removed or changed"
-        return None
+        return key is None or (self._keys is not None and self._keys.ring.get(key.id) == key)
 
     async def refresh(self) -> None:
         """See to keys that were added, changed or removed."""
