@@ -11,7 +11,7 @@ FROM ${NODE} AS node
 
 FROM ${BASE} AS packages
 RUN --mount=type=bind,source=build/images,target=/images --mount=type=bind,source=docker/install.sh,target=/install.sh \
-    sh /install.sh /opt/smcp /images/computer.txt smcp_proto smcp_bus smcp_service smcp_computer \
+    sh /install.sh /opt/smcp /images/computer.txt smcp_proto smcp_bus smcp_service smcp_agent smcp_computer \
     && mkdir /opt/uv && cp /tmp/uv/uv-*.data/scripts/uv /tmp/uv/uv-*.data/scripts/uvx /opt/uv && chmod 755 /opt/uv/*
 
 FROM packages AS demo-packages

@@ -24,7 +24,7 @@ PROJECTS = {
 SERVICE = ("smcp-proto", "smcp-bus", "smcp-service")
 NEEDED = {
     "smcp-agent": ("smcp-proto", "smcp-agent"),
-    "smcp-computer": (*SERVICE, "smcp-computer"),
+    "smcp-computer": (*SERVICE, "smcp-agent", "smcp-computer"),
     "smcp-gateway": (*SERVICE, "smcp-gateway"),
     "smcp-registry": (*SERVICE, "smcp-registry"),
     "smcp": (*SERVICE, "smcp-agent", "smcp-computer", "smcp-gateway", "smcp-registry", "smcp-standalone"),

@@ -15,9 +15,13 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
+from smcp_agent import SmcpAgent
 from smcp_bus.nats_bus import BusConfig, open_bus
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
+from smcp_testing.gateway_world import gateway_world
+from smcp_testing.issuer import settings as issued
+from smcp_testing.issuer import shared_token
 from smcp_testing.mcp_servers import configs
 from smcp_testing.nursery import born
 from smcp_testing.waiting import eventually
@@ -230,3 +234,76 @@ def _quietly(check: object) -> bool:
         return bool(check())  # type: ignore[operator]
     except OSError:
         return False
+
+
+SECRET = "a shared secret of the tests, long enough"
+PLACE = ("--office", "office", "--name", "pc")
+
+
+@pytest.mark.parametrize("renewed", [False, True])
+async def test_by_a_gateway_it_needs_only_an_address_and_a_token(nats_url: str, tmp_path: Path, renewed: bool) -> None:
+    file, token = write(tmp_path / "c.json", box=configs.stdio()), tmp_path / "token"
+    token.write_text("wrong\n" if renewed else shared_token(SECRET, sub="pc"))
+    async with gateway_world(nats_url, settings=issued(auth_secret=SECRET)) as world:
+        variables = {"SMCP_GATEWAY_URL": f"http://127.0.0.1:9,{world.url}", "SMCP_TOKEN_FILE": str(token)}
+        if not renewed:
+            variables = {"SMCP_TOKEN": token.read_text()}
+        by = [] if renewed else ["--gateway", "http://127.0.0.1:9", "--gateway", world.url]
+        async with (
+            started("--config", file, *PLACE, *by, **variables, SMCP_LOG_FORMAT="json") as process,
+            SmcpAgent(world.url, office="office", name="anna", token=shared_token(SECRET)) as agent,
+        ):
+            assert process.stderr is not None
+            lines: list[str] = []
+
+            async def read(stderr: asyncio.StreamReader) -> None:
+                while line := await stderr.readline():
+                    lines.append(line.decode())
+
+            reading = asyncio.create_task(read(process.stderr))
+            if renewed:
+                await eventually(lambda: any("the token is not accepted" in line for line in lines), timeout=30)
+                token.write_text(shared_token(SECRET, sub="pc"))
+            await eventually(lambda: agent.computers() == ["pc"], timeout=40)
+            added = await agent.call_tool("pc", "add", {"a": 40, "b": 2})
+            assert added.structured_content == {"result": 42}
+            family = psutil.Process(process.pid).children(recursive=True)
+            assert family
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(process.wait(), 20) == 0
+            await reading
+            assert not [child for child in family if child.is_running()]
+            await eventually(lambda: agent.computers() == [])
+            assert shared_token(SECRET, sub="pc")[:20] not in "".join(lines), "a token is no matter for a log"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "word"),
+    [
+        (["--gateway", "http://h:1"], {"SMCP_NATS_URL": "nats://h:4222"}, "SMCP_NATS_URL"),
+        (["--gateway", "h:1"], {}, "'h:1' is not like http://host:port"),
+        ([], {"SMCP_GATEWAY_URL": "http://h:1,"}, "SMCP_GATEWAY_URL"),
+        (["--gateway", "http://h:1", "--token", "two words"], {}, "SMCP_TOKEN"),
+        (["--gateway", "http://h:1", "--token", "x", "--token-file", "/dev/null"], {}, "SMCP_TOKEN_FILE"),
+        (["--token", "secret-token"], {}, "--gateway"),
+    ],
+)
+async def test_a_wrong_way_to_be_connected_is_wrong_usage(
+    tmp_path: Path, arguments: list[str], environ: dict[str, str], word: str
+) -> None:
+    file = write(tmp_path / "c.json")
+    code, _, err = await run("run", "--config", file, *PLACE, *arguments, "--check-config", fresh=False, **environ)
+    assert code == 2
+    assert word in err
+    assert "two words" not in err
+    assert "secret-token" not in err
+
+
+async def test_a_token_is_not_shown(tmp_path: Path) -> None:
+    file = write(tmp_path / "c.json")
+    code, out, err = await run(
+        "run", "--config", file, *PLACE, "--gateway", "http://h:1", "--check-config", SMCP_TOKEN="a-secret"
+    )
+    assert code == 0
+    assert "SMCP_GATEWAY_URL=http://h:1" in out
+    assert "a-secret" not in out + err

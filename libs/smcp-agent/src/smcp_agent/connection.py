@@ -18,12 +18,13 @@ from aiohttp.client_proto import ResponseHandler
 from socketio.exceptions import BadNamespaceError
 from socketio.exceptions import ConnectionError as SocketIOConnectionError
 
+from smcp_agent.answering import ASKED, Answer, acknowledged
 from smcp_agent.diagnosis import reason, refusal, was_refused
 from smcp_agent.errors import CannotConnect, SmcpError, is_cut_off, received_error
 from smcp_agent.opening import Opening
 from smcp_agent.pending import Acked, Broken, PendingAcks
 from smcp_agent.tokens import Token
-from smcp_agent.wire_json import WireJson, packet_class
+from smcp_agent.wire_json import JsonText, WireJson, packet_class
 from smcp_proto.errors import NOTHING_BEGUN
 
 NAMESPACE: Final = "/smcp"
@@ -64,6 +65,8 @@ class ConnectionOptions:
     auth: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     token: Token | None = field(default=None, repr=False)
+    answer: Answer | None = None
+    """Answers what the gateway asks (`client:*`); None: it asks nothing, as of an Agent."""
     connect_s: float = CONNECT_S
 
 
@@ -93,7 +96,7 @@ class Connection:
         self.silent = False
         """Whether it was lost because nothing was heard any more: a host that stands still, or a dead line."""
         self.moving = False
-        """Whether the gateway said, when it closed it, that it is stopping; as a rule the place is kept."""
+        """Whether the gateway said, when it closed it, that it sends the client away; as a rule the place is kept."""
         self.doubted = asyncio.Event()
         """Set when the gateway says that it has lost NATS, and when the connection is lost."""
         self.heartbeat_s = 0.0
@@ -109,7 +112,8 @@ class Connection:
         self._sio = _client(options, self._session, self._json)
         self._sio.on("disconnect", self._on_disconnect, namespace=NAMESPACE)
         self._sio.on("connect_error", self._on_connect_error, namespace=NAMESPACE)
-        self._sio.on("*", self._on_event, namespace=NAMESPACE)
+        on_event = self._on_event if options.answer is None else self._on_request
+        self._sio.on("*", on_event, namespace=NAMESPACE)
 
     @property
     def pending(self) -> int:
@@ -264,12 +268,20 @@ class Connection:
             self.silent = True
             reason = f"nothing was heard for {self.heartbeat_s:g} s"
         self.moving = getattr(self._sio.eio.ws, "close_code", None) == NOTHING_BEGUN
-        reason = "the gateway is stopping" if self.moving else reason or "connection lost"
+        reason = "the gateway sent it away" if self.moving else reason or "connection lost"
         self._break_off(reason, begun=not self.moving)
 
     def _on_event(self, event: str, *args: Any) -> None:
         data = args[0] if args and isinstance(args[0], dict) else {}
         self._on_notice(event, data)
+
+    async def _on_request(self, event: str, *args: Any) -> JsonText | None:
+        """Each runs in a task of its own; notifications are passed on before anything else is heard."""
+        answer = self._options.answer
+        if answer is None or not event.startswith(ASKED):
+            self._on_event(event, *args)
+            return None
+        return await acknowledged(answer, event, args[0] if args else None, self._json)
 
     def _break_off(self, reason: str, *, begun: bool = True) -> None:
         if self.lost.is_set():

@@ -1,4 +1,7 @@
-"""The agent's place in its office, held over broken connections: connect, join, and again, for ever."""
+"""A member's place in its office, held over broken connections: connect, join, and again, for ever.
+
+The member is an Agent, or a Computer on Socket.IO.
+"""
 
 import asyncio
 import logging
@@ -38,7 +41,7 @@ class Listener(Protocol):
         """A connection is there, and the join is about to be asked for."""
 
     async def joined(self, connection: Connection) -> None:
-        """The agent is in the office. Not for the first join; a ConnectionBroken from here is one of the link."""
+        """The member is in the office. Not for the first join; a ConnectionBroken from here is one of the link."""
 
     def on_lost(self, reason: str, *, moving: bool) -> None:
         """`moving`: the gateway sent the agent away, and keeps its place in the office for it for a while."""
@@ -85,6 +88,10 @@ class Link:
     def failed(self) -> bool:
         """Whether `ready` raises."""
         return self._failure is not None
+
+    def describe(self, place: EnterOfficeReq) -> None:
+        """From the next join on say this of the same member: what it can do may have changed."""
+        self._place = place
 
     async def open(self) -> Connection:
         """Connect and join for the first time.
@@ -273,7 +280,9 @@ class Link:
         """Ask for the place; returns why it was refused, None if it was not."""
         place = self._place.model_dump(exclude_unset=True) | ({MOVED: True} if self._moving else {})
         ack = await connection.request("server:join_office", place, timeout=JOIN_S)
-        return refusal_in(ack, f"the office {self._place.office_id!r}", f"the Agent {self._place.name!r}")
+        return refusal_in(
+            ack, f"the office {self._place.office_id!r}", f"the {self._place.role.capitalize()} {self._place.name!r}"
+        )
 
     def _set(self, connection: Connection | None) -> None:
         self._connection = connection

@@ -19,6 +19,12 @@ HEADROOM: Final = 64 * 1024
 """A gateway takes messages of so many bytes above its limit (`SMCP_MAX_PAYLOAD`), to answer them with 413."""
 
 
+class JsonText(str):
+    """JSON already: it goes into a packet as it is."""
+
+    __slots__ = ()
+
+
 class WireJson:
     """What `socketio.packet.Packet` takes as its `json`.
 
@@ -43,7 +49,7 @@ class WireJson:
             TooLarge: it is above the limit.
         """
         try:
-            text = json.dumps(value, ensure_ascii=False, allow_nan=False, **options)
+            text = _dumped(value, options)
             size = len(text) if text.isascii() else len(text.encode())
         except (TypeError, ValueError, RecursionError) as error:
             raise Malformed(f"this cannot be said in JSON: {error}") from error
@@ -57,6 +63,14 @@ class WireJson:
     def loads(self, text: str, **options: Any) -> Any:
         """The value of a JSON text. Raises ValueError: it is none."""
         return json.loads(text, **options)
+
+
+def _dumped(value: Any, options: dict[str, Any]) -> str:
+    match value:
+        case [JsonText() as text]:
+            return f"[{text}]"
+        case _:
+            return json.dumps(value, ensure_ascii=False, allow_nan=False, **options)
 
 
 def packet_class(wire_json: WireJson) -> type[Packet]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from smcp_bus.registry_client import RegistryClient
+from smcp_computer.office_client import OfficeClient
 from smcp_computer.outbox import Key, Outbox
 
 _log = logging.getLogger("smcp_computer.announcing")
@@ -31,7 +31,7 @@ class Announcer:
 
     def __init__(
         self,
-        registry: RegistryClient,
+        registry: OfficeClient,
         office: str,
         name: str,
         *,

@@ -10,7 +10,7 @@ from smcp_computer.announcing import Announcer
 from smcp_computer.context import Context
 from smcp_computer.in_flight import InFlight
 from smcp_computer.mcp.fleet import Fleet
-from smcp_computer.membership import Membership
+from smcp_computer.place import Place
 from smcp_computer.resource_services import ResourceServices
 from smcp_service.lifecycle import Background
 from smcp_service.wording import counted, waiting_for_calls
@@ -37,7 +37,7 @@ async def running(tasks: Background, fleet: Fleet, context: Context) -> AsyncIte
 
 @asynccontextmanager
 async def member(
-    tasks: Background, membership: Membership, announcer: Announcer, resources: ResourceServices, fleet: Fleet
+    tasks: Background, membership: Place, announcer: Announcer, resources: ResourceServices, fleet: Fleet
 ) -> AsyncIterator[None]:
     """Join, and stay; on leaving give the place up. From then on nothing new is run."""
 
@@ -47,7 +47,6 @@ async def member(
                 await fleet.wait_settled()
         await membership.run()
 
-    tasks.start(membership.lease.run(), name="lease")
     running = [
         tasks.start(join(), name="membership"),
         tasks.start(announcer.run(), name="announcer"),

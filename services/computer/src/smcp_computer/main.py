@@ -12,6 +12,7 @@ from smcp_computer.config.errors import ConfigError
 from smcp_computer.config.file import ComputerConfig, load_config, read_config
 from smcp_computer.config.host import missing_on_host, unset_here
 from smcp_computer.config.redact import literal_secrets
+from smcp_computer.connecting import check_connection
 from smcp_computer.settings import ComputerSettings
 from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
@@ -39,10 +40,31 @@ def serve(
     config: ConfigOption = None,
     office: Annotated[str | None, typer.Option(help="The office to join [SMCP_OFFICE]")] = None,
     name: Annotated[str | None, typer.Option(help="This Computer's name in the office [SMCP_NAME]")] = None,
+    gateway: Annotated[
+        list[str] | None,
+        typer.Option(help="Where a gateway listens, in the place of NATS; may be repeated [SMCP_GATEWAY_URL]"),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(help="The key or token for the gateway; others on this host may see it here [SMCP_TOKEN]"),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Or a file that has it, read before each connection [SMCP_TOKEN_FILE]")
+    ] = None,
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
     """Run until stopped. Further settings are environment variables, see --check-config."""
-    settings = load_settings(ComputerSettings, config=config, office=office, name=name)
+    urls = ",".join(gateway) if gateway else None
+    settings = load_settings(
+        ComputerSettings,
+        config=config,
+        office=office,
+        name=name,
+        gateway_url=urls,
+        token=token,
+        token_file=token_file,
+    )
+    check_connection(settings, asked_for_token=token is not None or token_file is not None)
     configuration = _configuration(settings.config)
     if check_config:
         doubts = [*configuration.doubts, *missing_on_host(configuration, os.environ)]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from smcp_bus.errors import BodyTooLarge, BusError
-from smcp_bus.registry_client import RegistryClient
 from smcp_computer.mcp.backoff import Backoff
+from smcp_computer.office_client import OfficeClient
 from smcp_proto.errors import NotInOffice, RateLimited, SmcpError, TimedOut, Unavailable
 
 HEALING: Final = (NotInOffice, RateLimited, TimedOut, Unavailable)
@@ -47,7 +47,7 @@ class Outbox:
 
     def __init__(
         self,
-        registry: RegistryClient,
+        registry: OfficeClient,
         office: str,
         name: str,
         *,

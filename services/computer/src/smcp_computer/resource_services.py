@@ -9,7 +9,6 @@ from opentelemetry.metrics import get_meter
 
 from smcp_bus.bus import NoticeHandler
 from smcp_bus.dispatch_types import Handler
-from smcp_bus.registry_client import RegistryClient
 from smcp_computer.context import Context
 from smcp_computer.finder.library import Library
 from smcp_computer.finder.odd_answers import OddAnswers
@@ -21,6 +20,7 @@ from smcp_computer.handlers.left import AgentsLeaving
 from smcp_computer.handlers.resources import ResourceQueries
 from smcp_computer.handlers.subscribe import SubscriptionRequests
 from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.office_client import OfficeClient
 from smcp_computer.resources.agents import AgentSubscriptions
 from smcp_computer.resources.directory import Directory
 from smcp_computer.resources.following import Following
@@ -71,7 +71,7 @@ class ResourceServices:
 
 def resource_services(
     settings: ComputerSettings,
-    registry: RegistryClient,
+    registry: OfficeClient,
     fleet: Fleet,
     context: Context,
     tasks: Background,

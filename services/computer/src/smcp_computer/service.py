@@ -1,4 +1,4 @@
-"""A Computer as a process of its own: its connection to NATS, its health port, and itself."""
+"""A Computer as a process of its own: its connection, its health port, and itself."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -9,6 +9,8 @@ from smcp_bus.errors import BusError
 from smcp_bus.nats_bus import BusConfig, open_bus
 from smcp_computer.app import Computer, open_computer
 from smcp_computer.config.file import ComputerConfig
+from smcp_computer.connecting import token_of
+from smcp_computer.gateway.app import GatewayComputer, open_gateway_computer
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.terminal import terminal
 from smcp_service.failure import Failure
@@ -20,13 +22,39 @@ from smcp_service.stats import Stats
 @asynccontextmanager
 async def open_service(
     settings: ComputerSettings, config: ComputerConfig, credentials: Credentials | None
-) -> AsyncIterator[Computer]:
-    """The Computer with its own connection and health port.
+) -> AsyncIterator[Computer | GatewayComputer]:
+    """The Computer with its own connection, to NATS or to a gateway, and health port.
 
     Raises:
         Failure: NATS cannot be reached or refuses the subjects, or the health port is taken.
     """
     readiness, stats = Readiness(), Stats()
+    async with AsyncExitStack() as stack:
+        health = await stack.enter_async_context(
+            serve_health(readiness, settings.health_host, settings.health_port, stats if settings.stats else None)
+        )
+        computer: Computer | GatewayComputer
+        if settings.gateway_url is not None:
+            computer = await stack.enter_async_context(
+                open_gateway_computer(
+                    settings, token=token_of(settings), config=config, readiness=readiness, asker=terminal()
+                )
+            )
+        else:
+            computer = await _over_nats(stack, settings, config, credentials, readiness, stats)
+        stats.add("computer", computer.in_flight.held)
+        get_logger(__name__).info("serving", health=health.url, office=settings.office, computer=settings.name)
+        yield computer
+
+
+async def _over_nats(
+    stack: AsyncExitStack,
+    settings: ComputerSettings,
+    config: ComputerConfig,
+    credentials: Credentials | None,
+    readiness: Readiness,
+    stats: Stats,
+) -> Computer:
     bus_config = BusConfig(
         url=settings.nats_url,
         credentials=credentials,
@@ -34,18 +62,12 @@ async def open_service(
         name="smcp-computer",
         drain_timeout=settings.drain_s,
     )
-    async with AsyncExitStack() as stack:
-        health = await stack.enter_async_context(
-            serve_health(readiness, settings.health_host, settings.health_port, stats if settings.stats else None)
+    try:
+        bus = await stack.enter_async_context(open_bus(bus_config))
+        computer = await stack.enter_async_context(
+            open_computer(settings, bus, config=config, readiness=readiness, asker=terminal())
         )
-        try:
-            bus = await stack.enter_async_context(open_bus(bus_config))
-            computer = await stack.enter_async_context(
-                open_computer(settings, bus, config=config, readiness=readiness, asker=terminal())
-            )
-        except BusError as error:
-            raise Failure(f"NATS: {str(error) or type(error).__name__}") from error
-        stats.add("bus", lambda: asdict(bus.stats()))
-        stats.add("computer", computer.in_flight.held)
-        get_logger(__name__).info("serving", health=health.url, office=settings.office, computer=settings.name)
-        yield computer
+    except BusError as error:
+        raise Failure(f"NATS: {str(error) or type(error).__name__}") from error
+    stats.add("bus", lambda: asdict(bus.stats()))
+    return computer

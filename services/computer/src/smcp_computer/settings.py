@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, SecretStr
 
 from smcp_computer.confirmation import Confirm
 from smcp_proto.names import Name
@@ -17,11 +17,19 @@ def _folded(value: object) -> object:
 class ComputerSettings(ServiceSettings):
     """Settings of `smcp-computer`: each field is a variable with the prefix `SMCP_`."""
 
-    known_variables: ClassVar[tuple[str, ...]] = ("SMCP_INPUT_*", "SMCP_TOKEN")
+    known_variables: ClassVar[tuple[str, ...]] = ("SMCP_INPUT_*",)
 
     config: Path = Field(description="the JSON file with the MCP servers and inputs")
     office: Name = Field(description="the office to join")
     name: Name = Field(description="this Computer's name, unique in its office")
+    gateway_url: str | None = Field(
+        default=None,
+        description="where gateways listen, like https://host:port; several with commas. In the place of NATS",
+    )
+    token: SecretStr | None = Field(default=None, description="the key or token for the gateway")
+    token_file: Path | None = Field(
+        default=None, description="or a file that has it, read before each connection: for tokens that are renewed"
+    )
     confirm: Annotated[Confirm | None, BeforeValidator(_folded)] = Field(
         default=None,
         description="ask, allow or deny tools without auto_apply; unset: ask at a terminal, allow where there is none",

@@ -25,6 +25,11 @@ async def cancelled(incoming: Incoming, *, office: str, in_flight: InFlight) -> 
     except ValidationError:
         _log.warning("a cancel that cannot be read was ignored")
         return
+    cancel(notice, office=office, in_flight=in_flight)
+
+
+def cancel(notice: AgentCallData, *, office: str, in_flight: InFlight) -> None:
+    """Cancel the call that the notice names, if it runs here."""
     if in_flight.cancel((office, notice.agent, notice.req_id)):
         ids = trace_id(office, notice.agent, notice.req_id)
         with bind_call(req_id=notice.req_id, office=office, trace_id=ids):

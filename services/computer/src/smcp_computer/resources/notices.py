@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from smcp_bus import exact_json
-from smcp_bus.registry_client import RegistryClient
+from smcp_computer.office_client import OfficeClient
 from smcp_computer.outbox import Key, Outbox
 from smcp_computer.resources.agents import Agent
 
@@ -31,7 +31,7 @@ class Notices:
     """
 
     def __init__(
-        self, registry: RegistryClient, office: str, name: str, *, may_tell: Callable[[], bool], gather_s: float
+        self, registry: OfficeClient, office: str, name: str, *, may_tell: Callable[[], bool], gather_s: float
     ) -> None:
         self._office = office
         self._name = name

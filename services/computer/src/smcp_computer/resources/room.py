@@ -6,8 +6,8 @@ from typing import Final
 from uuid import uuid4
 
 from smcp_bus.errors import BusError
-from smcp_bus.registry_client import RegistryClient
 from smcp_computer.mcp.backoff import Backoff
+from smcp_computer.office_client import OfficeClient
 from smcp_computer.resources.agents import AgentSubscriptions
 from smcp_proto.errors import SmcpError
 
@@ -20,7 +20,7 @@ SURE_S: Final = 2.0
 class RoomComparison:
     """`run` must be running."""
 
-    def __init__(self, registry: RegistryClient, agents: AgentSubscriptions, *, office: str, name: str) -> None:
+    def __init__(self, registry: OfficeClient, agents: AgentSubscriptions, *, office: str, name: str) -> None:
         self._registry = registry
         self._agents = agents
         self._office = office

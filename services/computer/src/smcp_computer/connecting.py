@@ -1,0 +1,70 @@
+"""How a Computer is to be connected: over NATS, or over Socket.IO by a gateway. What the settings say of it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from smcp_computer.settings import ComputerSettings
+from smcp_service.settings import SettingsError
+
+TokenSource = str | Callable[[], Awaitable[str]]
+"""See `smcp_agent.tokens.Token`."""
+
+
+def check_connection(settings: ComputerSettings, *, asked_for_token: bool = False) -> None:
+    """Check that the settings name one way.
+
+    Args:
+        asked_for_token: whether a token was given for this very command, and not just in an environment that other
+            commands share.
+
+    Raises:
+        SettingsError: they name NATS and a gateway, two tokens, one that cannot be sent, or one for nobody.
+    """
+    if settings.gateway_url is None:
+        if asked_for_token:
+            raise SettingsError("--token: is for a gateway: say --gateway (SMCP_GATEWAY_URL), too")
+        return
+    problems = [
+        f"SMCP_{name.upper()}: is for NATS, and --gateway (SMCP_GATEWAY_URL) is given: a Computer is connected one way"
+        for name in ("nats_url", "nats_creds")
+        if name in settings.model_fields_set and getattr(settings, name) is not None
+    ]
+    if settings.token is not None and settings.token_file is not None:
+        problems.append("SMCP_TOKEN_FILE: is given beside SMCP_TOKEN: there can be one token")
+    problems += _unusable(settings.gateway_url, settings.token.get_secret_value() if settings.token else None)
+    if problems:
+        raise SettingsError(*problems)
+
+
+def _unusable(urls: str, token: str | None) -> list[str]:
+    from smcp_agent.addresses import checked_url  # noqa: PLC0415 -- Socket.IO takes half a second to load
+    from smcp_agent.errors import Malformed  # noqa: PLC0415
+    from smcp_agent.tokens import check_token  # noqa: PLC0415
+
+    problems = []
+    for url in urls.split(","):
+        try:
+            checked_url(url.strip())
+        except Malformed as error:
+            problems.append(f"SMCP_GATEWAY_URL: {error.message.removeprefix('url: ')}")
+    if token is not None:
+        try:
+            check_token(token)
+        except Malformed as error:
+            problems.append(f"SMCP_TOKEN: {error.message.removeprefix('token: ')}")
+    return problems
+
+
+def token_of(settings: ComputerSettings) -> TokenSource | None:
+    """The token for the gateway, or what reads it from its file before each connection; None: there is none."""
+    if settings.token is not None:
+        return settings.token.get_secret_value()
+    if settings.token_file is None:
+        return None
+    path = settings.token_file
+
+    async def read() -> str:
+        return (await asyncio.to_thread(Path.read_text, path)).strip()
+
+    return read

@@ -1,0 +1,155 @@
+"""What a Computer is behind its connection, whichever that is: MCP servers, and what answers for them."""
+
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+
+from smcp_bus import internal_rows
+from smcp_bus.call_records import Keeping
+from smcp_bus.dispatch import Door
+from smcp_bus.dispatch_types import Handler
+from smcp_bus.tracing import Tracing, office_of, trace_id_of
+from smcp_computer.announcing import CAPABILITIES, TOOL_LIST, Announcer
+from smcp_computer.config.file import ComputerConfig, load_config
+from smcp_computer.config.inputs import InputResolver
+from smcp_computer.config.redact import shown
+from smcp_computer.confirmation import Asker, Confirmation
+from smcp_computer.context import Context
+from smcp_computer.handlers.get_config import get_config
+from smcp_computer.handlers.get_tools import get_tools
+from smcp_computer.handlers.pending import pending
+from smcp_computer.handlers.tool_call import ToolCalls
+from smcp_computer.in_flight import InFlight
+from smcp_computer.lifetimes import running
+from smcp_computer.mcp.environment import network_variables
+from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.mcp.supervisor import Limits
+from smcp_computer.office_client import OfficeClient
+from smcp_computer.resource_services import ResourceServices, resource_services
+from smcp_computer.settings import ComputerSettings
+from smcp_computer.tools.catalogue import Catalogue
+from smcp_service.health import Readiness
+from smcp_service.lifecycle import Background, background
+from smcp_service.logging import bind_call
+
+_log = logging.getLogger("smcp_computer")
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """Made by `open_inside`."""
+
+    tasks: Background
+    door: Door
+    fleet: Fleet
+    catalogue: Catalogue
+    in_flight: InFlight
+    announcer: Announcer
+    context: Context
+    resources: ResourceServices
+
+
+@asynccontextmanager
+async def open_inside(
+    settings: ComputerSettings,
+    office: OfficeClient,
+    *,
+    max_body: int,
+    may_tell: Callable[[], bool],
+    tracing: Tracing,
+    readiness: Readiness,
+    config: ComputerConfig | None = None,
+    asker: Asker | None = None,
+    environ: Mapping[str, str] | None = None,
+    more: Mapping[str, Handler] = MappingProxyType({}),
+) -> AsyncIterator[Inside]:
+    """Run the MCP servers of this host, and have ready what answers for them.
+
+    Args:
+        office: to whom changes are told.
+        max_body: bytes that an answer may have.
+        may_tell: whether this Computer is a member now.
+        config: None reads the settings' file.
+        asker: who confirms tools; None where nobody can be asked.
+        environ: for the placeholders of the configuration; None is this process's environment.
+        more: handlers that only this connection needs, by event.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+    config = load_config(settings.config) if config is None else config
+    environ = os.environ if environ is None else environ
+    network = network_variables(environ)
+    for doubt in config.doubts:
+        if doubt in config.undeclared:
+            continue  # its server says so
+        _log.warning("configuration: %s", doubt)
+    warn_of_what_is_not_applied(config)
+    announcer = Announcer(
+        office,
+        settings.office,
+        settings.name,
+        may_tell=may_tell,
+        gather_s=settings.gather_s,
+        content={CAPABILITIES: lambda: {"capabilities": context.capabilities.now}},
+    )
+    fleet = Fleet(
+        config.servers.values(),
+        InputResolver(config.inputs, environ),
+        limits=Limits(
+            max_message=max_body,
+            start_s=settings.start_s,
+            environment=network if settings.pass_network_env else {},
+            withheld=() if settings.pass_network_env else tuple(sorted(network)),
+        ),
+        on_change=lambda: announcer.changed(TOOL_LIST) if catalogue.refresh() else None,
+    )
+    catalogue = Catalogue(fleet.supervisors)
+    context = Context(fleet, announcer, read_s=settings.read_s, max_body=max_body)
+    readiness.add("mcp_servers", lambda: None if fleet.settled else "starting")
+    keeping = Keeping(results_s=settings.keep_results_s, results_bytes=settings.keep_results_bytes)
+    async with background() as tasks, InFlight(keeping) as in_flight:
+        resources = resource_services(settings, office, fleet, context, tasks, max_body=max_body, may_tell=may_tell)
+        calls = ToolCalls(
+            catalogue,
+            in_flight,
+            Confirmation(settings.confirm, asker),
+            context.history,
+            max_body=max_body,
+            trace_content=settings.trace_content,
+        )
+        door = Door(
+            {**handlers(calls, catalogue, in_flight, config), **context.handlers(), **resources.handlers, **more},
+            tracing=tracing,
+            observe=lambda call: bind_call(
+                req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call)
+            ),
+        )
+        async with running(tasks, fleet, context):
+            yield Inside(tasks, door, fleet, catalogue, in_flight, announcer, context, resources)
+
+
+def handlers(
+    calls: ToolCalls, catalogue: Catalogue, in_flight: InFlight, config: ComputerConfig
+) -> Mapping[str, Handler]:
+    """The Computer's handlers by event, their dependencies bound."""
+    return {
+        "client:tool_call": calls,
+        "client:get_tools": partial(get_tools, catalogue=catalogue),
+        "client:get_config": partial(get_config, shown=shown(config)),
+        internal_rows.PENDING.event: partial(pending, in_flight=in_flight),
+    }
+
+
+def warn_of_what_is_not_applied(config: ComputerConfig) -> None:
+    """`vrl` and `ret_object_mapper` are accepted, and results are not transformed yet."""
+    for name, server in config.servers.items():
+        if server.vrl is not None:
+            _log.warning("MCP server %r: its vrl program is not applied yet", name)
+        metas = [*server.tool_meta.values(), *([server.default_tool_meta] if server.default_tool_meta else [])]
+        if any(meta.ret_object_mapper is not None for meta in metas):
+            _log.warning("MCP server %r: its ret_object_mapper is shown to Agents, and not applied yet", name)

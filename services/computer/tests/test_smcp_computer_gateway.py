@@ -1,0 +1,248 @@
+"""The Computer on Socket.IO: a real gateway with its registry, real MCP servers, and Agents of the SDK beside it."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from smcp_agent import (
+    ComputerEntered,
+    ComputerLeft,
+    Event,
+    ResourceUpdated,
+    SmcpAgent,
+    TooLarge,
+    ToolsChanged,
+    Unavailable,
+)
+from smcp_agent.tokens import Token
+from smcp_computer.config.file import parse_config
+from smcp_computer.connecting import token_of
+from smcp_computer.gateway.app import GatewayComputer, open_gateway_computer
+from smcp_computer.mcp.call_span import CallSpan
+from smcp_computer.settings import ComputerSettings
+from smcp_testing import issuer
+from smcp_testing.computer_world import native_computer
+from smcp_testing.gateway_world import World, gateway_world
+from smcp_testing.issuer import shared_token
+from smcp_testing.leaving_gateway import in_time, two_gateways
+from smcp_testing.line import open_line
+from smcp_testing.mcp_servers import configs
+from smcp_testing.waiting import eventually
+
+OFFICE, NAME = "office", "box"
+SECRET = "a shared secret of the tests, long enough"
+LOCKED = issuer.settings(auth_secret=SECRET)
+
+
+@asynccontextmanager
+async def box(
+    *urls: str, joined: bool = True, token: Token | None = None, drain_s: float = 10.0, **servers: Any
+) -> AsyncIterator[GatewayComputer]:
+    settings = ComputerSettings(
+        gateway_url=",".join(urls), config=Path("unused"), office=OFFICE, name=NAME, drain_s=drain_s
+    )
+    config = parse_config(json.dumps({"servers": servers}))
+    async with open_gateway_computer(settings, token=token, config=config, environ={}) as computer:
+        if joined:
+            await asyncio.wait_for(computer.wait_ready(), 60)
+        yield computer
+
+
+def anna(*urls: str, **options: Any) -> SmcpAgent:
+    return SmcpAgent(urls, office=OFFICE, name="anna", **options)
+
+
+@asynccontextmanager
+async def either(how: str, world: World, **servers: Any) -> AsyncIterator[None]:
+    """The same Computer over NATS or over Socket.IO."""
+    if how == "nats":
+        async with native_computer(world, OFFICE, NAME, servers):
+            yield
+    else:
+        async with box(world.url, **servers):
+            yield
+
+
+async def tell(computer: GatewayComputer, server: str, tool: str, **arguments: Any) -> Any:
+    """What a tool of a context server gives, past the Computer's own handlers."""
+    result = await computer.fleet.supervisors[server].call(tool, arguments, timeout=30, span=CallSpan({}))
+    assert not result.get("isError"), result
+    return json.loads(result["content"][0]["text"])
+
+
+@pytest.mark.parametrize("how", ["nats", "gateway"])
+async def test_an_agent_cannot_tell_which_way_a_computer_is_connected(nats_url: str, tmp_path: Path, how: str) -> None:
+    log = tmp_path / "log"
+    desk = configs.context("2026", windows=1, documents=1, host="h")
+    async with (
+        gateway_world(nats_url) as world,
+        either(how, world, tools=configs.stdio(log=log, env={"KEY": "s3cret"}), desk=desk),
+        anna(world.url) as agent,
+    ):
+        assert agent.computers() == [NAME]
+        assert {"echo", "add"} <= {tool.name for tool in await agent.tools(NAME)}
+        config = await agent.get_config(NAME)
+        assert "s3cret" not in config.model_dump_json()
+        assert (await agent.call_tool(NAME, "add", {"a": 40, "b": 2})).structured_content == {"result": 42}
+        large = {"n": 12345678901234567890123, "more": [-(2**63) - 1, 2**64 - 1, 1.5], "文": "\u2028"}
+        assert (await agent.call_tool(NAME, "keys", {"value": large})).structured_content == large
+        (window,) = (await agent.get_desktop(NAME))["desktops"]
+        assert window.startswith("window://h/0")
+        assert len((await agent.get_finder(NAME))["documents"]) == 1
+        twice = [agent.call_tool(NAME, "append", {"mark": "once"}, req_id="r1") for _ in range(2)]
+        assert {result.text for result in await asyncio.gather(*twice)} == {"once"}
+        assert log.read_text().splitlines() == ["once"]
+
+
+@pytest.mark.parametrize("how", ["nats", "gateway"])
+async def test_a_call_ends_in_time_and_when_nobody_wants_it_whichever_way_it_came(
+    nats_url: str, tmp_path: Path, how: str
+) -> None:
+    log = tmp_path / "log"
+    async with (
+        gateway_world(nats_url) as world,
+        either(how, world, tools=configs.stdio(log=log)),
+        anna(world.url) as agent,
+    ):
+        late = await agent.call_tool(NAME, "sleep", {"seconds": 60, "mark": "late"}, timeout=1)
+        assert late.timed_out
+        await eventually(lambda: "cancelled late" in log.read_text())
+        unwanted = asyncio.create_task(agent.call_tool(NAME, "sleep", {"seconds": 60, "mark": "unwanted"}))
+        await eventually(lambda: "sleep unwanted" in log.read_text())
+        unwanted.cancel()
+        await eventually(lambda: "cancelled unwanted" in log.read_text())
+
+
+@pytest.mark.parametrize("how", ["nats", "gateway"])
+async def test_the_office_hears_what_changes_at_a_computer_whichever_way_it_is_connected(
+    nats_url: str, how: str
+) -> None:
+    heard: list[Event] = []
+    async with gateway_world(nats_url) as world, anna(world.url) as agent:
+        agent.on_event(heard.append)
+        async with either(how, world, tools=configs.stdio()):
+            await eventually(lambda: ComputerEntered(NAME) in heard)
+            await eventually(lambda: any(isinstance(event, ToolsChanged) for event in heard))
+            await agent.call_tool(NAME, "add_tool", {"name": "late_comer"})
+
+            async def listed() -> bool:
+                return "late_comer" in {tool.name for tool in await agent.tools(NAME)}
+
+            await eventually(listed)
+            assert ComputerLeft(NAME) not in heard
+        await eventually(lambda: ComputerLeft(NAME) in heard)
+
+
+async def test_an_agent_is_told_of_what_it_subscribed_to_until_it_leaves(nats_url: str) -> None:
+    notes = configs.context("2026", content=[{"uri": "note://1"}])
+    async with gateway_world(nats_url) as world, box(world.url, one=notes) as computer:
+        heard: list[Event] = []
+        async with anna(world.url) as agent:
+            agent.on_event(heard.append)
+            await agent.subscribe_resource(NAME, "note://1")
+            await tell(computer, "one", "update", uri="note://1")
+            await eventually(lambda: ResourceUpdated(NAME, "note://1", "one") in heard)
+            assert computer.resources.agents.agents == {"anna"}
+        await eventually(lambda: computer.resources.agents.agents == frozenset())
+
+
+async def test_an_answer_that_the_gateway_does_not_take_is_413_and_the_connection_stays(nats_url: str) -> None:
+    async with (
+        gateway_world(nats_url, max_payload=256 * 1024) as world,
+        box(world.url, tools=configs.stdio()) as computer,
+        anna(world.url) as agent,
+    ):
+        connection = computer.membership.link.connection
+        with pytest.raises(TooLarge):
+            await agent.call_tool(NAME, "big", {"size": 1024 * 1024})
+        assert (await agent.call_tool(NAME, "echo", {"text": "x"})).text == "x"
+        assert computer.membership.link.connection is connection
+
+
+async def test_a_computer_comes_back_after_its_connection_broke(nats_url: str) -> None:
+    async with (
+        gateway_world(nats_url) as world,
+        open_line(world.gateways[0].port) as line,
+        box(line.url, tools=configs.stdio()) as computer,
+        anna(world.url) as agent,
+    ):
+        first = computer.membership.link.connection
+        line.cut()
+        await eventually(lambda: computer.membership.link.connection is not first)
+        await eventually(lambda: computer.membership.problem is None)
+        await eventually(lambda: agent.computers() == [NAME])
+        assert (await agent.call_tool(NAME, "echo", {"text": "again"})).text == "again"
+
+
+async def test_a_computer_moves_to_another_gateway_and_its_office_hears_nothing_of_it(nats_url: str) -> None:
+    async with two_gateways(nats_url) as (staying, leaving, leave), anna(staying.url) as agent:
+        heard: list[Event] = []
+        async with box(leaving.url, staying.url, tools=configs.stdio()) as computer:
+            await eventually(lambda: agent.computers() == [NAME])
+            agent.on_event(heard.append)
+            await in_time(leave(), 30)
+            await eventually(lambda: computer.membership.problem is None)
+            connection = computer.membership.link.connection
+            assert connection is not None
+            assert connection.url == staying.url
+            assert (await agent.call_tool(NAME, "echo", {"text": "moved"})).text == "moved"
+            assert not [event for event in heard if isinstance(event, ComputerEntered | ComputerLeft)]
+
+
+async def test_a_computer_that_stops_ends_its_calls_first_and_begins_none(nats_url: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with gateway_world(nats_url) as world, anna(world.url) as agent, AsyncExitStack() as opened:
+        computer = await opened.enter_async_context(box(world.url, tools=configs.stdio(log=log)))
+        running = asyncio.create_task(agent.call_tool(NAME, "sleep", {"seconds": 2, "mark": "runs"}))
+        await eventually(lambda: log.exists() and "sleep runs" in log.read_text())
+        stopping = asyncio.create_task(opened.aclose())
+        await eventually(lambda: "process" in computer.readiness.problems())
+        with pytest.raises(Unavailable) as refused:
+            await agent.call_tool(NAME, "append", {"mark": "never"})
+        assert refused.value.details == {"may_have_run": False}
+        assert (await running).text == "slept 2.0"
+        await in_time(stopping, 20)
+        await eventually(lambda: agent.computers() == [])
+        assert "never" not in log.read_text()
+
+
+async def test_a_token_that_is_not_accepted_is_said_and_a_renewed_one_taken(
+    nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("wrong\n")
+    settings = ComputerSettings(config=Path("unused"), office=OFFICE, name=NAME, token_file=file)
+    async with (
+        gateway_world(nats_url, settings=LOCKED) as world,
+        box(world.url, token=token_of(settings), joined=False) as computer,
+    ):
+        await eventually(lambda: "the token is not accepted" in (computer.membership.problem or ""))
+        assert computer.readiness.problems()["office"] == computer.membership.problem
+        file.write_text(shared_token(SECRET, sub="holder of box") + "\n")
+        await eventually(lambda: computer.membership.problem is None, timeout=30)
+        warnings = [line for line in caplog.messages if "trying on" in line]
+        assert len(warnings) == 1
+
+
+async def test_an_expired_token_is_renewed_and_the_office_hears_nothing_of_it(nats_url: str) -> None:
+    asked: list[float] = []
+
+    async def fresh() -> str:
+        asked.append(time.time() + (3 if not asked else 600))
+        return shared_token(SECRET, sub="holder of box", exp=asked[-1])
+
+    async with gateway_world(nats_url, settings=LOCKED) as world:
+        async with anna(world.url, token=shared_token(SECRET)) as agent, box(world.url, token=fresh) as computer:
+            await eventually(lambda: agent.computers() == [NAME])
+            heard: list[Event] = []
+            agent.on_event(heard.append)
+            await eventually(lambda: len(asked) == 2, timeout=30)
+            await eventually(lambda: computer.membership.problem is None)
+            assert agent.computers() == [NAME]
+            assert not [event for event in heard if isinstance(event, ComputerEntered | ComputerLeft)]
