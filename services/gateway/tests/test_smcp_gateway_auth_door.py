@@ -223,3 +223,43 @@ async def test_where_the_issuers_keys_cannot_be_had_it_is_503_and_no_wrong_try(n
                 return (await handshake(world, "polling", header))[0] == 200
 
             await eventually(let_in, timeout=20)
+
+
+def connecting(token: str) -> str:
+    """Socket.IO's CONNECT, as a packet of engine.io."""
+    return f"40/smcp,{json.dumps({'token': token})}"
+
+
+async def heard(socket: aiohttp.ClientWebSocketResponse, beginning: str) -> str:
+    """The first message that begins so."""
+    async with asyncio.timeout(10):
+        while True:
+            text = str((await socket.receive()).data)
+            if text.startswith(beginning):
+                return text
+
+
+async def test_who_moves_to_a_websocket_or_connects_once_more_with_another_token_stays_who_it_is(
+    nats_url: str, keys: Path
+) -> None:
+    first, other = key_of(keys, offices=["lab"]), key_of(keys, offices=["kitchen"])
+    async with gateway_world(nats_url, settings={"auth_keys": keys}) as world, aiohttp.ClientSession() as http:
+        url = f"{world.url}/socket.io/?EIO=4"
+        async with http.get(f"{url}&transport=polling") as answer:
+            sid = json.loads((await answer.text()).removeprefix("0"))["sid"]
+        async with http.post(f"{url}&transport=polling&sid={sid}", data=connecting(first)) as answer:
+            assert answer.status == 200
+        async with http.get(f"{url}&transport=polling&sid={sid}") as answer:
+            assert (await answer.text()).startswith("40/smcp,")
+        others = {"Authorization": f"Bearer {other}"}
+        async with http.ws_connect(f"{url}&transport=websocket&sid={sid}", headers=others) as socket:
+            await socket.send_str("2probe")
+            assert await heard(socket, "3") == "3probe"
+            await socket.send_str("5")
+            await socket.send_str('42/smcp,1["server:join_office",{"role":"agent","name":"a","office_id":"kitchen"}]')
+            assert "the token is not for this office" in await heard(socket, "43/smcp,1")
+            await socket.send_str(connecting(other))
+            await socket.send_str('42/smcp,2["server:join_office",{"role":"agent","name":"a","office_id":"kitchen"}]')
+            assert "the token is not for this office" in await heard(socket, "43/smcp,2")
+            await socket.send_str('42/smcp,3["server:join_office",{"role":"agent","name":"a","office_id":"lab"}]')
+            assert await heard(socket, "43/smcp,3") == "43/smcp,3[[true,null]]"

@@ -38,8 +38,17 @@ def client_address(remote: str | None, forwarded: Sequence[str], trusted: Sequen
         said = hops.pop()
         if not said:
             break
-        address = said
+        address = _without_port(said)
     return address
+
+
+def _without_port(hop: str) -> str:
+    """The address of a hop. Some proxies write its port, too, which is another one for each connection, and whoever
+    guesses would be somebody else each time."""
+    if hop.startswith("["):
+        return hop[1:].partition("]")[0]
+    host, _, port = hop.partition(":")
+    return host if port.isdecimal() else hop  # of an IPv6 address without brackets all colons are its own
 
 
 def _is_trusted(address: str, trusted: Sequence[Network]) -> bool:
