@@ -165,19 +165,29 @@ async def test_an_answer_that_the_gateway_does_not_take_is_413_and_the_connectio
         assert computer.membership.link.connection is connection
 
 
-async def test_a_computer_comes_back_after_its_connection_broke(nats_url: str) -> None:
+async def test_a_computer_comes_back_after_its_connection_broke_and_what_ran_meanwhile_ran_once(
+    nats_url: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
     async with (
         gateway_world(nats_url) as world,
         open_line(world.gateways[0].port) as line,
-        box(line.url, tools=configs.stdio()) as computer,
+        box(line.url, tools=configs.stdio(log=log)) as computer,
         anna(world.url) as agent,
     ):
         first = computer.membership.link.connection
+        running = asyncio.create_task(agent.call_tool(NAME, "sleep", {"seconds": 2, "mark": "cut"}))
+        await eventually(lambda: log.exists() and "sleep cut" in log.read_text())
         line.cut()
+        with pytest.raises(Unavailable) as broken:
+            await in_time(running)
+        assert broken.value.details["may_have_run"] is True
         await eventually(lambda: computer.membership.link.connection is not first)
         await eventually(lambda: computer.membership.problem is None)
         await eventually(lambda: agent.computers() == [NAME])
         assert (await agent.call_tool(NAME, "echo", {"text": "again"})).text == "again"
+        await eventually(lambda: not computer.in_flight.running)
+        assert log.read_text().splitlines() == ["sleep cut"]
 
 
 async def test_a_computer_moves_to_another_gateway_and_its_office_hears_nothing_of_it(nats_url: str) -> None:

@@ -262,7 +262,7 @@ async def test_by_a_gateway_it_needs_only_an_address_and_a_token(nats_url: str, 
 
             reading = asyncio.create_task(read(process.stderr))
             if renewed:
-                await eventually(lambda: any("the token is not accepted" in line for line in lines), timeout=30)
+                await eventually(lambda: any("the token is not accepted" in line for line in lines), timeout=60)
                 token.write_text(shared_token(SECRET, sub="pc"))
             await eventually(lambda: agent.computers() == ["pc"], timeout=40)
             added = await agent.call_tool("pc", "add", {"a": 40, "b": 2})

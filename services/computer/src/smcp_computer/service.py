@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from smcp_bus.credentials import Credentials
 from smcp_bus.errors import BusError
@@ -10,7 +11,6 @@ from smcp_bus.nats_bus import BusConfig, open_bus
 from smcp_computer.app import Computer, open_computer
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.connecting import token_of
-from smcp_computer.gateway.app import GatewayComputer, open_gateway_computer
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.terminal import terminal
 from smcp_service.failure import Failure
@@ -18,11 +18,14 @@ from smcp_service.health import Readiness, serve_health
 from smcp_service.logging import get_logger
 from smcp_service.stats import Stats
 
+if TYPE_CHECKING:
+    from smcp_computer.gateway.app import GatewayComputer
+
 
 @asynccontextmanager
 async def open_service(
     settings: ComputerSettings, config: ComputerConfig, credentials: Credentials | None
-) -> AsyncIterator[Computer | GatewayComputer]:
+) -> AsyncIterator["Computer | GatewayComputer"]:
     """The Computer with its own connection, to NATS or to a gateway, and health port.
 
     Raises:
@@ -35,6 +38,8 @@ async def open_service(
         )
         computer: Computer | GatewayComputer
         if settings.gateway_url is not None:
+            from smcp_computer.gateway.app import open_gateway_computer  # noqa: PLC0415 -- Socket.IO is for this way alone
+
             computer = await stack.enter_async_context(
                 open_gateway_computer(
                     settings, token=token_of(settings), config=config, readiness=readiness, asker=terminal()
