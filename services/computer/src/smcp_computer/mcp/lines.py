@@ -2,6 +2,7 @@
 
 import codecs
 from dataclasses import dataclass
+from io import IncrementalNewlineDecoder
 from typing import Final
 
 KEPT: Final = 2048
@@ -20,10 +21,11 @@ class Cut:
 
 class Lines:
     """Args:
+    decoder: what makes lines end with a newline alone, too, where they may end otherwise.
     longest: bytes (of UTF-8) that a line may have. What is above it is let go as it comes.
     """
 
-    def __init__(self, decoder: codecs.IncrementalDecoder, longest: int) -> None:
+    def __init__(self, decoder: codecs.IncrementalDecoder | IncrementalNewlineDecoder, longest: int) -> None:
         self._decoder = decoder
         self._longest = longest
         self._parts: list[str] = []

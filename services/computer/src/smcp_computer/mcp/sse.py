@@ -1,81 +1,146 @@
-"""The transport to a server over HTTP with SSE: the SDK's, with the time-outs that the protocol's page means.
+"""The transport to a server over HTTP with SSE, MCP's legacy one: it writes on one stream, and takes messages by POST.
 
-The SDK gives `sse_read_timeout` to every answer; that of a message's POST is no stream, and gets `timeout`. Where a
-message cannot be delivered the SDK logs that and goes on reading, so that whoever waits for an answer waits for ever:
-here the connection ends.
+The SDK's own transport reads no message above 1 MiB, gives `sse_read_timeout` to every answer (that of a message's POST
+is no stream, and gets `timeout`), and goes on reading where a message cannot be delivered, so that whoever waits for an
+answer waits for ever: here the connection ends. This one is what the SDK takes for a transport: an async context
+manager that gives a pair of streams.
 """
 
-import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Final
+from urllib.parse import urljoin, urlsplit
 
 import anyio
 import httpx2
-from mcp.client.sse import sse_client
+from anyio.abc import TaskStatus
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared._httpx_utils import request_within_origin, sse_within_origin
+from mcp.shared.message import SessionMessage
 
 from smcp_computer.mcp.errors import Lost
+from smcp_computer.mcp.parsing import parsed
+from smcp_computer.mcp.server_events import DEFAULT_NAME, Events
+from smcp_computer.mcp.stderr_log import StderrLog
 from smcp_computer.mcp.streams import Streams
+from smcp_computer.mcp.unread import ROOM
 from smcp_proto.schemas.config import MCPSSEParameters
 
-NOT_DELIVERED = "did not take a message"
-TOO_SLOW = "did not take a message in time"
+_log = logging.getLogger("smcp_computer.mcp.sse")
+
+NOT_DELIVERED: Final = "did not take a message"
+TOO_SLOW: Final = "did not take a message in time"
+NO_STREAM: Final = "did not open a stream of events"
+NO_ENDPOINT: Final = "did not say where it takes messages"
+OTHER_ORIGIN: Final = "takes messages at another origin than its own"
+_KIND: Final = "text/event-stream"
 
 
 @asynccontextmanager
-async def sse_transport(parameters: MCPSSEParameters, headers: dict[str, str]) -> AsyncIterator[Streams]:
+async def sse_transport(
+    parameters: MCPSSEParameters, headers: dict[str, str], errors: StderrLog, *, max_message: int
+) -> AsyncIterator[Streams]:
     """Connect to a server.
 
+    Args:
+        errors: told of what it sends that is no message, or too large.
+        max_message: bytes that what the server sends in one message may have. A longer one is let go as it comes, and
+            who waits for it gets an error.
+
     Raises:
-        Lost: it did not take a message; the body is cancelled.
+        Lost: it opened no stream, or did not take a message; then the body is cancelled.
         httpx2.HTTPError, ExceptionGroup: an address that cannot be reached.
     """
-    lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    def client(
-        headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
-    ) -> httpx2.AsyncClient:
-        return _Client(lost, parameters.timeout, headers=headers, timeout=timeout, auth=auth)
-
-    async def give_up() -> None:
-        raise Lost(await lost)
-
-    async with (
-        anyio.create_task_group() as tasks,
-        sse_client(
-            parameters.url,
-            headers=headers,
-            timeout=parameters.timeout,
-            sse_read_timeout=parameters.sse_read_timeout,
-            httpx_client_factory=client,
-        ) as streams,
-    ):
-        tasks.start_soon(give_up)
-        yield streams
-        tasks.cancel_scope.cancel()
+    to_session, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)
+    write_stream, from_session = anyio.create_memory_object_stream[SessionMessage](0)
+    timeout = httpx2.Timeout(parameters.timeout, read=parameters.sse_read_timeout)
+    try:
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=timeout) as client,
+            sse_within_origin(client, parameters.url) as source,
+            anyio.create_task_group() as tasks,
+        ):
+            _check(source.response)
+            stream = _Stream(client, parameters, errors, max_message)
+            endpoint: str = await tasks.start(stream.read, source.response, to_session)
+            tasks.start_soon(stream.write, endpoint, from_session)
+            yield read_stream, write_stream
+            tasks.cancel_scope.cancel()
+    finally:
+        for each in (to_session, read_stream, write_stream, from_session):
+            each.close()
 
 
-class _Client(httpx2.AsyncClient):
-    """Bounds what is posted, and says so where it was not taken."""
+def _check(response: httpx2.Response) -> None:
+    response.raise_for_status()
+    if response.headers.get("content-type", "").partition(";")[0].strip().lower() != _KIND:
+        raise Lost(NO_STREAM)
 
-    def __init__(self, lost: asyncio.Future[str], post_s: float, **options: Any) -> None:
-        super().__init__(**options)
-        self._lost = lost
-        self._post = httpx2.Timeout(post_s)
 
-    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        if request.method != "POST":
-            return await super().send(request, **options)
-        request.extensions = {**request.extensions, "timeout": self._post.as_dict()}
+class _Stream:
+    """The tasks between a server and the session's streams."""
+
+    def __init__(
+        self, client: httpx2.AsyncClient, parameters: MCPSSEParameters, log: StderrLog, max_message: int
+    ) -> None:
+        self._client = client
+        self._url = parameters.url
+        self._post = httpx2.Timeout(parameters.timeout)
+        self._log = log
+        self._max_message = max_message
+
+    async def read(
+        self,
+        response: httpx2.Response,
+        to_session: MemoryObjectSendStream[SessionMessage | Exception],
+        *,
+        task_status: TaskStatus[str],
+    ) -> None:
+        """Messages from the server, until its stream ends. The address that takes messages is what starts it."""
+        events = Events(self._max_message + ROOM)
+        endpoint: str | None = None
         try:
-            response = await super().send(request, **options)
+            async with to_session:
+                async for chunk in response.aiter_bytes():
+                    for event in events.feed(chunk):
+                        if event.name == "endpoint" and endpoint is None and isinstance(event.data, str):
+                            endpoint = self._endpoint(event.data)
+                            task_status.started(endpoint)
+                        elif event.name == DEFAULT_NAME:
+                            message = parsed(event.data, self._log, self._max_message)
+                            if message is not None:
+                                await to_session.send(SessionMessage(message))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return  # the session is gone
         except httpx2.HTTPError as error:
-            self._say(TOO_SLOW if isinstance(error, httpx2.TimeoutException) else NOT_DELIVERED)
-            raise
-        if response.is_error:
-            self._say(NOT_DELIVERED)
-        return response
+            if endpoint is None:
+                raise
+            _log.debug("a stream of events ended: %r", error)
+        if endpoint is None:
+            raise Lost(NO_ENDPOINT)
 
-    def _say(self, why: str) -> None:
-        if not self._lost.done():
-            self._lost.set_result(why)
+    def _endpoint(self, said: str) -> str:
+        endpoint = urljoin(self._url, said)
+        if urlsplit(endpoint)[:2] != urlsplit(self._url)[:2]:
+            raise Lost(OTHER_ORIGIN)  # what the configuration says of headers is for the server alone
+        return endpoint
+
+    async def write(self, endpoint: str, from_session: MemoryObjectReceiveStream[SessionMessage]) -> None:
+        """Messages to the server, one after the other."""
+        async with from_session:
+            async for item in from_session:
+                body = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+                try:
+                    response = await request_within_origin(
+                        self._client,
+                        "POST",
+                        endpoint,
+                        content=body,
+                        headers={"content-type": "application/json"},
+                        timeout=self._post,
+                    )
+                except httpx2.HTTPError as error:
+                    raise Lost(TOO_SLOW if isinstance(error, httpx2.TimeoutException) else NOT_DELIVERED) from None
+                if not response.is_success:
+                    raise Lost(NOT_DELIVERED)

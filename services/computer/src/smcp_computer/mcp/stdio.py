@@ -13,16 +13,16 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import anyio
-import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
-from smcp_computer.mcp.lines import KEPT, Cut, Lines
+from smcp_computer.mcp.lines import Cut, Lines
+from smcp_computer.mcp.parsing import parsed
 from smcp_computer.mcp.process import READ_LIMIT, ServerProcess
 from smcp_computer.mcp.stderr_log import MAX_LINE, StderrLog
 from smcp_computer.mcp.streams import Streams
-from smcp_computer.mcp.unread import ROOM, Unread, in_its_place, read_message
+from smcp_computer.mcp.unread import ROOM
 from smcp_proto.schemas.config import MCPServerStdioParameters
 
 _log = logging.getLogger("smcp_computer.mcp.stdio")
@@ -113,7 +113,7 @@ class _Pipes:
             async with to_session:
                 while chunk := await self._process.stdout.read(READ_LIMIT):
                     for line in lines.feed(chunk):
-                        if (message := self._parse(line)) is not None:
+                        if (message := parsed(line, self._log, self._max_message)) is not None:
                             await to_session.send(SessionMessage(message))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass  # the session is gone
@@ -125,21 +125,6 @@ class _Pipes:
             with suppress(OSError):
                 while await self._process.stdout.read(READ_LIMIT):
                     pass
-
-    def _parse(self, line: str | Cut) -> types.JSONRPCMessage | None:
-        if isinstance(line, Cut):
-            self._log.too_long(line.size, self._max_message)
-            return in_its_place(line.head, line.tail, Unread(limit=self._max_message, size=line.size))
-        if not line.strip():
-            return None
-        try:
-            message, replaced = read_message(line)
-        except ValueError:
-            self._log.no_message(line)
-            return in_its_place(line[:KEPT], line[-KEPT:], Unread())
-        if replaced:
-            self._log.mended()
-        return message
 
     async def write(self, from_session: MemoryObjectReceiveStream[SessionMessage], flushed: asyncio.Event) -> None:
         """Messages to the server."""

@@ -35,13 +35,12 @@ async def open_transport(
     Args:
         server: its configuration, without placeholders.
         watch: told of what passes, and of the end.
-        errors: told what a program writes to its standard error.
-        max_message: bytes that what the server sends in one message may have. Over SSE the SDK's bound counts, 1 MiB: a
-            larger message ends the connection.
+        errors: told what a program writes to its standard error, and over SSE of what is no message.
+        max_message: bytes that what the server sends in one message may have.
 
     Raises:
         StartFailed: a program that cannot be started.
-        Lost: a server behind SSE did not take a message.
+        Lost: a server behind SSE opened no stream, or did not take a message.
         httpx2.HTTPError, ExceptionGroup: an address that cannot be reached.
     """
     if isinstance(server, MCPServerStdioConfig):
@@ -51,7 +50,8 @@ async def open_transport(
         async with _streamable(server.server_parameters, max_message) as streams:
             yield watch.wrap(streams)
     else:
-        async with sse_transport(server.server_parameters, _headers(server.server_parameters.headers)) as streams:
+        parameters = server.server_parameters
+        async with sse_transport(parameters, _headers(parameters.headers), errors, max_message=max_message) as streams:
             yield watch.wrap(streams)
 
 

@@ -80,7 +80,7 @@ def in_its_place(head: str, tail: str, why: Unread) -> types.JSONRPCError | None
 
 
 def read_again(refused: ValidationError) -> SessionMessage | ValidationError:
-    """What the SDK's transport over SSE could not read, as `read_message` or `in_its_place` would have it."""
+    """What the SDK's transport over HTTP could not read, as `read_message` or `in_its_place` would have it."""
     text = refused.errors(include_url=False, include_context=False)[0]["input"]
     if not isinstance(text, str):
         return refused
