@@ -1,4 +1,4 @@
-"""Bad input, in every world: requests, names, configurations, tools."""
+"""Bad input, in every world: requests, names, configurations. Tools that fail are among the faults."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.actors.agents import AGENTS, OpenAgent
-from tests.e2e.scenarios import bad_input, configurations, failing_tools, names
+from tests.e2e.scenarios import bad_input, configurations, names
 from tests.e2e.worlds.containers import open_containers
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.standalone import open_standalone
@@ -33,12 +32,6 @@ BY_ITSELF: list[Callable[[World], Awaitable[None]]] = [
 ONCE: list[Callable[[World, Path], Awaitable[None]]] = [
     configurations.a_file_that_cannot_be_used_is_refused_with_2,
     configurations.a_name_that_is_none_is_refused_with_2,
-]
-WITH_AN_AGENT: list[Callable[[World, OpenAgent], Awaitable[None]]] = [
-    failing_tools.a_tool_that_throws_is_a_failed_result,
-    failing_tools.a_tool_that_hangs_is_stopped_in_time_and_the_others_go_on,
-    failing_tools.a_server_that_hangs_as_a_whole_times_out_and_works_again,
-    failing_tools.a_server_that_dies_is_named_and_works_again,
 ]
 
 
@@ -67,13 +60,3 @@ async def test_by_itself(world: World, scenario: Callable[[World], Awaitable[Non
 async def test_in_one_world(world: World, scenario: Callable[[World, Path], Awaitable[None]], tmp_path: Path) -> None:
     with world.telling():
         await scenario(world, tmp_path)
-
-
-@pytest.mark.alone
-@pytest.mark.parametrize("open_agent", AGENTS.values(), ids=AGENTS.keys())
-@pytest.mark.parametrize("scenario", WITH_AN_AGENT, ids=lambda scenario: scenario.__name__)
-async def test_with_an_agent(
-    world: World, scenario: Callable[[World, OpenAgent], Awaitable[None]], open_agent: OpenAgent
-) -> None:
-    with world.telling():
-        await scenario(world, open_agent)

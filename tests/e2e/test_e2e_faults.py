@@ -1,27 +1,40 @@
-"""Parts that die, stand still and come back, in worlds where every part can be hurt alone."""
+"""Tools that fail, and parts that die, stand still, stop and come back.
+
+All of it in one world of each kind, which is whole again after each scenario.
+"""
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 
 import pytest
 
-from tests.e2e.scenarios import faults, moves, socketio_computers
+from tests.e2e.actors.agents import AGENTS, OpenAgent
+from tests.e2e.scenarios import failing_tools, faults, moves, socketio_computers
 from tests.e2e.worlds.containers import open_containers
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.shared import SharedWorld
+from tests.e2e.worlds.standalone import open_standalone
 from tests.e2e.worlds.world import LEASE_S, World, lease_s
 
 pytestmark = pytest.mark.alone
 
-WORLDS: dict[str, Callable[..., AbstractAsyncContextManager[World]]] = {
+SPREAD: dict[str, Callable[..., AbstractAsyncContextManager[World]]] = {
     "processes": open_processes,
     "containers": open_containers,
 }
+"""Where every part can be hurt alone."""
+# Those come first: pytest groups tests by the place of a parameter in its list, and each world is opened once then.
+WORLDS = {**SPREAD, "standalone": open_standalone}
 
 CALM_LEASE_S = lease_s(5)
 """Of 2 s a loaded machine takes too much to promise anything within a lease."""
 
+FAILING_TOOLS: list[Callable[[World, OpenAgent], Awaitable[None]]] = [
+    failing_tools.a_tool_that_throws_is_a_failed_result,
+    failing_tools.a_tool_that_hangs_is_stopped_in_time_and_the_others_go_on,
+    failing_tools.a_server_that_hangs_as_a_whole_times_out_and_works_again,
+    failing_tools.a_server_that_dies_is_named_and_works_again,
+]
 FAULTS: list[Callable[[World], Awaitable[None]]] = [
     faults.a_computer_is_killed,
     faults.a_computer_stands_still_past_its_lease,
@@ -34,15 +47,23 @@ FAULTS: list[Callable[[World], Awaitable[None]]] = [
     faults.nats_stands_still_for_longer_than_a_lease,
     socketio_computers.native_and_socketio_computers_see_each_other_come_and_go_exactly_once,
 ]
-DRAINS_S: dict[Callable[[World], Awaitable[None]], float] = {
-    moves.a_gateway_that_stops_loses_no_call_and_nobody_sees_a_move: moves.DRAIN_S,
-    moves.a_call_that_outlasts_the_drain_is_503_and_may_have_run: moves.SHORT_DRAIN_S,
-}
+MOVES: list[Callable[[World], Awaitable[None]]] = [
+    moves.a_gateway_that_stops_loses_no_call_and_nobody_sees_a_move,
+    moves.a_call_that_outlasts_the_drain_is_503_and_may_have_run,
+]
 
 
 @pytest.fixture(scope="module", params=WORLDS)
 def of_all_faults(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorld]:
-    world = SharedWorld(lambda: WORLDS[request.param](tmp_path_factory.mktemp("faults")))
+    drain = {"SMCP_DRAIN_S": str(moves.DRAIN_S)}
+    world = SharedWorld(lambda: WORLDS[request.param](tmp_path_factory.mktemp("faults"), environment=drain))
+    yield world
+    world.close()
+
+
+@pytest.fixture(scope="module")
+def of_still_gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorld]:
+    world = SharedWorld(lambda: open_processes(tmp_path_factory.mktemp("still"), lease_s=CALM_LEASE_S))
     yield world
     world.close()
 
@@ -58,12 +79,29 @@ def shared(of_all_faults: SharedWorld) -> SharedWorld:
     return of_all_faults
 
 
+@pytest.fixture
+def calm(of_still_gateways: SharedWorld) -> SharedWorld:
+    of_still_gateways.open()
+    return of_still_gateways
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("open_agent", AGENTS.values(), ids=AGENTS.keys())
+@pytest.mark.parametrize("scenario", FAILING_TOOLS, ids=lambda scenario: scenario.__name__)
+async def test_failing_tool(
+    scenario: Callable[[World, OpenAgent], Awaitable[None]], open_agent: OpenAgent, shared: SharedWorld
+) -> None:
+    with shared.hurt() as world:
+        await scenario(world, open_agent)
+
+
 @pytest.mark.timeout(180 + 10 * LEASE_S)
 @pytest.mark.parametrize("scenario", FAULTS, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize("of_all_faults", SPREAD, indirect=True)
 async def test_fault(
     scenario: Callable[[World], Awaitable[None]], shared: SharedWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one world, since a fault is over only when everybody is back."""
+    """A fault is over only when everybody is back."""
     with shared.hurt() as world:
         world.waits.clear()
         await scenario(world)
@@ -80,21 +118,20 @@ async def test_fault(
     ids=lambda scenario: scenario.__name__,
 )
 async def test_what_was_in_flight_at_a_gateway_that_stands_still_is_settled_within_the_lease(
-    scenario: Callable[[World], Awaitable[None]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    scenario: Callable[[World], Awaitable[None]], calm: SharedWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with open_processes(tmp_path, lease_s=CALM_LEASE_S) as world:
+    with calm.hurt() as world:
+        world.waits.clear()
         await scenario(world)
     _show(world, capsys)
 
 
 @pytest.mark.timeout(180 + 10 * LEASE_S)
-@pytest.mark.parametrize("world_name", WORLDS)
-@pytest.mark.parametrize("scenario", DRAINS_S, ids=lambda scenario: scenario.__name__)
-async def test_move(scenario: Callable[[World], Awaitable[None]], world_name: str, tmp_path: Path) -> None:
-    environment = {"SMCP_DRAIN_S": str(DRAINS_S[scenario])}
-    async with WORLDS[world_name](tmp_path, environment=environment) as world:
-        with world.telling():
-            await scenario(world)
+@pytest.mark.parametrize("of_all_faults", SPREAD, indirect=True)
+@pytest.mark.parametrize("scenario", MOVES, ids=lambda scenario: scenario.__name__)
+async def test_move(scenario: Callable[[World], Awaitable[None]], shared: SharedWorld) -> None:
+    with shared.hurt() as world:
+        await scenario(world)
 
 
 def _show(world: World, capsys: pytest.CaptureFixture[str]) -> None:
