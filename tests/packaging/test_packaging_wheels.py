@@ -78,7 +78,6 @@ def test_a_command_works_from_its_wheel_and_says_its_version(
     assert ours == set(NEEDED[command])
 
 
-@pytest.mark.alone
 async def test_an_agent_and_a_computer_from_their_wheels_alone_work_with_a_running_system(
     wheelhouse: Wheelhouse, tmp_path: Path
 ) -> None:
