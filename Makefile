@@ -19,8 +19,8 @@ test "$$(id -u)" = 0 && command -v apt-get > /dev/null && \
 	apt-get update --quiet=2 && DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --yes $(notdir $(PYTHON))-venv > /dev/null
 endef
 
-# Most tests share the processors, and wait more than they compute; those with time limits get the machine to themselves.
-JOBS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
+# Most tests share the processors, and wait half of their time; those with time limits get the machine to themselves.
+JOBS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 2)))
 PYTEST_ARGS ?=
 SOAK := PYTEST_ADDOPTS="--timeout 3600" HYPOTHESIS_PROFILE=soak WORLD_LEASE_S=10
 # uv does not read pip's settings; a mirror that pip was told of counts for it, too.
