@@ -20,17 +20,16 @@ import os
 import statistics
 import tempfile
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
 
-import socketio
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from rich.console import Console
 from rich.table import Table
 
+from bench.context_agent import OFFICE, Agent
 from bench.processes import BIN, line_of, services_env, start, start_nats, wait_until_ready
 from smcp_testing.mcp_servers import configs
 
@@ -38,7 +37,6 @@ SERVERS: Final = 5
 WINDOWS: Final = 4
 DELAY_S: Final = 0.005
 CHANGING: Final = "window://host-0/0"
-OFFICE, AGENT = "lab", "alice"
 KINDS: Final = ("SDK", "lean")
 """Of MCP servers; the Computers are named after them."""
 READY_S: Final = 60.0
@@ -46,46 +44,6 @@ GATHER_S: Final = 0.1
 """What is told sooner after a change is of an earlier one."""
 Took = dict[str, list[float]]
 """Milliseconds, by what was done."""
-
-
-class Agent:
-    """An Agent on plain python-socketio. What it is told of desktops and Computers sets `told`."""
-
-    def __init__(self) -> None:
-        untyped: Any = socketio.AsyncClient
-        self._sio = untyped(reconnection=False)
-        self.told = asyncio.Event()
-        for event in ("notify:update_desktop", "notify:enter_office"):
-            self._sio.on(event, self._told, namespace="/smcp")
-
-    async def join(self, url: str) -> None:
-        await self._sio.connect(url, namespaces=["/smcp"], transports=["websocket"])
-        joined = await self._ask("server:join_office", {"role": "agent", "name": AGENT, "office_id": OFFICE})
-        if joined != [True, None]:
-            raise SystemExit(f"the Agent was not let in: {joined}")
-
-    async def leave(self) -> None:
-        await self._sio.disconnect()
-
-    async def desktop(self, computer: str) -> list[str]:
-        """Empty where the Computer is not there."""
-        answer = await self._ask("client:get_desktop", {"agent": AGENT, "req_id": "d", "computer": computer})
-        shown: list[str] = answer.get("desktops", [])
-        return shown
-
-    async def call(self, computer: str, tool: str, **params: Any) -> Any:
-        """What a tool of its first MCP server gives."""
-        request = {"agent": AGENT, "req_id": uuid.uuid4().hex, "computer": computer, "timeout": 30}
-        answer = await self._ask("client:tool_call", {**request, "tool_name": f"desk-0__{tool}", "params": params})
-        if "code" in answer or answer.get("isError"):
-            raise SystemExit(f"a call failed: {answer}")
-        return json.loads(answer["content"][0]["text"])
-
-    async def _ask(self, event: str, payload: dict[str, Any]) -> Any:
-        return await self._sio.call(event, payload, namespace="/smcp", timeout=30)
-
-    async def _told(self, _: Any) -> None:
-        self.told.set()
 
 
 def mcp_servers(kind: str) -> dict[str, dict[str, Any]]:

@@ -83,6 +83,7 @@ def lean(
     era: Literal["2025", "2026"],
     *,
     windows: int = 0,
+    documents: int = 0,
     host: str = "com.example.lean",
     delay: float = 0.0,
     end_streams: int = 0,
@@ -92,7 +93,8 @@ def lean(
     **config: Any,
 ) -> dict[str, Any]:
     """The configuration of a server that costs next to nothing; the arguments are those of `lean`."""
-    arguments = ["--era", era, "--windows", str(windows), "--host", host, "--delay", str(delay)]
+    arguments = ["--era", era, "--windows", str(windows), "--documents", str(documents)]
+    arguments += ["--host", host, "--delay", str(delay)]
     arguments += ["--end-streams", str(end_streams)]
     arguments += ["--unacknowledged"] if unacknowledged else []
     arguments += [] if most is None else ["--most", str(most)]

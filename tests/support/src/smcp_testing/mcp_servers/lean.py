@@ -1,14 +1,15 @@
 """An MCP server with windows, written by hand and without the SDK: it starts at once and costs next to no processor, so
 that a benchmark shows who asks it; and it can end its streams of changes as the SDK's servers cannot.
 
-    python -m smcp_testing.mcp_servers.lean [--era 2025|2026] [--host HOST] [--windows N] [--delay SECONDS]
-        [--end-streams N] [--unacknowledged] [--most N] [--late]
+    python -m smcp_testing.mcp_servers.lean [--era 2025|2026] [--host HOST] [--windows N] [--documents N]
+        [--delay SECONDS] [--end-streams N] [--unacknowledged] [--most N] [--late]
 
-It speaks JSON-RPC over standard input and output, lists `window://HOST/0` ..., gives each after `--delay`, and tells of
-changes: by `resources/subscribe` in the 2025 era, on streams of `subscriptions/listen` in the 2026 era. The first
-`--end-streams` of these (-1: all) end right after their acknowledgement; or, with `--unacknowledged`, without one. A
-stream tells of the first `--most` of the resources that it is asked for. With `--late`, `LATE_S` after a stream was
-acknowledged all earlier ones tell that their resources changed, as over HTTP, where streams have no order among them.
+It speaks JSON-RPC over standard input and output, lists `window://HOST/0` ... and `dpe://HOST/doc-0` ... (of these it
+has the metadata alone, level 1), gives each after `--delay`, and tells of changes: by `resources/subscribe` in the 2025
+era, on streams of `subscriptions/listen` in the 2026 era. The first `--end-streams` of these (-1: all) end right after
+their acknowledgement; or, with `--unacknowledged`, without one. A stream tells of the first `--most` of the resources
+that it is asked for. With `--late`, `LATE_S` after a stream was acknowledged all earlier ones tell that their resources
+changed, as over HTTP, where streams have no order among them.
 Its tools:
 
 put(uri)               list one more, and tell that the list changed
@@ -59,7 +60,7 @@ class LeanServer(asyncio.Protocol):
         self._acknowledge = acknowledge
         self._most = most
         self._late = late
-        self._texts = {uri: f"text of {uri}" for uri in uris}
+        self._texts = {uri: text_of(uri) for uri in uris}
         self._subscribed: set[str] = set()
         self._streams: dict[int | str, Json] = {}
         """Open ones by the id of their request: what is told on them."""
@@ -182,7 +183,7 @@ class LeanServer(asyncio.Protocol):
         return len(ended)
 
     def _put(self, uri: str) -> str:
-        self._texts[uri] = f"text of {uri}"
+        self._texts[uri] = text_of(uri)
         if self._era == "2025":
             self._notify("resources/list_changed", {})
         for number, wanted in self._streams.items():
@@ -219,11 +220,33 @@ class LeanServer(asyncio.Protocol):
         sys.stdout.buffer.flush()
 
 
+def text_of(uri: str) -> str:
+    """Of a document its metadata."""
+    ref = uri.rpartition("/")[2]
+    if not uri.startswith("dpe:"):
+        return f"text of {uri}"
+    number = int(ref.rpartition("-")[2])
+    metadata = {
+        "doc_ref": ref,
+        "uri": uri,
+        "file_type": ("xlsx", "pdf", "pptx")[number % 3],
+        "title": f"{number} 年度报告",
+        "page_count": number % 50,
+        "keywords": ["财务", "年报", f"keyword {number % 100}"],
+        "summary": "年度财务与运营报告, revenue by quarter and region " * 4,
+        "last_modified": f"2026-01-{number % 28 + 1:02}T08:30:00+08:00",
+    }
+    return json.dumps(metadata)
+
+
 async def serve(options: argparse.Namespace) -> None:
     """Until standard input ends."""
     server = LeanServer(
         options.era,
-        [f"window://{options.host}/{number}" for number in range(options.windows)],
+        [
+            *(f"window://{options.host}/{number}" for number in range(options.windows)),
+            *(f"dpe://{options.host}/doc-{number}" for number in range(options.documents)),
+        ],
         delay_s=options.delay,
         end_streams=options.end_streams,
         acknowledge=not options.unacknowledged,
@@ -242,6 +265,7 @@ if __name__ == "__main__":
     parser.add_argument("--era", choices=list(VERSIONS), default="2025")
     parser.add_argument("--host", default="com.example.lean")
     parser.add_argument("--windows", type=int, default=0)
+    parser.add_argument("--documents", type=int, default=0)
     parser.add_argument("--delay", type=float, default=0.0)
     parser.add_argument("--end-streams", type=int, default=0)
     parser.add_argument("--unacknowledged", action="store_true")
