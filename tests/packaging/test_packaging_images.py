@@ -86,6 +86,14 @@ def test_a_wrong_value_in_the_environment_is_named_before_anything_runs(name: st
         ran(name, "--check-config", options=("--env", f"{variable}=soon"))
 
 
+@pytest.mark.parametrize("arguments", [(), ("--check-config",)], ids=["run", "check"])
+def test_a_gateway_that_would_let_everybody_in_does_not_start(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(AssertionError, match=r"SMCP_GATEWAY_HOST: '0\.0\.0\.0' is not this machine alone"):
+        ran("smcp-gateway", *arguments)
+    lock = ("--env", f"SMCP_AUTH_SECRET={'s' * 43}", "--env", "SMCP_AUTH_AUDIENCE=rooms")
+    assert "SMCP_GATEWAY_HOST=0.0.0.0" in ran("smcp-gateway", "--check-config", options=lock)
+
+
 def test_uvx_takes_the_python_of_the_image_and_fetches_none() -> None:
     found = ran("smcp-computer", "python", "find", options=("--entrypoint", "uv", "--tmpfs", "/var/lib/smcp:uid=10001"))
     assert found.endswith("/python3") or "/python3." in found
