@@ -22,7 +22,7 @@ RUN --mount=type=bind,source=build/images,target=/images --mount=type=bind,sourc
 FROM packages AS testing-packages
 RUN --mount=type=bind,source=build/images,target=/images --mount=type=bind,source=docker/install.sh,target=/install.sh \
     sh /install.sh /opt/testing /images/testing.txt smcp_proto smcp_bus smcp_service smcp_agent smcp_gateway \
-        smcp_registry smcp_computer smcp_testing
+        smcp_registry smcp_computer smcp_standalone smcp_testing
 
 FROM ${BASE} AS computer
 RUN echo 'smcp:x:10001:10001:A2C-SMCP:/var/lib/smcp:/usr/sbin/nologin' >> /etc/passwd \
