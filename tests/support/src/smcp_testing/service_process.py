@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,11 @@ class ServiceProcess:
         return self._process.pid
 
     def signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
+        """Send it, if the process still runs."""
+        # not by `send_signal`: that takes the exit code of a process that has just ended, and asyncio then says 255
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
 
     async def logged(self, event: str, *, timeout: float = _END_S) -> dict[str, Any]:
         """The first line with this `event`, once it is there. Raises AssertionError when it does not come."""
