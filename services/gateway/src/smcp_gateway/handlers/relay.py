@@ -82,8 +82,8 @@ class Relay:
 
         Raises:
             SmcpError: what the Computer answered; NotFound: no such Computer in the office; TimedOut; Unavailable
-                (`details.may_have_run`); Internal: the Computer's answer is not JSON. Whatever it is, it says
-                `details.may_have_run` where the call was asked again for its lost answer.
+                (`details.may_have_run`); Internal: the Computer's answer is not JSON, or nested too deeply. Whatever it
+                is, it says `details.may_have_run` where the call was asked again for its lost answer.
             BusError: the bus failed before the Computer had it, or while its answer was awaited.
         """
         caller = call.caller
