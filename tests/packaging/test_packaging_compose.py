@@ -11,7 +11,7 @@ import yaml
 from smcp_computer.config.file import load_config
 from smcp_standalone.demo import COMPUTER, OFFICE
 from smcp_standalone.nats_files import read_model
-from tests.e2e.worlds.engine import require_engine
+from tests.e2e.worlds.engine import docker, require_engine
 from tests.packaging.wheelhouse import ROOT
 
 DOCKER: Final = ROOT / "docker"
@@ -97,6 +97,14 @@ def test_the_collector_has_what_its_pipelines_name() -> None:
     (scraped,) = yaml.safe_load((DOCKER / "compose" / "prometheus.yaml").read_text(encoding="utf-8"))["scrape_configs"]
     ((target,),) = (each["targets"] for each in scraped["static_configs"])
     assert target.partition(":")[2] == told["exporters"]["prometheus"]["endpoint"].partition(":")[2]
+
+
+@pytest.mark.timeout(600)
+def test_haproxy_itself_reads_its_file() -> None:
+    require_engine()
+    image = subprocess.check_output([DOCKER / "image.sh", "haproxy:2.8", "haproxy"], text=True).strip()
+    mounts = [f"--volume={DOCKER}/{each.removeprefix('./')}" for each in SERVICES["proxy"]["volumes"]]
+    docker("run", "--rm", "--network=none", *mounts, image, *SERVICES["proxy"]["command"], "-c")
 
 
 @pytest.mark.timeout(600)
