@@ -13,7 +13,17 @@ from smcp_bus.lease import LeaseKeeper
 from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal, LeaseState
-from smcp_bus.registry_hedges import BATCH_HEDGES, HEDGES, STILL_S, Hedges, Pace, Standstill, hedges_within
+from smcp_bus.registry_hedges import (
+    BATCH_HEDGES,
+    COPIES_A_QUESTION,
+    HEDGES,
+    MOST_COPIES,
+    STILL_S,
+    Hedges,
+    Pace,
+    Standstill,
+    hedges_within,
+)
 from smcp_proto.errors import NotAllowed, SmcpError, Unavailable
 
 CLAIM = Claim(session="s", credential="open", process="ab" * 16, incarnation="i", identity="lab/computer/pc")
@@ -69,6 +79,18 @@ async def test_where_one_was_seen_to_stand_still_the_next_questions_are_soon_put
         async with asyncio.timeout(3):  # at the pace of the first one it would be 4.4 s
             await client.join("lab", "computer", "pc", CLAIM, ENTER)
         assert registries.asked == 2 + 7
+
+
+async def test_registries_that_are_slow_are_not_asked_ten_times_as_much(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
+        registries = Registries(Reply(b'{"revision": 7}'), still=10_000)
+        await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)
+        client = RegistryClient(bus, credential="open", process="ab" * 16, lease_s=2)
+        questions = 100
+        joins = (client.join("lab", "computer", f"pc {number}", CLAIM, ENTER) for number in range(questions))
+        answers = await asyncio.gather(*joins, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [Unavailable] * questions
+        assert 2 * questions < registries.asked <= (1 + COPIES_A_QUESTION) * questions + MOST_COPIES
 
 
 def waits(pace: Pace, now: float, tries: int) -> list[float]:

@@ -1,6 +1,7 @@
 """In which order a gateway that stops keeps a client's place, begins nothing for it any more, and lets it go."""
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
@@ -11,6 +12,7 @@ from smcp_bus.bus import Incoming, Reply
 from smcp_bus.errors import RequestTimedOut
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertionResult
+from smcp_gateway.drain import MARK_S
 from smcp_proto.errors import NOTHING_BEGUN
 from smcp_testing.gateway_world import connected, gateway_world
 from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, agent_and_box, call, gone, in_time, two_gateways
@@ -143,3 +145,29 @@ async def test_a_place_that_cannot_be_kept_at_once_is_asked_for_again_while_call
         assert await running == RESULT
         await gone(client)
         await in_time(left)
+
+
+async def test_a_registry_that_is_late_is_given_longer_and_the_office_hears_nothing(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        two_gateways(nats_url) as (staying, leaving, leave),
+        connected(staying.url) as anna,
+        connected(leaving.url) as client,
+    ):
+        await agent_and_box(anna, client)
+        assert_members = RegistryClient.assert_members
+
+        async def late(registry: RegistryClient, assertion: Assertion, **how: Any) -> AssertionResult:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.5 * MARK_S):
+                    await asyncio.Event().wait()
+            return await assert_members(registry, assertion, **how)
+
+        monkeypatch.setattr(RegistryClient, "assert_members", late)
+        left = leave()
+        await gone(client)
+        await in_time(left)
+        room = await anna.call("server:list_room", {"agent": "anna", "req_id": "1", "office_id": OFFICE})
+        assert {session["name"] for session in room["sessions"]} == {"anna", "box"}
+        assert anna.told("notify:leave_office") == []

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, ClassVar, TypeVar
 
-from socketio.exceptions import ConnectionError as CannotConnect
+from socketio.exceptions import SocketIOError
 
-from tests.e2e.actors.bare import NAMESPACE, BareMember, Refused
+from tests.e2e.actors.bare import NAMESPACE, BareMember, FlatError, Refused
 
 Roaming = TypeVar("Roaming", bound="SocketIoComputer")
 
@@ -103,6 +103,8 @@ async def coming_back(computer: Roaming, urls: Sequence[str]) -> AsyncIterator[R
         returns.cancel()
         await asyncio.wait({returns})
         await computer.close()
+        if not returns.cancelled():
+            returns.result()  # what it did not expect
 
 
 async def _come_back(computer: SocketIoComputer, urls: Sequence[str]) -> None:
@@ -110,6 +112,6 @@ async def _come_back(computer: SocketIoComputer, urls: Sequence[str]) -> None:
         await computer.lost.wait()
         try:
             await computer.come_back(url)
-        except (CannotConnect, Refused):
+        except (SocketIOError, FlatError, Refused):  # also a join that no registry answered in time
             await asyncio.sleep(0.1)
             computer.lost.set()

@@ -29,7 +29,7 @@ from smcp_bus.registry_contract import (
     LeaseState,
     Left,
 )
-from smcp_bus.registry_hedges import BATCH_HEDGES, Hedges, Pace, Standstill, hedges_within
+from smcp_bus.registry_hedges import BATCH_HEDGES, CopyBudget, Hedges, Pace, Standstill, hedges_within
 from smcp_bus.tracing import sending
 from smcp_proto.errors import ERRORS, ErrorBody, Internal, NotAllowed, SmcpError, Unavailable
 from smcp_proto.ids import Role
@@ -59,6 +59,7 @@ class RegistryClient:
         """How long a question takes at most, tries included (seconds), where nothing else is said."""
         self._hedges = hedges_within(self.room_s)
         self._standstill = Standstill()
+        self._copies = CopyBudget()
 
     async def join(self, office: str, role: Role, name: str, claim: Claim, body: bytes, *, req_id: str = "") -> Joined:
         """Claim a place. `body` is the EnterOfficeReq as it came.
@@ -165,7 +166,7 @@ class RegistryClient:
         hedges: Hedges | None = None,
     ) -> Reply:
         timeout = self.room_s if timeout is None else timeout
-        with sending(subject) as carried:
+        with sending(subject) as carried, self._copies.question():
             return await self._try(
                 subject, body, {**headers, **carried}, timeout=timeout, hedges=hedges or self._hedges
             )
@@ -182,9 +183,10 @@ class RegistryClient:
         try:
             while (left := deadline - loop.time()) > 0:
                 now = loop.time()
-                question = loop.create_task(self._bus.request(subject, body, timeout=left, headers=headers))
-                asked.add(question)
-                since[question] = now
+                if not asked or self._copies.spend():
+                    question = loop.create_task(self._bus.request(subject, body, timeout=left, headers=headers))
+                    asked.add(question)
+                    since[question] = now
                 patience = min(left, pace.wait(now))
                 ended, asked = await asyncio.wait(asked, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 if not ended:

@@ -1,5 +1,7 @@
 """When a question to the registries is put once more."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,11 +22,10 @@ class Hedges:
 
 
 HEDGES: Final = Hedges(0.3, 1.0, quick=True)
-"""12 tries within 10 s: with one of two registries standing still all of them miss once in 2**12 requests. Where
-all registries are slow it is also all that they get more of: at most 12 times the load, spread over 10 s."""
+"""12 tries within 10 s: with one of two registries standing still all of them miss once in 2**12 requests."""
 FEWEST_TRIES: Final = 10
 """Of a question that has less time than 10 s: with one of two registries standing still all of them miss once in 2**10
-requests, and where all registries are slow, 10 times the load is all that they get more of."""
+requests."""
 BATCH_HEDGES: Final = Hedges(2.0, 2.0)
 """A batch takes its time."""
 QUICK: Final = Hedges(0.03, 0.3)
@@ -37,6 +38,11 @@ STILL_S: Final = 10.0
 PROMPT: Final = 0.2
 """An answer is prompt that took this share of the time for which an earlier copy of its question is open. Where all
 registries are slow none is: a later copy is no quicker than an earlier one."""
+
+COPIES_A_QUESTION: Final = 1.5
+"""On average, of all questions of one client. Where one of two registries stands still they need one."""
+MOST_COPIES: Final = 50.0
+"""What a client may have saved up beside the share of its open questions."""
 
 
 def hedges_within(seconds: float) -> Hedges:
@@ -63,6 +69,33 @@ class Standstill:
     def seen(self, now: float) -> bool:
         """Whether one of the registries is taken to stand still at `now` (loop time)."""
         return now < self._until
+
+
+class CopyBudget:
+    """The further copies that one client may send of its questions. Where registries are slow because there is too much
+    to do, copies would make them slower: for seconds every question would be put ten times."""
+
+    def __init__(self) -> None:
+        self._left = MOST_COPIES
+        self._open = 0
+
+    @contextmanager
+    def question(self) -> Iterator[None]:
+        """For as long as a question is open: it brings its share, which others may use."""
+        self._open += 1
+        self._left += COPIES_A_QUESTION
+        try:
+            yield
+        finally:
+            self._open -= 1
+            self._left = min(self._left, MOST_COPIES + COPIES_A_QUESTION * self._open)
+
+    def spend(self) -> bool:
+        """Whether one of them may be put once more."""
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 class Pace:

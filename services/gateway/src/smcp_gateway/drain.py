@@ -18,7 +18,7 @@ from typing import Final
 from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertOutcome
-from smcp_bus.registry_hedges import HEDGES
+from smcp_bus.registry_hedges import Hedges
 from smcp_gateway.calls import CallTable
 from smcp_gateway.memberships import Memberships
 from smcp_gateway.repair import asserted
@@ -36,10 +36,14 @@ COMPUTERS_SHARE: Final = 5 / 12
 """The same for Computers. Before, the Agents here have stopped to begin anything: what is in flight for them then runs
 already, and does not have to wait until its Computer has come back elsewhere."""
 MARK_S: Final = 2.0
-"""How long the registry may take to mark a member (seconds), tries included. One that waits for its calls has more."""
+"""How long the registry may take to mark a member (seconds), tries included; twice as long after each miss."""
+LONGEST_MARK_S: Final = 8.0
+MARK_HEDGES: Final = Hedges(0.5, 2.0, quick=True)
+"""Calmer than those of a join: a gateway that has much to do marks many members at a time."""
 MARK_PAUSE_S: Final = 0.1
 SHORTEST_S: Final = 1.0
-"""Between two times that the registry is asked for one member that waits for its calls."""
+"""Between two times that the registry is asked for one member that waits for its calls; twice as long after each miss,
+up to `LONGEST_MARK_S`: what all of them ask again and again makes a registry slow that was only late."""
 MARKED_AT_ONCE: Final = 32
 
 WRITING_PAUSE_S: Final = 0.05
@@ -95,7 +99,7 @@ class Drain:
     async def keep_place(self, session: Session) -> None:
         """Have the registry keep a member's place for who it is, before its connection is closed. Where that does not
         work within `MARK_S` the member leaves its office with its connection."""
-        await self._mark(session, _Place())
+        await self._mark(session, _Place(), until=math.inf)
 
     async def _send_all_away(self, sessions: list[Session], spread: float, begin: float, within: float) -> None:
         async with asyncio.TaskGroup() as group:
@@ -106,22 +110,22 @@ class Drain:
     async def _send_away(self, session: Session, turn: float, begin: float, within: float) -> None:
         share = begin + (COMPUTERS_SHARE if session.role == "computer" else SHARE) * within
         end = begin + within - min(LAST_WORDS_S, within / 10)
-        place = _Place()
+        place, last = _Place(), begin + within
         await asyncio.sleep(turn - self._loop.time())
         # Before nothing is begun for it any more: who calls it from then on is told that it moves.
         while await self._quiet(session, share) and self._is_old(place):
-            await self._mark(session, place)
+            await self._mark(session, place, until=last)
         if self._is_old(place):
-            await self._mark(session, place)
+            await self._mark(session, place, until=last)
         session.leaving = True
         while not await self._quiet(session, min(end, self._due(place))) and self._loop.time() < end:
-            await self._mark(session, place)
+            await self._mark(session, place, until=last)
         if session.busy and not session.closed:
             _log.warning("what a client waits for is cut off", extra={"session": session.id})
             self._cut_off(session)
             await self._quiet(session, self._loop.time() + LAST_WORDS_S)
         elif self._is_old(place) or not place.kept:
-            await self._mark(session, place)  # its time begins when it goes
+            await self._mark(session, place, until=last)  # its time begins when it goes
         while not session.closed and self._unwritten(session) and self._loop.time() < end:  # noqa: ASYNC110 -- of a slow line
             await asyncio.sleep(WRITING_PAUSE_S)
         if not session.closed:
@@ -132,7 +136,7 @@ class Drain:
 
     def _due(self, place: "_Place") -> float:
         """When the registry is asked again, for a member that waits for its calls (loop time)."""
-        return place.asked + (max(self._move_s / 3, SHORTEST_S) if place.kept else SHORTEST_S)
+        return place.asked + (max(self._move_s / 3, SHORTEST_S) if place.kept else place.longer(SHORTEST_S / 2))
 
     async def _quiet(self, session: Session, until: float) -> bool:
         """Wait until nothing of a client or for it is unanswered, or until then (loop time); whether it came so."""
@@ -154,16 +158,16 @@ class Drain:
             details = {"may_have_run": True} if call.may_have_run else {"may_have_run": False, "moving": True}
             self._calls.settle(call, Unavailable("the gateway is stopping", details=details))
 
-    async def _mark(self, session: Session, place: "_Place") -> None:
+    async def _mark(self, session: Session, place: "_Place", *, until: float) -> None:
         """Have its place kept. Where that never works it is told to go all the same, and leaves its office."""
         try:
-            async with asyncio.timeout(MARK_S), self._limit:
+            async with asyncio.timeout_at(min(self._loop.time() + place.longer(MARK_S), until)), self._limit:
                 while session.membership is not None and not await self._marked(session):  # noqa: ASYNC110 -- asked of others
                     await asyncio.sleep(MARK_PAUSE_S)
-            place.kept = True
+            place.kept, place.misses = True, 0
         except (BusError, SmcpError, TimeoutError) as error:
             _log.warning("a member's place cannot be kept: %s", type(error).__name__, extra={"session": session.id})
-            place.kept = False
+            place.kept, place.misses = False, place.misses + 1
         place.asked = self._loop.time()
 
     async def _marked(self, session: Session) -> bool:
@@ -171,7 +175,7 @@ class Drain:
         membership = session.membership
         assert membership is not None
         assertion = Assertion(members=[asserted(session, membership, moving=True)])
-        result = await self._registry.assert_members(assertion, hedges=HEDGES)  # one member: asked as quickly as a join
+        result = await self._registry.assert_members(assertion, hedges=MARK_HEDGES)
         match result.members[0].outcome:
             case AssertOutcome.UNAVAILABLE:
                 return False
@@ -190,3 +194,9 @@ class _Place:
 
     asked: float = -math.inf
     kept: bool = False
+    misses: int = 0
+    """In a row."""
+
+    def longer(self, seconds: float) -> float:
+        """Twice as long after each miss."""
+        return min(seconds * 2.0**self.misses, LONGEST_MARK_S)
