@@ -123,6 +123,23 @@ async def test_what_is_binary_goes_into_a_file_or_a_pipe_and_never_to_a_terminal
         assert capsys.readouterr() == ("", f"{file / 'y'} cannot be written: Not a directory\n")
 
 
+async def test_of_bytes_beside_a_text_it_is_said_that_they_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixed, said = "file:///mixed", "2 of its 3 contents are binary, and left out: --json prints all.\n"
+    async with fake_gateway() as gateway:
+        red = computer_at(gateway)
+        bytes_ = {"uri": mixed, "blob": "AAEC"}
+        red.shelf.put(mixed, {}, [bytes_, {"uri": mixed, "text": "words"}, bytes_])
+        assert await run(gateway, "read", "red", mixed) == (0, b"words", said)
+        file = tmp_path / "x"
+        assert await context_commands.read(options(gateway), "red", mixed, None, file)
+        assert (file.read_bytes(), capsys.readouterr()) == (b"words", ("", said))
+        assert await context_commands.read(options(gateway).with_json(True), "red", mixed, None, None)
+        out, err = capsys.readouterr()
+        assert (json.loads(out)["contents"], err) == (red.shelf.read(mixed), "")
+
+
 async def test_what_an_mcp_server_refuses_ends_with_1_and_its_words() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)
@@ -227,6 +244,9 @@ async def test_a_question_has_as_long_as_it_is_given() -> None:
         (["read", "red", "u", "--timeout", "0"], "'0' is no number of seconds above 0"),
         (["finder", "red", "--timeout", "nan"], "--timeout"),
         (["watch", "--count", "0"], "--count"),
+        (["watch", "--for", "nan"], "'nan' is no number of seconds above 0"),
+        (["watch", "--for", "inf"], "--for"),
+        (["watch", "--for", "-1"], "--for"),
         (["watch", "--uri", "file:///t"], "--computer"),
     ],
 )

@@ -100,6 +100,20 @@ async def test_what_is_too_large_is_said_in_mebibytes_with_the_setting_that_limi
         assert "structured content" in err
 
 
+@pytest.mark.parametrize(("wait", "said"), [(0.05, "0.05"), (2.0, "2"), (30, "30")])
+async def test_who_asks_too_often_is_told_when_to_try_again(wait: float, said: str) -> None:
+    async with fake_gateway() as gateway:
+
+        async def answer(data: JsonObject) -> Any:
+            details = {"smcp_code": "SMCP_RATE_LIMITED", "retry_after_s": wait, "limit_of": "session"}
+            return {"code": 429, "message": "too many requests for resources in this session", "details": details}
+
+        gateway.answers["client:resources/read"] = answer
+        code, out, err = await run(gateway, "read", "red", "file:///t")
+        assert (code, out) == (1, "")
+        assert err == f"error 429: too many requests for resources in this session\nTry again in {said} s.\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

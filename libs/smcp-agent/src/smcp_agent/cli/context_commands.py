@@ -76,6 +76,7 @@ async def read(options: Options, computer: str, uri: str, server: str | None, ou
         return True
     if not contents.binary:
         print_contents(contents)
+        _tell_left_out(contents)
         return True
     data = contents.blob()
     if sys.stdout.isatty():
@@ -103,4 +104,12 @@ def _write(contents: ResourceContents, output: Path) -> bool:
     except OSError as error:
         print_failure(f"{output} cannot be written: {error.strerror}")
         return False
+    _tell_left_out(contents)
     return True
+
+
+def _tell_left_out(contents: ResourceContents) -> None:
+    """Say of bytes beside a text that they were not printed or written."""
+    left_out = 0 if contents.binary else sum(each.blob is not None for each in contents.contents)
+    if left_out:
+        print_hint(f"{left_out} of its {len(contents.contents)} contents are binary, and left out: --json prints all.")

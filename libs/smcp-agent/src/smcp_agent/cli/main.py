@@ -43,7 +43,7 @@ def _parse_limit(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
-    if not 0 < seconds < math.inf:
+    if not 0 < seconds < math.inf:  # nor is it NaN, which is in no range
         raise typer.BadParameter(f"{text!r} is no number of seconds above 0")
     return seconds
 
@@ -234,7 +234,9 @@ def watch(
         list[str] | None, typer.Option(metavar="URI", help="Tell of this resource of --computer, too.")
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after so many changes.")] = None,
-    seconds: Annotated[float | None, typer.Option("--for", min=0, metavar="SECONDS", help="End after a time.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--for", parser=_parse_limit, metavar="SECONDS", help="End after a time.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """What changes in the office, as it comes: Computers, tools, desktops, documents, resources.

@@ -113,8 +113,8 @@ def _hint(error: SmcpError, chosen: Options) -> str:
             )
         case NotAuthenticated():
             return "SMCP_TOKEN (--token) says who you are: a key of `smcp keys add`, or a JWT."
-        case RateLimited(details={"retry_after_s": int(wait)}):
-            return f"Try again in {wait} s."
+        case RateLimited(details={"retry_after_s": int() | float() as wait}):
+            return f"Try again in {wait:g} s."
         case CannotConnect():
             return "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens."
         case TooLarge(details={"size": int(size), "limit": int(limit)}):
