@@ -1,6 +1,7 @@
 """Subscriptions to resources of a Computer on Socket.IO: its gateway tells those who subscribed, and nobody else."""
 
 from functools import partial
+from typing import Any
 
 import orjson
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_gateway import subscriptions
-from smcp_testing.gateway_world import reply
+from smcp_testing.gateway_world import NAMESPACE, reply
 from smcp_testing.granting_computer import (
     BOX,
     OFFICE,
@@ -40,6 +41,18 @@ async def test_an_update_is_told_to_who_subscribed_by_its_name_and_what_nobody_w
         assert await box.updated(agent="bert") is None
         assert await heard(anna, box) == []
         assert await box.updated(agent="anna") is None
+        assert await heard(anna, box) == [URI]
+
+
+async def test_what_changes_before_the_computer_has_answered_is_told(nats_url: str) -> None:
+    async with scene(nats_url) as (_, anna, box):
+
+        async def told_first(request: dict[str, Any]) -> dict[str, Any]:
+            assert await box.updated() is None
+            return await box.answer(request)
+
+        box.client.sio.on(SUBSCRIBE, told_first, namespace=NAMESPACE)
+        assert "result" in (await ask(anna))["payload"]
         assert await heard(anna, box) == [URI]
 
 

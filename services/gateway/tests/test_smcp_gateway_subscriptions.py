@@ -41,10 +41,21 @@ def test_of_a_part_that_changed_the_nearest_resource_is_known_that_was_subscribe
     assert table.whole("bert", "dpe://h/d/pages/1") == "dpe://h/d/pages/1"
 
 
+def test_what_changes_while_the_computer_is_asked_is_told_and_no_more_once_it_refused() -> None:
+    table = Subscriptions()
+    asked = table.ask("anna", 3, "files", "dpe://h/d")
+    assert who(table, "dpe://h/d/pages/1", "files") == ["anna"]
+    assert who(table, "dpe://h/d", "mail") == []
+    assert table.whole("anna", "dpe://h/d/pages/1") == "dpe://h/d"
+    table.left("anna", 4)
+    assert who(table, "dpe://h/d") == []
+    table.settle(asked, granted=True)
+    assert who(table, "dpe://h/d") == []
+
+
 def test_a_subscription_that_the_computer_did_not_grant_is_none() -> None:
     table = Subscriptions()
     asked = table.ask("anna", 3, None, URI)
-    assert who(table) == []
     table.settle(asked, granted=False)
     table.settle(asked, granted=True)
     assert who(table) == []
@@ -216,9 +227,10 @@ def test_it_holds_what_a_plain_set_would_hold(steps: list[tuple[str, str, str | 
                         table.settle(asked, granted=True)  # too late
                 waiting = [(key, asked) for key, asked in waiting if key[0] != agent]
         assert len(table) == len(plain)
+        wants = plain | {key for key, _ in waiting}
         for changed in ("u", "v", "w"):
             for told in (None, "files", "mail"):
                 wanted = {
-                    a for a, s, u in plain if u == changed and (s is None or told is None or s == told)
+                    a for a, s, u in wants if u == changed and (s is None or told is None or s == told)
                 }  # fmt: skip
                 assert set(table.agents(told, changed)) == wanted

@@ -1,10 +1,11 @@
 """Which Agent wants to hear of which resources of one Computer on Socket.IO. Pure.
 
 What is kept of a URI is a digest, so an entry costs the same whatever an Agent writes into it. A subscription belongs
-to the Agent's membership: it is kept with the epoch of that membership's enter, and ends with a leave that is newer.
+to the Agent's membership: it is kept with the epoch of that membership's enter, and ends with a leave that is newer. It
+counts from the moment when the Computer is asked: what it tells before its answer is here is not lost.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final
@@ -47,6 +48,11 @@ class _Agent:
         servers = self.epochs.setdefault(asked.uri, {})
         self.count += asked.server not in servers
         servers[asked.server] = max(asked.epoch, servers.get(asked.server, 0))
+
+    def servers(self, uris: Collection[bytes]) -> set[str | None]:
+        """Those of which one of these is subscribed, or asked for."""
+        granted = {server for uri in uris for server in self.epochs.get(uri, ())}
+        return granted | {asked.server for asked in self.asked if asked.uri in uris and not asked.ended}
 
     def drop(self, uri: bytes, server: str | None) -> None:
         servers = self.epochs[uri]
@@ -138,14 +144,14 @@ class Subscriptions:
         """
         digests = [_digest(each) for each in (uri, *resources_above(uri))] if self._agents else []
         for name, agent in self._agents.items():
-            servers = {each for digest in digests for each in agent.epochs.get(digest, ())}
+            servers = agent.servers(digests)
             if servers and (server is None or server in servers or None in servers):
                 yield name
 
     def whole(self, agent: str, uri: str) -> str:
         """What an Agent subscribed to: `uri`, or the nearest resource above it; `uri` where there is none."""
         known = self._agents.get(agent)
-        above = (each for each in (uri, *resources_above(uri)) if known is not None and _digest(each) in known.epochs)
+        above = (each for each in (uri, *resources_above(uri)) if known is not None and known.servers([_digest(each)]))
         return next(above, uri)
 
     def _forget(self, agent: str) -> None:

@@ -26,12 +26,12 @@ class Granting:
 
     def __post_init__(self) -> None:
         for event in (SUBSCRIBE, UNSUBSCRIBE):
-            self.client.sio.on(event, self._answer, namespace=NAMESPACE)
+            self.client.sio.on(event, self.answer, namespace=NAMESPACE)
 
     async def updated(self, uri: str = URI, **envelope: Any) -> Any:
         return await self.client.call(UPDATED, updated(uri) | envelope)
 
-    async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         self.asked.append(request)
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": request["payload"]["id"]}
         if request["payload"]["params"]["uri"] == self.refused:
