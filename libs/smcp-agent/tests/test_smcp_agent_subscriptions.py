@@ -188,6 +188,24 @@ async def test_what_the_computer_ends_with_another_subscription_to_the_resource_
             assert red.subscribed == {B}
 
 
+async def test_a_subscription_to_a_document_that_ends_with_one_of_another_query_is_made_again() -> None:
+    """The query says how the document is shown: to the Computer it is one subscription."""
+    shown = "dpe://h/d/pages/0"
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            events = watched(agent)
+            for uri in (f"{shown}?format=markdown", f"{shown}?format=text", "table://t?row=1", "table://t?row=2"):
+                await agent.subscribe_resource("red", uri)
+            await agent.unsubscribe_resource("red", f"{shown}?format=text")
+            await agent.unsubscribe_resource("red", "table://t?row=2")
+            await eventually(lambda: ResourceUpdated("red", f"{shown}?format=markdown") in events)
+            await quiet(agent, red)
+            asked = [data["payload"]["params"]["uri"] for data in red.seen(SUBSCRIBE)]
+            assert asked[4:] == [f"{shown}?format=markdown"]
+            assert len(updates(events)) == 1
+
+
 async def test_an_end_comes_after_what_is_being_made_again() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)

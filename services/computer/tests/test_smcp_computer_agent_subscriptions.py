@@ -165,6 +165,40 @@ async def test_what_lies_below_a_resource_is_told_to_who_subscribed_to_it(nats_u
         assert told == ["note://a/b/c", "note://a/b?x=1"]
 
 
+def told(here: World) -> set[str]:
+    """The resources that the office was told changed."""
+    return {each["payload"]["params"]["uri"] for each in here.told("resources_updated")}
+
+
+@ERAS
+async def test_a_document_is_subscribed_to_whatever_the_query_says_of_how_it_is_shown(nats_url: str, era: Era) -> None:
+    document, page = "dpe://h/doc-0", "dpe://h/doc-0/pages/1"
+    async with world(nats_url, one=configs.context(era, host="h", documents=1)) as here:
+        alice = ResourceAgent(here)
+        for uri in (f"{document}?depth=pages", f"{page}?format=markdown", f"{page}?categories=table"):
+            assert (await alice.ask("resources/subscribe", uri=uri))["serverId"] == "one"
+        await downstream(here.computer, document, page)
+        for uri in (document, page):
+            await here.tell("one", "update", uri=uri)
+        await eventually(lambda: told(here) == {document, page})
+        await alice.result("resources/unsubscribe", uri=f"{page}?format=text")
+        await downstream(here.computer, document)
+        await alice.result("resources/unsubscribe", uri=f"{document}?depth=pages")
+        assert here.computer.resources.agents.agents == frozenset()
+
+
+async def test_a_query_that_a_server_lists_or_that_is_of_no_document_is_subscribed_to_as_it_is(nats_url: str) -> None:
+    listed, row = "dpe://h/d?version=2", "table://t?row=1"
+    async with world(nats_url, one=configs.context("2026", content=[{"uri": listed}, {"uri": row}])) as here:
+        alice = ResourceAgent(here)
+        for uri in (listed, row):
+            await alice.result("resources/subscribe", uri=uri)
+        await downstream(here.computer, listed, row)
+        for uri in (listed, row):
+            await alice.result("resources/unsubscribe", uri=uri)
+        assert here.computer.resources.agents.agents == frozenset()
+
+
 async def test_the_office_is_told_of_each_server_whose_list_changed(nats_url: str) -> None:
     a, b = configs.context("2025", host="a", windows=1), configs.context("2026", host="b", windows=1)
     async with world(nats_url, a=a, b=b) as here:

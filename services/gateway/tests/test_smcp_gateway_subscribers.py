@@ -56,6 +56,18 @@ async def test_what_changes_before_the_computer_has_answered_is_told(nats_url: s
         assert await heard(anna, box) == [URI]
 
 
+async def test_a_document_is_subscribed_to_whatever_the_query_says_of_how_it_is_shown(nats_url: str) -> None:
+    page = "dpe://docs/d/pages/0"
+    async with scene(nats_url) as (_, anna, box):
+        await ask(anna, uri=f"{page}?format=markdown")
+        assert box.asked[0]["payload"]["params"]["uri"] == f"{page}?format=markdown", "it is asked as the Agent did"
+        await box.updated(page)
+        assert await heard(anna, box) == [page]
+        await ask(anna, UNSUBSCRIBE, uri=f"{page}?format=text")
+        await box.updated(page)
+        assert await heard(anna, box) == []
+
+
 async def test_where_a_gateway_does_not_say_who_subscribes_nothing_is_lost(nats_url: str) -> None:
     async with scene(nats_url) as (world, anna, box):
         request = orjson.dumps(asking(SUBSCRIBE))

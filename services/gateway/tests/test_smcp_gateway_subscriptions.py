@@ -41,6 +41,23 @@ def test_of_a_part_that_changed_the_nearest_resource_is_known_that_was_subscribe
     assert table.whole("bert", "dpe://h/d/pages/1") == "dpe://h/d/pages/1"
 
 
+def test_the_query_of_a_document_says_how_it_is_shown_and_not_which_one_it_is() -> None:
+    table = Subscriptions()
+    subscribe(table, "dpe://h/d?depth=pages", server="files")
+    subscribe(table, "DPE://h/d/pages/1?format=text")
+    for told in ("dpe://h/d", "dpe://h/d?depth=metadata", "dpe://h/d/pages/0"):
+        assert who(table, told, "files") == ["anna"]
+        assert who(table, told, "mail") == []
+    assert who(table, "DPE://h/d/pages/1") == ["anna"]
+    assert table.whole("anna", "dpe://h/d/elements/1?format=text") == "dpe://h/d"
+    table.end("anna", None, "dpe://h/d?format=markdown")
+    assert who(table, "dpe://h/d") == []
+    assert len(table) == 1
+    subscribe(table, "table://t?row=1")
+    assert who(table, "table://t?row=1") == ["anna"]
+    assert who(table, "table://t") == []
+
+
 def test_what_changes_while_the_computer_is_asked_is_told_and_no_more_once_it_refused() -> None:
     table = Subscriptions()
     asked = table.ask("anna", 3, "files", "dpe://h/d")

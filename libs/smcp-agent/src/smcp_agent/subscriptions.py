@@ -10,6 +10,7 @@ from typing import Final
 from smcp_agent.answer_cache import Spawn
 from smcp_agent.errors import NotFound, RateLimited, SmcpError, TimedOut, Unavailable
 from smcp_agent.events import Event, ResourceUpdated, SubscriptionRefused
+from smcp_proto.uris.identity import without_query
 
 _PASSING: Final = (Unavailable, TimedOut, RateLimited)
 _FIRST_DELAY_S: Final = 0.5
@@ -94,7 +95,8 @@ class Subscriptions:
     async def remove(self, subscription: Subscription) -> None:
         """End a subscription; it is forgotten whatever comes of the request.
 
-        What is subscribed to with another `server` may be the same to the Computer, and end with it: it is made again.
+        What is subscribed to with another `server`, or with another query of a document, may be the same to the
+        Computer, and end with it: it is made again.
 
         Raises:
             SmcpError: the Computer did not confirm it.
@@ -105,7 +107,7 @@ class Subscriptions:
                 await self._unsubscribe(subscription)
         finally:
             for other, its in self._states.items():
-                if (other.computer, other.uri) == (subscription.computer, subscription.uri):
+                if _resource_of(other) == _resource_of(subscription):
                     its.active = its.refused = False
                     its.news += 1
             self._restore(subscription.computer)
@@ -199,6 +201,10 @@ class Subscriptions:
         except BaseException:
             state.active = False
             raise
+
+
+def _resource_of(subscription: Subscription) -> tuple[str, str]:
+    return subscription.computer, without_query(subscription.uri)
 
 
 def _asked_pause(error: SmcpError) -> float:

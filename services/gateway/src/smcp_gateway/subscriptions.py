@@ -1,8 +1,9 @@
 """Which Agent wants to hear of which resources of one Computer on Socket.IO. Pure.
 
-What is kept of a URI is a digest, so an entry costs the same whatever an Agent writes into it. A subscription belongs
-to the Agent's membership: it is kept with the epoch of that membership's enter, and ends with a leave that is newer. It
-counts from the moment when the Computer is asked: what it tells before its answer is here is not lost.
+What is kept of a URI is a digest, so an entry costs the same whatever an Agent writes into it; of a document without
+its query, which says how it is shown. A subscription belongs to the Agent's membership: it is kept with the epoch of
+that membership's enter, and ends with a leave that is newer. It counts from the moment when the Computer is asked: what
+it tells before its answer is here is not lost.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -16,6 +17,7 @@ from smcp_bus.headers import AGENT_EPOCH
 from smcp_proto.errors import RateLimited
 from smcp_proto.schemas.resources import SmcpCode
 from smcp_proto.uris.above import resources_above
+from smcp_proto.uris.identity import without_query
 
 MAX_SUBSCRIPTIONS: Final = 1000
 """That one Agent may have at one Computer; above it 429."""
@@ -87,7 +89,7 @@ class Subscriptions:
         Raises:
             RateLimited: the Agent has as many as it may have (`details.limit`).
         """
-        asked = Asked(agent, epoch, _digest(uri), server)
+        asked = Asked(agent, epoch, _digest(without_query(uri)), server)
         known = self._agents.setdefault(agent, _Agent())
         if not known.has(asked.uri, server) and known.count + len(known.asked) >= self._most:
             raise RateLimited(
@@ -112,7 +114,7 @@ class Subscriptions:
         Args:
             server: None: from the resource of whichever server.
         """
-        known, digest = self._agents.get(agent), _digest(uri)
+        known, digest = self._agents.get(agent), _digest(without_query(uri))
         if known is not None:
             for at in list(known.epochs.get(digest, ())):
                 if server in (None, at):

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerError, ServerTimedOut
 from smcp_computer.mcp.resources import Json, Resources
-from smcp_computer.resources.routing import scheme_of, window_uri
+from smcp_computer.resources.routing import window_uri
 from smcp_proto.desktop import Window
 from smcp_proto.uris import WINDOW, WindowUri
+from smcp_proto.uris.identity import scheme_of
 
 AT_ONCE: Final = 16
 """Windows that one server is asked for at a time."""

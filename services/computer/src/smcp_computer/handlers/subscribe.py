@@ -12,6 +12,7 @@ from smcp_computer.resources.directory import Directory
 from smcp_computer.resources.errors import is_not_found
 from smcp_computer.resources.index import ResourceIndex
 from smcp_proto.schemas.resources import SubscribeResourceReq, UnsubscribeResourceReq
+from smcp_proto.uris.identity import without_query
 
 
 class SubscriptionRequests:
@@ -28,6 +29,7 @@ class SubscriptionRequests:
     async def subscribe(self, request: SubscribeResourceReq, call: Call) -> RawJson:
         """Have the Agent told of changes of a resource for as long as it is in the office.
 
+        However a document is to be shown (`?format=markdown`), it is the document that changes, and is told of.
         Of several servers that may have it the first one that tells of it counts; its name is in the reply.
 
         Raises:
@@ -42,8 +44,8 @@ class SubscriptionRequests:
         servers = await self._directory.candidates(uri, request.serverId, timeout=budget.left)
         failed: ServerError | None = None
         for server in servers:
-            listed = self._directory.listed(uri, server)
-            failed = await self._failed(request.agent, _epoch(call), server, listed, budget)
+            told_of = self._directory.told_of(uri, server)
+            failed = await self._failed(request.agent, _epoch(call), server, told_of, budget)
             if failed is None:
                 return self._envelopes.result(request, payload, {}, server)
             if not (isinstance(failed, NotTold | ServerNotRunning) or is_not_found(failed)):
@@ -62,7 +64,7 @@ class SubscriptionRequests:
             self._directory.check_known(request.serverId)
         uri = payload.params.uri
         if not self._agents.has(request.agent, uri):
-            uri = self._directory.checked(uri, request.serverId)
+            uri = without_query(self._directory.checked(uri, request.serverId))
         await self._agents.unsubscribe(request.agent, request.serverId, uri)
         return self._envelopes.result(request, payload, {}, request.serverId)
 

@@ -14,8 +14,8 @@ from smcp_computer.mcp.events import ResourcesSubscribed, ResourceUpdated, Serve
 from smcp_computer.resources.conflicts import HostConflicts
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.interests import DESKTOP, FINDER, Interests
-from smcp_computer.resources.routing import scheme_of, without_query
 from smcp_proto.uris import DPE, WINDOW
+from smcp_proto.uris.identity import scheme_of, without_query
 
 _log = logging.getLogger("smcp_computer.resources")
 

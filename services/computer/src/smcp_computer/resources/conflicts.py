@@ -4,8 +4,9 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from smcp_computer.resources.routing import HOSTED, scheme_of, template_host
+from smcp_computer.resources.routing import template_host
 from smcp_proto.hosts import HostConflict, host_conflicts
+from smcp_proto.uris.identity import HOSTED, scheme_of
 
 _log = logging.getLogger("smcp_computer.resources")
 

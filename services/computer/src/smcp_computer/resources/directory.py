@@ -23,6 +23,7 @@ from smcp_computer.resources.routing import NOTHING_CHOSEN, Served, candidates, 
 from smcp_computer.resources.skipped import SkippedServers
 from smcp_computer.resources.uri import checked_uri
 from smcp_proto.errors import Unavailable
+from smcp_proto.uris.identity import without_query
 
 _log = logging.getLogger("smcp_computer.resources")
 
@@ -107,6 +108,12 @@ class Directory:
     def listed(self, uri: str, server: str) -> str:
         """The URI by which a server knows what `uri` names, as far as its list is known; else `uri` itself."""
         return self._serve(server, self._index.known(server), NO_TEMPLATES).listed(uri) or uri
+
+    def told_of(self, uri: str, server: str) -> str:
+        """The URI by which a server tells of changes of what `uri` names: as it lists it, else without what only says
+        how it is shown."""
+        listed = self.listed(uri, server)
+        return listed if listed in self._index.known(server) else without_query(listed)
 
     async def lists(self, kind: Kind, server: str | None, *, timeout: float, after: Position | None = None) -> Lists:
         """What servers list now: one, or all that have resources. Of all, one that fails is left out.

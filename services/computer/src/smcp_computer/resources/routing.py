@@ -10,9 +10,8 @@ from typing import Final
 from smcp_proto.hosts import host_of
 from smcp_proto.server_order import server_order
 from smcp_proto.uris import DPE, WINDOW, WindowUri, parse_dpe_uri, parse_window_uri
+from smcp_proto.uris.identity import HOSTED, scheme_of, without_query
 
-HOSTED: Final = (DPE, WINDOW)
-"""Schemes whose URIs are routed by their host."""
 NOTHING_CHOSEN: Final[Mapping[str, str]] = MappingProxyType({})
 
 DocumentId = tuple[str, str | None]
@@ -156,11 +155,6 @@ def document_of(uri: str) -> DocumentId | None:
     return parsed.host, parsed.doc_ref
 
 
-def scheme_of(uri: str) -> str:
-    """In lower case, as schemes are compared (RFC 3986, 3.1); the whole where there is no colon."""
-    return uri.partition(":")[0].lower()
-
-
 def window_uri(text: str) -> WindowUri | None:
     """The window that a URI names; None: it names none."""
     if scheme_of(text) != WINDOW:
@@ -193,8 +187,3 @@ def _fixed_parts(template: str) -> list[str]:
     """What stands before, between and behind the expressions in braces."""
     head, *expressions = template.split("{")
     return [head, *(expression.partition("}")[2] for expression in expressions)]
-
-
-def without_query(uri: str) -> str:
-    """What identifies a resource: the query of a `dpe://` URI says how it is shown, a `window://` URI has none."""
-    return uri.partition("?")[0] if scheme_of(uri) in HOSTED else uri

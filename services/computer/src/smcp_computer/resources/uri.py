@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from smcp_computer.resources.routing import scheme_of, without_query
 from smcp_proto.errors import Malformed
 from smcp_proto.uris import DPE, WINDOW, parse_dpe_uri, parse_window_uri
+from smcp_proto.uris.identity import scheme_of, without_query
 
 URI_FIELD: Final = "payload.params.uri"
 
