@@ -45,6 +45,16 @@ async def test_what_one_server_answers_passes_as_it_is() -> None:
     assert await Servers(a=odd).complete() == (odd, "a", [])
 
 
+async def test_a_server_does_not_say_in_the_computer_s_name_what_is_missing() -> None:
+    meta = {"a2c_skipped_servers": ["b"], "a2c_skipped": ["blue"], "more": 1}
+    told = {**said("x"), "meta": {"more": 1}}
+    for key in ("_meta", "meta"):
+        lying = {**said("x"), key: meta}
+        assert await Servers(a=lying).complete() == (told, "a", [])
+        assert await Servers(a=lying, b=refused("b")).complete() == (told, "a", [])
+        assert await Servers(a=lying, b=said("x")).complete() == (said("x", total=1, hasMore=False), None, [])
+
+
 async def test_several_are_asked_side_by_side_and_each_value_is_there_once() -> None:
     servers = Servers(b=said("x", "y"), a=said("y", "z", total=2, hasMore=False))
     assert await servers.complete() == (said("x", "y", "z", total=3, hasMore=False), None, [])

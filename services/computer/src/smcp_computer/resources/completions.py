@@ -8,6 +8,7 @@ from typing import Any, Final
 import mcp_types as types
 
 from smcp_computer.mcp.errors import RESOURCE_NOT_FOUND, BadAnswer, RequestRefused, ServerError
+from smcp_proto.tool_results import with_meta
 
 MOST: Final = 100
 """Values of one answer (MCP, completion/complete)."""
@@ -24,7 +25,7 @@ Ask = Callable[[str, float], Awaitable[Json]]
 @dataclass(frozen=True, slots=True)
 class Completed:
     """Attributes:
-    result: of `completion/complete`.
+    result: of `completion/complete`; what a server put into `_meta` is `meta`, and says nothing in the Computer's name.
     server: whose it is; None: of several.
     left_out: servers that failed or did not answer, by name: what they offer is missing.
     """
@@ -45,7 +46,7 @@ async def complete(servers: Sequence[str], ask: Ask, *, timeout: float) -> Compl
         ServerError: the only one failed, or all did: the error of the first that tells more than that it has nothing.
     """
     if len(servers) == 1:
-        return Completed(await ask(servers[0], timeout), servers[0])
+        return Completed(with_meta(await ask(servers[0], timeout)), servers[0])
     within = min(timeout, ASIDE_S)
     answers = await asyncio.gather(*(_share(server, ask, within) for server in servers))
     found = {server: each for server, each in zip(servers, answers, strict=True) if not isinstance(each, ServerError)}
@@ -56,7 +57,7 @@ async def complete(servers: Sequence[str], ask: Ask, *, timeout: float) -> Compl
     left_out = sorted(error.server for error in broken)
     if len(found) == 1:
         [(server, result)] = found.items()
-        return Completed(result, server, left_out)
+        return Completed(with_meta(result), server, left_out)
     return Completed({"completion": merged([result["completion"] for result in found.values()])}, None, left_out)
 
 

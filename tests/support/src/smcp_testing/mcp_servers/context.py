@@ -113,7 +113,9 @@ class ContextServer:
     async def _complete(self, ctx: Any, params: types.CompleteRequestParams) -> types.CompleteResult:
         chosen = params.context.arguments if params.context is not None else None
         values = self._shelf.complete(params.argument.name, params.argument.value, chosen or {})
-        return types.CompleteResult(completion=types.Completion(values=values[:100], total=len(values), has_more=False))
+        completion = types.Completion(values=values[:100], total=len(values), has_more=False)
+        meta = {"a2c_skipped_servers": ["not its word"], "later": True}
+        return types.CompleteResult(completion=completion, _meta=meta)
 
     async def _discover(self, ctx: Any, params: types.RequestParams) -> types.DiscoverResult:
         found = self.server.get_capabilities(protocol_version="2026-07-28")
