@@ -131,6 +131,22 @@ async def test_a_computer_that_left_and_came_back_is_subscribed_to_anew(nats_url
         assert await heard(anna, box) == []
 
 
+async def test_a_computer_that_switches_offices_leaves_behind_what_was_subscribed(nats_url: str) -> None:
+    other = "another office"
+    async with scene(nats_url) as (world, anna, box), connected(world.gateways[0].url) as bert:
+        assert await bert.join("agent", "bert", other) == [True, None]
+        await ask(anna)
+        assert await box.client.join("computer", BOX, other) == [True, None]
+        await box.updated(roomId=other)
+        assert await heard(bert, box) == []
+        assert await box.client.join("computer", BOX, OFFICE) == [True, None]
+        await box.updated()
+        assert await heard(anna, box) == []
+        await ask(anna)
+        await box.updated()
+        assert await heard(anna, box) == [URI]
+
+
 async def test_an_outage_of_nats_ends_what_was_subscribed_by_an_agent_that_left_meanwhile_alone(
     nats_server: NatsServer,
 ) -> None:
