@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.scenarios import bad_input, configurations, names
+from tests.e2e.scenarios import bad_input, configurations, names, wrong_secrets
 from tests.e2e.worlds.containers import open_containers
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.standalone import open_standalone
@@ -35,6 +35,11 @@ ONCE: list[Callable[[World, Path], Awaitable[None]]] = [
 ]
 
 
+SPREAD: list[Callable[[World], Awaitable[None]]] = [
+    wrong_secrets.who_is_refused_by_nats_says_so_and_works_once_its_secret_is_right,
+]
+
+
 @pytest.fixture(scope="module", params=WORLDS)
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """One world for all scenarios: none of them may hurt it."""
@@ -60,3 +65,10 @@ async def test_by_itself(world: World, scenario: Callable[[World], Awaitable[Non
 async def test_in_one_world(world: World, scenario: Callable[[World, Path], Awaitable[None]], tmp_path: Path) -> None:
     with world.telling():
         await scenario(world, tmp_path)
+
+
+@pytest.mark.parametrize("scenario", SPREAD, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize("world", ["processes", "containers"], indirect=True)
+async def test_where_parts_are_by_themselves(world: World, scenario: Callable[[World], Awaitable[None]]) -> None:
+    with world.telling():
+        await scenario(world)

@@ -7,18 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import aiohttp
 import psutil
 import pytest
 
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.agents import Agent, lists, sdk_agent
 from tests.e2e.actors.bare import member
+from tests.e2e.scenarios.wrong_secrets import says_refused
 from tests.e2e.worlds.container import Container
 from tests.e2e.worlds.containers import open_containers
 from tests.e2e.worlds.engine import docker
 from tests.e2e.worlds.layout import ALPHA
-from tests.e2e.worlds.world import LAB, Gateway, Part, World
+from tests.e2e.worlds.world import LAB, Part, World
 
 UNREACHABLE: Final = {
     "OTEL_EXPORTER_OTLP_ENDPOINT": "http://192.0.2.1:4318",  # kept free for documentation (RFC 5737)
@@ -38,17 +38,6 @@ pytestmark = [pytest.mark.alone, pytest.mark.timeout(240)]
 @pytest.fixture(autouse=True)
 def _nothing_left_behind(_no_task_left: None) -> None:
     """In place of that of all tests: the world is looked at when it ends."""
-
-
-async def checks(gateway: Gateway) -> tuple[int, dict[str, str]]:
-    """What `/readyz` says: the status, and each check."""
-    async with aiohttp.ClientSession() as http, http.get(f"{gateway.url}/readyz") as answer:
-        return answer.status, (await answer.json())["checks"]
-
-
-async def refused(gateway: Gateway) -> bool:
-    status, said = await checks(gateway)
-    return status == 503 and said["nats"] == "not connected"
 
 
 def logged(part: Part, words: str) -> bool:
@@ -77,7 +66,7 @@ async def test_a_gateway_whose_credentials_nats_refuses_says_so_and_keeps_trying
         known, pid = passwords(right), gateway.part.pid
         told_anew(world, right.replace(known[gateway.part.name], known[world.gateway(0).part.name]))
         try:
-            await eventually(partial(refused, gateway), timeout=30)
+            await eventually(partial(says_refused, gateway.part), timeout=30)
             words = f"refuses the credential '{gateway.part.name}'"
             await eventually(lambda: logged(gateway.part, words), timeout=30)
             answer = await agent.call(ALPHA.name, "echo", {"text": "by the other gateway"})

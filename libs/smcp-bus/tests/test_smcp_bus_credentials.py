@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from smcp_bus.credentials import BadCredentials, Credentials, configured_credentials, load_credentials
+from smcp_bus.credentials import BadCredentials, Credentials, configured_credentials, load_credentials, renewed
 
 GOOD = {"name": "host-1", "secret": "s3cret", "inbox_prefix": "_INBOX.host-1"}
 
@@ -86,3 +86,27 @@ def test_what_is_no_json_object_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadCredentials, match="cannot be read"):
         load_credentials(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "secret"),
+    [
+        ({**GOOD, "secret": "new"}, "new"),
+        ({**GOOD, "secret": "new", "name": "host-2"}, "s3cret"),
+        ({**GOOD, "secret": "new", "inbox_prefix": "_INBOX.host-2"}, "s3cret"),
+        ({**GOOD, "secret": ""}, "s3cret"),
+        (None, "s3cret"),
+    ],
+    ids=["the same", "another name", "another inbox", "none", "no file"],
+)
+def test_a_new_secret_is_taken_from_the_file_while_that_is_for_the_same_process(
+    tmp_path: Path, content: dict[str, str] | None, secret: str
+) -> None:
+    file = tmp_path / "creds.json"
+    file.write_text(json.dumps(GOOD))
+    credentials = load_credentials(file)
+    file.unlink()
+    if content is not None:
+        file.write_text(json.dumps(content))
+    assert renewed(credentials).secret == secret
+    assert renewed(credentials).name == "host-1"

@@ -1,15 +1,16 @@
 """How a connection to NATS begins: servers that are not there, and credentials that are not taken."""
 
 import asyncio
+import json
 import socket
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
-from smcp_bus.credentials import Credentials
-from smcp_bus.errors import CredentialRefused, NotConnected
-from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_bus.credentials import Credentials, load_credentials
+from smcp_bus.errors import NotConnected
+from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
@@ -97,23 +98,90 @@ async def test_an_opening_ends_at_whatever_moment_it_is_cancelled(
         await server.stop()
 
 
-async def test_a_wrong_secret_is_told_clearly(tmp_path: Path) -> None:
-    config = tmp_path / "auth.conf"
-    config.write_text('authorization { users: [ {user: "host", password: "right"} ] }\n')
+def allowing(config: Path, secret: str) -> Path:
+    """nats-server's configuration: a user `host` with this password."""
+    config.write_text(f'authorization {{ users: [ {{user: "host", password: "{secret}"}} ] }}\n')
+    return config
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (Credentials("host", "wrong", "_INBOX.host"), "refuses the credential 'host'"),
+        (None, "asks for a credential, and there is none"),
+    ],
+    ids=["a wrong secret", "no credential"],
+)
+async def test_a_refused_credential_is_said_once_and_tried_for_longer_than_nobody_would_be_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, given: Credentials | None, words: str
+) -> None:
+    server = NatsServer(tmp_path / "nats", config=allowing(tmp_path / "auth.conf", "right"))
+    await server.start()
+    opened: list[NatsBus] = []
+
+    async def opens() -> None:
+        config = BusConfig(url=server.url, credentials=given, connect_timeout=1.5)
+        async with open_bus(config, opening=opened.append):
+            raise AssertionError("it opened")
+
+    opening = asyncio.create_task(opens())
+    try:
+        await eventually(lambda: opened and opened[0]._link.refusals > 8, timeout=30)
+        assert not opening.done()
+        assert opened[0].problem == "nats-server refuses the credential"
+        assert [words in message for message in caplog.messages] == [True]
+        await server.stop()
+        with pytest.raises(NotConnected, match="could not be reached within"):
+            async with asyncio.timeout(20):
+                await opening
+    finally:
+        opening.cancel()
+        await asyncio.wait({opening})
+        await server.stop()
+
+
+@pytest.mark.parametrize("mended", ["nats-server", "the file"])
+async def test_a_credential_that_is_made_right_is_taken_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mended: str
+) -> None:
+    caplog.set_level("INFO", logger="smcp_bus")
+    config = allowing(tmp_path / "auth.conf", "right")
+    file = tmp_path / "host.json"
+
+    def told(secret: str) -> None:
+        file.write_text(json.dumps({"name": "host", "secret": secret, "inbox_prefix": "_INBOX.host"}))
+
+    told("wrong")
     server = NatsServer(tmp_path / "nats", config=config)
     await server.start()
-    try:
-        wrong = Credentials("host", "wrong", "_INBOX.host")
-        with pytest.raises(CredentialRefused, match="refuses the credential 'host'"):
-            async with asyncio.timeout(5), open_bus(BusConfig(url=server.url, credentials=wrong, connect_timeout=60)):
-                raise AssertionError("it opened")
-        with pytest.raises(CredentialRefused, match="asks for a credential, and there is none"):
-            async with asyncio.timeout(5), open_bus(BusConfig(url=server.url, connect_timeout=60)):
-                raise AssertionError("it opened")
-        right = Credentials("host", "right", "_INBOX.host")
-        async with open_bus(BusConfig(url=server.url, credentials=right)) as bus:
+    opened: list[NatsBus] = []
+
+    async def opens() -> None:
+        async with open_bus(
+            BusConfig(url=server.url, credentials=load_credentials(file)), opening=opened.append
+        ) as bus:
+            assert (bus.connected, bus.problem) == (True, None)
             assert (bus.credential, bus.inbox_prefix) == ("host", "_INBOX.host")
+            await bus.flush()
+
+    opening = asyncio.create_task(opens())
+    try:
+        await eventually(lambda: opened and opened[0]._link.refusals, timeout=10)
+        file.write_text("half of a fi")  # as one that is being written
+        before = opened[0]._link.refusals
+        await eventually(lambda: opened[0]._link.refusals > before + 1, timeout=10)
+        if mended == "the file":
+            told("right")
+        else:
+            allowing(config, "wrong")
+            server.reload()
+        async with asyncio.timeout(10):
+            await opening
+        assert caplog.messages[-1] == "connected to nats-server"
+        assert len(caplog.messages) == 2, caplog.messages
     finally:
+        opening.cancel()
+        await asyncio.wait({opening})
         await server.stop()
 
 
@@ -141,29 +209,26 @@ async def test_a_credential_that_is_taken_away_is_said_once_and_asked_for_until_
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="smcp_bus")
-    config = tmp_path / "auth.conf"
-
-    def allow(secret: str) -> None:
-        config.write_text(f'authorization {{ users: [ {{user: "host", password: "{secret}"}} ] }}\n')
+    config = allowing(tmp_path / "auth.conf", "right")
 
     def said(words: str) -> int:
         return sum(words in record.getMessage() for record in caplog.records)
 
-    allow("right")
     server = NatsServer(tmp_path / "nats", config=config)
     await server.start()
     try:
         right = Credentials("host", "right", "_INBOX.host", file=Path("host.json"))
         async with open_bus(BusConfig(url=server.url, credentials=right)) as bus:
             link = bus._link
-            allow("other")
+            allowing(config, "other")
             server.reload()
             await eventually(lambda: said("refuses the credential 'host' of host.json"), timeout=10)
+            assert bus.problem == "nats-server refuses the credential"
             attempts = link.refusals
             await eventually(lambda: link.refusals > attempts + 5, timeout=20)
             await server.stop()
             await eventually(lambda: said("cannot be reached now"), timeout=10)
-            allow("right")
+            allowing(config, "right")
             await server.start()
             await eventually(lambda: bus.connected, timeout=10)
             assert [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"] == [

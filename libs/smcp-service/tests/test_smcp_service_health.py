@@ -36,6 +36,19 @@ async def test_a_process_that_has_named_no_checks_yet_lives_and_is_starting() ->
         assert (status, answer["checks"]) == (503, {"process": "starting"})
 
 
+async def test_what_a_process_waits_for_while_it_starts_is_said_until_it_names_its_checks() -> None:
+    readiness, problems = Readiness(), ["the credential is refused"]
+    readiness.starting("nats", lambda: problems[0] if problems else None)
+    async with serving(readiness) as probe:
+        status, answer = await probe("/readyz")
+        assert (status, answer["checks"]) == (503, {"nats": "the credential is refused", "process": "starting"})
+        problems.clear()
+        status, answer = await probe("/readyz")
+        assert (status, answer["checks"]) == (503, {"nats": "ok", "process": "starting"})
+        readiness.add("office", lambda: None)
+        assert await probe("/readyz") == (200, {"status": "ok", "checks": {"office": "ok"}})
+
+
 async def test_readiness_follows_its_checks_and_names_what_is_wrong() -> None:
     readiness = Readiness()
     problems: list[str] = []

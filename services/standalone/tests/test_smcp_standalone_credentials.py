@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from smcp_standalone.nats_server import NatsServer, open_nats_server
 from smcp_standalone.nats_yaml import parse_model
 from smcp_testing.nursery import born
 from smcp_testing.service_process import ServiceProcess, service_process
+from smcp_testing.waiting import eventually
 
 BIN = Path(sys.executable).parent
 MODEL = parse_model(
@@ -80,16 +82,29 @@ async def test_the_credential_of_another_computer_is_wrong_configuration(tmp_pat
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-async def test_a_wrong_secret_is_said_at_once_and_once(tmp_path: Path, command: str) -> None:
+async def test_who_is_refused_says_so_once_and_works_with_the_secret_that_its_file_gets(
+    tmp_path: Path, command: str
+) -> None:
     async with open_nats_server(MODEL, tmp_path / "nats") as nats:
         path = changed(nats, tmp_path, command, secret="no such secret")
         async with started(tmp_path, command, path, nats.url) as process:
-            assert await process.exit_code(timeout=30) == 1
-            assert "could not be reached" not in said(process)  # that is what is said after the time for connecting
-            words = f"refuses the credential '{command}' of {path}"
+            words = f"refuses the credential '{command}' of {path}; connecting again until it is taken"
+            await eventually(lambda: words in said(process), timeout=30)
+            changed(nats, tmp_path, command)
+            await process.logged("connected to nats-server")
             assert len(re.findall(re.escape(words), said(process))) == 1
-            assert not [line for line in process.log[:-1] if line.get("level") in {None, "warning", "error"}]
-            assert process.log[-1]["event"].startswith("error: ")
+            process.signal(signal.SIGTERM)
+            assert await process.exit_code(timeout=30) == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+async def test_who_is_refused_ends_when_it_is_told_to(tmp_path: Path, command: str) -> None:
+    async with open_nats_server(MODEL, tmp_path / "nats") as nats:
+        path = changed(nats, tmp_path, command, secret="no such secret")
+        async with started(tmp_path, command, path, nats.url) as process:
+            await eventually(lambda: "connecting again until it is taken" in said(process), timeout=30)
+            process.signal(signal.SIGTERM)
+            assert await process.exit_code(timeout=30) == 0
 
 
 async def test_a_credential_file_of_before_is_taken(tmp_path: Path) -> None:

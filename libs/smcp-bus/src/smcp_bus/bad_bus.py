@@ -92,6 +92,11 @@ class BadBus:
         return self.inner.connected
 
     @property
+    def problem(self) -> str | None:
+        """As `Bus.problem`."""
+        return self.inner.problem
+
+    @property
     def max_body(self) -> int:
         """As `Bus.max_body`."""
         return self.inner.max_body

@@ -101,6 +101,10 @@ class Bus(Protocol):
         """Whether requests can be sent now."""
 
     @property
+    def problem(self) -> str | None:
+        """Why they cannot: a few words for `/readyz`, without names or addresses. None: they can."""
+
+    @property
     def max_body(self) -> int:
         """Bytes a body may have (`SMCP_MAX_PAYLOAD`)."""
         ...

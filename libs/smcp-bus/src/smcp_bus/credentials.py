@@ -74,6 +74,21 @@ def load_credentials(path: Path) -> Credentials:
     )
 
 
+def renewed(credentials: Credentials) -> Credentials:
+    """What its file holds now, where that is still a credential of this name and inbox; else `credentials` as they are.
+
+    So a secret that was replaced on both sides is taken up by processes that run.
+    """
+    if credentials.file is None:
+        return credentials
+    try:
+        now = load_credentials(credentials.file)
+    except BadCredentials:
+        return credentials
+    same = (now.name, now.inbox_prefix) == (credentials.name, credentials.inbox_prefix)
+    return now if same else credentials
+
+
 def _text(path: Path, data: dict[str, Any], name: str) -> str | None:
     value = data.get(name)
     if value is not None and not isinstance(value, str):

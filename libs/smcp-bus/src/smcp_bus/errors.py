@@ -13,10 +13,6 @@ class NotConnected(BusError):
     """The bus is not connected now. The request was not sent, so it was not run."""
 
 
-class CredentialRefused(NotConnected):
-    """nats-server is there and does not take this process's credential. The message names it, and its file."""
-
-
 class ConnectionLost(BusError):
     """The connection broke while an answer was awaited. The request may have run."""
 

@@ -57,6 +57,11 @@ class NatsBus:
         return self._client.up
 
     @property
+    def problem(self) -> str | None:
+        """As `Bus.problem`."""
+        return self._link.problem
+
+    @property
     def max_body(self) -> int:
         """As `Bus.max_body`."""
         return self.transfers.max_body
@@ -284,13 +289,21 @@ class NatsBus:
 
 
 @asynccontextmanager
-async def open_bus(config: BusConfig) -> AsyncIterator[NatsBus]:
+async def open_bus(config: BusConfig, *, opening: Callable[[NatsBus], None] | None = None) -> AsyncIterator[NatsBus]:
     """Connect; on leaving wait for handlers that run, then close.
 
+    A nats-server that refuses the credential is asked again, with what the credential's file holds by then, until it
+    takes it.
+
+    Args:
+        opening: given the bus before it connects, to ask for its `problem`.
+
     Raises:
-        NotConnected: there was no connection within `connect_timeout`; says to which address and why.
+        NotConnected: no nats-server answered within `connect_timeout`; says at which address and why.
     """
     bus = NatsBus(config)
+    if opening is not None:
+        opening(bus)
     await bus.open()
     try:
         yield bus

@@ -26,7 +26,8 @@ class BusConfig:
     process: str | None = None
     """The process id; None makes one."""
     connect_timeout: float = 10.0
-    """Seconds in which the first connection has to stand. After that it comes back by itself, for ever."""
+    """Seconds in which nats-server has to answer first. One that refuses the credential has answered, and is asked
+    again. A connection that stood once comes back by itself, for ever."""
     drain_timeout: float = 5.0
     """Seconds that closing waits for handlers that still run."""
     ping_interval: float = 5.0

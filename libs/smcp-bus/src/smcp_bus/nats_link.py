@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 import re
 from collections.abc import Callable
 from typing import Any, Final
@@ -11,16 +12,20 @@ from nats import errors as nats_errors
 
 from smcp_bus.bus import Connection, Watcher
 from smcp_bus.cancellation import raise_if_cancelled
-from smcp_bus.errors import BodyTooLarge, BusError, CredentialRefused, NotConnected, RequestTimedOut
+from smcp_bus.credentials import renewed
+from smcp_bus.errors import BodyTooLarge, BusError, NotConnected, RequestTimedOut
 from smcp_bus.nats_client import NatsClient, is_refusal
 from smcp_bus.nats_config import BusConfig
 
 _log = logging.getLogger(__name__)
 
+_REFUSED: Final = "refused"
 _WHITE_SPACE: Final = re.compile(r"\s")
 _SLOW_PAUSE_S: Final = 1.0
 _NOTICE_S: Final = 1.0
 """After that it is said that nothing answers where nats-server should be."""
+_REFUSED_PAUSE_S: Final = (0.2, 0.8)
+"""Before a credential that was refused is tried again: a random time in this range."""
 _LAST_WORDS_S: Final = 1.0
 """How long closing waits for nats-server to take what was sent."""
 
@@ -38,7 +43,8 @@ class Link:
         self._slow_timer: asyncio.TimerHandle | None = None
         self._slow_again = False
         self._last_error: Exception | None = None
-        self._opening = False
+        self._opening: asyncio.Timeout | None = None
+        """When the first connection is given up, while it is made."""
         self.refusals = 0
         """How many attempts ended with nats-server not taking the credential."""
         self._trouble = ""
@@ -52,6 +58,13 @@ class Link:
         return self.client.up
 
     @property
+    def problem(self) -> str | None:
+        """Why there is no connection now, in a few words without names; None: there is one."""
+        if self.client.up:
+            return None
+        return "nats-server refuses the credential" if self._trouble == _REFUSED else "not connected"
+
+    @property
     def max_message(self) -> int:
         """Bytes of the largest message, its headers included; nats-server says so."""
         return self.client.max_payload
@@ -59,11 +72,10 @@ class Link:
     # -- its life
 
     async def open(self, inbox_prefix: str) -> None:
-        """Connect.
+        """Connect. A nats-server that refuses the credential is asked again until it takes it.
 
         Raises:
-            CredentialRefused: nats-server does not take the credential; said at once.
-            NotConnected: not within the time that the configuration gives; says where and why.
+            NotConnected: nothing answered within the time that the configuration gives; says where and why.
         """
         config, client = self._config, self.client
         options: dict[str, Any] = {
@@ -82,7 +94,8 @@ class Link:
             "inbox_prefix": inbox_prefix,
         }
         if config.credentials is not None:
-            options.update(user=config.credentials.name, password=config.credentials.secret)
+            credentials = config.credentials
+            options.update(user=credentials.name, password=lambda: renewed(credentials).secret)
         elif any(urlsplit(url).password is not None for url in config.url.split(",")):
             # asked for each attempt, which may go to any of the servers; nats-py sends them as they stand in the URL
             options.update(
@@ -91,18 +104,11 @@ class Link:
             )
         notice = self._loop.call_later(_NOTICE_S, self._say_that_it_does_not_answer)
         try:
-            async with asyncio.timeout(config.connect_timeout):
-                self._opening = True
-                try:
-                    await client.connect(**options)
-                finally:
-                    self._opening = False
+            async with asyncio.timeout(config.connect_timeout) as self._opening:
+                await client.connect(**options)
                 raise_if_cancelled()
                 await client.reconnected()
                 await client.round_trip()
-        except CredentialRefused:
-            await client.shut(0)
-            raise
         except (TimeoutError, BusError, nats_errors.Error) as error:
             await client.shut(0)
             why = _worded(self._last_error or error)
@@ -114,10 +120,13 @@ class Link:
             await client.shut(0)
             raise
         finally:
+            self._opening = None
             notice.cancel()
 
     def _say_that_it_does_not_answer(self) -> None:
         config = self._config
+        if self._trouble == _REFUSED:
+            return
         _log.warning("NATS at %s does not answer yet; trying for %g s", config.hosts, config.connect_timeout)
 
     async def close(self) -> None:
@@ -208,7 +217,7 @@ class Link:
 
     def _came_up(self) -> None:
         if self._trouble:
-            _log.info("connected to nats-server again")
+            _log.info("connected to nats-server" if self._opening else "connected to nats-server again")
         self._last_error, self._trouble = None, ""
         self._tell(Connection.UP)
 
@@ -226,19 +235,20 @@ class Link:
             return
         self._last_error = error
         _log.debug("nats-py: %r", error)
-        refused = is_refusal(str(error))
-        self.refusals += refused
-        if self._opening:
-            if self.refusals >= len(self._config.url.split(",")):  # each of them may have said so
-                raise CredentialRefused(self.refusal())
-        elif self._trouble and refused != (self._trouble == "refused"):
-            # one line for each turn of an outage: connecting goes on several times a second
-            if refused:
-                _log.warning("%s; connecting again until it is taken", self.refusal())
-                self._trouble = "refused"
-            elif self._trouble != "unreachable":
+        opening = self._opening
+        # one line for each turn of an outage: connecting goes on several times a second
+        if not is_refusal(str(error)):
+            if self._trouble == _REFUSED:
                 _log.warning("nats-server at %s cannot be reached now: %s", self._config.hosts, _worded(error))
                 self._trouble = "unreachable"
+            return
+        self.refusals += 1
+        if self._trouble != _REFUSED and (self._trouble or opening is not None):
+            _log.warning("%s; connecting again until it is taken", self.refusal())
+            self._trouble = _REFUSED
+        if opening is not None and not opening.expired():
+            opening.reschedule(self._loop.time() + self._config.connect_timeout)  # it is there: that was waited for
+            await asyncio.sleep(random.uniform(*_REFUSED_PAUSE_S))  # noqa: S311 -- spreads load; no secret
 
     def refusal(self) -> str:
         """That nats-server does not take this process's credential, in a sentence."""

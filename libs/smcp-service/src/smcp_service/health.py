@@ -29,6 +29,7 @@ class Readiness:
 
     def __init__(self) -> None:
         self._checks: dict[str, Check] = {}
+        self._starting: dict[str, Check] = {}
         self._draining = False
 
     def add(self, name: str, check: Check) -> None:
@@ -37,13 +38,18 @@ class Readiness:
             raise ValueError(f"there is a check named {name} already")
         self._checks[name] = check
 
+    def starting(self, name: str, check: Check) -> None:
+        """A check for as long as the process starts: what it waits for. The first that is added takes its place."""
+        self._starting[name] = check
+
     def drain(self) -> None:
         """From now on not ready: the process is stopping."""
         self._draining = True
 
     def problems(self) -> dict[str, str]:
         """What keeps the process from its work, by check; empty when it is ready."""
-        problems = {name: problem for name, check in self._checks.items() if (problem := check()) is not None}
+        checks = self._checks or self._starting
+        problems = {name: problem for name, check in checks.items() if (problem := check()) is not None}
         if self._draining:
             problems["process"] = "stopping"
         elif not self._checks:
@@ -53,7 +59,7 @@ class Readiness:
     def report(self) -> tuple[bool, dict[str, str]]:
         """Whether it is ready, and for every check `ok` or what is wrong."""
         problems = self.problems()
-        return not problems, dict.fromkeys(self._checks, "ok") | problems
+        return not problems, dict.fromkeys(self._checks or self._starting, "ok") | problems
 
 
 @dataclass(frozen=True, slots=True)

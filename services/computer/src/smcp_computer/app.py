@@ -87,7 +87,7 @@ async def open_computer(
     readiness = Readiness() if readiness is None else readiness
     registry = RegistryClient(bus, credential=bus.credential, process=bus.process, lease_s=settings.lease_s)
     gate = OwnerGate(bus, lease_s=settings.lease_s)
-    readiness.add("nats", lambda: None if bus.connected else "not connected")
+    readiness.add("nats", lambda: bus.problem)
     async with open_inside(
         settings,
         registry,

@@ -68,7 +68,9 @@ async def _over_nats(
         drain_timeout=settings.drain_s,
     )
     try:
-        bus = await stack.enter_async_context(open_bus(bus_config))
+        bus = await stack.enter_async_context(
+            open_bus(bus_config, opening=lambda bus: readiness.starting("nats", lambda: bus.problem))
+        )
         computer = await stack.enter_async_context(
             open_computer(settings, bus, config=config, readiness=readiness, asker=terminal())
         )

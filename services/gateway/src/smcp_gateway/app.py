@@ -218,7 +218,7 @@ async def open_gateway(
         lease = _Lease(registry, describe, lapsed, lease_s=settings.lease_s)
 
         readiness = front.readiness
-        readiness.add("nats", lambda: None if bus.connected else "not connected")
+        readiness.add("nats", lambda: bus.problem)
         readiness.add("registry", lambda: None if lease.acquired else "no lease yet")
 
         stack.callback(bus.watch(generations.on_connection))

@@ -74,7 +74,9 @@ async def open_service(settings: GatewaySettings, config: BusConfig) -> AsyncIte
         if settings.gateway_port == 0:  # whoever asked for any port wants to know it, whatever the level of the log
             typer.echo(f"smcp-gateway listens on {front.url}")
         try:
-            bus = await stack.enter_async_context(open_bus(config))
+            bus = await stack.enter_async_context(
+                open_bus(config, opening=lambda bus: front.readiness.starting("nats", lambda: bus.problem))
+            )
             front.stats.add("bus", lambda: asdict(bus.stats()))
             gateway = await stack.enter_async_context(open_gateway(settings, bus, front=front))
             front.stats.add("gateway", gateway.held)

@@ -105,7 +105,7 @@ async def open_registry(
     sweeper = Sweeper(
         link, store.members, view, leases, leases_view, owners, announcer, lease_s=settings.lease_s, now=time.time
     )
-    readiness.add("nats", lambda: None if bus.connected else "not connected")
+    readiness.add("nats", lambda: bus.problem)
     readiness.add("members", lambda: None if view.synced else "the view of the members is not caught up")
     readiness.add("leases", lambda: None if leases_view.synced else "the view of the leases is not caught up")
     readiness.add("announcer", lambda: None if announcer.ready else "takes nothing to announce")

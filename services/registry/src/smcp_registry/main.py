@@ -63,7 +63,9 @@ async def open_service(settings: RegistrySettings, credentials: Credentials | No
             serve_health(readiness, settings.health_host, settings.health_port, stats if settings.stats else None)
         )
         try:
-            bus = await stack.enter_async_context(open_bus(config))
+            bus = await stack.enter_async_context(
+                open_bus(config, opening=lambda bus: readiness.starting("nats", lambda: bus.problem))
+            )
         except BusError as error:
             raise Failure(said(error)) from error
         stats.add("bus", lambda: asdict(bus.stats()))

@@ -1,0 +1,50 @@
+"""Processes that are started with a secret that nats-server does not take."""
+
+import json
+from functools import partial
+from typing import Final
+
+import aiohttp
+
+from smcp_agent import SmcpAgent
+from smcp_testing.waiting import eventually
+from tests.e2e.worlds.layout import ALPHA, BETA
+from tests.e2e.worlds.process import Process
+from tests.e2e.worlds.world import LAB, Part, World
+
+REFUSED: Final = "nats-server refuses the credential"
+_SEEN_S: Final = 60.0
+"""Until a part that was started has said it."""
+
+
+async def who_is_refused_by_nats_says_so_and_works_once_its_secret_is_right(world: World) -> None:
+    """A registry, a gateway and a Computer, one after the other; the others work meanwhile."""
+    async with SmcpAgent(world.url(0), office=LAB, name="caller") as agent:
+        for part in (world.registries[-1], world.gateway(1).part, world.computer(LAB, BETA.name).part):
+            assert isinstance(part, Process)
+            assert await part.stop() == 0
+            file = world.credentials / f"{part.name}.json"
+            right = file.read_text(encoding="utf-8")
+            file.write_text(json.dumps({**json.loads(right), "secret": "nobody's"}), encoding="utf-8")
+            try:
+                part.launch()
+                await eventually(partial(says_refused, part), timeout=_SEEN_S, message=part.name)
+                pid = part.pid
+                answer = await agent.call_tool(ALPHA.name, "echo", {"text": "by the others"})
+                assert answer.text == "by the others"
+            finally:
+                file.write_text(right, encoding="utf-8")
+            await part.ready()
+            assert part.pid == pid, "it was not restarted"
+        assert (await agent.call_tool(BETA.name, "echo", {"text": "again"})).text == "again"
+
+
+async def says_refused(part: Part) -> bool:
+    """Whether its `/readyz` is 503, and says that nats-server does not take its credential."""
+    assert isinstance(part, Process)
+    try:
+        async with aiohttp.ClientSession() as http, http.get(part.ready_url) as answer:
+            said = (await answer.json())["checks"]
+    except aiohttp.ClientConnectionError:
+        return False  # it has only been started
+    return answer.status == 503 and said.get("nats") == REFUSED
