@@ -106,6 +106,28 @@ async def test_without_a_right_token_in_auth_the_namespace_is_refused_and_the_co
                 assert socket.close_code == aiohttp.WSCloseCode.POLICY_VIOLATION
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_auth_is_read_up_to_a_limit_alone(nats_url: str, keys: Path, transport: str) -> None:
+    key = key_of(keys)
+    async with gateway_world(nats_url, settings={"auth_keys": keys}) as world:
+        options: dict[str, Any] = {"transports": [transport]}
+        async with connected(world.url, auth={"token": key, "more": "x" * 60_000}, **options) as client:
+            assert await client.join("agent", "anna", "office") == [True, None]
+        long = {"token": key, "more": [[]] * 200_000}
+        with pytest.raises(Refused, match="/smcp"):
+            async with connected(world.url, auth=long, **options):
+                raise AssertionError("it was let in")
+        async with aiohttp.ClientSession() as http:
+            async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:
+                await socket.receive()
+                await socket.send_str(f"40/smcp,{json.dumps(long)}")
+                told = json.loads((await socket.receive(timeout=5)).data.removeprefix("44/smcp,"))
+        assert told["data"]["code"] == 413
+        assert told["data"]["details"] == {"field": "auth", "limit": 65536}
+        async with connected(world.url, auth={"token": key}, **options) as client:
+            assert await client.join("agent", "anna", "office") == [True, None]
+
+
 async def test_two_tokens_that_differ_are_refused(nats_url: str, keys: Path) -> None:
     one, other = key_of(keys), key_of(keys)
     async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:

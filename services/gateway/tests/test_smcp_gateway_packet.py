@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_gateway.packet import (
+    AUTH_BYTES,
+    OVERSIZED,
     UNREADABLE,
     ClientAck,
     ClientConnect,
@@ -102,6 +104,16 @@ def test_acknowledgements_are_cut_and_keep_their_id_when_they_cannot_be_read() -
     assert read_packet(b"3/smcp,7[]") == ClientAck("/smcp", 7, b"")
     for broken in (b"3/smcp,7", b"3/smcp,7[", b"3/smcp,7]", b'3/smcp,7{"a":1}', b'61-/smcp,7[{"_placeholder":true}]'):
         assert read_packet(broken) == ClientAck("/smcp", 7, None)
+
+
+def test_what_somebody_says_who_may_be_nobody_is_read_up_to_a_limit_alone() -> None:
+    just = b'{"token":"%b"}' % (b"x" * (AUTH_BYTES - 12))
+    assert len(just) == AUTH_BYTES
+    assert isinstance(read_packet(b"0/smcp," + just), ClientConnect)
+    assert read_packet(b"0/smcp," + just) != ClientConnect("/smcp", OVERSIZED)
+    assert read_packet(b"0/smcp," + just + b" ") == ClientConnect("/smcp", OVERSIZED)
+    assert read_packet(b"0/smcp," + b"[" * (AUTH_BYTES + 1)) == ClientConnect("/smcp", OVERSIZED), "it is not read"
+    assert read_packet(b"0" + b"[" * (AUTH_BYTES + 1)) == ClientConnect("/", OVERSIZED)
 
 
 def test_a_request_is_written_as_socket_io_says() -> None:

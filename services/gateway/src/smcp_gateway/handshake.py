@@ -8,9 +8,9 @@ from typing import Any, Final
 from aiohttp import web
 from socketio.exceptions import ConnectionRefusedError as Refused
 
-from smcp_gateway.packet import UNREADABLE
+from smcp_gateway.packet import AUTH_BYTES, OVERSIZED, UNREADABLE
 from smcp_gateway.session import DEFAULT_MAX_MESSAGE
-from smcp_proto.errors import Malformed, SmcpError
+from smcp_proto.errors import Malformed, SmcpError, TooLarge
 from smcp_proto.version import refuse_version
 
 Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -70,13 +70,16 @@ def read_greeting(environ: dict[str, Any], auth: object) -> Greeting:
     """Read what a client said at connect.
 
     Raises:
-        socketio.exceptions.ConnectionRefusedError: `auth` is not an object, or `max_message` no positive integer;
-            its data is a flat error.
+        socketio.exceptions.ConnectionRefusedError: `auth` is not an object, longer than `AUTH_BYTES`, or `max_message`
+            no positive integer; its data is a flat error.
     """
     request: web.Request = environ["aiohttp.request"]
     version = request.query.get(VERSION_PARAMETER)
     if auth is None:
         return Greeting(version)
+    if auth is OVERSIZED:
+        why = f"auth: is longer than {AUTH_BYTES} bytes"
+        raise refused_connect(TooLarge(why, details={"field": "auth", "limit": AUTH_BYTES}))
     if auth is UNREADABLE or not isinstance(auth, dict):
         raise _refused("auth", "is not a JSON object")
     max_message = auth.get("max_message", DEFAULT_MAX_MESSAGE)

@@ -25,6 +25,12 @@ ENVELOPE_BYTES: Final = 64
 UNREADABLE: Final = object()
 """Stands for JSON that cannot be read."""
 
+AUTH_BYTES: Final = 64 * 1024
+"""Of what a CONNECT says, at most: anybody can send one, and JSON may take twenty times its bytes once it is read."""
+
+OVERSIZED: Final = object()
+"""Stands for what a CONNECT says where that is longer."""
+
 _HEAD: Final = re.compile(rb"([0-6])(?:[0-9]{1,10}-)?(?:(/[^,?]*)(?:\?[^,]*)?,?)?([0-9]{1,100})?")
 _EVENT: Final = re.compile(rb'\[\s*"((?:[^"\\\x00-\x1f]|\\.){0,256}+)"\s*(,)?')
 
@@ -56,7 +62,7 @@ class ClientConnect:
 
     namespace: str
     auth: Any
-    """What the client said about itself; `UNREADABLE` where it is no JSON."""
+    """What the client said about itself; `UNREADABLE` where it is no JSON, `OVERSIZED` where it was not looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +137,8 @@ def read_packet(text: bytes, start: int = 0) -> ClientPacket | None:
         case sio.BINARY_ACK if head[3]:
             return ClientAck(namespace, int(head[3]), None)  # binary data is not part of the protocol
         case sio.CONNECT:
+            if len(text) - head.end() > AUTH_BYTES:
+                return ClientConnect(namespace, OVERSIZED)
             return ClientConnect(namespace, _parsed(text[head.end() :]))
         case sio.DISCONNECT:
             return ClientDisconnect(namespace)
