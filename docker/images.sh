@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the images of this tree: smcp-gateway, smcp-registry, smcp, smcp-computer, smcp-computer-demo, and for the tests
-# smcp-computer-testing.
+# smcp-computer-testing; of those that are named as arguments these alone.
 #
 # All that goes in is fetched first (with pip's settings, and checked against the hashes of requirements.lock); the
 # builds run without a network. Variables:
@@ -15,6 +15,9 @@ export DOCKER="$docker" DOCKER_BUILDKIT=1
 tag="${IMAGE_TAG:-dev}"
 images=build/images
 names=(smcp-gateway smcp-registry smcp smcp-computer smcp-computer-testing smcp-computer-demo)
+if (($#)); then
+    names=("$@")
+fi
 
 # What the images are made of, as a digest: where all of them carry it already, there is nothing to do.
 inputs="$({
@@ -69,6 +72,7 @@ fetch docker/compose/servers.lock
 build() {
     local name="$1" file="$2" target="$3"
     shift 3
+    [[ " ${names[*]} " == *" $name "* ]] || return 0
     "$docker" build --quiet --network none --file "docker/$file.Dockerfile" --target "$target" \
         --label "org.opencontainers.image.title=$name" \
         --label "smcp.inputs=$inputs" --label "org.opencontainers.image.revision=$(git rev-parse HEAD 2> /dev/null || echo unknown)" \

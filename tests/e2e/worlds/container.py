@@ -50,7 +50,10 @@ class Container(Process):
         """Args:
         env: of the docker client.
         """
-        self.id = docker("create", *_options(made), made.image, *made.arguments)
+        self._made = made
+        self.image = made.image
+        """Which it was made of last."""
+        self.id = docker("create", *_options(made), self.image, *made.arguments)
         self._network = made.network
         self._alias = [] if made.alias is None else ["--alias", made.alias]
         self._connect()
@@ -92,6 +95,15 @@ class Container(Process):
             yield
         finally:
             self._connect()
+
+    def replace(self, image: str) -> None:
+        """The next start is of this image; otherwise it is as it was. For one that does not run."""
+        assert not self.running, f"{self.name} runs"
+        self.remove()
+        self.image = image
+        self.id = docker("create", *_options(self._made), image, *self._made.arguments)
+        self._connect()
+        self.command = (client(), "start", "--attach", self.id)
 
     def remove(self) -> None:
         docker("rm", "--force", "--volumes", self.id)

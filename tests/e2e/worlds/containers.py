@@ -9,7 +9,7 @@ from uuid import uuid4
 from smcp_standalone import nats_files
 from smcp_standalone.nats_model import NatsModel
 from tests.e2e.worlds.container import Container, Made, hand_over, in_image
-from tests.e2e.worlds.engine import docker, image, nats_image, require_engine
+from tests.e2e.worlds.engine import TAG, docker, image, nats_image, require_engine
 from tests.e2e.worlds.layout import PLACES, Place
 from tests.e2e.worlds.ports import Ports
 from tests.e2e.worlds.running import running
@@ -31,6 +31,7 @@ async def open_containers(
     places: Sequence[Place] = PLACES,
     more: Sequence[Place] = (),
     shown: Sequence[Path] = (),
+    tag: str = TAG,
 ) -> AsyncIterator[World]:
     """As `open_processes`, each part in its container: hardened as in docker/compose.yaml, and reached by its name.
 
@@ -40,10 +41,11 @@ async def open_containers(
         environment: what is set for every part.
         places: the Computers of the layout; `more`: those beside them.
         shown: directories of this machine that Computers may read, at the same path.
+        tag: of the images.
     """
     require_engine()
     with ExitStack() as stack:
-        world = _made(stack, directory, lease_s, gateways, registries, environment or {}, [*places, *more], shown)
+        world = _made(stack, directory, lease_s, gateways, registries, environment or {}, [*places, *more], shown, tag)
         async with running(world):
             yield world
 
@@ -57,6 +59,7 @@ def _made(
     environment: Mapping[str, str],
     places: Sequence[Place],
     shown: Sequence[Path],
+    tag: str,
 ) -> World:
     mark, ports = uuid4().hex, Ports()
     network = stack.enter_context(_network(mark))
@@ -107,7 +110,7 @@ def _made(
         port, creds = ports.take(), written.credentials[credential]
         return part(
             credential,
-            image(kind),
+            image(kind, tag),
             *arguments,
             publish={port_inside: port},
             mounts=[creds, *mounts],

@@ -45,9 +45,9 @@ def client() -> str:
     return _client()
 
 
-def image(name: str) -> str:
-    """One of this tree's images, by its name. Raises AssertionError where it was not built."""
-    tagged = f"{name}:{TAG}"
+def image(name: str, tag: str = TAG) -> str:
+    """One of this tree's images, by its name, or another commit's. Raises AssertionError where it was not built."""
+    tagged = f"{name}:{tag}"
     asked = _run(_client(), "image", "inspect", "--format", "ok", tagged, check=False)
     assert asked.returncode == 0, f"there is no image {tagged}: make images"
     return tagged
