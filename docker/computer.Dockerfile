@@ -4,27 +4,35 @@
 #
 # `make images` builds them: docker/images.sh lays all that goes in into build/images first, so nothing here needs a network.
 # BASE is any Debian-like image with Python 3.11 or newer, CA certificates and libstdc++; NODE one with Node in /usr/local.
+# RUNTIME is what they run on where that has more than BASE, such as git for target demo.
 ARG BASE=python:3.11-slim-bookworm
+ARG RUNTIME=${BASE}
 ARG NODE=node:22-bookworm-slim
 
 FROM ${NODE} AS node
 
 FROM ${BASE} AS packages
-RUN --mount=type=bind,source=build/images,target=/images --mount=type=bind,source=docker/install.sh,target=/install.sh \
-    sh /install.sh /opt/smcp /images/computer.txt smcp_proto smcp_bus smcp_service smcp_agent smcp_computer \
+RUN --mount=type=bind,source=build/images/wheels,target=/wheels --mount=type=bind,source=build/images/computer.txt,target=/list.txt \
+    --mount=type=bind,source=docker/install.sh,target=/install.sh \
+    sh /install.sh packages /opt/smcp
+RUN --mount=type=bind,source=build/images/own,target=/own --mount=type=bind,source=docker/install.sh,target=/install.sh \
+    sh /install.sh own /opt/smcp smcp_proto smcp_bus smcp_service smcp_agent smcp_computer \
     && mkdir /opt/uv && cp /tmp/uv/uv-*.data/scripts/uv /tmp/uv/uv-*.data/scripts/uvx /opt/uv && chmod 755 /opt/uv/*
 
-FROM packages AS demo-packages
-RUN --mount=type=bind,source=build/images,target=/images --mount=type=bind,source=docker/install.sh,target=/install.sh \
-    --mount=type=bind,source=docker/compose/servers.lock,target=/servers.lock \
-    sh /install.sh /opt/mcp-servers /servers.lock
+FROM ${BASE} AS demo-packages
+RUN --mount=type=bind,source=build/images/wheels,target=/wheels --mount=type=bind,source=docker/compose/servers.lock,target=/list.txt \
+    --mount=type=bind,source=docker/install.sh,target=/install.sh \
+    sh /install.sh packages /opt/mcp-servers
 
-FROM packages AS testing-packages
-RUN --mount=type=bind,source=build/images,target=/images --mount=type=bind,source=docker/install.sh,target=/install.sh \
-    sh /install.sh /opt/testing /images/testing.txt smcp_proto smcp_bus smcp_service smcp_agent smcp_gateway \
-        smcp_registry smcp_computer smcp_standalone smcp_testing
+FROM ${BASE} AS testing-packages
+RUN --mount=type=bind,source=build/images/wheels,target=/wheels --mount=type=bind,source=build/images/testing.txt,target=/list.txt \
+    --mount=type=bind,source=docker/install.sh,target=/install.sh \
+    sh /install.sh packages /opt/testing
+RUN --mount=type=bind,source=build/images/own,target=/own --mount=type=bind,source=docker/install.sh,target=/install.sh \
+    sh /install.sh own /opt/testing smcp_proto smcp_bus smcp_service smcp_agent smcp_gateway smcp_registry \
+        smcp_computer smcp_standalone smcp_testing
 
-FROM ${BASE} AS computer
+FROM ${RUNTIME} AS computer
 RUN echo 'smcp:x:10001:10001:A2C-SMCP:/var/lib/smcp:/usr/sbin/nologin' >> /etc/passwd \
     && echo 'smcp:x:10001:' >> /etc/group \
     && mkdir -p /var/lib/smcp /etc/smcp /etc/uv && chown 10001:10001 /var/lib/smcp \

@@ -35,12 +35,22 @@ if ((built == ${#names[@]})) && git rev-parse HEAD > /dev/null 2>&1; then
     exit
 fi
 
+wanted() {
+    [[ " ${names[*]} " == *" $1 "* ]]
+}
+
+work="$(mktemp -d)"
+making=""
+trap '[[ -z "$making" ]] || wait "$making" || true; rm -rf "$work"' EXIT
+
 base="${BASE:-$(docker/image.sh python:3.11-slim-bookworm python)}"
-node="${NODE:-$(docker/image.sh node:22-bookworm-slim node)}"
 demo_base="$base"
-if [[ "$base" == smcp-local/* ]]; then
-    demo_base="$(docker/base.sh git)"
+if wanted smcp-computer-demo && [[ "$base" == smcp-local/* ]]; then
+    # It takes as long as fetching the wheels does, and nothing needs it before the last build.
+    docker/base.sh git > "$work/git" &
+    making=$!
 fi
+node="${NODE:-$(docker/image.sh node:22-bookworm-slim node)}"
 read -r python machine libc < <("$docker" run --rm --network none --entrypoint python3 "$base" -c \
     'import platform; print(platform.python_version(), platform.machine(), platform.libc_ver()[1] or "none")')
 [[ "$libc" == 2.* ]] || { echo "$base has no glibc: the wheels are for glibc" >&2; exit 1; }
@@ -66,13 +76,21 @@ fetch() {
     .venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
         --implementation cp --python-version "$python" "${platforms[@]}" --dest "$images/wheels" -r "$1"
 }
-fetch "$images/fetched.txt"
-fetch docker/compose/servers.lock
+# What was fetched for these lists is there: pip would ask the index for each package again.
+lists=("$images/fetched.txt" docker/compose/servers.lock)
+fetched="$images/fetched-$(cat "${lists[@]}" | sha256sum | cut -c1-32)-$python-$machine-$libc"
+if [[ ! -e "$fetched" || ! -d "$images/wheels" ]]; then
+    rm -rf "$images/wheels" "$images"/fetched-*
+    for list in "${lists[@]}"; do
+        fetch "$list"
+    done
+    touch "$fetched"
+fi
 
 build() {
     local name="$1" file="$2" target="$3"
     shift 3
-    [[ " ${names[*]} " == *" $name "* ]] || return 0
+    wanted "$name" || return 0
     "$docker" build --quiet --network none --file "docker/$file.Dockerfile" --target "$target" \
         --label "org.opencontainers.image.title=$name" \
         --label "smcp.inputs=$inputs" --label "org.opencontainers.image.revision=$(git rev-parse HEAD 2> /dev/null || echo unknown)" \
@@ -86,5 +104,10 @@ build smcp-computer computer computer --build-arg BASE="$base" --build-arg NODE=
 build smcp-computer-testing computer testing --build-arg BASE="$base" --build-arg NODE="$node"
 # A local base has git; onto an official one it has to be fetched.
 network=default
-[[ "$base" != smcp-local/* ]] || network=none
-build smcp-computer-demo computer demo --build-arg BASE="$demo_base" --build-arg NODE="$node" --network "$network"
+if [[ -n "$making" ]]; then
+    wait "$making"
+    making=""
+    demo_base="$(< "$work/git")"
+    network=none
+fi
+build smcp-computer-demo computer demo --build-arg BASE="$base" --build-arg RUNTIME="$demo_base" --build-arg NODE="$node" --network "$network"

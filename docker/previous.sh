@@ -26,8 +26,8 @@ else
     make --silent --directory "$tree" setup > /dev/null
 fi
 # What has been fetched is not fetched twice; the hashes are looked at all the same.
+mkdir -p "$tree/build/images"
 if [[ -d build/images/wheels ]]; then
-    mkdir -p "$tree/build/images"
-    cp --archive --link build/images/wheels "$tree/build/images/"
+    cp --archive --link build/images/wheels build/images/fetched-* "$tree/build/images/"
 fi
 IMAGE_TAG="${IMAGE_TAG:-previous}" exec "$tree/docker/images.sh" "$@"

@@ -12,7 +12,9 @@ LISTS: Final = {"services": ("smcp-gateway", "smcp-registry"), "smcp": ("smcp-st
     name: (f"smcp-{name}",) for name in ("computer", "testing")
 }
 """For whom docker/images.sh writes each list of packages."""
-INSTALLED: Final = re.compile(r"sh /install\.sh \S+ /images/(\w+)\.txt ((?:[^&\\\n]|\\\n)*)")
+INSTALLED: Final = re.compile(
+    r"source=build/images/(\w+)\.txt(?:.|\\\n)*\n(?:.|\\\n)*sh /install\.sh own \S+ ((?:[^&\\\n]|\\\n)*)"
+)
 
 
 def installed() -> dict[str, set[str]]:
