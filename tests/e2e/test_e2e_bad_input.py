@@ -67,6 +67,7 @@ async def test_in_one_world(world: World, scenario: Callable[[World, Path], Awai
         await scenario(world, tmp_path)
 
 
+@pytest.mark.timeout(240)  # three processes end and start, in containers too
 @pytest.mark.parametrize("scenario", SPREAD, ids=lambda scenario: scenario.__name__)
 @pytest.mark.parametrize("world", ["processes", "containers"], indirect=True)
 async def test_where_parts_are_by_themselves(world: World, scenario: Callable[[World], Awaitable[None]]) -> None:

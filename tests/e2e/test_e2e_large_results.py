@@ -36,9 +36,5 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 async def test_large_results(world: World, scenario: Callable[[World], Awaitable[None]]) -> None:
-    if world.name == "containers" and scenario is large_results.a_slow_line_carries_what_takes_longer_than_a_ping:
-        pytest.skip(
-            "docker's proxy of published ports takes megabytes at once: the gateway sees a gap, and no slow line"
-        )
     with world.telling():
         await scenario(world)

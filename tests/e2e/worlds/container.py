@@ -65,6 +65,13 @@ class Container(Process):
         assert self.running, f"{self.name} does not run"
         return int(docker("inspect", "--format", "{{.State.Pid}}", self.id))
 
+    @property
+    def inside_url(self) -> str:
+        """Where it listens, past docker's proxy of published ports, which takes megabytes at once. For this machine."""
+        (port, *_) = self._made.publish
+        address = docker("inspect", "--format", "{{.NetworkSettings.IPAddress}}", self.id)
+        return f"http://{address}:{port}"
+
     async def start(self) -> None:
         self.launch()
         await self.ready(_START_S)
