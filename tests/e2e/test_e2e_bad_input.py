@@ -37,6 +37,7 @@ ONCE: list[Callable[[World, Path], Awaitable[None]]] = [
 
 SPREAD: list[Callable[[World], Awaitable[None]]] = [
     wrong_secrets.who_is_refused_by_nats_says_so_and_works_once_its_secret_is_right,
+    wrong_secrets.a_gateway_that_is_refused_later_says_so_and_comes_back,
 ]
 
 

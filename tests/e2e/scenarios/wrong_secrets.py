@@ -1,6 +1,9 @@
-"""Processes that are started with a secret that nats-server does not take."""
+"""Processes whose secret nats-server does not take, from their start on or since it got another configuration."""
 
 import json
+import os
+import re
+import signal
 from functools import partial
 from typing import Final
 
@@ -8,6 +11,7 @@ import aiohttp
 
 from smcp_agent import SmcpAgent
 from smcp_testing.waiting import eventually
+from tests.e2e.actors.bare import member
 from tests.e2e.worlds.layout import ALPHA, BETA
 from tests.e2e.worlds.process import Process
 from tests.e2e.worlds.world import LAB, Part, World
@@ -37,6 +41,38 @@ async def who_is_refused_by_nats_says_so_and_works_once_its_secret_is_right(worl
             await part.ready()
             assert part.pid == pid, "it was not restarted"
         assert (await agent.call_tool(BETA.name, "echo", {"text": "again"})).text == "again"
+
+
+async def a_gateway_that_is_refused_later_says_so_and_comes_back(world: World) -> None:
+    gateway, other = world.gateway(1), world.gateway(0)
+    conf = world.credentials.parent / "nats-server.conf"
+    right, pid = conf.read_text(encoding="utf-8"), gateway.part.pid
+    # The password that nats-server takes of each user, as its configuration has it.
+    known = dict(re.findall(r'user: "([^"]+)"\s+password: ("[^"]+")', right))
+    async with SmcpAgent(other.url, office=LAB, name="caller") as agent:
+        _configure(world, right.replace(known[gateway.part.name], known[other.part.name]))
+        try:
+            await eventually(partial(says_refused, gateway.part), timeout=_SEEN_S)
+            words = f"refuses the credential '{gateway.part.name}'"
+            await eventually(lambda: words in gateway.part.log.read_text(encoding="utf-8"), timeout=_SEEN_S)
+            answer = await agent.call_tool(ALPHA.name, "echo", {"text": "by the other gateway"})
+            assert answer.text == "by the other gateway"
+        finally:
+            _configure(world, right)
+        await gateway.part.ready()
+        assert gateway.part.pid == pid, "it was not restarted"
+        async with member(gateway.url, "computer", LAB, "newcomer"):
+            await eventually(partial(_sees, agent, "newcomer"))
+
+
+def _configure(world: World, conf: str) -> None:
+    """Let nats-server read another configuration."""
+    (world.credentials.parent / "nats-server.conf").write_text(conf, encoding="utf-8")
+    os.kill(world.nats.pid, signal.SIGHUP)
+
+
+async def _sees(agent: SmcpAgent, name: str) -> bool:
+    return name in {session.name for session in await agent.list_room()}
 
 
 async def says_refused(part: Part) -> bool:
