@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,8 @@ async def test_what_is_refused_at_once_ends_with_one_line() -> None:
         assert (code, out) == (2, b"")
         assert err.startswith("error 400: payload.params.uri: ")
         assert err.count("\n") == 1
+        code, _, err = await run(gateway, "finder", "red", "--keyword", os.fsdecode(b"\xff"))
+        assert (code, err) == (2, "error 400: keywords.0: half of a surrogate pair cannot be said in JSON\n")
 
 
 async def test_of_a_computer_that_is_not_there_it_is_said_which_ones_are() -> None:

@@ -32,6 +32,31 @@ def test_what_is_no_json_is_refused_before_it_is_sent(value: object) -> None:
         encode(packet_class(WireJson(1000))(data=["event", {"params": {"x": value}}], namespace="/smcp"))
 
 
+@pytest.mark.parametrize(
+    ("data", "field", "what"),
+    [
+        ({"keywords": ["a", "\ud800"]}, "keywords.1", "half of a surrogate pair"),
+        ({"params": {"x": (1, float("nan"))}}, "params.x.1", "a number that is not finite"),
+        ({"params": {"x": {"y": b""}}}, "params.x.y", "an object of type bytes"),
+        ({"params": {"x": {"\ud800": 1}}}, "params.x", "such a key"),
+        ({"params": {(1, 2): 3}}, "params", "such a key"),
+        ({"params": {1: {None: object()}}}, "params.1.None", "an object of type object"),
+    ],
+)
+def test_what_is_no_json_is_refused_by_its_field(data: Any, field: str, what: str) -> None:
+    with pytest.raises(Malformed) as refused:
+        WireJson(1000).dumps(["event", data])
+    assert refused.value.message == f"{field}: {what} cannot be said in JSON"
+    assert refused.value.details == {"field": field, "reason": f"{what} cannot be said in JSON"}
+
+
+def test_what_holds_itself_is_refused() -> None:
+    endless: dict[str, Any] = {}
+    endless["again"] = endless
+    with pytest.raises(Malformed, match=r"^this cannot be said in JSON: "):
+        WireJson(1000).dumps(["event", endless])
+
+
 def test_the_limit_counts_bytes_not_characters() -> None:
     assert json.loads(WireJson(8).dumps("好好")) == "好好"
     with pytest.raises(TooLarge) as caught:

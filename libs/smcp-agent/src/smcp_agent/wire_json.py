@@ -7,6 +7,9 @@ before the server cuts the connection for it.
 """
 
 import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from socketio.packet import Packet
@@ -45,14 +48,14 @@ class WireJson:
         """The JSON of a packet.
 
         Raises:
-            Malformed: `value` cannot be said in JSON.
+            Malformed: `value` cannot be said in JSON; `details.field` names what in it cannot, where that is one thing.
             TooLarge: it is above the limit.
         """
         try:
             text = _dumped(value, options)
             size = len(text) if text.isascii() else len(text.encode())
         except (TypeError, ValueError, RecursionError) as error:
-            raise Malformed(f"this cannot be said in JSON: {error}") from error
+            raise _malformed(value, error) from error
         if size > self._max_bytes:
             raise TooLarge(
                 f"the request has {size} bytes, the limit is {self._told}",
@@ -71,6 +74,54 @@ def _dumped(value: Any, options: dict[str, Any]) -> str:
             return f"[{text}]"
         case _:
             return json.dumps(value, ensure_ascii=False, allow_nan=False, **options)
+
+
+def _malformed(value: Any, error: Exception) -> Malformed:
+    data = value[-1] if isinstance(value, list) and len(value) > 1 else value  # of an event: behind its name
+    fault = None
+    with suppress(RecursionError):  # what is nested too deeply, or holds itself
+        fault = next(_faults(data, ()), None)
+    if fault is None:
+        return Malformed(f"this cannot be said in JSON: {error}")
+    field, what = ".".join(fault[0]), f"{fault[1]} cannot be said in JSON"
+    return Malformed(f"{field or 'this'}: {what}", details={"field": field, "reason": what})
+
+
+def _faults(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What JSON cannot say: where it stands, and what it is."""
+    match value:
+        case Mapping():
+            for key, inner in value.items():
+                if _why_not(key):
+                    yield path, "such a key"
+                else:
+                    yield from _faults(inner, (*path, str(key)))
+        case list() | tuple():
+            for number, inner in enumerate(value):
+                yield from _faults(inner, (*path, str(number)))
+        case _ if why := _why_not(value):
+            yield path, why
+
+
+def _why_not(value: object) -> str:
+    """What a value that holds no others is, where JSON cannot say it; else empty."""
+    match value:
+        case str():
+            return "" if _is_text(value) else "half of a surrogate pair"
+        case float():
+            return "" if math.isfinite(value) else "a number that is not finite"
+        case None | int():
+            return ""
+        case _:
+            return f"an object of type {type(value).__name__}"
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def packet_class(wire_json: WireJson) -> type[Packet]:
