@@ -1,5 +1,6 @@
 """The command `smcp`, as it is installed: what it prints, how it ends, what it refuses."""
 
+import asyncio
 import json
 import os
 import re
@@ -70,7 +71,7 @@ async def ended(process: ServiceProcess, number: signal.Signals) -> int:
 
 async def test_up_runs_everything_and_ctrl_c_ends_it_with_0(config: Path) -> None:
     arguments = ("--config", str(config), "--office", "an office", "--name", "the one")
-    async with running(*arguments) as (process, url):
+    async with running(*arguments, PATH=os.defpath) as (process, url):
         children = psutil.Process(process.pid).children(recursive=True)
         assert any("nats-server" in child.name() for child in children)
         async with SmcpAgent(url, office="an office", name="caller") as agent:
@@ -78,6 +79,13 @@ async def test_up_runs_everything_and_ctrl_c_ends_it_with_0(config: Path) -> Non
         printed = "\n".join(process.output)
         assert f"smcp-agent --url {url} --office 'an office' list" in printed
         assert "MCP servers        toolbox" in printed
+        elsewhere = {"PATH": os.defpath, "HOME": os.environ["HOME"]}  # a terminal in which no environment is activated
+        typed = next(line for line in process.output if line.endswith(" list"))
+        listed = await asyncio.to_thread(
+            subprocess.run, ["sh", "-c", typed], check=False, capture_output=True, text=True, timeout=60, env=elsewhere
+        )
+        assert (listed.returncode, listed.stderr) == (0, "")
+        assert "the one" in listed.stdout
         assert await ended(process, signal.SIGINT) == 0
         assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import shlex
+import shutil
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -168,7 +170,7 @@ def _end(directory: Path | None) -> None:
 
 def _greeting(system: "System", chosen: "UpOptions", *, asks_who: bool) -> str:
     url, office, computer = (shlex.quote(part) for part in (system.url, system.office, system.computer))
-    agent = f"smcp-agent --url {url} --office {office}"
+    agent = f"{shlex.quote(_agent_command())} --url {url} --office {office}"
     servers = [f"{name} (did not start, see above)" if name in system.failed else name for name in system.servers]
     lines = [
         "",
@@ -191,6 +193,12 @@ def _greeting(system: "System", chosen: "UpOptions", *, asks_who: bool) -> str:
         params = shlex.quote('{"timezone": "Asia/Shanghai"}')
         lines.append(f"  {agent} call {computer} get_current_time --params {params}")
     return "\n".join([*lines, "", "ctrl-C stops everything.", ""])
+
+
+def _agent_command() -> str:
+    """`smcp-agent` as it is typed in another terminal: where nobody finds it by its name (`make up`), with its path."""
+    beside = Path(sys.executable).parent / "smcp-agent"
+    return str(beside) if shutil.which(beside.name) is None and beside.is_file() else beside.name
 
 
 def main() -> None:
