@@ -61,6 +61,10 @@ async def test_finder_shows_documents_and_says_how_many_there_are(
         assert await context_commands.list_documents(options(gateway), "red", ("none",), None, 0, 1)
         unknown = "The metadata of 7 documents are not known now: some may be missing or stand elsewhere.\n"
         assert capsys.readouterr() == ("", f"No documents.\n{unknown}")
+        red.as_listed = 1
+        assert await context_commands.list_documents(options(gateway), "red", ("none",), None, 0, 1)
+        assert "The metadata of 1 document is not known now" in capsys.readouterr().err
+        red.as_listed = 7
         arguments = ("--keyword", "合同", "--keyword", "x", "--type", "pdf", "--offset", "0", "--json")
         code, printed, err = await run(gateway, "finder", "red", *arguments)
         assert (code, err) == (0, "")
@@ -147,6 +151,16 @@ async def test_what_an_mcp_server_refuses_ends_with_1_and_its_words() -> None:
         code, out, err = await run(gateway, "--json", "read", "red", "file:///gone")
         assert (code, err) == (1, "error 404: Resource not found\n")
         assert json.loads(out)["details"]["smcp_code"] == "SMCP_RESOURCE_NOT_FOUND"
+
+
+async def test_of_what_a_computer_does_not_pass_on_it_is_said_where_it_is() -> None:
+    async with fake_gateway() as gateway:
+        red = computer_at(gateway)
+        red.refusal = {"code": -32603, "message": "the MCP server failed"}
+        code, _, err = await run(gateway, "watch", "--computer", "red", "--uri", "file:///t", "--for", "10")
+        assert code == 1
+        assert "error 500: the MCP server failed\n" in err
+        assert err.endswith("What it said is in the log of the Computer.\n")
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,17 @@ async def test_a_refused_join_ends_with_1_and_explains_that_there_is_one_agent_p
         assert "one Agent per office" in err
 
 
+async def test_a_join_that_the_token_does_not_allow_is_not_taken_for_another_agent() -> None:
+    async with fake_gateway() as gateway:
+        gateway.refusal = "403 the token is not for this office"
+        code, _, err = await run(gateway, "list")
+        assert code == 1
+        assert "error 403" in err
+        assert "the token is not for this office" in err
+        assert "--office" in err
+        assert "one Agent per office" not in err
+
+
 async def test_a_join_that_cannot_be_decided_now_is_not_taken_for_another_agent() -> None:
     async with fake_gateway() as gateway:
         gateway.refusal = "503 no registry answered"

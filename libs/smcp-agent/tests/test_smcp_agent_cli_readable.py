@@ -24,6 +24,8 @@ EVENTS: list[tuple[events.Event, str]] = [
     (events.ComputerEntered("red"), "red entered"),
     (events.ComputerLeft("red"), "red left"),
     (events.ToolsChanged("red", (TOOL, TOOL)), "red has 2 tools: echo, echo"),
+    (events.ToolsChanged("red", (TOOL,)), "red has 1 tool: echo"),
+    (events.ToolsChanged("red", ()), "red has no tools"),
     (events.ConfigChanged("red"), "red has another configuration"),
     (events.DesktopChanged("red"), "red has another desktop"),
     (events.FinderChanged("red"), "red has other documents"),

@@ -46,9 +46,8 @@ async def list_documents(
         if (shown := len(finder["documents"])) < finder["total_count"]:
             print_hint(f"{shown} of {finder['total_count']}, from {offset} on: --offset and --limit choose others.")
         if as_listed:
-            print_hint(
-                f"The metadata of {as_listed} documents are not known now: some may be missing or stand elsewhere."
-            )
+            of = "1 document is" if as_listed == 1 else f"{as_listed} documents are"
+            print_hint(f"The metadata of {of} not known now: some may be missing or stand elsewhere.")
     return True
 
 

@@ -13,6 +13,7 @@ from smcp_agent.errors import (
     CannotConnect,
     JoinRefused,
     Malformed,
+    McpError,
     NotAuthenticated,
     RateLimited,
     SmcpError,
@@ -106,6 +107,11 @@ async def _until_told(work: Awaitable[bool]) -> bool:
 
 def _hint(error: SmcpError, chosen: Options) -> str:
     match error:
+        case JoinRefused(details={"why": str(why)}) if why.startswith("the token is not for"):
+            return (
+                "A token says for which offices, roles and names it is: choose with --office (SMCP_OFFICE) and --name "
+                "(SMCP_AGENT_NAME), or ask for another token."
+            )
         case JoinRefused():
             return (
                 f"There is one Agent per office. If another one is in {chosen.office!r}, end it or choose another "
@@ -113,6 +119,8 @@ def _hint(error: SmcpError, chosen: Options) -> str:
             )
         case NotAuthenticated():
             return "SMCP_TOKEN (--token) says who you are: a key of `smcp keys add`, or a JWT."
+        case McpError() if error.message.startswith("the MCP server ") and error.message.endswith(" failed"):
+            return "What it said is in the log of the Computer."
         case RateLimited(details={"retry_after_s": int() | float() as wait}):
             return f"Try again in {wait:g} s."
         case CannotConnect():

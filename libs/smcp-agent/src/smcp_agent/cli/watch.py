@@ -122,7 +122,10 @@ def sentence(event: events.Event) -> str:
     """An event for people, in one line."""
     match event:
         case events.ToolsChanged(computer, tools):
-            return f"{computer} has {len(tools)} tools: {', '.join(tool.name for tool in tools)}"
+            if not tools:
+                return f"{computer} has no tools"
+            many = "1 tool" if len(tools) == 1 else f"{len(tools)} tools"
+            return f"{computer} has {many}: {', '.join(tool.name for tool in tools)}"
         case events.ResourcesChanged(server=str(server)):
             return f"{SENTENCES[type(event)].format(event)} of {server}"
         case events.Notified(name, data):
