@@ -187,6 +187,22 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         assert said in str(raised.value)
 
 
+def test_parameters_beside_a_server_that_has_none_of_its_own_belong_into_them() -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse({"servers": {"time": {"command": "uvx", "args": ["mcp-server-time"]}}})
+    assert raised.value.problems == (
+        "servers.time.type: unknown or missing type; known are stdio, streamable, sse",
+        "servers.time.command: is not read here; it belongs into 'server_parameters'",
+        "servers.time.args: is not read here; it belongs into 'server_parameters'",
+    )
+
+
+def test_nobody_is_asked_whether_what_was_written_was_meant() -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse({"mcpServers": {"web": {"type": "pipe", "command": "x", "headers": {}}}})
+    assert "mcpServers.web.headers: is not a known field and is ignored" in raised.value.problems
+
+
 @pytest.mark.parametrize("key", ["server", "Servers", "input"])
 def test_a_key_that_stands_for_all_servers_is_guessed(key: str) -> None:
     with pytest.raises(ConfigError, match=r"did you mean '(servers|inputs)'"):

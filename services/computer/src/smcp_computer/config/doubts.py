@@ -56,7 +56,7 @@ def of_server(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
     inner = {name for _, model in models for name in model.model_fields}
     split = isinstance(body.get(PARAMETERS), dict)
     for key in _unread(body, fields):
-        if split and not place.flat and key in inner:
+        if not place.flat and key in inner:
             yield f"{place.field(key)}: is not read here; it belongs into {PARAMETERS!r}"
         else:
             yield _not_read(place.field(key), key, fields if split and not place.flat else fields | inner)

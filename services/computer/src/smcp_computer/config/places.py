@@ -41,6 +41,6 @@ def near(key: str, known: Iterable[str]) -> str | None:
 
 
 def meant(key: str, known: Iterable[str]) -> str:
-    """`near` as the end of a sentence; empty where nothing is near."""
+    """`near` as the end of a sentence; empty where nothing is near, or just what was written."""
     name = near(key, known)
-    return "" if name is None else f"; did you mean {name!r}?"
+    return "" if name in (None, key) else f"; did you mean {name!r}?"
