@@ -96,6 +96,11 @@ def test_a_wrong_option_is_named_and_no_key_is_made(path: Path, arguments: list[
     assert not path.exists()
 
 
+def test_of_an_unknown_role_it_is_said_which_there_are(path: Path) -> None:
+    wrong = keys("add", "-f", str(path), "--office", "lab", "--role", "root")
+    assert wrong.stderr == "error: --role: Input should be 'computer' or 'agent'\n"
+
+
 def test_a_file_that_cannot_be_used_is_said_in_a_sentence(path: Path) -> None:
     path.write_text("[]")
     for command in (["add", "--office", "lab"], ["list"], ["rm", "x"]):

@@ -13,6 +13,8 @@ import psutil
 import pytest
 
 from smcp_agent import SmcpAgent
+from smcp_service.lifecycle import FAILED
+from smcp_standalone.demo import until_stopped
 from smcp_standalone.run_directory import run_directory
 from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.waiting import eventually
@@ -136,3 +138,19 @@ async def a_killed_run(temporary: Path) -> None:
         await eventually(lambda: [*temporary.glob("smcp-up-*/nats/creds/up-gateway.json")], timeout=60)
         await process.kill()
     assert len(left(temporary)) == len(before) + 1
+
+
+async def test_a_demo_that_is_stopped_has_failed_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    ended, stop = asyncio.Event(), asyncio.Event()
+
+    async def demonstration() -> None:
+        stop.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with asyncio.timeout(10):
+        assert await until_stopped(stop, demonstration()) == FAILED
+    assert ended.is_set()
+    assert capsys.readouterr() == ("", "stopped before its end\n")

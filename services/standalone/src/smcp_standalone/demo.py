@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
@@ -42,7 +43,7 @@ def find_repository(start: Path) -> Path:
 
 
 async def until_stopped(stop: asyncio.Event, demonstration: Coroutine[Any, Any, None]) -> int:
-    """The demo, broken off when `stop` is set; gives the exit code of the process."""
+    """The demo, broken off when `stop` is set, which is said; gives the exit code of the process."""
     work = asyncio.create_task(demonstration)
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -50,6 +51,7 @@ async def until_stopped(stop: asyncio.Event, demonstration: Coroutine[Any, Any, 
     work.cancel()
     await asyncio.wait({work})
     if work.cancelled():
+        typer.echo("stopped before its end", err=True)
         return FAILED
     work.result()
     return DONE

@@ -133,7 +133,11 @@ def _until(text: str) -> datetime:
 def _problems(error: ValidationError) -> list[str]:
     options = {"offices": "--office", "roles": "--role", "names": "--name", "subject": "--subject"}
     problems = []
-    for each in error.errors(include_url=False, include_context=False, include_input=False):
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    of_items = {each["loc"][0] for each in found if len(each["loc"]) > 1}
+    for each in found:
+        if len(each["loc"]) == 1 and each["loc"][0] in of_items:
+            continue  # only that without the wrong ones too few are left
         field: Any = each["loc"][0] if each["loc"] else ""
         said = each["msg"].removeprefix("Value error, ")
         problems.append(f"{options.get(field, field)}: {said}")
