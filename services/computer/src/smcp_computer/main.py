@@ -96,8 +96,8 @@ def validate(
 ) -> None:
     """Check a configuration file.
 
-    It says all that is wrong, and warns of values that are missing in this environment, and of secrets that Agents
-    could read; those in `env` and `headers` they cannot.
+    It says all that is wrong, and warns of values that are missing here, and of secrets that Agents could read.
+    Those in `env` and `headers` they cannot.
     """
     try:
         reading = read_config(config)
