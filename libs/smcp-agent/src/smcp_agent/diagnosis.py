@@ -2,7 +2,9 @@
 
 import os
 import re
+import ssl
 from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from typing import Final
 
 import aiohttp
@@ -42,10 +44,25 @@ def reason(error: BaseException) -> str | None:
     for each in _chain(error):
         if isinstance(each, aiohttp.WSServerHandshakeError):
             return f"HTTP {each.status}"
+        if isinstance(each, aiohttp.ClientSSLError):  # its errno is a number of OpenSSL's
+            return _tls_reason(each.os_error)
         if isinstance(each, aiohttp.ClientConnectorError):
             number = each.os_error.errno or 0
             return os.strerror(number) if number > 0 else str(each.os_error.strerror)
+        if (
+            isinstance(each, aiohttp.ClientResponseError) and each.status == HTTPStatus.BAD_REQUEST
+        ):  # nothing was parsed
+            return "what listens there does not speak HTTP"
+        if isinstance(each, aiohttp.ServerDisconnectedError):
+            return "the connection was closed without an answer"
     return None
+
+
+def _tls_reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    said = error.reason if isinstance(error, ssl.SSLError) else error.strerror
+    return f"no TLS there ({said}); without TLS, the URL begins with http://"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -1,0 +1,86 @@
+"""Why a gateway cannot be connected to, in words that say what to change."""
+
+import asyncio
+import datetime as dt
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from smcp_agent import CannotConnect, SmcpAgent
+from smcp_testing.fake_gateway import fake_gateway
+from smcp_testing.nats_process import NatsServer
+
+HOST = "127.0.0.1"
+
+
+async def why_not(url: str) -> str:
+    """What `details.urls` says of a gateway that cannot be connected to."""
+    with pytest.raises(CannotConnect) as refused:
+        async with SmcpAgent(url, office="office", name="bot"):
+            pytest.fail("it connected")
+    why = refused.value.details["urls"][url]
+    assert refused.value.message == f"cannot connect to {url}: {why}"
+    return str(why)
+
+
+async def test_of_https_at_a_gateway_without_tls_the_scheme_is_said() -> None:
+    async with fake_gateway() as gateway:
+        why = await why_not(gateway.url.replace("http://", "https://"))
+        assert why.startswith("no TLS there (")
+        assert "http://" in why
+
+
+async def test_of_a_certificate_it_is_said_what_is_wrong_with_it(tmp_path: Path) -> None:
+    async with listener(certificate(tmp_path)) as url:
+        assert await why_not(url) == "its certificate is not accepted: self-signed certificate"
+
+
+async def test_of_what_does_not_speak_http_that_is_said(nats_server: NatsServer) -> None:
+    assert await why_not(f"http://{HOST}:{nats_server.port}") == "what listens there does not speak HTTP"
+
+
+async def test_of_a_port_with_tls_without_https_it_is_said_that_nothing_was_answered(tmp_path: Path) -> None:
+    async with listener(certificate(tmp_path)) as url:
+        assert await why_not(url.replace("https://", "http://")) == "the connection was closed without an answer"
+
+
+def certificate(directory: Path) -> Path:
+    """A self-signed one and its key, as PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, HOST)])
+    now = dt.datetime.now(dt.UTC)
+    alternative = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address(HOST))])
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(alternative, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path = directory / "gateway.pem"
+    path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+@asynccontextmanager
+async def listener(pem: Path) -> AsyncIterator[str]:
+    """A port that speaks TLS, and then says nothing."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    async with await asyncio.start_server(hang_up, HOST, 0, ssl=context) as server:
+        yield f"https://{HOST}:{server.sockets[0].getsockname()[1]}"
