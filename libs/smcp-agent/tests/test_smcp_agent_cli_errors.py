@@ -150,19 +150,19 @@ async def test_no_gateway_ends_with_1_and_says_what_to_do() -> None:
 async def test_a_refused_join_ends_with_1_and_explains_that_there_is_one_agent_per_office() -> None:
     async with fake_gateway() as gateway:
         gateway.refusal = "an Agent is in the office"
-        code, _, err = await run(gateway, "list")
+        code, _, err = await run(gateway, "--office", "the token lab", "list")
         assert code == 1
         assert "an Agent is in the office" in err
         assert "one Agent per office" in err
 
 
-async def test_a_join_that_the_token_does_not_allow_is_not_taken_for_another_agent() -> None:
+@pytest.mark.parametrize("why", ["for this office", "for the role 'agent'", "for this name"])
+async def test_a_token_that_is_not_enough_is_not_taken_for_another_agent(why: str) -> None:
     async with fake_gateway() as gateway:
-        gateway.refusal = "403 the token is not for this office"
+        gateway.refusal = f"403 the token is not {why}"
         code, _, err = await run(gateway, "list")
         assert code == 1
-        assert "error 403" in err
-        assert "the token is not for this office" in err
+        assert f"the token is not {why}" in err
         assert "--office" in err
         assert "one Agent per office" not in err
 

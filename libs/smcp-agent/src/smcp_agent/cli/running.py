@@ -107,7 +107,7 @@ async def _until_told(work: Awaitable[bool]) -> bool:
 
 def _hint(error: SmcpError, chosen: Options) -> str:
     match error:
-        case JoinRefused(details={"why": str(why)}) if why.startswith("the token is not for"):
+        case JoinRefused(details={"why": str(why)}) if why.startswith("the token "):
             return (
                 "A token says for which offices, roles and names it is: choose with --office (SMCP_OFFICE) and --name "
                 "(SMCP_AGENT_NAME), or ask for another token."
@@ -124,7 +124,10 @@ def _hint(error: SmcpError, chosen: Options) -> str:
         case RateLimited(details={"retry_after_s": int() | float() as wait}):
             return f"Try again in {wait:g} s."
         case CannotConnect():
-            return "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens."
+            return (
+                "Is a gateway running there? `smcp up` starts one; --url (SMCP_URL) says where it listens, with "
+                "https:// where TLS is spoken."
+            )
         case TooLarge(details={"size": int(size), "limit": int(limit)}):
             return (
                 f"It has {mebibytes(size)}, and at most {mebibytes(limit)} are carried: SMCP_MAX_PAYLOAD sets that, in "
