@@ -181,6 +181,8 @@ async def test_what_a_server_answers_in_place_of_contents_is_a_json_rpc_error(na
             assert error["code"] == code or code is None, how
             assert (error.get("data") or {}).get("smcp_code") == smcp_code, how
             assert "secret" not in str(error), "the text of an exception stays where it was raised"
+            if how == "fail":
+                assert error["message"] == "the MCP server 'one' failed"
 
 
 async def test_contents_that_are_not_what_was_listed_pass_as_they_are(nats_url: str) -> None:

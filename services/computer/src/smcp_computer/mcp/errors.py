@@ -77,7 +77,7 @@ class RequestRefused(ServerError):
     def __init__(self, server: str, code: int, message: str, data: Any) -> None:
         aloud = code in SAID_ALOUD
         self.code = code
-        self.said = message[:LONGEST_TEXT] if aloud else "the MCP server failed"
+        self.said = message[:LONGEST_TEXT] if aloud else f"the MCP server {server!r} failed"
         self.data = data if aloud else None
         super().__init__(server, f"refused the request (MCP error {code}): {self.said}")
 
