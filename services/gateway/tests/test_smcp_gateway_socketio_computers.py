@@ -65,6 +65,15 @@ async def test_an_answer_that_is_no_object_is_500_and_both_sockets_stay(nats_url
         assert (await pair.anna.call("client:get_config", query()))["echo"]
 
 
+async def test_a_computer_that_answers_nothing_is_said_to_perhaps_not_know_the_request(nats_url: str) -> None:
+    async with couple(
+        nats_url
+    ) as pair:  # its client, python-socketio's own, acknowledges so what it has no handler for
+        refused = await pair.anna.call("client:get_finder", query())
+        assert (refused["code"], refused["details"]) == (500, {})
+        assert "may not know this request" in refused["message"]
+
+
 async def test_a_computer_may_not_send_client_events_nor_speak_for_another(nats_url: str) -> None:
     async with couple(nats_url) as pair, connected(pair.anna.sio.connection_url) as car:
         await car.join("computer", "car", OFFICE)

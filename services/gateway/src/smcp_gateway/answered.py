@@ -31,6 +31,8 @@ def answered(outcome: Outcome, limit: int) -> bytes:
             if len(outcome) > limit:
                 raise TooLarge("the result is too large", details={"size": len(outcome), "limit": limit})
             return outcome
+        case b"":
+            raise Internal("the Computer answered nothing, no JSON object: it may not know this request")
         case _:
             raise Internal("the Computer's answer is not a JSON object")
 
