@@ -132,13 +132,13 @@ def _until(text: str) -> datetime:
 
 def _problems(error: ValidationError) -> list[str]:
     options = {"offices": "--office", "roles": "--role", "names": "--name", "subject": "--subject"}
-    problems = []
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    of_items = {each["loc"][0] for each in found if len(each["loc"]) > 1}
+    wrong_inside = {each["loc"][0] for each in found if len(each["loc"]) > 1}
+    problems = []
     for each in found:
-        if len(each["loc"]) == 1 and each["loc"][0] in of_items:
-            continue  # only that without the wrong ones too few are left
         field: Any = each["loc"][0] if each["loc"] else ""
+        if each["type"] == "too_short" and field in wrong_inside:
+            continue  # pydantic counts what was right
         said = each["msg"].removeprefix("Value error, ")
         problems.append(f"{options.get(field, field)}: {said}")
     return problems
