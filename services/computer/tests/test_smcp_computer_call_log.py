@@ -126,3 +126,27 @@ async def test_a_confirmation_that_nobody_gives_is_no_slow_tool(
         assert not log.exists()
     records = [record for record in caplog.records if record.getMessage() == "tool call"]
     assert [vars(record)["outcome"] for record in records] == ["not_confirmed"]
+
+
+async def test_a_computer_that_stops_waits_for_nobodys_word(nats_url: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    config = parse_config(json.dumps({"servers": {"box": configs.stdio(log=log)}}))
+    user = Nobody()
+    settings = ComputerSettings(
+        nats_url=nats_url, config=Path("unused"), office="lab", name="pc", confirm=Confirm.ASK, drain_s=60.0
+    )
+    async with agent_and_registry(nats_url) as agent, open_bus(BusConfig(url=nats_url)) as bus:
+        async with open_computer(settings, bus, config=config, environ={}, asker=user) as computer:
+            await asyncio.wait_for(computer.wait_ready(), 35)
+            asked = asyncio.create_task(call(agent, "append", "r1", timeout=60, mark="ran"))
+            behind = asyncio.create_task(call(agent, "append", "r2", timeout=60, mark="ran"))
+            await asyncio.wait_for(user.asked.wait(), 10)
+            await eventually(lambda: computer.in_flight.running == 2)
+        async with asyncio.timeout(10):
+            for result in (await asked, await behind):
+                assert result["isError"] is True
+                assert result["content"][0]["text"] == (
+                    "the tool 'append' was not run: this Computer is stopping, and asks nobody any more"
+                )
+        assert user.withdrawn.is_set()
+        assert not log.exists()

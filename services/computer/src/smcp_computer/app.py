@@ -116,7 +116,7 @@ async def open_computer(
         inside.tasks.start(gate.run(), name="gate")
         async with (
             _served(settings, bus, gate, inside, membership),
-            calls_ended(inside.in_flight, settings.drain_s),
+            calls_ended(inside.in_flight, inside.confirmation, settings.drain_s),
             member(inside.tasks, membership, inside.announcer, inside.resources, inside.fleet),
         ):
             try:

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from smcp_computer.tools.naming import ToolRef
 
 SETTING: Final = "SMCP_CONFIRM"
+_OVER: Final = "was not run: this Computer is stopping, and asks nobody any more"
 
 
 class Confirm(StrEnum):
@@ -71,6 +72,14 @@ class Confirmation:
         self._asker = asker
         self.setting = setting or (Confirm.ASK if asker is not None else Confirm.ALLOW)
         self._one_at_a_time = asyncio.Lock()
+        self._questions: set[asyncio.Timeout] = set()
+        self._over = False
+
+    def ask_no_more(self) -> None:
+        """The Computer stops: what is being asked is withdrawn and refused, and so is what is still to be asked."""
+        self._over = True
+        for each in self._questions:
+            each.reschedule(asyncio.get_running_loop().time())
 
     async def refusal(
         self, ref: ToolRef, *, agent: str, auto_apply: bool | None, params: Mapping[str, Any]
@@ -82,7 +91,22 @@ class Confirmation:
             case Decision.RUN:
                 return None
             case _:
-                assert self._asker is not None
+                return await self._asked(ref, agent, params)
+
+    async def _asked(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> str | None:
+        assert self._asker is not None
+        if self._over:
+            return _OVER
+        question = asyncio.timeout(None)
+        try:
+            async with question:
+                self._questions.add(question)
                 async with self._one_at_a_time:
                     allowed = await self._asker.ask(ref, agent, params)
-                return None if allowed else "was declined by the user of this Computer"
+        except TimeoutError:
+            if not question.expired():
+                raise
+            return _OVER
+        finally:
+            self._questions.discard(question)
+        return None if allowed else "was declined by the user of this Computer"

@@ -48,6 +48,7 @@ class Inside:
     fleet: Fleet
     catalogue: Catalogue
     in_flight: InFlight
+    confirmation: Confirmation
     announcer: Announcer
     context: Context
     resources: ResourceServices
@@ -114,10 +115,11 @@ async def open_inside(
     keeping = Keeping(results_s=settings.keep_results_s, results_bytes=settings.keep_results_bytes)
     async with background() as tasks, InFlight(keeping) as in_flight:
         resources = resource_services(settings, office, fleet, context, tasks, max_body=max_body, may_tell=may_tell)
+        confirmation = Confirmation(settings.confirm, asker)
         calls = ToolCalls(
             catalogue,
             in_flight,
-            Confirmation(settings.confirm, asker),
+            confirmation,
             context.history,
             max_body=max_body,
             trace_content=settings.trace_content,
@@ -130,7 +132,7 @@ async def open_inside(
             ),
         )
         async with running(tasks, fleet, context):
-            yield Inside(tasks, door, fleet, catalogue, in_flight, announcer, context, resources)
+            yield Inside(tasks, door, fleet, catalogue, in_flight, confirmation, announcer, context, resources)
 
 
 def handlers(

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from smcp_computer.announcing import Announcer
+from smcp_computer.confirmation import Confirmation
 from smcp_computer.context import Context
 from smcp_computer.in_flight import InFlight
 from smcp_computer.mcp.fleet import Fleet
@@ -62,11 +63,15 @@ async def member(
 
 
 @asynccontextmanager
-async def calls_ended(in_flight: InFlight, drain_s: float) -> AsyncIterator[None]:
-    """On leaving, wait for the calls that run; those that take longer than `drain_s` are broken off."""
+async def calls_ended(in_flight: InFlight, confirmation: Confirmation, drain_s: float) -> AsyncIterator[None]:
+    """On leaving, wait for the calls that run; those that take longer than `drain_s` are broken off.
+
+    Those that wait for the user's word do not run, and end at once.
+    """
     try:
         yield
     finally:
+        confirmation.ask_no_more()
         if in_flight.running:
             _log.info(waiting_for_calls(in_flight.running, drain_s))
         try:

@@ -107,7 +107,7 @@ async def open_gateway_computer(
         membership.begin(inside.announcer, inside.resources, lambda: inside.context.capabilities.now)
         async with (
             member(inside.tasks, membership, inside.announcer, inside.resources, inside.fleet),
-            calls_ended(inside.in_flight, settings.drain_s),
+            calls_ended(inside.in_flight, inside.confirmation, settings.drain_s),
         ):
             try:
                 yield GatewayComputer(
