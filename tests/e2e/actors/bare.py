@@ -1,6 +1,7 @@
 """A member of an office through a bare python-socketio client: what anybody can write without our SDK."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
@@ -53,6 +54,8 @@ class BareMember:
         self.office = office
         self.name = name
         self.notices: list[Notice] = []
+        self.told_at: list[float] = []
+        """When it was told each of the notices (monotonic seconds)."""
         self._told = asyncio.Condition()
         self._plain = plain
         self._sio = self._new_client()
@@ -176,6 +179,7 @@ class BareMember:
     async def _on_event(self, event: str, data: Any = None) -> None:
         async with self._told:
             self.notices.append((event, data if isinstance(data, dict) else {}))
+            self.told_at.append(time.monotonic())
             self._told.notify_all()
 
 

@@ -106,6 +106,31 @@ def joins_of(lines: Iterable[Mapping[str, Any]]) -> list[Join]:
     return [Join(line["at"], line["join"]) for line in lines if "join" in line]
 
 
+def untrue(seen: Observed) -> list[str]:
+    """What must not be of any call, whatever was hurt, a line each: an error is none of it, where it is true."""
+    ran = Counter(run.id for run in seen.runs)
+    found = [f"{name} ran and was never sent" for name in ran if name not in seen.calls]
+    for call in seen.calls.values():
+        found += [f"{why}: {call}" for why in _untrue(call, ran[call.id])]
+    return found
+
+
+def _untrue(call: Call, runs: int) -> list[str]:
+    found = []
+    if runs > 1:
+        found.append(f"ran {runs} times")
+    if call.ended is None:
+        return [*found, "was never answered"]
+    if call.error is None:
+        if runs == 0:
+            found.append("has a result and did not run")
+        if call.text != call.id:
+            found.append("has another's result")
+    elif call.may_have_run is False and runs:
+        found.append("is said not to have run and ran")
+    return found
+
+
 def wrongs(seen: Observed, at_least: int) -> list[str]:
     """What must not be, a line each.
 
@@ -113,9 +138,10 @@ def wrongs(seen: Observed, at_least: int) -> list[str]:
         at_least: so many calls were to be in flight at each SIGTERM.
     """
     ran = Counter(run.id for run in seen.runs)
-    found = [f"{name} ran and was never sent" for name in ran if name not in seen.calls]
+    found = untrue(seen)
     for call in seen.calls.values():
-        found += [f"{why}: {call}" for why in _wrong(call, ran[call.id])]
+        if call.client == "sdk" and call.error is not None:
+            found.append(f"{'ran and lost its result' if ran[call.id] else 'lost: did not run'}: {call}")
     ends = [sigterm.at for sigterm in seen.sigterms[1:]]
     for sigterm, end in zip(seen.sigterms, [*ends, math.inf], strict=True):
         answers = [join.answer for join in seen.joins if sigterm.at < join.at < end]
@@ -132,25 +158,6 @@ def wrongs(seen: Observed, at_least: int) -> list[str]:
             for call in flying
             if call.client == "published" and call.error is not None
         ]
-    return found
-
-
-def _wrong(call: Call, runs: int) -> list[str]:
-    found = []
-    if runs > 1:
-        found.append(f"ran {runs} times")
-    if call.ended is None:
-        return [*found, "was never answered"]
-    if call.error is None:
-        if runs == 0:
-            found.append("has a result and did not run")
-        if call.text != call.id:
-            found.append("has another's result")
-        return found
-    if call.client == "sdk":
-        found.append("ran and lost its result" if runs else "lost: did not run")
-    if call.may_have_run is False and runs:
-        found.append("is said not to have run and ran")
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import uvloop
 
-from smcp_agent import SmcpAgent
+from smcp_agent import SmcpAgent, may_have_run
 from smcp_agent.errors import SmcpError
 from tests.e2e.restarts.caller import Answer, Ask, Caller, Pace, journal
 from tests.e2e.restarts.orders import Work, config, follow
@@ -21,18 +21,20 @@ async def agents(told: dict[str, Any]) -> AsyncIterator[Work]:
         for member in told["members"]:
             agent = SmcpAgent(member["urls"], office=member["office"], name=member["name"])
             await stack.enter_async_context(agent)
-            ask = _ask(agent, member["computer"], told["timeout_s"])
+            ask = ask_of(agent, member["computer"], told["timeout_s"])
             callers.append(Caller("sdk", member["office"], Pace(**told["pace"]), book, ask))
         yield together([caller.run for caller in callers])
 
 
-def _ask(agent: SmcpAgent, computer: str, timeout: int) -> Ask:
+def ask_of(agent: SmcpAgent, computer: str, timeout: int) -> Ask:
+    """Calls tool `work` of the Computer; `timeout` in seconds."""
+
     async def ask(req_id: str, seconds: float) -> Answer:
         params = {"id": req_id, "seconds": seconds}
         try:
             result = await agent.call_tool(computer, "work", params, timeout=timeout, req_id=req_id)
         except SmcpError as error:
-            return Answer(None, str(error), error.code, error.details.get("may_have_run"))
+            return Answer(None, str(error), error.code, may_have_run(error))
         return Answer(None, result.text) if result.is_error else Answer(result.text)
 
     return ask

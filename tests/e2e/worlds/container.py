@@ -1,6 +1,7 @@
 """One container as a part of a world: it is hurt as a process is, and comes back as it was made."""
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +42,8 @@ class Made:
     alias: str | None = None
     """Its name in the network."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    volumes: Mapping[str, Path] = field(default_factory=dict)
+    """Where the engine's volumes are inside, by their names."""
 
 
 class Container(Process):
@@ -56,6 +59,7 @@ class Container(Process):
         self.id = docker("create", *_options(made), self.image, *made.arguments)
         self._network = made.network
         self._alias = [] if made.alias is None else ["--alias", made.alias]
+        self._address: list[str] = []
         self._connect()
         super().__init__(name, [client(), "start", "--attach", self.id], env, directory, ready_url)
 
@@ -94,14 +98,35 @@ class Container(Process):
         if self.running and docker("inspect", "--format", "{{.State.Paused}}", self.id) == "true":
             docker("unpause", self.id)
 
+    def cut(self) -> None:
+        """From now on there is no way between it and NATS; clients reach it as before."""
+        networks = json.loads(docker("inspect", "--format", "{{json .NetworkSettings.Networks}}", self.id))
+        self._address = ["--ip", networks[self._network]["IPAddress"]]
+        docker("network", "disconnect", self._network, self.id)
+
+    def heal(self) -> None:
+        """The way is back, at the same address: whoever has not noticed goes on."""
+        docker("network", "connect", *self._address, *self._alias, self._network, self.id)
+
+    def limit_memory(self, limit: int) -> None:
+        """Args:
+        limit: bytes that it may have from now on, in memory or swapped out; one that runs has to have fewer.
+        """
+        docker("update", "--memory", str(limit), "--memory-swap", str(limit), self.id)
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether it ended because it wanted more than its limit."""
+        return docker("inspect", "--format", "{{.State.OOMKilled}}", self.id) == "true"
+
     @contextmanager
     def cut_off(self) -> Iterator[None]:
         """While the block runs there is no way between it and NATS; clients reach it as before."""
-        docker("network", "disconnect", self._network, self.id)
+        self.cut()
         try:
             yield
         finally:
-            self._connect()
+            self.heal()
 
     def replace(self, image: str) -> None:
         """The next start is of this image; otherwise it is as it was. For one that does not run."""
@@ -155,6 +180,8 @@ def _options(made: Made) -> list[str]:
         options += ["--volume", f"{directory}:{directory}"]
     for directory in made.shown:
         options += ["--volume", f"{directory}:{directory}:ro"]
+    for volume, place in made.volumes.items():
+        options += ["--volume", f"{volume}:{place}"]
     for label, value in made.labels.items():
         options += ["--label", f"{label}={value}"]
     return options

@@ -1,23 +1,27 @@
 """World `containers`: every part runs in a container of the images of this tree, on a network of the world's own."""
 
 import json
+import os
+import random
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from ipaddress import IPv4Network
 from pathlib import Path
 from uuid import uuid4
 
-from smcp_standalone import nats_files
 from smcp_standalone.nats_model import NatsModel
-from tests.e2e.worlds.container import Container, Made, hand_over, in_image
+from tests.e2e.worlds import nats_nodes
+from tests.e2e.worlds.container import USER, Container, Made, hand_over, in_image
 from tests.e2e.worlds.engine import TAG, docker, image, nats_image, require_engine
 from tests.e2e.worlds.layout import PLACES, Place
+from tests.e2e.worlds.nats_nodes import CLIENTS, MONITORING
 from tests.e2e.worlds.ports import Ports
 from tests.e2e.worlds.running import running
 from tests.e2e.worlds.world import LEASE_S, MARK, ComputerHost, Gateway, World, child_environment
 
 LABEL = "smcp.e2e"
 """Of all containers and networks of the tests: `docker ps --filter label=smcp.e2e` finds what a killed run left."""
-_NATS, _MONITORING, _HEALTH, _CLIENTS = 4222, 8222, 8080, 8000
+_HEALTH, _CLIENTS = 8080, 8000
 
 
 @asynccontextmanager
@@ -32,6 +36,8 @@ async def open_containers(
     more: Sequence[Place] = (),
     shown: Sequence[Path] = (),
     tag: str = TAG,
+    nodes: int = 1,
+    store: str | None = None,
 ) -> AsyncIterator[World]:
     """As `open_processes`, each part in its container: hardened as in docker/compose.yaml, and reached by its name.
 
@@ -42,10 +48,15 @@ async def open_containers(
         places: the Computers of the layout; `more`: those beside them.
         shown: directories of this machine that Computers may read, at the same path.
         tag: of the images.
+        nodes: of NATS: 1, or 3 that keep the rooms together.
+        store: how large JetStream's disk is (`16m`), which is a volume in memory then; for one node.
     """
     require_engine()
     with ExitStack() as stack:
-        world = _made(stack, directory, lease_s, gateways, registries, environment or {}, [*places, *more], shown, tag)
+        computers = [*places, *more]
+        world = _made(
+            stack, directory, lease_s, gateways, registries, environment or {}, computers, shown, tag, nodes, store
+        )
         async with running(world):
             yield world
 
@@ -60,10 +71,13 @@ def _made(
     places: Sequence[Place],
     shown: Sequence[Path],
     tag: str,
+    nodes: int,
+    store: str | None,
 ) -> World:
     mark, ports = uuid4().hex, Ports()
     network = stack.enter_context(_network(mark))
     nats_port, monitoring = ports.take(), ports.take()
+    names = ["nats", *(f"nats-{number}" for number in range(2, nodes + 1))]
     model = NatsModel.model_validate(
         {
             "offices": sorted({place.office for place in places}),
@@ -76,11 +90,13 @@ def _made(
             "http": f"127.0.0.1:{monitoring}",
         }
     )
-    inside = {"listen": f"0.0.0.0:{_NATS}", "http": f"0.0.0.0:{_MONITORING}"}
-    written = nats_files.write(model.model_copy(update=inside), directory / "nats")
+    written = nats_nodes.write(model, directory, names)
+    volumes = {}
+    if store is not None:
+        volumes[stack.enter_context(_memory(mark, store))] = written.conf.parent / model.jetstream.store_dir
     settings = {
         MARK: mark,
-        "SMCP_NATS_URL": f"nats://nats:{_NATS}",
+        "SMCP_NATS_URL": ",".join(f"nats://{name}:{CLIENTS}" for name in names),
         "SMCP_LEASE_S": str(lease_s),
         "SMCP_STATS": "1",
         "SMCP_INSECURE": "1",  # clients of these scenarios have no tokens, and a container's loopback is its own
@@ -98,8 +114,10 @@ def _made(
         **own: str,
     ) -> Container:
         readable = shown if tagged.startswith("smcp-computer") else ()
-        alias = name if name == "nats" else None
-        made = Made(tagged, arguments, {**settings, **own}, network, publish, mounts, readable, alias, {LABEL: mark})
+        alias, kept = (name, volumes) if name in names else (None, {})
+        made = Made(
+            tagged, arguments, {**settings, **own}, network, publish, mounts, readable, alias, {LABEL: mark}, kept
+        )
         container = Container(name, made, child_environment(mark), directory, ready)
         stack.callback(container.remove)
         return container
@@ -108,6 +126,7 @@ def _made(
         kind: str, credential: str, port_inside: int, *arguments: str, mounts: Sequence[Path] = ()
     ) -> Container:
         port, creds = ports.take(), written.credentials[credential]
+        replicas = {"SMCP_KV_REPLICAS": str(min(nodes, 3))} if kind == "smcp-registry" else {}
         return part(
             credential,
             image(kind, tag),
@@ -116,6 +135,7 @@ def _made(
             mounts=[creds, *mounts],
             ready=f"http://127.0.0.1:{port}/readyz",
             SMCP_NATS_CREDS=str(creds),
+            **replicas,
         )
 
     def gateway(credential: str) -> Gateway:
@@ -131,19 +151,23 @@ def _made(
         host = service("smcp-computer-testing", place.credential, _HEALTH, *arguments, mounts=[home])
         return ComputerHost(place.office, place.name, host, place.ran(home))
 
-    hand_over(directory / "nats")
-    nats = part(
-        "nats",
-        nats_image(),
-        "-c",
-        str(written.conf),
-        publish={_NATS: nats_port, _MONITORING: monitoring},
-        mounts=[directory / "nats"],
-        ready=f"http://127.0.0.1:{monitoring}/healthz",
-    )
+    def node(name: str, port: int, monitoring: int) -> Container:
+        home = directory / name
+        hand_over(home)
+        return part(
+            name,
+            nats_image(),
+            "-c",
+            str(home / written.conf.name),
+            publish={CLIENTS: port, MONITORING: monitoring},
+            mounts=[home],
+            ready=f"http://127.0.0.1:{monitoring}/healthz",
+        )
+
     return World(
         name="containers",
-        nats=nats,
+        nats=node(names[0], nats_port, monitoring),
+        more_nats=[node(name, ports.take(), ports.take()) for name in names[1:]],
         nats_url=f"nats://127.0.0.1:{nats_port}",
         nats_model=model,
         credentials=written.conf.parent / "creds",
@@ -168,8 +192,38 @@ def _config(place: Place, home: Path) -> Path:
 @contextmanager
 def _network(mark: str) -> Iterator[str]:
     name = f"smcp-e2e-{mark}"
-    docker("network", "create", "--label", f"{LABEL}={mark}", name)
+    docker("network", "create", "--label", f"{LABEL}={mark}", "--subnet", _free_subnet(), name)
     try:
         yield name
     finally:
         docker("network", "rm", name)
+
+
+def _free_subnet() -> str:
+    """One that no network of the engine has: only there a container may come back to its address."""
+    networks = docker("network", "ls", "--quiet").split()
+    taken = [
+        IPv4Network(subnet)
+        for subnet in docker(
+            "network", "inspect", "--format", "{{range .IPAM.Config}}{{.Subnet}} {{end}}", *networks
+        ).split()
+    ]
+    return next(str(subnet) for subnet in _candidates() if not any(subnet.overlaps(other) for other in taken))
+
+
+def _candidates() -> Iterator[IPv4Network]:
+    while True:
+        yield IPv4Network((random.randrange(0x0AC80000, 0x0AFF0000) & ~0xFF, 24))  # of 10.200.0.0 to 10.254.255.0
+
+
+@contextmanager
+def _memory(mark: str, size: str) -> Iterator[str]:
+    """A volume in memory: it holds what is in it while a container has it."""
+    name, user = f"smcp-e2e-{mark}", USER if os.getuid() == 0 else os.getuid()
+    options = ("type=tmpfs", "device=tmpfs", f"o=size={size},uid={user}")
+    given = [word for option in options for word in ("--opt", option)]
+    docker("volume", "create", "--label", f"{LABEL}={mark}", *given, name)
+    try:
+        yield name
+    finally:
+        docker("volume", "rm", name)

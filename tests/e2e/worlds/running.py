@@ -20,7 +20,9 @@ async def running(world: World, later: Collection[Part] = ()) -> AsyncIterator[N
     """
     try:
         with world.telling():
-            await _start([part for part in world.parts if part not in later])
+            await _start(world.nodes)
+            # The others wait for each other by themselves, as they do where nobody orders them.
+            await _start([part for part in world.parts if part not in world.nodes and part not in later])
             yield
     except BaseException:
         for part in reversed(world.parts):
@@ -29,26 +31,23 @@ async def running(world: World, later: Collection[Part] = ()) -> AsyncIterator[N
                 await part.kill()
         raise
     with world.telling():
-        wrong = [said for part in reversed(world.parts) if (said := await _stopped(part))]
+        wrong = [said for part in reversed(world.parts) if (said := await _stopped(part, part in world.nodes))]
         await eventually(lambda: not strays(world.mark), message=f"{world.name}: processes stay behind")
         assert not wrong, wrong
 
 
 async def _start(parts: Sequence[Part]) -> None:
-    first, *rest = parts
-    await first.start()
-    # The others wait for each other by themselves, as they do where nobody orders them.
-    results = await asyncio.gather(*(part.start() for part in rest), return_exceptions=True)
+    results = await asyncio.gather(*(part.start() for part in parts), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result
 
 
-async def _stopped(part: Part) -> str | None:
+async def _stopped(part: Part, of_nats: bool) -> str | None:
     """Stop it; says what was wrong with that."""
     if not part.wanted:
         return None
     if not part.running:
         return f"{part.name} had ended by itself"
     code = await part.stop()
-    return None if code == 0 or part.name == "nats" else f"{part.name} ended with {code}"
+    return None if code == 0 or of_nats else f"{part.name} ended with {code}"

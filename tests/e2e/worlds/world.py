@@ -117,6 +117,8 @@ class World:
     spread: bool
     """Whether each part is a process of its own, that can be hurt alone."""
     mark: str = field(default_factory=lambda: uuid4().hex)
+    more_nats: Sequence[Part] = ()
+    """The other nodes, where NATS is a cluster."""
     waits: list[Wait] = field(default_factory=list)
     """For answers with a promise: to be shown, since a test allows for a machine that is busy."""
 
@@ -131,10 +133,15 @@ class World:
         return next(host for host in self.computers if (host.office, host.name) == (office, name))
 
     @property
+    def nodes(self) -> list[Part]:
+        """All of NATS."""
+        return [self.nats, *self.more_nats]
+
+    @property
     def parts(self) -> list[Part]:
         """Each process once, in the order in which they were started."""
         hosts = [host.part for host in self.computers]
-        found = [self.nats, *self.registries, *(gateway.part for gateway in self.gateways), *hosts]
+        found = [*self.nodes, *self.registries, *(gateway.part for gateway in self.gateways), *hosts]
         return list({id(part): part for part in found}.values())
 
     @contextmanager
