@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 from nats.js import api
+from nats.js.errors import BucketNotFoundError
+from nats.js.kv import KeyValue
 
 from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_contract import LeaseRenewal
@@ -29,6 +31,31 @@ async def test_many_registries_that_start_at_once_make_the_buckets_once(nats_url
         assert not streams["KV_members"].max_age
         assert streams["KV_leases"].max_age == 10
         assert streams["KV_leases"].subject_delete_marker_ttl
+
+
+@pytest.mark.parametrize("absent", [1, 3])
+async def test_a_bucket_whose_name_is_taken_and_that_is_not_there_yet_is_waited_for(
+    nats_url: str, absent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a cluster, where another registry makes it at the same moment."""
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        await opened(bus)
+        js, asked = bus.jetstream(), 0
+        look = js.key_value
+
+        async def key_value(bucket: str) -> KeyValue:
+            nonlocal asked
+            asked += 1
+            if asked <= absent:
+                raise BucketNotFoundError
+            return await look(bucket)
+
+        monkeypatch.setattr(js, "key_value", key_value)
+        store = await open_store(bus, js, lease_s=10, replicas=1)
+        assert await store.members.read("o.agent") == Stored(None, 0)
+        asked, absent = 0, 100
+        with pytest.raises(StoreUnusable, match="members cannot be read"):
+            await open_store(bus, js, lease_s=10, replicas=1, start_s=0.3)
 
 
 async def test_another_lease_than_the_buckets_is_refused_and_says_what_to_do(nats_url: str) -> None:

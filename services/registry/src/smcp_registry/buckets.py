@@ -16,6 +16,7 @@ from nats.js import JetStreamContext, api
 from nats.js.errors import (
     APIError,
     BadRequestError,
+    BucketNotFoundError,
     ServiceUnavailableError,
 )
 from nats.js.kv import KeyValue
@@ -87,8 +88,8 @@ async def open_store(
         raise StoreUnusable("this nats-server is too old: the registry needs 2.11 or newer")
     members, leases = _plans(lease_s, replicas)
     return Store(
-        members=Bucket(MEMBERS, js, await _open(js, members), bus),
-        leases=Bucket(LEASES, js, await _open(js, leases), bus),
+        members=Bucket(MEMBERS, js, await _open(js, members, start_s), bus),
+        leases=Bucket(LEASES, js, await _open(js, leases, start_s), bus),
     )
 
 
@@ -159,7 +160,7 @@ async def _wait_for_jetstream(js: JetStreamContext, start_s: float) -> api.Accou
             await asyncio.sleep(PAUSE_S)
 
 
-async def _open(js: JetStreamContext, plan: _Plan) -> KeyValue:
+async def _open(js: JetStreamContext, plan: _Plan, start_s: float) -> KeyValue:
     try:
         await js.add_stream(_stream(plan))
     except BadRequestError as error:
@@ -171,13 +172,30 @@ async def _open(js: JetStreamContext, plan: _Plan) -> KeyValue:
         kind = StoreMisfit if misfit else StoreUnusable
         raise kind(f"the bucket {plan.bucket} cannot be made: {reason}") from error
     try:
-        bucket = await js.key_value(plan.bucket)
+        bucket = await _made(js, plan.bucket, start_s)
         wrong = _differences((await bucket.status()).stream_info.config, plan)
     except (nats.errors.Error, TimeoutError) as error:
         raise StoreUnusable(f"the bucket {plan.bucket} cannot be read: {said(error)}") from error
     if wrong:
         raise StoreMisfit(f"the bucket {plan.bucket} exists, but not as this registry needs it: " + "; ".join(wrong))
     return bucket
+
+
+async def _made(js: JetStreamContext, name: str, within: float) -> KeyValue:
+    """A bucket that exists. In a cluster its name is taken some time before it is there, where another makes it.
+
+    Raises:
+        BucketNotFoundError: it is not there after so many seconds.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within
+    while True:
+        try:
+            return await js.key_value(name)
+        except BucketNotFoundError:
+            if loop.time() + PAUSE_S >= deadline:
+                raise
+        await asyncio.sleep(PAUSE_S)
 
 
 def _differences(found: api.StreamConfig, plan: _Plan) -> list[str]:
