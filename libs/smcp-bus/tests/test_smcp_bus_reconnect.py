@@ -1,8 +1,10 @@
 """What happens to the bus when nats-server goes, stands still, comes back, or objects."""
 
 import asyncio
+from urllib.parse import urlparse
 
 import pytest
+from nats.aio.client import Server
 
 from smcp_bus.bus import Connection, Incoming, Reply
 from smcp_bus.errors import BusError, ConnectionLost, NoResponder, NotConnected, RequestTimedOut
@@ -278,6 +280,43 @@ async def _served(bus: NatsBus, subject: str) -> bool:
     except NoResponder:
         return False
     return True
+
+
+async def test_of_several_servers_the_one_that_broke_is_tried_last_and_none_twice_before_it(
+    nats_server: NatsServer,
+) -> None:
+    async with open_bus(BusConfig(url=nats_server.url)) as bus:
+        client = bus._client
+        servers = [Server(uri=urlparse(url)) for url in (nats_server.url, "nats://127.0.0.1:1", "nats://127.0.0.1:2")]
+        broke = servers[0].uri.netloc
+        for _ in range(3):
+            await nats_server.kill()
+            await eventually(lambda: not bus.connected)
+            client._tried = {broke}  # what it has tried by itself meanwhile
+            chosen = [client.choose_server(servers, {})[0] for _ in servers]
+            assert sorted(each.uri.netloc for each in chosen[:2] if each) == ["127.0.0.1:1", "127.0.0.1:2"]
+            await nats_server.start()
+            await eventually(lambda: bus.connected)
+
+
+async def test_a_socket_that_is_closed_and_nobody_was_told_is_a_connection_that_broke(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop's raises then; the services run on it."""
+
+    def write(_: bytes) -> None:
+        raise RuntimeError("unable to perform operation: the handler is closed")
+
+    async with open_bus(BusConfig(url=nats_server.url)) as bus:
+        await bus.serve("echo", echo)
+        with monkeypatch.context() as closed:
+            closed.setattr(bus._client._tcp, "write", write)
+            with pytest.raises(ConnectionLost):
+                await bus.request("echo", b"x", timeout=60)
+            assert not bus.connected
+        await nats_server.restart()
+        await eventually(lambda: bus.connected)
+        assert (await bus.request("echo", b"x", timeout=60)).body == b"x"
 
 
 async def test_what_was_drained_does_not_come_back_with_the_connection(nats_server: NatsServer) -> None:

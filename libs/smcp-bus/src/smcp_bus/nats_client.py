@@ -98,12 +98,23 @@ class NatsClient(Client):
         self._on_down = on_down
         self._on_denial = on_denial
         self._denials: deque[str] = deque(maxlen=64)
+        self._tried: set[str] = set()
+        """The servers (`host:port`) that are not tried again before all others were."""
         self.up = False
 
-    @staticmethod
-    def choose_server(servers: list[Server], _info: dict[str, Any]) -> tuple[Server | None, float]:
-        """For `connect(reconnect_to_server_handler=…)`: any server, after a pause with jitter."""
-        return random.choice(servers), random.uniform(*_RECONNECT_S)  # noqa: S311 -- spreads load; no secret
+    def choose_server(self, servers: list[Server], _info: dict[str, Any]) -> tuple[Server | None, float]:
+        """For `connect(reconnect_to_server_handler=…)`: any server, after a pause with jitter.
+
+        Of several the one that broke comes last, and none is tried again before all others were: each that is dead
+        may take until the time-out.
+        """
+        fresh = [server for server in servers if server.uri.netloc not in self._tried]
+        if not fresh:
+            self._tried.clear()
+            fresh = servers
+        chosen = random.choice(fresh)  # noqa: S311 -- spreads load; no secret
+        self._tried.add(chosen.uri.netloc)
+        return chosen, random.uniform(*_RECONNECT_S)  # noqa: S311 -- as above
 
     @property
     def server(self) -> ParseResult | None:
@@ -135,7 +146,10 @@ class NatsClient(Client):
     def _write(self, command: bytes) -> None:
         if self.up and not self._pending:
             # Not through nats-py's flusher: that is a turn of a task for each message.
-            self._tcp.write(command)  # type: ignore[no-untyped-call]
+            try:
+                self._tcp.write(command)  # type: ignore[no-untyped-call]
+            except RuntimeError:  # uvloop's, where the socket is closed and nats-py has not noticed yet
+                self._mark_down()
             return
         self._pending.append(command)
         self._pending_data_size += len(command)
@@ -271,6 +285,7 @@ class NatsClient(Client):
         if not self.up:
             return
         self.up = False
+        self._tried = set() if self.server is None else {self.server.netloc}
         self._pending.clear()
         self._pending_data_size = 0
         for waiting in self._waiting:
