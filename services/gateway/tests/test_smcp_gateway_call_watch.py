@@ -13,7 +13,8 @@ from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.nats_bus import NatsBus
 from smcp_proto.schemas.tools import REPEAT
 from smcp_testing.box_calls import ask, call, late
-from smcp_testing.gateway_world import MIB, connected, gateway_world, reply
+from smcp_testing.gateway_world import MIB, SHORT_LEASE_S, connected, gateway_world, reply
+from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
@@ -123,6 +124,54 @@ async def test_a_call_whose_answer_was_lost_does_not_run_again_at_a_computer_tha
         first, *repeats = bodies
         assert REPEAT not in first
         assert repeats == [{**first, REPEAT: True}] * 4
+
+
+async def test_a_connection_that_is_back_in_a_moment_costs_no_answer(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a cluster one node died: the Computer goes on with the call, and gives the answer when it is asked again."""
+    monkeypatch.setattr("smcp_gateway.handlers.relay.RECONNECTED_S", 20)  # a busy machine may need more
+    bodies: list[bytes] = []
+
+    async def box(verb: str, incoming: Incoming) -> Reply:
+        if verb == "pending":
+            return reply({"unknown": [], "ended": []})
+        bodies.append(incoming.body)
+        if len(bodies) == 1:
+            await asyncio.Event().wait()
+        return reply({"content": "kept"})
+
+    async with (
+        gateway_world(nats_server.url) as world,
+        connected(world.url) as anna,
+        world.computer(OFFICE, "box", box),
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        asking = asyncio.create_task(ask(anna, call(), timeout=60))
+        await eventually(lambda: len(bodies) == 1)
+        await nats_server.restart()
+        assert await asking == {"content": "kept"}
+        assert [orjson.loads(body).get(REPEAT) for body in bodies] == [None, True]
+
+
+async def test_a_computer_that_left_without_a_word_is_404_although_something_holds_its_subject(nats_url: str) -> None:
+    """As nats-server does, for minutes, where the line to it was cut."""
+
+    async def silent(_: str, __: Incoming) -> Reply:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with (
+        gateway_world(nats_url, lease_s=SHORT_LEASE_S) as world,
+        connected(world.url) as anna,
+        world.computer(OFFICE, "box", silent) as box,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        member = await ask(anna, call(1), timeout=60)
+        assert (member["code"], member["details"]) == (503, {"may_have_run": True})
+        await box.registry.leave(OFFICE, "computer", "box", box.claim)
+        left = await ask(anna, call(2), timeout=60)
+        assert (left["code"], left["details"]) == (404, {"computer": "box", "may_have_run": True})
 
 
 async def test_an_answer_that_is_being_pulled_is_not_lost_although_its_call_has_ended(nats_url: str) -> None:

@@ -228,7 +228,7 @@ async def open_gateway(
         )
         try:
             for name, work in {
-                "call watch": CallWatch(bus, calls, lease_s=settings.lease_s).run(),
+                "call watch": CallWatch(bus, registry, calls, lease_s=settings.lease_s).run(),
                 "repair": repair.run(),
                 "computers": computers.run(),
                 "lease": lease.run(),

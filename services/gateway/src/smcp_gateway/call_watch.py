@@ -8,12 +8,13 @@ every call that is older than a moment is asked `pending`, again and again.
 - The call has ended there, twice in a row, and nothing of its answer is here: it was lost on the way. The call is sent
   once more, for the answer that its owner keeps.
 - An owner that is silent for most of a lease, and asks for no part of a request either, stands still (a suspended
-  host), and its place may be another's.
+  host), or cannot be reached over a connection that nats-server takes for whole. Its place may be another's: the
+  registry is asked whether it left meanwhile.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,8 +25,9 @@ from smcp_bus.bus import Bus, Reply
 from smcp_bus.errors import BusError, NoResponder, RequestTimedOut
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.internal_rows import PendingAnswer, PendingQuestion
+from smcp_bus.registry_client import RegistryClient
 from smcp_gateway.calls import CallTable, PendingCall
-from smcp_proto.errors import Unavailable
+from smcp_proto.errors import NotFound, SmcpError, Unavailable
 
 EVERY_S: Final = 0.25
 AWAY_S: Final = 0.4
@@ -36,6 +38,8 @@ STILL_S: Final = 16.0
 BATCH: Final = 1000
 PATIENCE: Final = 0.75
 """Share of a lease for which an owner may be silent."""
+FIND: Final = 0.125
+"""Share of a lease that the registry has to say whether a silent owner is a member still."""
 MOST_QUESTIONS: Final = 16
 """Unanswered ones to one owner; the next is asked when one of them has ended."""
 OWN_LAG_S: Final = 0.25
@@ -65,10 +69,12 @@ class CallWatch:
     lease_s: for three quarters of it an owner may be silent.
     """
 
-    def __init__(self, bus: Bus, calls: CallTable, *, lease_s: float) -> None:
+    def __init__(self, bus: Bus, registry: RegistryClient, calls: CallTable, *, lease_s: float) -> None:
         self._bus = bus
+        self._registry = registry
         self._calls = calls
         self._patience = PATIENCE * lease_s
+        self._find_s = FIND * lease_s
         self._owners: dict[Owner, _Asked] = {}
         self._loop = asyncio.get_running_loop()
 
@@ -126,12 +132,27 @@ class CallWatch:
             late = self._loop.time() - now - self._patience
             heard_at = max(asked.heard_at, *(call.moved_at or 0.0 for call in calls))
             if heard_at < now and late < OWN_LAG_S:
-                self._lost(calls, now, "the Computer does not answer")
+                await self._silent(calls, now)
         except BusError:
             pass  # the connection broke: the bus ends these calls itself
         else:
             self._hear(asked, calls, reply, now)
         return True
+
+    async def _silent(self, calls: Sequence[PendingCall], now: float) -> None:
+        """Nobody answers: 404 where the registry says that the Computer has left, else 503."""
+        call = calls[0]
+        try:
+            found = await self._registry.find(call.office, "agent", call.agent, call.computer, timeout=self._find_s)
+        except (SmcpError, BusError):
+            gone = False
+        else:
+            gone = not found.member
+        if gone:
+            told = {"computer": call.computer, "may_have_run": True}
+            self._end(calls, now, lambda: NotFound("no such Computer in this office", details=told))
+        else:
+            self._lost(calls, now, "the Computer does not answer")
 
     def _hear(self, asked: _Asked, calls: Sequence[PendingCall], reply: Reply, asked_at: float) -> None:
         now = self._loop.time()
@@ -161,9 +182,12 @@ class CallWatch:
         self._lost(forgotten, asked_at, "the Computer was restarted")
 
     def _lost(self, calls: Sequence[PendingCall], asked_at: float, why: str) -> None:
+        self._end(calls, asked_at, lambda: Unavailable(why, details={"may_have_run": True}))
+
+    def _end(self, calls: Sequence[PendingCall], asked_at: float, verdict: Callable[[], SmcpError]) -> None:
         for call in calls:
             if call.ask_from <= asked_at:  # it was on the wire then, and still is: not between two tries
-                self._calls.settle(call, Unavailable(why, details={"may_have_run": True}))
+                self._calls.settle(call, verdict())
 
 
 def _arrives(call: PendingCall, now: float) -> bool:

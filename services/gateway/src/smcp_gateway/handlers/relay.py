@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from smcp_bus import exact_json, subjects
 from smcp_bus.bus import Admit, Headers, Progress, Reply
 from smcp_bus.dispatch_types import Call, RawJson
-from smcp_bus.errors import BusError, NoResponder, RequestTimedOut
+from smcp_bus.errors import BusError, ConnectionLost, NoResponder, NotConnected, RequestTimedOut
 from smcp_bus.exception_table import to_smcp_error
 from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID
 from smcp_bus.registry_client import RegistryClient, to_error
@@ -32,6 +32,10 @@ _log = logging.getLogger("smcp_gateway.relay")
 
 RETRY_S: Final = 5.0
 """How long a member that nobody answers for is tried again, at most (seconds)."""
+RECONNECTED_S: Final = 0.8
+"""In which a connection that broke has to be back, so that an answer that was awaited over it is asked for again: who
+waits for what is lost is told within a second (seconds)."""
+RECONNECT_PAUSE_S: Final = 0.05
 LOOK_AGAIN: Final = 0.8
 """After this share of it the registry is asked whether the member has begun to move."""
 FIRST_PAUSE_S: Final = 0.02
@@ -126,7 +130,12 @@ class Relay:
     async def _ask(self, subject: str, headers: Headers, pending: PendingCall, call: Call) -> RawJson:
         body = call.raw if call.raw is not None else exact_json.written(call.payload)
         try:
-            reply = await self._send(subject, body, headers, pending, call)
+            try:
+                reply = await self._send(subject, body, headers, pending, call)
+            except ConnectionLost as lost:
+                if not pending.tracked or pending.asked_again:
+                    raise
+                reply = await self._send_again(subject, body, headers, pending, call, lost)
             if reply is None:
                 reply = await self._try_again(subject, body, headers, pending, call)
             return _checked(reply)
@@ -172,6 +181,22 @@ class Relay:
             return None
         pending.ask_from, pending.on_wire = NOT_SENT, False
         return None if NOT_RUN in reply.headers else reply
+
+    async def _send_again(
+        self, subject: str, body: bytes, headers: Headers, pending: PendingCall, call: Call, lost: ConnectionLost
+    ) -> Reply | None:
+        """The connection broke while the answer was awaited. Where one node of several died it is back in a moment, and
+        the Computer, which goes on with the call or has ended it, is asked for its answer."""
+        pending.asked_again = True
+        until = self._loop.time() + RECONNECTED_S
+        while True:
+            await asyncio.sleep(RECONNECT_PAUSE_S)
+            try:
+                return await self._send(subject, body, headers, pending, call)
+            except NotConnected:
+                pending.ask_from, pending.on_wire = NOT_SENT, False
+                if self._loop.time() >= until:
+                    raise lost from None
 
     async def _try_again(self, subject: str, body: bytes, headers: Headers, pending: PendingCall, call: Call) -> Reply:
         """Nobody was there. A member that moves is waited for: the registry is asked again while it says so."""
