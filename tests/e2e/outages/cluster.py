@@ -1,0 +1,56 @@
+"""Which node of NATS does what, and where the nodes are killed and come back."""
+
+import asyncio
+from typing import Any
+
+import aiohttp
+
+from smcp_testing.waiting import eventually
+from tests.e2e.worlds.container import Container
+from tests.e2e.worlds.world import Part, World
+
+_ELECTED_S = 20.0
+
+
+async def leader(world: World, bucket: str = "members") -> Part:
+    """The node that leads a bucket's stream. Raises AssertionError where none does for 20 s."""
+
+    async def elected() -> Part | None:
+        for node in world.nodes:
+            if node.running:
+                found = _leader_of(await _jetstream(node), f"KV_{bucket}")
+                return next((other for other in world.nodes if other.name == found and other.running), None)
+        return None
+
+    found = await eventually(elected, timeout=_ELECTED_S, message=f"nobody leads {bucket}")
+    assert found is not None
+    return found
+
+
+async def followers(world: World, bucket: str = "members") -> list[Part]:
+    """The nodes that do not."""
+    first = await leader(world, bucket)
+    return [node for node in world.nodes if node is not first]
+
+
+async def come_back(*nodes: Part) -> None:
+    """They were killed, and run again: not yet ready, which without the others none can be."""
+    for node in nodes:
+        assert isinstance(node, Container)
+        await asyncio.to_thread(node.launch)
+
+
+async def _jetstream(node: Part) -> dict[str, Any]:
+    assert isinstance(node, Container)
+    url = node.ready_url.replace("/healthz", "/jsz?streams=1")
+    async with aiohttp.ClientSession() as http, http.get(url) as answer:
+        return dict(await answer.json())
+
+
+def _leader_of(told: dict[str, Any], stream: str) -> str | None:
+    for account in told.get("account_details") or []:
+        for detail in account.get("stream_detail") or []:
+            if detail["name"] == stream:
+                leads: str | None = (detail.get("cluster") or {}).get("leader")
+                return leads
+    return None

@@ -1,0 +1,57 @@
+"""A Computer's host stands still for longer than a lease, and goes on."""
+
+import asyncio
+import time
+from pathlib import Path
+
+from smcp_testing.waiting import eventually
+from tests.e2e.actors.bare import member
+from tests.e2e.actors.crowd import ENTER, LEAVE
+from tests.e2e.outages.cuts import the_south_noticed_nothing, unknown_from_its_leave_on
+from tests.e2e.outages.offices import NORTH, WORKER
+from tests.e2e.outages.scene import codes, scene
+from tests.e2e.worlds.world import World
+
+
+async def a_computer_stands_still_past_its_lease(world: World, directory: Path) -> None:
+    part = world.computer(NORTH, WORKER).part
+    async with scene(world, directory) as there:
+        await asyncio.to_thread(part.pause)
+        at = time.monotonic()
+        try:
+            await there.unknown(NORTH, WORKER, within=4 * world.lease_s)
+        finally:
+            await asyncio.to_thread(part.resume)
+        resumed = time.monotonic()
+        await there.result_after(resumed, world.lease_s, NORTH)
+        await there.back(NORTH, WORKER, by=resumed + world.lease_s)
+        assert there.noticed(NORTH, WORKER) == ["leave", "enter"]
+    flying = there.in_flight(NORTH, at)
+    assert codes(flying) <= {None, 503}
+    late = [call for call in flying if call.ended is not None and call.ended > at + world.lease_s + 0.75]
+    assert not late, late
+    unknown_from_its_leave_on(there, at, resumed)
+    the_south_noticed_nothing(there)
+
+
+async def a_name_that_was_taken_meanwhile_stays_taken(world: World, directory: Path) -> None:
+    part = world.computer(NORTH, WORKER).part
+    async with scene(world, directory) as there:
+        watcher = there.watchers[NORTH]
+        await asyncio.to_thread(part.pause)
+        try:
+            await watcher.told(LEAVE, timeout=4 * world.lease_s, computer=WORKER)
+            async with member(world.url(1), "computer", NORTH, WORKER):
+                await watcher.told(ENTER, computer=WORKER)
+                await asyncio.to_thread(part.resume)
+                await eventually(
+                    lambda: f"has a Computer named '{WORKER}' already" in part.log.read_text(encoding="utf-8"),
+                    timeout=4 * world.lease_s + 5,
+                )
+                assert there.noticed(NORTH, WORKER) == ["leave", "enter"], "it stays taken"
+                assert part.running
+        finally:
+            await asyncio.to_thread(part.resume)
+        # The other one has gone, and it comes back by itself.
+        await eventually(lambda: there.noticed(NORTH, WORKER) == ["leave", "enter"] * 2, timeout=4 * world.lease_s + 10)
+    the_south_noticed_nothing(there)

@@ -1,0 +1,180 @@
+"""Who is there while something is hurt: in each office an Agent that calls, a watcher, and a neighbour."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from smcp_agent import SmcpAgent
+from smcp_testing.profiles import scaled
+from smcp_testing.waiting import eventually
+from tests.e2e.actors.bare import BareMember, comings_and_goings, member
+from tests.e2e.actors.crowd import ENTER, LEAVE
+from tests.e2e.actors.flights import SLACK_S
+from tests.e2e.outages.offices import NORTH, SOUTH, WORKER, runs
+from tests.e2e.restarts import runs as noted
+from tests.e2e.restarts.caller import Caller, Pace, journal
+from tests.e2e.restarts.checker import Call, Observed, calls_of, untrue
+from tests.e2e.restarts.sdk_agents import ask_of
+from tests.e2e.worlds.world import World
+
+CALLS_PER_S: Final = scaled(ci=30, soak=100)
+"""Of both offices together."""
+LONGEST_S: Final = 1.5
+"""Of a call."""
+TIMEOUT_S: Final = 8
+BUDGET_S: Final = TIMEOUT_S + 2.0
+"""In which our SDK has an answer, or gives up."""
+CALLER, NEIGHBOUR, WATCHER = "caller", "neighbour", "watcher"
+
+
+@dataclass
+class Scene:
+    """Attributes:
+    agents, watchers: by office; the watchers are Computers on the gateway that is not hurt.
+    """
+
+    world: World
+    directory: Path
+    journal: Path
+    agents: Mapping[str, SmcpAgent]
+    watchers: Mapping[str, BareMember]
+
+    def calls(self, office: str, since: float = 0.0, until: float = float("inf")) -> list[Call]:
+        """Those that were sent between two moments (monotonic seconds)."""
+        return [call for call in self._calls().values() if call.office == office and since <= call.sent < until]
+
+    def in_flight(self, office: str, at: float) -> list[Call]:
+        """Those whose tool ran at that moment, and had done so for long enough to be there."""
+        return [call for call in self._seen(office).in_flight(at) if call.office == office]
+
+    async def result_after(self, moment: float, within: float, *offices: str) -> None:
+        """Wait until a call of each office that was sent after the moment has its result; that many seconds after it.
+
+        Raises:
+            AssertionError: none has.
+        """
+
+        def answered() -> bool:
+            return all(any(call.text for call in self.calls(office, since=moment)) for office in offices)
+
+        left = moment + within + SLACK_S - time.monotonic()
+        await eventually(answered, timeout=max(left, 0.01), message=f"no result {within:g} s after the healing")
+
+    async def unknown(self, office: str, computer: str, within: float) -> None:
+        """Wait until a call that was sent after the Computer had left was answered 404.
+
+        Raises:
+            AssertionError: it did not leave, or none was, each within so many seconds.
+        """
+        await self.watchers[office].told(LEAVE, timeout=within, computer=computer)
+        left = self.told_at(office, LEAVE, computer)
+        await eventually(
+            lambda: any(call.code == 404 for call in self.calls(office, left)), timeout=within, message="no 404"
+        )
+
+    def noticed(self, office: str, name: str) -> list[str]:
+        """The comings and goings of a member, since the beginning."""
+        return comings_and_goings(self.watchers[office].notices, name)
+
+    def told_at(self, office: str, event: str, name: str) -> float:
+        """When the watcher was told of a coming or going last (monotonic seconds)."""
+        watcher = self.watchers[office]
+        told = [
+            at
+            for at, (what, data) in zip(watcher.told_at, watcher.notices, strict=True)
+            if what == event and name in (data.get("computer"), data.get("agent"))
+        ]
+        assert told, f"{event} of {name} was not told"
+        return told[-1]
+
+    async def back(self, office: str, *names: str, by: float) -> None:
+        """Wait until the last that was told of each is that it entered.
+
+        Raises:
+            AssertionError: it was not, by that moment (monotonic seconds).
+        """
+
+        def entered() -> bool:
+            told = {name: self.noticed(office, name) for name in names}
+            assert all(each and each[-1] == "enter" for each in told.values()), told
+            return True
+
+        await eventually(entered, timeout=max(by + SLACK_S - time.monotonic(), 0.01))
+
+    def check(self) -> None:
+        """Nothing ran twice, nothing is told that is not so, and all was answered within its budget.
+
+        Raises:
+            AssertionError: otherwise.
+        """
+        for office in self.agents:
+            seen = self._seen(office)
+            wrong = untrue(seen)
+            wrong += [f"took {call.ended - call.sent:.1f} s: {call}" for call in seen.calls.values() if _late(call)]
+            assert not wrong, "\n".join([f"{len(wrong)} wrong:", *wrong[:20]])
+
+    def _seen(self, office: str) -> Observed:
+        calls = {call.id: call for call in self.calls(office)}
+        return Observed(list(noted.read(runs(self.directory, office))), calls, [], [])
+
+    def _calls(self) -> dict[str, Call]:
+        return calls_of(json.loads(line) for line in self.journal.read_text(encoding="utf-8").splitlines())
+
+
+@asynccontextmanager
+async def scene(world: World, directory: Path, urls: Mapping[str, Sequence[str]] | None = None) -> AsyncIterator[Scene]:
+    """Calls go on while the block runs, and after it until one of each office has a result; then all are checked.
+
+    Args:
+        directory: that of the world.
+        urls: of each office's Agent; without it they have one gateway each.
+    """
+    urls = urls or {NORTH: [world.url(0)], SOUTH: [world.url(1)]}
+    path = directory / f"{time.monotonic_ns()}.journal"
+    for office in urls:
+        runs(directory, office).unlink(missing_ok=True)
+    async with AsyncExitStack() as stack:
+        watchers = {
+            office: await stack.enter_async_context(member(world.url(1), "computer", office, WATCHER))
+            for office in urls
+        }
+        book = stack.enter_context(journal(str(path)))
+        agents = {
+            office: await stack.enter_async_context(SmcpAgent(several, office=office, name=CALLER))
+            for office, several in urls.items()
+        }
+        for office, watcher in watchers.items():
+            await watcher.told(ENTER, agent=CALLER)
+            await eventually(partial(_has_its_tool, agents[office]))
+        pace, finishing = Pace(CALLS_PER_S / len(agents), LONGEST_S), asyncio.Event()
+        there = Scene(world, directory, path, agents, watchers)
+        async with asyncio.TaskGroup() as group:
+            for office, agent in agents.items():
+                caller = Caller("published", office, pace, book, ask_of(agent, WORKER, TIMEOUT_S))
+                group.create_task(caller.run(finishing))
+            try:
+                await eventually(lambda: all(len(there.calls(office)) > CALLS_PER_S / 2 for office in agents))
+                yield there
+            finally:
+                finishing.set()
+        there.check()
+
+
+def codes(calls: Collection[Call]) -> set[int | None]:
+    """How they ended: the codes of errors, None for a result."""
+    assert all(call.code is not None or call.error is None for call in calls), "an error without a code"
+    return {call.code for call in calls}
+
+
+async def _has_its_tool(agent: SmcpAgent) -> bool:
+    return "work" in {tool.name for tool in await agent.get_tools(WORKER)}
+
+
+def _late(call: Call) -> bool:
+    return call.ended is not None and call.ended - call.sent > BUDGET_S + SLACK_S
