@@ -33,8 +33,7 @@ _log = logging.getLogger("smcp_gateway.relay")
 RETRY_S: Final = 5.0
 """How long a member that nobody answers for is tried again, at most (seconds)."""
 RECONNECTED_S: Final = 0.8
-"""In which a connection that broke has to be back, so that an answer that was awaited over it is asked for again: who
-waits for what is lost is told within a second (seconds)."""
+"""For how long a call waits for a connection that broke (seconds). What is lost is told within a second."""
 RECONNECT_PAUSE_S: Final = 0.05
 LOOK_AGAIN: Final = 0.8
 """After this share of it the registry is asked whether the member has begun to move."""
@@ -132,7 +131,7 @@ class Relay:
         try:
             try:
                 reply = await self._send(subject, body, headers, pending, call)
-            except ConnectionLost as lost:
+            except (ConnectionLost, NotConnected) as lost:
                 if not pending.tracked or pending.asked_again:
                     raise
                 reply = await self._send_again(subject, body, headers, pending, call, lost)
@@ -183,11 +182,14 @@ class Relay:
         return None if NOT_RUN in reply.headers else reply
 
     async def _send_again(
-        self, subject: str, body: bytes, headers: Headers, pending: PendingCall, call: Call, lost: ConnectionLost
+        self, subject: str, body: bytes, headers: Headers, pending: PendingCall, call: Call, lost: BusError
     ) -> Reply | None:
-        """The connection broke while the answer was awaited. Where one node of several died it is back in a moment, and
-        the Computer, which goes on with the call or has ended it, is asked for its answer."""
-        pending.asked_again = True
+        """There is no connection. Where one node of several died it is back in a moment, and what was not sent is sent.
+
+        Where it broke while the answer was awaited, the Computer goes on with the call, or has ended it, and is asked
+        for its answer.
+        """
+        pending.asked_again = isinstance(lost, ConnectionLost)
         until = self._loop.time() + RECONNECTED_S
         while True:
             await asyncio.sleep(RECONNECT_PAUSE_S)
