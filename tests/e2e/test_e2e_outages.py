@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.outages import cuts, nodes, pauses
+from tests.e2e.outages import cuts, memory, nodes, pauses
 from tests.e2e.outages.offices import SHOWN, places
 from tests.e2e.worlds.containers import open_containers
 from tests.e2e.worlds.shared import SharedWorld
@@ -30,9 +30,10 @@ OUTAGES: list[Scenario] = [
     cuts.a_computer_is_cut_off_for_two_leases,
     pauses.a_computer_stands_still_past_its_lease,
     pauses.a_name_that_was_taken_meanwhile_stays_taken,
-    nodes.one_node_is_killed,
+    nodes.the_node_of_a_gateway_is_killed,
     nodes.the_leader_is_killed,
     nodes.two_of_three_nodes_are_killed,
+    memory.a_gateway_is_killed_by_its_memory_limit,
 ]
 
 

@@ -9,17 +9,18 @@ from smcp_testing.waiting import eventually
 from tests.e2e.worlds.container import Container
 from tests.e2e.worlds.world import Part, World
 
-_ELECTED_S = 20.0
+_ELECTED_S = 30.0
 
 
 async def leader(world: World, bucket: str = "members") -> Part:
-    """The node that leads a bucket's stream. Raises AssertionError where none does for 20 s."""
+    """The node that leads a bucket's stream. Raises AssertionError where none does for 30 s."""
 
     async def elected() -> Part | None:
-        for node in world.nodes:
-            if node.running:
-                found = _leader_of(await _jetstream(node), f"KV_{bucket}")
-                return next((other for other in world.nodes if other.name == found and other.running), None)
+        running = {node.name: node for node in world.nodes if node.running}
+        for node in running.values():
+            found = _leader_of(await _told(node, "jsz?streams=1"), f"KV_{bucket}")
+            if found in running:
+                return running[found]
         return None
 
     found = await eventually(elected, timeout=_ELECTED_S, message=f"nobody leads {bucket}")
@@ -40,11 +41,24 @@ async def come_back(*nodes: Part) -> None:
         await asyncio.to_thread(node.launch)
 
 
-async def _jetstream(node: Part) -> dict[str, Any]:
+async def node_of(world: World, part: Part) -> Part:
+    """The node that a part is connected to."""
+    for node in world.nodes:
+        connections = (await _told(node, "connz?auth=1"))["connections"]
+        if any(each.get("authorized_user") == part.name for each in connections):
+            return node
+    raise AssertionError(f"{part.name} is connected to none of {len(world.nodes)} nodes")
+
+
+async def _told(node: Part, what: str) -> dict[str, Any]:
+    """What nats-server's monitoring says; nothing while it cannot be reached."""
     assert isinstance(node, Container)
-    url = node.ready_url.replace("/healthz", "/jsz?streams=1")
-    async with aiohttp.ClientSession() as http, http.get(url) as answer:
-        return dict(await answer.json())
+    url = node.ready_url.replace("healthz", what)
+    try:
+        async with aiohttp.ClientSession() as http, http.get(url) as answer:
+            return dict(await answer.json())
+    except aiohttp.ClientError:
+        return {}
 
 
 def _leader_of(told: dict[str, Any], stream: str) -> str | None:

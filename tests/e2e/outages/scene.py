@@ -116,7 +116,7 @@ class Scene:
         for office in self.agents:
             seen = self._seen(office)
             wrong = untrue(seen)
-            wrong += [f"took {call.ended - call.sent:.1f} s: {call}" for call in seen.calls.values() if _late(call)]
+            wrong += [f"took longer than {BUDGET_S:g} s: {call}" for call in seen.calls.values() if _late(call)]
             assert not wrong, "\n".join([f"{len(wrong)} wrong:", *wrong[:20]])
 
     def _seen(self, office: str) -> Observed:
