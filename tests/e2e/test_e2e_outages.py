@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.outages import cuts, memory, nodes, pauses
+from tests.e2e.outages import cuts, memory, nodes, pauses, rolling
 from tests.e2e.outages.offices import SHOWN, places
 from tests.e2e.worlds.containers import open_containers
 from tests.e2e.worlds.shared import SharedWorld
@@ -34,6 +34,7 @@ OUTAGES: list[Scenario] = [
     nodes.the_leader_is_killed,
     nodes.two_of_three_nodes_are_killed,
     memory.a_gateway_is_killed_by_its_memory_limit,
+    rolling.everything_is_restarted_one_after_the_other,
 ]
 
 
