@@ -19,7 +19,7 @@ import nats
 import uvloop
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_testing.nats_process import NatsServer
 
 BODY = bytes(1024)

@@ -11,7 +11,7 @@ import uvloop
 
 from bench.load import Json
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.subjects import OWNER_QUEUE, client_all, verb_of
 
 

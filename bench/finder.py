@@ -28,8 +28,8 @@ from rich.table import Table
 
 from bench.context_agent import OFFICE, Agent
 from bench.processes import BIN, line_of, services_env, start, start_nats, wait_until_ready
-from smcp_bus.dispatch import Door
-from smcp_bus.dispatch_types import Caller
+from smcp_bus.door.dispatch import Door
+from smcp_bus.door.types import Caller
 from smcp_computer.finder.library import Library
 from smcp_computer.finder.overflow import Overflow
 from smcp_computer.handlers.get_finder import AS_LISTED, Finder

@@ -9,9 +9,9 @@ import pytest
 from aiohttp import web
 
 from smcp_agent import Disconnected, Reconnected, SmcpAgent, Unavailable
-from smcp_agent.addresses import Addresses
-from smcp_agent.connection import ConnectionOptions
-from smcp_agent.cut_off import CutOff
+from smcp_agent.connecting.addresses import Addresses
+from smcp_agent.connecting.connection import ConnectionOptions
+from smcp_agent.connecting.cut_off import CutOff
 from smcp_proto.schemas import EnterOfficeReq
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway
 from smcp_testing.waiting import eventually
@@ -38,7 +38,7 @@ def have_nats_again(gateway: FakeGateway) -> None:
 
 @asynccontextmanager
 async def two_gateways(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[FakeGateway, FakeGateway]]:
-    monkeypatch.setattr("smcp_agent.cut_off.LOOK_AGAIN_S", 0.1)
+    monkeypatch.setattr("smcp_agent.connecting.cut_off.LOOK_AGAIN_S", 0.1)
     # of a gateway's pings and its patience the lease is told; 0.2 s between two pings
     async with fake_gateway(ping_timeout=0.7 * LEASE_S - 0.2) as first:
         async with fake_gateway(ping_timeout=0.7 * LEASE_S - 0.2) as second:

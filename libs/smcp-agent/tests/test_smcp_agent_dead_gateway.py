@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from smcp_agent import CannotConnect, ConnectionLost, SmcpAgent
-from smcp_agent.connection import DEFAULT_TRANSPORTS, ConnectionOptions, Transport, connect
+from smcp_agent.connecting.connection import DEFAULT_TRANSPORTS, ConnectionOptions, Transport, connect
 from smcp_testing.fake_gateway import FakeGateway, answered_the_second_time, fake_gateway
 from smcp_testing.line import open_line
 from smcp_testing.waiting import eventually
@@ -46,7 +46,7 @@ async def test_where_the_only_gateway_died_what_was_in_flight_ends_at_once_and_w
 async def test_an_agent_that_may_wait_gets_its_result_after_the_restart_of_the_only_gateway(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level("INFO", logger="smcp_agent.link")
+    caplog.set_level("INFO", logger="smcp_agent.connecting.link")
     async with fake_gateway() as gateway, agent_at(gateway, resume_within=60) as agent:
         answered_the_second_time(gateway)
         call = asyncio.create_task(agent.call_tool("red", "slow", timeout=60))
@@ -72,7 +72,7 @@ async def test_with_another_gateway_the_call_is_asked_again_there() -> None:
 
 
 async def test_a_network_that_is_away_is_no_dead_gateway_and_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", logger="smcp_agent.link")
+    caplog.set_level("INFO", logger="smcp_agent.connecting.link")
     async with fake_gateway() as gateway, open_line(gateway.port) as line:
         async with SmcpAgent(line.url, office="office", name="bot", resume_within=0) as agent:
             answered_the_second_time(gateway)

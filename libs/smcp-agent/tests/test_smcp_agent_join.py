@@ -102,7 +102,7 @@ async def test_a_room_that_cannot_be_listed_in_time_is_the_servers_error(monkeyp
 async def test_a_place_that_is_not_given_back_for_a_reason_of_a_later_version_fails_the_calls_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("smcp_agent.link.REFUSED_PATIENCE_S", 0.2)
+    monkeypatch.setattr("smcp_agent.connecting.link.REFUSED_PATIENCE_S", 0.2)
     async with fake_gateway() as gateway, SmcpAgent(gateway.url, office="office", name="bot") as agent:
         stream = agent.events()
 

@@ -20,7 +20,7 @@ def agent_at(gateway: FakeGateway) -> SmcpAgent:
 async def test_a_call_whose_agent_is_not_taken_back_may_have_run_and_one_that_was_not_sent_has_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("smcp_agent.link.REFUSED_PATIENCE_S", 0.2)
+    monkeypatch.setattr("smcp_agent.connecting.link.REFUSED_PATIENCE_S", 0.2)
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         gateway.answers["client:tool_call"] = gateway.never
         sent = asyncio.create_task(agent.call_tool("red", "pay", timeout=30))

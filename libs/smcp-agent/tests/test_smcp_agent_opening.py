@@ -3,9 +3,9 @@
 import pytest
 
 from smcp_agent import SmcpAgent
-from smcp_agent.connection import Transport
+from smcp_agent.connecting.connection import Transport
+from smcp_agent.connecting.opening import Opening
 from smcp_agent.errors import TooLarge
-from smcp_agent.opening import Opening
 from smcp_testing.fake_gateway import fake_gateway
 
 KIB = 1024

@@ -18,8 +18,8 @@ from smcp_agent import (
     ToolsChanged,
     may_have_run,
 )
+from smcp_agent.connecting.link import MAX_DELAY_S, pause
 from smcp_agent.errors import Unavailable
-from smcp_agent.link import MAX_DELAY_S, pause
 from smcp_proto.errors import NOTHING_BEGUN
 from smcp_testing.fake_gateway import FakeGateway, answered_the_second_time, fake_gateway, tool
 from smcp_testing.waiting import eventually
@@ -188,7 +188,7 @@ async def test_a_place_that_is_not_given_back_at_once_is_asked_for_again() -> No
 async def test_a_place_that_is_not_given_back_fails_the_calls_but_is_asked_for_on_and_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("smcp_agent.link.REFUSED_PATIENCE_S", 0.2)
+    monkeypatch.setattr("smcp_agent.connecting.link.REFUSED_PATIENCE_S", 0.2)
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         stream = agent.events()
         gateway.refusal = "another Agent came"

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import connector, web
 
 from smcp_agent import CannotConnect
-from smcp_agent.connection import ConnectionOptions, connect
+from smcp_agent.connecting.connection import ConnectionOptions, connect
 from smcp_testing.fake_gateway import fake_gateway
 from smcp_testing.line import open_line
 

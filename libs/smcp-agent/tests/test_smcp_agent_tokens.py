@@ -18,9 +18,9 @@ from smcp_agent import (
     SmcpError,
     TokenUnavailable,
 )
-from smcp_agent.connection import Transport
+from smcp_agent.connecting.connection import Transport
+from smcp_agent.connecting.pauses import respite
 from smcp_agent.errors import Malformed
-from smcp_agent.pauses import respite
 from smcp_gateway.auth import key_file
 from smcp_gateway.auth.keys import new_key
 from smcp_testing import issuer

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from smcp_agent.connecting.wire_json import WireJson, packet_class
 from smcp_agent.errors import Malformed, TooLarge
-from smcp_agent.wire_json import WireJson, packet_class
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -8,7 +8,7 @@ import pytest
 from smcp_bus.bad_bus import BadBus, Rates
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.errors import ConnectionLost, RequestTimedOut
-from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 

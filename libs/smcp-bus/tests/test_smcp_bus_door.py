@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from smcp_bus import errors as bus_errors
-from smcp_bus.dispatch import Door
-from smcp_bus.dispatch_types import Answer, Call, Caller, RawJson
+from smcp_bus.door.dispatch import Door
+from smcp_bus.door.types import Answer, Call, Caller, RawJson
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotFound
 from smcp_proto.schemas import GetToolsRet, ToolCallReq

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import pytest
 
-from smcp_bus.credentials import Credentials, load_credentials
 from smcp_bus.errors import NotConnected
-from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.credentials import Credentials, load_credentials
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.errors import NoResponder
 from smcp_bus.headers import ERROR, NOT_RUN
-from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.owner import OwnerGate
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually

@@ -7,8 +7,8 @@ import pytest
 from smcp_bus.bad_bus import BadBus, Rates
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.errors import RequestTimedOut
-from smcp_bus.inbox import Inbox
-from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_bus.nats.bus import BusConfig, open_bus
+from smcp_bus.nats.inbox import Inbox
 
 MIB = 1024 * 1024
 

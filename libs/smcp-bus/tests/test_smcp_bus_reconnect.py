@@ -8,7 +8,7 @@ from nats.aio.client import Server
 
 from smcp_bus.bus import Connection, Incoming, Reply
 from smcp_bus.errors import BusError, ConnectionLost, NoResponder, NotConnected, RequestTimedOut
-from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 

@@ -9,11 +9,9 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import ERROR
-from smcp_bus.lease import LeaseKeeper
-from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
-from smcp_bus.registry_client import RegistryClient
-from smcp_bus.registry_contract import Claim, LeaseRenewal, LeaseState
-from smcp_bus.registry_hedges import (
+from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry.hedges import (
     BATCH_HEDGES,
     COPIES_A_QUESTION,
     HEDGES,
@@ -24,6 +22,8 @@ from smcp_bus.registry_hedges import (
     Standstill,
     hedges_within,
 )
+from smcp_bus.registry.lease import LeaseKeeper
+from smcp_bus.registry_contract import Claim, LeaseRenewal, LeaseState
 from smcp_proto.errors import NotAllowed, SmcpError, Unavailable
 
 CLAIM = Claim(session="s", credential="open", process="ab" * 16, incarnation="i", identity="lab/computer/pc")

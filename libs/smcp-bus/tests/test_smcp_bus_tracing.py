@@ -11,9 +11,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from smcp_bus import internal_rows, subjects, tracing
-from smcp_bus.dispatch import Door
-from smcp_bus.dispatch_types import Call, Caller, RawJson
+from smcp_bus import internal_rows, subjects
+from smcp_bus.door import tracing
+from smcp_bus.door.dispatch import Door
+from smcp_bus.door.types import Call, Caller, RawJson
 from smcp_bus.headers import TRACEPARENT
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotFound

@@ -6,7 +6,7 @@ import pytest
 
 from smcp_bus import subjects
 from smcp_bus.headers import EPOCH
-from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_proto.errors import NotInOffice
 from smcp_registry.buckets import open_store
 from smcp_registry.records import record_key, tombstone

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from smcp_bus import subjects
-from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_computer.app import open_computer
 from smcp_computer.config.file import parse_config
 from smcp_computer.confirmation import Asker, Confirm

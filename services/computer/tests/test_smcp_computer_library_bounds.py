@@ -10,8 +10,8 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from smcp_bus.dispatch import Door
-from smcp_bus.dispatch_types import Caller
+from smcp_bus.door.dispatch import Door
+from smcp_bus.door.types import Caller
 from smcp_computer.finder import catching_up
 from smcp_computer.finder import library as library_module
 from smcp_computer.finder.at_need import AT_ONCE, PER_SERVER

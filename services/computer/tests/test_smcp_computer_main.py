@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from smcp_agent import SmcpAgent
-from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_testing.gateway_world import gateway_world

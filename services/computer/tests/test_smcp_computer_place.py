@@ -7,7 +7,7 @@ from pathlib import Path
 
 from smcp_bus import subjects
 from smcp_bus.headers import ERROR, NOT_RUN
-from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_proto.names import MAX_NAME_LENGTH
 from smcp_registry.buckets import open_store
 from smcp_registry.records import record_key, tombstone

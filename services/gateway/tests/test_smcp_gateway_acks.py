@@ -2,9 +2,9 @@
 
 import orjson
 
-from smcp_bus.dispatch import failed
-from smcp_bus.dispatch_types import Answer
-from smcp_gateway.acks import ack_argument
+from smcp_bus.door.dispatch import failed
+from smcp_bus.door.types import Answer
+from smcp_gateway.sockets.acks import ack_argument
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotAllowed, Unavailable
 

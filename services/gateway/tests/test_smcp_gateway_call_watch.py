@@ -10,7 +10,7 @@ import pytest
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.errors import BodyTooLarge, BusError, NotConnected
 from smcp_bus.headers import ERROR, NOT_RUN
-from smcp_bus.nats_bus import NatsBus
+from smcp_bus.nats.bus import NatsBus
 from smcp_proto.schemas.tools import REPEAT
 from smcp_testing.box_calls import ask, call, late
 from smcp_testing.gateway_world import MIB, SHORT_LEASE_S, connected, gateway_world, reply

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from smcp_bus.dispatch_types import RawJson
-from smcp_gateway.calls import CANCELLED, CallTable, PendingCall
+from smcp_bus.door.types import RawJson
+from smcp_gateway.calls.pending import CANCELLED, CallTable, PendingCall
 from smcp_proto.errors import Unavailable
 from smcp_testing.waiting import eventually
 

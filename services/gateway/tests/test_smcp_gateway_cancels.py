@@ -10,7 +10,7 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.headers import ERROR
-from smcp_gateway import relay_computers
+from smcp_gateway.computers import relay_computers
 from smcp_testing.gateway_world import SHORT_LEASE_S, Client, World, connected, gateway_world, reply
 from smcp_testing.interposed_buses import InterposedBuses
 from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, call

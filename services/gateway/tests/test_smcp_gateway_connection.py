@@ -12,10 +12,10 @@ from typing import Final
 import pytest
 
 from smcp_gateway.app import Gateway
-from smcp_gateway.connection import AT_ONCE, HERALDED, text_header
-from smcp_gateway.outbox import Outbox
-from smcp_gateway.packet import Frame
-from smcp_gateway.session import Session
+from smcp_gateway.sockets.connection import AT_ONCE, HERALDED, text_header
+from smcp_gateway.sockets.outbox import Outbox
+from smcp_gateway.sockets.packet import Frame
+from smcp_gateway.sockets.session import Session
 from smcp_testing.gateway_world import gateway_world
 from smcp_testing.waiting import eventually
 

@@ -7,9 +7,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry.client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertionResult
-from smcp_gateway import engine
+from smcp_gateway.sockets import engine
 from smcp_testing.deaf_agent import deaf_agent
 from smcp_testing.gateway_world import MIB, NAMESPACE, connected
 from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, agent_and_box, call, gone, in_time, two_gateways

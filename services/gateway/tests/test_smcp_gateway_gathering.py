@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from smcp_gateway.gathering import AT_ONCE, Gathering
-from smcp_gateway.outbox import Outbox
-from smcp_gateway.packet import Frame
+from smcp_gateway.sockets.gathering import AT_ONCE, Gathering
+from smcp_gateway.sockets.outbox import Outbox
+from smcp_gateway.sockets.packet import Frame
 from smcp_testing.waiting import eventually
 
 

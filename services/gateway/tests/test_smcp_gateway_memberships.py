@@ -9,11 +9,11 @@ import orjson
 import pytest
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.nats_bus import open_bus
-from smcp_bus.nats_config import BusConfig
-from smcp_bus.registry_client import RegistryClient
+from smcp_bus.nats.bus import open_bus
+from smcp_bus.nats.config import BusConfig
+from smcp_bus.registry.client import RegistryClient
 from smcp_bus.registry_contract import Claim
-from smcp_gateway import left_calls
+from smcp_gateway.rooms import left_calls
 from smcp_proto.errors import NotAllowed, Unavailable
 from smcp_registry.buckets import open_store
 from smcp_registry.records import record_key, tombstone

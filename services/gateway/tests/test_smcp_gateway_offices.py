@@ -10,9 +10,9 @@ from smcp_bus import subjects
 from smcp_bus.bus import Incoming
 from smcp_bus.headers import EPOCH
 from smcp_bus.registry_contract import Claim
-from smcp_gateway.offices import AgentLeft, Office
-from smcp_gateway.picture import MemberKey
-from smcp_gateway.session import Membership, Session
+from smcp_gateway.members import MemberKey
+from smcp_gateway.rooms.offices import AgentLeft, Office
+from smcp_gateway.sockets.session import Membership, Session
 from smcp_proto.schemas import Capabilities, ResourceCapability
 
 CLAIM = Claim(session="s", credential="c", process="p", incarnation="i", identity="x")

@@ -8,8 +8,8 @@ from engineio.packet import MESSAGE, PING, Packet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_gateway.outbox import GATHERED, PORTION, ROOMY, Outbox
-from smcp_gateway.packet import Frame
+from smcp_gateway.sockets.outbox import GATHERED, PORTION, ROOMY, Outbox
+from smcp_gateway.sockets.packet import Frame
 
 
 def packet(size: int) -> Packet:

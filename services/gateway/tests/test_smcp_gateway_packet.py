@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_gateway.packet import (
+from smcp_gateway.sockets.packet import (
     AUTH_BYTES,
     OVERSIZED,
     UNREADABLE,

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_gateway.picture import Difference, MemberKey, News, Picture
+from smcp_gateway.members import MemberKey
+from smcp_gateway.rooms.picture import Difference, News, Picture
 
 ANNA: MemberKey = ("agent", "anna")
 BOX: MemberKey = ("computer", "box")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_gateway.session import Session
+from smcp_gateway.sockets.session import Session
 from smcp_proto.catalog import CATALOG
 from smcp_testing.event_payloads import GOOD, OFFICE
 from smcp_testing.gateway_world import Client, World, connected, gateway_world, reply

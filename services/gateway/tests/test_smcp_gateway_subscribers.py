@@ -8,7 +8,7 @@ import pytest
 
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
-from smcp_gateway import subscriptions
+from smcp_gateway.computers import subscriptions
 from smcp_testing.gateway_world import NAMESPACE, reply
 from smcp_testing.granting_computer import (
     BOX,
@@ -118,7 +118,7 @@ async def test_an_agent_that_subscribes_to_too_much_is_told_so_and_its_computer_
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = partial(subscriptions.Subscriptions, most=5)
-    monkeypatch.setattr("smcp_gateway.owned_computer.Subscriptions", table)
+    monkeypatch.setattr("smcp_gateway.computers.owned_computer.Subscriptions", table)
     async with scene(nats_url) as (_, anna, box):
         for number in range(5):
             assert "result" in (await ask(anna, uri=f"file:///{number}"))["payload"]

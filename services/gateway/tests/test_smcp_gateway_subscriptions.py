@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_bus.headers import AGENT_EPOCH
-from smcp_gateway.subscriptions import MAX_SUBSCRIPTIONS, Subscriptions, epoch_of, granted
+from smcp_gateway.computers.subscriptions import MAX_SUBSCRIPTIONS, Subscriptions, epoch_of, granted
 from smcp_proto.errors import RateLimited
 
 URI = "file:///深"

@@ -9,9 +9,9 @@ import pytest
 
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
-from smcp_bus.nats_bus import open_bus
-from smcp_bus.nats_config import BusConfig
-from smcp_gateway.session import Session
+from smcp_bus.nats.bus import open_bus
+from smcp_bus.nats.config import BusConfig
+from smcp_gateway.sockets.session import Session
 from smcp_proto.errors import Unavailable
 from smcp_registry.admission import claimed
 from smcp_registry.buckets import open_store

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_gateway.kept_buckets import KeptBuckets
-from smcp_gateway.token_bucket import Rate, TokenBucket
+from smcp_gateway.limits.kept_buckets import KeptBuckets
+from smcp_gateway.limits.token_bucket import Rate, TokenBucket
 
 rates = st.builds(Rate, st.floats(0.01, 10_000), st.integers(1, 100))
 pauses = st.lists(st.floats(0, 30), max_size=200)

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from smcp_gateway.engine import SWEEP_S
+from smcp_gateway.sockets.engine import SWEEP_S
 from smcp_testing.gateway_world import NAMESPACE, connected, gateway_world
 from smcp_testing.waiting import eventually
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from smcp_bus.errors import NotConnected
-from smcp_bus.registry_client import RegistryClient
-from smcp_gateway import updates
-from smcp_gateway.updates import Key, Short, Updates
+from smcp_bus.registry.client import RegistryClient
+from smcp_gateway.computers import updates
+from smcp_gateway.computers.updates import Key, Short, Updates
 from smcp_proto.errors import NotAllowed, Unavailable
 from smcp_testing.gateway_world import NAMESPACE
 from smcp_testing.granting_computer import BOX, UPDATED, ask, scene, updated

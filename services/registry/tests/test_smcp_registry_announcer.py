@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import orjson
 from nats.js import JetStreamContext
 
-from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_registry.announcer import CONSUMER, Announcer
 from smcp_registry.app import Registry, open_registry
 from smcp_registry.buckets import open_store

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.registry_contract import Assertion, AssertOutcome, Claim, Confirmed, Joined, Member
 from smcp_proto.errors import NotAllowed, NotInOffice, Unavailable
 from smcp_proto.ids import Role

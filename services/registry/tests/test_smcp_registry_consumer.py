@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from nats.js import api
 
-from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_registry.announcer import CONSUMER, Announcer
 from smcp_registry.app import open_registry
 from smcp_registry.buckets import StoreUnusable, open_store

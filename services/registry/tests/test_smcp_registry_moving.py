@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.registry_contract import Assertion, AssertOutcome, Claim, Member
 from smcp_proto.errors import NotAllowed
 from smcp_proto.ids import Role

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_proto.errors import NotInOffice
 from smcp_registry.admission import Action
 from smcp_registry.buckets import open_store

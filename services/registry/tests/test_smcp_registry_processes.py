@@ -12,7 +12,7 @@ from pathlib import Path
 
 import orjson
 
-from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_proto.errors import SmcpError
 from smcp_testing.member_process import MemberProcess, member_process, observe
 from smcp_testing.nats_process import NatsServer

@@ -8,7 +8,7 @@ from nats.js import api
 from nats.js.errors import BucketNotFoundError
 from nats.js.kv import KeyValue
 
-from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_proto.errors import Unavailable
 from smcp_registry.buckets import HISTORY, StoreUnusable, open_store

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_registry.admission import Owner
 from smcp_registry.announcer import Announcer

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_registry.buckets import open_store
 from smcp_registry.leases import LeasesView
 from smcp_registry.link import Link

@@ -1,8 +1,11 @@
 """The Agent SDK of A2C-SMCP: `SmcpAgent` and what it gives and raises."""
 
 from smcp_agent.client import SmcpAgent
-from smcp_agent.contents import ResourceContents
-from smcp_agent.desktop import Desktop, Window, prompt_text, windows
+from smcp_agent.context.contents import ResourceContents
+from smcp_agent.context.desktop import Desktop, Window, prompt_text, windows
+from smcp_agent.context.finder import Document, DocumentSummary, Element, ElementDetail, Finder, Page, PageSummary
+from smcp_agent.context.resource_lists import Completion, Resource, ResourceList, ResourceTemplate, ResourceTemplateList
+from smcp_agent.context.subscriptions import Subscription
 from smcp_agent.errors import (
     CannotConnect,
     Closed,
@@ -39,8 +42,6 @@ from smcp_agent.events import (
     SubscriptionRefused,
     ToolsChanged,
 )
-from smcp_agent.finder import Document, DocumentSummary, Element, ElementDetail, Finder, Page, PageSummary
-from smcp_agent.resource_lists import Completion, Resource, ResourceList, ResourceTemplate, ResourceTemplateList
 from smcp_agent.results import (
     AudioContent,
     CallResult,
@@ -51,7 +52,6 @@ from smcp_agent.results import (
     ResourceContent,
     TextContent,
 )
-from smcp_agent.subscriptions import Subscription
 
 __all__ = [
     "AudioContent",

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from smcp_agent.connecting.link import Link
 from smcp_agent.errors import Closed
-from smcp_agent.link import Link
 
 Result = TypeVar("Result")
 

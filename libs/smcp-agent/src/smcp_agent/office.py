@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from uuid import uuid4
 
-from smcp_agent.connection import AckTimedOut, Connection, ConnectionBroken
-from smcp_agent.context import Context
+from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
+from smcp_agent.connecting.link import pause
+from smcp_agent.context.known import Context
+from smcp_agent.context.notices import told
 from smcp_agent.errors import ConnectionLost, NoAnswer, NotInOffice, SmcpError, received_error
 from smcp_agent.events import (
     ComputerEntered,
@@ -19,9 +21,7 @@ from smcp_agent.events import (
     RejoinRefused,
     ResourcesChanged,
 )
-from smcp_agent.link import pause
 from smcp_agent.models import reply_of
-from smcp_agent.notices import told
 from smcp_agent.room import Change, Entered, Left, Room
 from smcp_agent.tool_cache import ToolCache
 from smcp_proto.schemas import EnterOfficeReq, ListRoomReq, ListRoomRet

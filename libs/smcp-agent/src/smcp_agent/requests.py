@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from smcp_agent.connection import AckTimedOut, Connection, ConnectionBroken
+from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
+from smcp_agent.connecting.link import Link, NobodyThere
 from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, Unavailable, received_error
-from smcp_agent.link import Link, NobodyThere
 from smcp_proto.schemas.tools import REPEAT
 
 GRACE_S: Final = 2.0

@@ -30,7 +30,7 @@ from smcp_bus.bus import (
 )
 from smcp_bus.chunks import Send
 from smcp_bus.errors import ConnectionLost, RequestTimedOut
-from smcp_bus.nats_bus import BusStats, NatsBus
+from smcp_bus.nats.bus import BusStats, NatsBus
 
 T = TypeVar("T")
 

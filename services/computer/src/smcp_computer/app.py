@@ -8,9 +8,9 @@ from typing import Protocol
 
 from smcp_bus import internal_rows
 from smcp_bus.bus import Bus, Incoming
+from smcp_bus.door.tracing import bus_spans
 from smcp_bus.owner import OwnerGate
-from smcp_bus.registry_client import RegistryClient
-from smcp_bus.tracing import bus_spans
+from smcp_bus.registry.client import RegistryClient
 from smcp_computer.announcing import Announcer
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.confirmation import Asker

@@ -8,7 +8,7 @@ from smcp_computer.settings import ComputerSettings
 from smcp_service.settings import SettingsError
 
 TokenSource = str | Callable[[], Awaitable[str]]
-"""See `smcp_agent.tokens.Token`."""
+"""See `smcp_agent.connecting.tokens.Token`."""
 
 
 def check_connection(settings: ComputerSettings, *, asked_for_token: bool = False) -> None:
@@ -38,9 +38,9 @@ def check_connection(settings: ComputerSettings, *, asked_for_token: bool = Fals
 
 
 def _unusable(urls: str, token: str | None) -> list[str]:
-    from smcp_agent.addresses import checked_url  # noqa: PLC0415 -- Socket.IO takes half a second to load
+    from smcp_agent.connecting.addresses import checked_url  # noqa: PLC0415 -- Socket.IO takes half a second to load
+    from smcp_agent.connecting.tokens import check_token  # noqa: PLC0415
     from smcp_agent.errors import Malformed  # noqa: PLC0415
-    from smcp_agent.tokens import check_token  # noqa: PLC0415
 
     problems = []
     for url in urls.split(","):

@@ -10,9 +10,9 @@ from types import MappingProxyType
 
 from smcp_bus import internal_rows
 from smcp_bus.call_records import Keeping
-from smcp_bus.dispatch import Door
-from smcp_bus.dispatch_types import Handler
-from smcp_bus.tracing import Tracing, office_of, trace_id_of
+from smcp_bus.door.dispatch import Door
+from smcp_bus.door.tracing import Tracing, office_of, trace_id_of
+from smcp_bus.door.types import Handler
 from smcp_computer.announcing import CAPABILITIES, TOOL_LIST, Announcer
 from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.config.inputs import InputResolver

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from smcp_bus.credentials import configured_credentials
-from smcp_bus.tracing import OWN_DECISION_KEY
+from smcp_bus.door.tracing import OWN_DECISION_KEY
+from smcp_bus.nats.credentials import configured_credentials
 from smcp_computer.config.errors import ConfigError
 from smcp_computer.config.file import ComputerConfig, load_config, read_config
 from smcp_computer.config.host import missing_on_host, unset_here

@@ -7,7 +7,7 @@ from smcp_proto.schemas import ListRoomRet
 
 
 class OfficeClient(Protocol):
-    """`smcp_bus.registry_client.RegistryClient` and `smcp_computer.gateway.office.GatewayOffice` are such."""
+    """`smcp_bus.registry.client.RegistryClient` and `smcp_computer.gateway.office.GatewayOffice` are such."""
 
     async def tell(self, office: str, role: Role, name: str, verb: str, body: bytes) -> None:
         """An event that becomes a notification: `update_*`, `resources_*`.

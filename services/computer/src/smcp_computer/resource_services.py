@@ -8,7 +8,7 @@ from typing import Any
 from opentelemetry.metrics import get_meter
 
 from smcp_bus.bus import NoticeHandler
-from smcp_bus.dispatch_types import Handler
+from smcp_bus.door.types import Handler
 from smcp_computer.context import Context
 from smcp_computer.finder.library import Library
 from smcp_computer.finder.odd_answers import OddAnswers

@@ -5,9 +5,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from smcp_bus.credentials import Credentials
 from smcp_bus.errors import BusError
-from smcp_bus.nats_bus import BusConfig, open_bus
+from smcp_bus.nats.bus import BusConfig, open_bus
+from smcp_bus.nats.credentials import Credentials
 from smcp_computer.app import Computer, open_computer
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.connecting import token_of

@@ -9,10 +9,10 @@ import orjson
 
 from smcp_bus import internal_rows, subjects
 from smcp_bus.bus import Bus, Incoming, NoticeHandler, Reply, RequestHandler, Subscription
-from smcp_bus.dispatch import Door
+from smcp_bus.door.dispatch import Door
+from smcp_bus.door.serving import computer_route, host_route, request_handler, serve_door
 from smcp_bus.headers import ERROR
 from smcp_bus.owner import OwnerGate
-from smcp_bus.serving import computer_route, host_route, request_handler, serve_door
 from smcp_computer.handlers.cancelled import cancelled
 from smcp_computer.handlers.told import told
 from smcp_computer.in_flight import InFlight

@@ -12,32 +12,32 @@ import orjson
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
-from smcp_bus.dispatch import Door
+from smcp_bus.door.dispatch import Door
+from smcp_bus.door.serving import host_route, serve_door
 from smcp_bus.errors import BusError
-from smcp_bus.lease import LeaseKeeper
-from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry.lease import LeaseKeeper
 from smcp_bus.registry_contract import LeaseRenewal
-from smcp_bus.serving import host_route, serve_door
-from smcp_gateway.auth.expiry import Expiry
 from smcp_gateway.auth.guard import Guard
-from smcp_gateway.call_route import CallRoute
-from smcp_gateway.call_watch import CallWatch
-from smcp_gateway.calls import CallTable, PendingCall
+from smcp_gateway.calls.pending import CallTable, PendingCall
+from smcp_gateway.calls.route import CallRoute
+from smcp_gateway.calls.watch import CallWatch
 from smcp_gateway.client_door import client_door, log_fields
+from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.drain import Drain
 from smcp_gateway.errands import Errands
 from smcp_gateway.front import Front, open_front
 from smcp_gateway.handlers.alive import alive
+from smcp_gateway.handlers.read_limits import ReadLimits
 from smcp_gateway.handlers.relay import Relay, TimedOutCall
-from smcp_gateway.memberships import Memberships
-from smcp_gateway.offices import Offices
-from smcp_gateway.packet import Frame
-from smcp_gateway.read_limits import ReadLimits
-from smcp_gateway.relay_computers import RelayComputers
-from smcp_gateway.repair import Generations, Repair
-from smcp_gateway.session import Session, Sessions
+from smcp_gateway.rooms.memberships import Memberships
+from smcp_gateway.rooms.offices import Offices
+from smcp_gateway.rooms.repair import Generations, Repair
 from smcp_gateway.settings import GatewaySettings
-from smcp_gateway.socketio_server import SocketIoServer
+from smcp_gateway.sockets.expiry import Expiry
+from smcp_gateway.sockets.packet import Frame
+from smcp_gateway.sockets.session import Session, Sessions
+from smcp_gateway.sockets.socketio_server import SocketIoServer
 from smcp_proto.errors import SmcpError
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import background

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from smcp_bus.errors import BusError
-from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry.hedges import Hedges
 from smcp_bus.registry_contract import Assertion, AssertOutcome
-from smcp_bus.registry_hedges import Hedges
-from smcp_gateway.calls import CallTable
-from smcp_gateway.memberships import Memberships
-from smcp_gateway.repair import asserted
-from smcp_gateway.session import Session, Sessions
+from smcp_gateway.calls.pending import CallTable
+from smcp_gateway.rooms.memberships import Memberships
+from smcp_gateway.rooms.repair import asserted
+from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto.errors import SmcpError, Unavailable
 from smcp_service.wording import waiting_for_calls
 

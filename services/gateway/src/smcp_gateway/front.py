@@ -10,8 +10,8 @@ from smcp_gateway.auth.authority import open_authority
 from smcp_gateway.auth.guard import Guard
 from smcp_gateway.auth.key_file import KeyFileError
 from smcp_gateway.auth.settings import check_auth, is_loopback
-from smcp_gateway.handshake import bounded_upload, version_rule
 from smcp_gateway.settings import GatewaySettings
+from smcp_gateway.sockets.handshake import bounded_upload, version_rule
 from smcp_service.addresses import cannot_listen
 from smcp_service.failure import Failure
 from smcp_service.health import Readiness, health_routes

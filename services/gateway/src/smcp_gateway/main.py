@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from smcp_bus.credentials import configured_credentials
+from smcp_bus.door.tracing import OWN_DECISION_KEY
 from smcp_bus.errors import BusError
-from smcp_bus.nats_bus import open_bus
-from smcp_bus.nats_config import BusConfig
-from smcp_bus.tracing import OWN_DECISION_KEY
+from smcp_bus.nats.bus import open_bus
+from smcp_bus.nats.config import BusConfig
+from smcp_bus.nats.credentials import configured_credentials
 from smcp_gateway.app import Gateway, open_gateway
 from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.front import open_front

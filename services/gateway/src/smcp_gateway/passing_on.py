@@ -1,6 +1,6 @@
 """Events that the gateway passes on without understanding them, those of the catalog and those that come later."""
 
-from smcp_bus.dispatch_types import Handler
+from smcp_bus.door.types import Handler
 from smcp_proto.catalog import upstream
 from smcp_proto.catalog_row import Row
 

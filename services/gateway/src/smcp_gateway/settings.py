@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from smcp_gateway.auth.settings import AuthSettings
-from smcp_gateway.token_bucket import Rate
+from smcp_gateway.limits.token_bucket import Rate
 from smcp_service.settings import BindHost, Port
 
 PerSecond = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]

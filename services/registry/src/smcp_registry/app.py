@@ -14,10 +14,10 @@ from nats.js import JetStreamContext
 from smcp_bus import internal_rows, subjects
 from smcp_bus.bus import Bus
 from smcp_bus.cancellation import raise_if_cancelled
-from smcp_bus.dispatch import Door
-from smcp_bus.dispatch_types import Handler
-from smcp_bus.serving import host_route, registry_route, serve_door
-from smcp_bus.tracing import bus_spans, office_of, trace_id_of
+from smcp_bus.door.dispatch import Door
+from smcp_bus.door.serving import host_route, registry_route, serve_door
+from smcp_bus.door.tracing import bus_spans, office_of, trace_id_of
+from smcp_bus.door.types import Handler
 from smcp_proto.catalog import CATALOG
 from smcp_proto.catalog_row import Row
 from smcp_registry.announcer import Announcer

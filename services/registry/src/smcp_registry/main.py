@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from smcp_bus.credentials import Credentials, configured_credentials
+from smcp_bus.door.tracing import OWN_DECISION_KEY
 from smcp_bus.errors import BusError
-from smcp_bus.nats_bus import BusConfig, open_bus
-from smcp_bus.tracing import OWN_DECISION_KEY
+from smcp_bus.nats.bus import BusConfig, open_bus
+from smcp_bus.nats.credentials import Credentials, configured_credentials
 from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_registry.app import Registry, open_registry
 from smcp_registry.settings import RegistrySettings

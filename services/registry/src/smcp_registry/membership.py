@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from typing import Final
 
-from smcp_bus.dispatch_types import Call
+from smcp_bus.door.types import Call
 from smcp_bus.headers import AFTER
 from smcp_proto.errors import Malformed, NotInOffice, Unavailable
 from smcp_proto.ids import Role

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from smcp_bus.credentials import load_credentials
 from smcp_bus.errors import BusError
-from smcp_bus.nats_bus import NatsBus, open_bus
-from smcp_bus.nats_config import BusConfig
+from smcp_bus.nats.bus import NatsBus, open_bus
+from smcp_bus.nats.config import BusConfig
+from smcp_bus.nats.credentials import load_credentials
 from smcp_computer.app import Computer, open_computer
 from smcp_computer.config.errors import ConfigError
 from smcp_computer.config.file import ComputerConfig, load_config

@@ -8,7 +8,7 @@ from typing import Final
 
 from smcp_bus.bad_bus import BadBus
 from smcp_bus.bad_fates import SOUND, Rates
-from smcp_bus.nats_bus import NatsBus
+from smcp_bus.nats.bus import NatsBus
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from smcp_bus.bad_bus import BadBus
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 
 AnyBus = NatsBus | BadBus
 OpenBus = Callable[[BusConfig], AbstractAsyncContextManager[AnyBus]]

@@ -10,7 +10,7 @@ from typing import Any
 from smcp_bus import subjects
 from smcp_bus.bus import NO_HEADERS, Incoming, Reply
 from smcp_bus.headers import ERROR
-from smcp_bus.nats_bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_computer.app import Computer, open_computer
 from smcp_computer.config.file import parse_config
 from smcp_computer.mcp.call_span import CallSpan

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from smcp_bus.credentials import Credentials, load_credentials
+from smcp_bus.nats.credentials import Credentials, load_credentials
 from smcp_standalone.nats_config import new_secret
 from smcp_standalone.nats_files import Written, write
 from smcp_standalone.nats_model import NatsModel

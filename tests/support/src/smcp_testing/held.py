@@ -10,11 +10,11 @@ from typing import Final
 from engineio.async_socket import AsyncSocket
 from nats.js.errors import NotFoundError
 
-from smcp_gateway.connection import Connection
-from smcp_gateway.offices import Office
-from smcp_gateway.outbox import Outbox
-from smcp_gateway.owned_computer import OwnedComputer
-from smcp_gateway.session import Session
+from smcp_gateway.computers.owned_computer import OwnedComputer
+from smcp_gateway.rooms.offices import Office
+from smcp_gateway.sockets.connection import Connection
+from smcp_gateway.sockets.outbox import Outbox
+from smcp_gateway.sockets.session import Session
 from smcp_testing.gateway_world import World, WorldBus
 from smcp_testing.waiting import eventually
 

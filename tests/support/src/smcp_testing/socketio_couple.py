@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from smcp_gateway.app import Gateway
-from smcp_gateway.session import Session
+from smcp_gateway.sockets.session import Session
 from smcp_testing.gateway_world import NAMESPACE, Client, World, connected, gateway_world
 
 OFFICE: Final = "办公室 1"

@@ -9,7 +9,7 @@ from smcp_agent.cli.commands import agent_for, asking, knowing
 from smcp_agent.cli.context_output import print_contents, print_desktop, print_documents, print_resources
 from smcp_agent.cli.options import Options
 from smcp_agent.cli.output import print_failure, print_hint, print_json, working
-from smcp_agent.contents import ResourceContents
+from smcp_agent.context.contents import ResourceContents
 
 WINDOW: Final = "window://"
 

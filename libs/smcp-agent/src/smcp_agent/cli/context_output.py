@@ -7,10 +7,10 @@ import typer
 
 from smcp_agent.cli.output import plain, print_hint, print_table
 from smcp_agent.cli.readable import print_readable
-from smcp_agent.contents import ResourceContents
-from smcp_agent.desktop import Desktop, windows
-from smcp_agent.finder import DocumentSummary
-from smcp_agent.resource_lists import Resource
+from smcp_agent.context.contents import ResourceContents
+from smcp_agent.context.desktop import Desktop, windows
+from smcp_agent.context.finder import DocumentSummary
+from smcp_agent.context.resource_lists import Resource
 
 
 def print_desktop(desktop: Desktop, why_empty: str) -> None:

@@ -18,7 +18,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from smcp_agent.errors import SmcpError, may_have_run
-from smcp_agent.llm_calls import as_text
+from smcp_agent.llm.calls import as_text
 from smcp_agent.results import CallResult
 from smcp_proto.schemas import SessionInfo, SMCPTool
 

@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from smcp_agent.addresses import Addresses
-from smcp_agent.connection import ConnectionOptions
-from smcp_agent.tokens import Token
-from smcp_bus.tracing import client_spans
+from smcp_agent.connecting.addresses import Addresses
+from smcp_agent.connecting.connection import ConnectionOptions
+from smcp_agent.connecting.tokens import Token
+from smcp_bus.door.tracing import client_spans
 from smcp_computer.announcing import Announcer
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.confirmation import Asker

@@ -5,11 +5,11 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from smcp_agent.addresses import Addresses
-from smcp_agent.connection import Connection, ConnectionOptions, Notice
+from smcp_agent.connecting.addresses import Addresses
+from smcp_agent.connecting.connection import Connection, ConnectionOptions, Notice
+from smcp_agent.connecting.link import Link
+from smcp_agent.connecting.pauses import respite
 from smcp_agent.errors import NotAuthenticated, SmcpError
-from smcp_agent.link import Link
-from smcp_agent.pauses import respite
 from smcp_computer.announcing import Announcer
 from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.resource_services import ResourceServices
@@ -117,7 +117,7 @@ class GatewayMembership:
 
 
 class _Listener:
-    """See `smcp_agent.link.Listener`."""
+    """See `smcp_agent.connecting.link.Listener`."""
 
     def __init__(self, membership: GatewayMembership) -> None:
         self._membership = membership

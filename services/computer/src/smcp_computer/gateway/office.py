@@ -4,9 +4,9 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from smcp_agent.connection import AckTimedOut, ConnectionBroken
+from smcp_agent.connecting.connection import AckTimedOut, ConnectionBroken
+from smcp_agent.connecting.link import Link
 from smcp_agent.errors import received_error
-from smcp_agent.link import Link
 from smcp_bus import exact_json
 from smcp_bus.errors import ConnectionLost, NotConnected, RequestTimedOut
 from smcp_proto import catalog

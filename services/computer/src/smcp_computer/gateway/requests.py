@@ -1,7 +1,7 @@
 """The door on Socket.IO: an event's name says the row, its argument is the request."""
 
-from smcp_bus.dispatch import Door, failed
-from smcp_bus.dispatch_types import Caller
+from smcp_bus.door.dispatch import Door, failed
+from smcp_bus.door.types import Caller
 from smcp_proto import catalog
 from smcp_proto.errors import Malformed, SmcpError, Unavailable
 
@@ -25,7 +25,7 @@ class Requests:
         self._door = None
 
     async def answer(self, event: str, body: object) -> bytes:
-        """The JSON of the acknowledgement: the reply, or a flat error. See `smcp_agent.answering.Answer`."""
+        """The JSON of the acknowledgement: the reply, or a flat error. See `smcp_agent.connecting.answering.Answer`."""
         door = self._door
         if door is None:
             return _refused(Unavailable("the Computer is stopping", details={"may_have_run": False}))

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from smcp_bus.dispatch_types import Call, RawJson
+from smcp_bus.door.types import Call, RawJson
 from smcp_computer.finder.library import Library
 from smcp_computer.finder.page import fitting
 from smcp_computer.finder.shelf import Listing

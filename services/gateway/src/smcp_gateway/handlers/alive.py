@@ -1,8 +1,8 @@
 """`alive`: a registry asks whether a session still lives here (`registry_contract`)."""
 
-from smcp_bus.dispatch_types import Call
+from smcp_bus.door.types import Call
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
-from smcp_gateway.session import Sessions
+from smcp_gateway.sockets.session import Sessions
 
 
 async def alive(request: AliveQuestion, call: Call, *, sessions: Sessions) -> AliveAnswer:

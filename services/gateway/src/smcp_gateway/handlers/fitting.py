@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from pydantic import BaseModel
 
-from smcp_bus.dispatch_types import Call, RawJson
+from smcp_bus.door.types import Call, RawJson
 from smcp_bus.headers import REPLY_LIMIT
-from smcp_gateway.acks import largest_reply
-from smcp_gateway.session import Sessions
+from smcp_gateway.sockets.acks import largest_reply
+from smcp_gateway.sockets.session import Sessions
 from smcp_proto.errors import NotInOffice
 
 

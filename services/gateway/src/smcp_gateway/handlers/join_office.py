@@ -1,10 +1,10 @@
 """`server:join_office` (events.txt, room events)."""
 
 from smcp_bus import exact_json
-from smcp_bus.dispatch_types import Call
+from smcp_bus.door.types import Call
 from smcp_gateway.auth.grants import decide
-from smcp_gateway.memberships import Memberships
-from smcp_gateway.session import Sessions
+from smcp_gateway.rooms.memberships import Memberships
+from smcp_gateway.sockets.session import Sessions
 from smcp_proto.schemas import EnterOfficeReq
 
 

@@ -1,9 +1,9 @@
 """`server:list_room` (events.txt, room events): a question to the registry."""
 
-from smcp_bus.dispatch_types import Call, RawJson
-from smcp_bus.registry_client import RegistryClient
-from smcp_gateway.offices import Offices
-from smcp_gateway.session import Sessions
+from smcp_bus.door.types import Call, RawJson
+from smcp_bus.registry.client import RegistryClient
+from smcp_gateway.rooms.offices import Offices
+from smcp_gateway.sockets.session import Sessions
 from smcp_proto.errors import NotInOffice
 from smcp_proto.schemas import ListRoomReq
 

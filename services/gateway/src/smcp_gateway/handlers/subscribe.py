@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from smcp_bus import exact_json
-from smcp_bus.dispatch_types import Call, RawJson
+from smcp_bus.door.types import Call, RawJson
 from smcp_bus.headers import AGENT_EPOCH
-from smcp_gateway.session import Sessions
+from smcp_gateway.sockets.session import Sessions
 from smcp_proto.errors import NotInOffice
 from smcp_proto.schemas import SubscribeResourceReq, UnsubscribeResourceReq
 

@@ -6,10 +6,10 @@ from contextlib import suppress
 from pydantic import BaseModel
 
 from smcp_bus import exact_json
-from smcp_bus.dispatch_types import Call
+from smcp_bus.door.types import Call
 from smcp_bus.errors import BusError
-from smcp_bus.registry_client import RegistryClient
-from smcp_gateway.relay_computers import RelayComputers
+from smcp_bus.registry.client import RegistryClient
+from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_proto.errors import SmcpError
 
 

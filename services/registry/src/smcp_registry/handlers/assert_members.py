@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from smcp_bus.dispatch_types import Call
+from smcp_bus.door.types import Call
 from smcp_bus.registry_contract import AssertedMember, Assertion, AssertionResult, AssertOutcome, Member
 from smcp_proto.errors import Malformed, NotInOffice, Unavailable
 from smcp_registry.admission import Action

@@ -1,6 +1,6 @@
 """`confirm`: an owner asks whether its claim still stands, after its connection broke or it stood still."""
 
-from smcp_bus.dispatch_types import Call
+from smcp_bus.door.types import Call
 from smcp_bus.internal_rows import Nothing
 from smcp_bus.registry_contract import Confirmed
 from smcp_registry.claims import claim_of

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from smcp_bus.dispatch_types import Call
+from smcp_bus.door.types import Call
 from smcp_bus.registry_contract import FindComputer, Found
 from smcp_proto.errors import NotInOffice, Unavailable
 from smcp_proto.ids import Role

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from smcp_bus.dispatch_types import Call
+from smcp_bus.door.types import Call
 from smcp_bus.registry_contract import Joined
 from smcp_proto.errors import NotAllowed
 from smcp_proto.schemas import EnterOfficeReq

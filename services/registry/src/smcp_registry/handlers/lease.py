@@ -1,6 +1,6 @@
 """`lease`: a process says that it lives."""
 
-from smcp_bus.dispatch_types import Call
+from smcp_bus.door.types import Call
 from smcp_bus.registry_contract import LeaseRenewal, LeaseState
 from smcp_proto.errors import Malformed
 from smcp_registry.claims import check_process

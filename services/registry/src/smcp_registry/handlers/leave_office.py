@@ -1,6 +1,6 @@
 """`server:leave_office` (events.txt, room events)."""
 
-from smcp_bus.dispatch_types import Call
+from smcp_bus.door.types import Call
 from smcp_bus.registry_contract import Left
 from smcp_proto.errors import NotInOffice
 from smcp_proto.schemas import LeaveOfficeReq

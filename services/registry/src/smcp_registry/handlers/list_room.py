@@ -2,7 +2,7 @@
 
 import orjson
 
-from smcp_bus.dispatch_types import Call, RawJson
+from smcp_bus.door.types import Call, RawJson
 from smcp_proto.errors import NotAllowed
 from smcp_proto.schemas import ListRoomReq
 from smcp_registry.membership import Membership, after, named

@@ -2,8 +2,8 @@
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
-from smcp_bus.dispatch_types import Call
-from smcp_bus.tracing import sending
+from smcp_bus.door.tracing import sending
+from smcp_bus.door.types import Call
 from smcp_proto.errors import NotAllowed
 from smcp_proto.schemas import AgentCallData
 from smcp_registry.membership import Membership, named

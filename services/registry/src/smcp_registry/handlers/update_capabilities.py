@@ -1,7 +1,7 @@
 """`server:update_capabilities` (computer.txt, resources chapter, 4.2)."""
 
 from smcp_bus.bus import Bus
-from smcp_bus.dispatch_types import Call
+from smcp_bus.door.types import Call
 from smcp_proto.schemas import UpdateCapabilitiesReq
 from smcp_registry.handlers.update import update
 from smcp_registry.membership import Membership, named

@@ -1,0 +1,114 @@
+"""Where gateways listen: the URLs in the order in which they are tried, and the race for a connection."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+from smcp_agent.connecting.connection import Connection, ConnectionOptions, Notice, connect
+from smcp_agent.connecting.tokens import with_token
+from smcp_agent.errors import CannotConnect, Malformed, SmcpError
+
+HEAD_START_S: Final = 1.0
+"""How long a URL may take to answer before the next one is tried beside it. A host that stands still takes the
+connection and says nothing, and that is not to be told from a slow one."""
+
+
+class Addresses:
+    """The URLs of an office's gateways, the one to begin with first.
+
+    Raises:
+        Malformed: one of them cannot be right, or there is none.
+    """
+
+    def __init__(self, urls: Iterable[str]) -> None:
+        self._urls = [checked_url(url) for url in urls]
+        if not self._urls:
+            raise Malformed("url: there is none", details={"field": "url"})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._urls)
+
+    def prefer(self, url: str) -> None:
+        """Begin with this one next time: it worked."""
+        at = self._urls.index(url)
+        self._urls = self._urls[at:] + self._urls[:at]
+
+    def avoid(self, url: str) -> bool:
+        """Try this one last next time: it fell silent. False where there is no other."""
+        self._urls.remove(url)
+        self._urls.append(url)
+        return self._urls[0] != url
+
+    async def connect(self, options: ConnectionOptions, on_notice: Notice) -> Connection:
+        """The first connection that opens. Each URL has a head start of 1 s before the next one.
+
+        Raises:
+            CannotConnect: none of them works.
+            TokenUnavailable: there is no token to connect with.
+            SmcpError: the last refusal, where a server refused.
+        """
+        options = await with_token(options)
+        waiting = list(self._urls)
+        running: dict[asyncio.Task[Connection], str] = {}
+        failed: dict[str, SmcpError] = {}
+        try:
+            while waiting or running:
+                if waiting:
+                    url = waiting.pop(0)
+                    running[asyncio.create_task(connect(url, options, on_notice))] = url
+                timeout = HEAD_START_S if waiting else None
+                ended, _ = await asyncio.wait(running, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                for task in ended:
+                    error = task.exception()
+                    if error is None:
+                        await _end(other for other in running if other is not task)
+                        del running[task]
+                        return task.result()
+                    if not isinstance(error, SmcpError):
+                        raise error
+                    failed[running.pop(task)] = error
+        finally:
+            await _end(running)
+        raise self._none(failed)
+
+    def _none(self, failed: dict[str, SmcpError]) -> SmcpError:
+        refusal: SmcpError | None = None
+        gone = True
+        reasons: dict[str, str] = {}
+        for url in self._urls:
+            match failed.get(url):
+                case CannotConnect(details=details) as error:
+                    reasons.update(details["urls"])
+                    gone = gone and error.nobody_there
+                case SmcpError() as error:
+                    refusal = error
+        if refusal is not None:
+            return refusal
+        said = "; ".join(f"{url}: {why}" for url, why in reasons.items())
+        return CannotConnect(f"cannot connect to {said}", details={"urls": reasons}, nobody_there=gone)
+
+
+def checked_url(url: str) -> str:
+    """The URL of a gateway. A path is kept: it is where a proxy has put the gateway.
+
+    Raises:
+        Malformed: it is not an http(s) or ws(s) URL with a host.
+    """
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https", "ws", "wss"} and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise Malformed(f"url: {url!r} is not like http://host:port", details={"field": "url"})
+    return url
+
+
+async def _end(attempts: Iterable[asyncio.Task[Connection]]) -> None:
+    """Break off the attempts that lost the race; one that has won, too, is closed."""
+    attempts = list(attempts)
+    for attempt in attempts:
+        attempt.cancel()
+    outcomes = await asyncio.gather(*attempts, return_exceptions=True)
+    await asyncio.gather(*(outcome.close() for outcome in outcomes if isinstance(outcome, Connection)))

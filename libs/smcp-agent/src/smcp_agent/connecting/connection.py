@@ -1,0 +1,319 @@
+"""One Socket.IO connection, from its opening to its end. It knows nothing of offices and does not come back.
+
+A connection is a python-socketio client of its own with its own HTTP session; reconnecting means opening
+another one (`smcp_agent.connecting.link`), so nothing of a broken connection can leak into the next.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+import aiohttp
+import socketio
+from aiohttp.client_proto import ResponseHandler
+from socketio.exceptions import BadNamespaceError
+from socketio.exceptions import ConnectionError as SocketIOConnectionError
+
+from smcp_agent.connecting.answering import ASKED, Answer, acknowledged
+from smcp_agent.connecting.diagnosis import reason, refusal, was_refused
+from smcp_agent.connecting.opening import Opening
+from smcp_agent.connecting.pending import Acked, Broken, PendingAcks
+from smcp_agent.connecting.tokens import Token
+from smcp_agent.connecting.wire_json import JsonText, WireJson, packet_class
+from smcp_agent.errors import CannotConnect, SmcpError, is_cut_off, received_error
+from smcp_proto.errors import NOTHING_BEGUN
+
+NAMESPACE: Final = "/smcp"
+MAX_MESSAGE: Final = 36 * 1024 * 1024
+"""Bytes: the default limit of the gateways (32 MiB) and room for what is round it."""
+MAX_REQUEST: Final = 32 * 1024 * 1024
+FRAME_SLACK: Final = 64 * 1024
+CONNECT_S: Final = 10.0
+NEVER_S: Final = 10 * 365 * 24 * 3600.0
+CLOSE_S: Final = 1.0
+"""A closing handshake may take so long; nothing depends on it, the office was left before."""
+
+Transport = Literal["websocket", "polling"]
+DEFAULT_TRANSPORTS: Final[tuple[Transport, ...]] = ("websocket", "polling")
+
+logger = logging.getLogger("smcp_agent.transport")
+logger.setLevel(logging.ERROR)
+"""Below, python-socketio logs whole packets: arguments and results of tools do not belong into an application's log."""
+
+Notice = Callable[[str, Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """How to connect.
+
+    WebSocket comes first, unlike in most Socket.IO clients, which poll first and upgrade: a polling session's
+    requests must all reach the same replica (sticky routing) until it has upgraded, a WebSocket is one request.
+    Polling is the fallback for paths that do not let a WebSocket through: it is tried only where the
+    WebSocket's handshake was answered by something that refused it, not where nobody answered.
+    """
+
+    transports: Sequence[Transport] = DEFAULT_TRANSPORTS
+    max_message: int = MAX_MESSAGE
+    """Bytes of the largest message to receive; said to the server, which answers 413 for what is larger."""
+    max_request: int = MAX_REQUEST
+    """Bytes of the largest request to send to a server that does not say what it takes."""
+    auth: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    token: Token | None = field(default=None, repr=False)
+    answer: Answer | None = None
+    """Answers what the gateway asks (`client:*`); None: it asks nothing, as of an Agent."""
+    connect_s: float = CONNECT_S
+
+
+class ConnectionBroken(Exception):
+    """The connection ended before the ack came.
+
+    `sent` is False where the request cannot have reached the server, or the server says that it did not begin it.
+    """
+
+    def __init__(self, reason: str, *, sent: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.sent = sent
+
+
+class AckTimedOut(Exception):
+    """No ack within the time given."""
+
+
+class Connection:
+    """An open connection. Made by `connect`; ends with `close` or when `lost` is set."""
+
+    def __init__(self, url: str, options: ConnectionOptions, on_notice: Notice) -> None:
+        self.url = url
+        self.lost = asyncio.Event()
+        self.reason = ""
+        self.silent = False
+        """Whether it was lost because nothing was heard any more: a host that stands still, or a dead line."""
+        self.moving = False
+        """Whether the gateway said, when it closed it, that it sends the client away; as a rule the place is kept."""
+        self.doubted = asyncio.Event()
+        """Set when the gateway says that it has lost NATS, and when the connection is lost."""
+        self.heartbeat_s = 0.0
+        """The server promised to be heard at least so often (seconds)."""
+        self._protocol: ResponseHandler | None = None
+        self._options = options
+        self._on_notice = on_notice
+        self._pending = PendingAcks()
+        self._refusal: object = None
+        self._opening = Opening()
+        self._session = self._opening.http_session()
+        self._json = WireJson(options.max_request)
+        self._sio = _client(options, self._session, self._json)
+        self._sio.on("disconnect", self._on_disconnect, namespace=NAMESPACE)
+        self._sio.on("connect_error", self._on_connect_error, namespace=NAMESPACE)
+        on_event = self._on_event if options.answer is None else self._on_request
+        self._sio.on("*", on_event, namespace=NAMESPACE)
+
+    @property
+    def pending(self) -> int:
+        """Acks that somebody waits for, and callbacks that python-socketio keeps: zero when nobody waits."""
+        callbacks = self._sio.callbacks.get(NAMESPACE, {})
+        return max(len(self._pending), sum(1 for key in callbacks if key != 0))
+
+    async def emit(self, event: str, data: Mapping[str, Any]) -> None:
+        """Send an event that nobody waits for.
+
+        Raises:
+            ConnectionBroken: there is no connection any more.
+        """
+        await self._emit(event, data, None)
+
+    async def request(self, event: str, data: Mapping[str, Any], *, timeout: float) -> Any:
+        """Send an event and return its ack: the one argument, or the list of them.
+
+        Raises:
+            ConnectionBroken, AckTimedOut
+            Malformed, TooLarge: it cannot be sent at all.
+        """
+        with self._pending.open() as pending:
+            outcome: Acked | Broken | None = None
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._emit(event, data, pending.settle)
+                    outcome = await pending.future
+            except TimeoutError:
+                raise AckTimedOut from None
+            finally:
+                if not isinstance(outcome, Acked):
+                    self._forget(pending.settle)
+        if isinstance(outcome, Broken):
+            raise ConnectionBroken(outcome.reason, sent=outcome.begun)
+        if is_cut_off(next(iter(outcome.args), None)):
+            self.doubted.set()
+        if len(outcome.args) == 1:
+            return outcome.args[0]
+        return list(outcome.args) or None
+
+    def give_up(self, reason: str) -> None:
+        """Count the connection as lost; it still has to be closed."""
+        self._break_off(reason)
+
+    async def close(self) -> None:
+        """End the connection, within some seconds whatever the other side does."""
+        self._break_off("closed")
+        loops = [self._sio.eio.read_loop_task, self._sio.eio.write_loop_task]
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self._sio.disconnect()
+        finally:
+            await self._opening.close(within=CLOSE_S)
+            await self._session.close()
+            for loop in loops:
+                if loop is not None and not loop.done():
+                    loop.cancel()
+                    await asyncio.wait({loop}, timeout=CLOSE_S)
+
+    async def open(self) -> None:
+        """Connect, with the first transport that works.
+
+        Raises:
+            CannotConnect: nobody there, or nobody who speaks Socket.IO.
+            SmcpError: the server refused with a flat error (401, 429, 4008).
+        """
+        transports = list(self._options.transports)
+        while True:
+            transport = transports.pop(0)
+            try:
+                async with asyncio.timeout(self._options.connect_s):
+                    await self._sio.connect(
+                        self.url,
+                        headers=dict(self._options.headers),
+                        auth={**self._options.auth, "max_message": self._options.max_message},
+                        transports=[transport],
+                        namespaces=[NAMESPACE],
+                        socketio_path=f"{urlsplit(self.url).path.strip('/')}/socket.io".lstrip("/"),
+                        wait_timeout=self._options.connect_s,
+                    )
+            except SocketIOConnectionError as error:
+                if transports and transport == "websocket" and was_refused(error):
+                    continue
+                raise refusal(error) or self._refused() or self._cannot(error) from error
+            except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+                raise self._cannot(error) from error
+            if self._opening.max_payload is not None:
+                self._json.limit(self._opening.max_payload)
+            self.heartbeat_s = self._sio.eio.ping_interval + self._sio.eio.ping_timeout
+            if transport == "websocket":
+                self._count_bytes()
+            # python-socketio calls itself connected also when the socket broke after the namespace's ack
+            if self._sio.eio.state != "connected":
+                raise self._cannot(ConnectionResetError("the connection broke at once"))
+            return
+
+    def _count_bytes(self) -> None:
+        """Take the server for gone when no byte comes for as long as it promised a ping.
+
+        engine.io waits so long for a whole message, and 20 MB take longer on a line of 16 Mbit/s.
+        """
+        engine = self._sio.eio
+        connection = getattr(engine.ws, "_response").connection  # noqa: B009 -- nothing public gives it
+        if connection is None or connection.protocol is None:
+            return  # it has ended
+        self._protocol = connection.protocol
+        self._protocol.read_timeout = self.heartbeat_s
+        self._protocol.start_timeout()
+        engine.ping_timeout = NEVER_S
+
+    async def _emit(self, event: str, data: Mapping[str, Any], callback: Callable[..., None] | None) -> None:
+        if self.lost.is_set():
+            raise ConnectionBroken(self.reason, sent=False)
+        try:
+            await self._sio.emit(event, dict(data), namespace=NAMESPACE, callback=callback)
+        except BadNamespaceError:
+            self._break_off("the server closed the namespace")
+            raise ConnectionBroken(self.reason, sent=False) from None
+
+    def _forget(self, callback: Callable[..., None]) -> None:
+        """Take a callback out of python-socketio's own table, where it would stay for ever if no ack came."""
+        callbacks = self._sio.callbacks.get(NAMESPACE, {})
+        for key, kept in callbacks.items():
+            if kept == callback:
+                del callbacks[key]
+                return
+
+    def _refused(self) -> SmcpError | None:
+        """The flat error that the connection was refused with: the body of a 400, or a CONNECT_ERROR's `data`."""
+        data = self._refusal.get("data") if isinstance(self._refusal, dict) else None
+        return received_error(self._refusal) or received_error(data)
+
+    def _cannot(self, error: BaseException) -> CannotConnect:
+        said = self._refusal.get("message") if isinstance(self._refusal, dict) else self._refusal
+        if isinstance(error, TimeoutError):
+            why = f"no answer within {self._options.connect_s:g} s"
+        else:
+            why = reason(error) or (said if isinstance(said, str) else str(error))
+        return CannotConnect(
+            f"cannot connect to {self.url}: {why}",
+            details={"urls": {self.url: why}},
+            nobody_there=self._opening.nobody_there,
+        )
+
+    def _on_connect_error(self, *args: Any) -> None:
+        self._refusal = args[0] if args else None
+
+    def _on_disconnect(self, reason: str = "") -> None:
+        if self._protocol is not None and isinstance(self._protocol.exception(), aiohttp.SocketTimeoutError):
+            self.silent = True
+            reason = f"nothing was heard for {self.heartbeat_s:g} s"
+        self.moving = getattr(self._sio.eio.ws, "close_code", None) == NOTHING_BEGUN
+        reason = "the gateway sent it away" if self.moving else reason or "connection lost"
+        self._break_off(reason, begun=not self.moving)
+
+    def _on_event(self, event: str, *args: Any) -> None:
+        data = args[0] if args and isinstance(args[0], dict) else {}
+        self._on_notice(event, data)
+
+    async def _on_request(self, event: str, *args: Any) -> JsonText | None:
+        """Each runs in a task of its own; notifications are passed on before anything else is heard."""
+        answer = self._options.answer
+        if answer is None or not event.startswith(ASKED):
+            self._on_event(event, *args)
+            return None
+        return await acknowledged(answer, event, args[0] if args else None, self._json)
+
+    def _break_off(self, reason: str, *, begun: bool = True) -> None:
+        if self.lost.is_set():
+            return
+        self.reason = reason
+        self._pending.break_off(reason, begun=begun)
+        self.lost.set()
+        self.doubted.set()
+
+
+async def connect(url: str, options: ConnectionOptions, on_notice: Notice) -> Connection:
+    """Open a connection; `on_notice` is called with every event the server sends, in order.
+
+    Raises:
+        SmcpError: as `Connection.open`.
+    """
+    connection = Connection(url, options, on_notice)
+    try:
+        await connection.open()
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
+
+
+def _client(options: ConnectionOptions, session: aiohttp.ClientSession, wire_json: WireJson) -> Any:
+    return socketio.AsyncClient(  # type: ignore[no-untyped-call]
+        reconnection=False,
+        handle_sigint=False,
+        logger=logger,
+        engineio_logger=logger,
+        serializer=packet_class(wire_json),
+        http_session=session,
+        websocket_extra_options={"max_msg_size": options.max_message + FRAME_SLACK},
+    )

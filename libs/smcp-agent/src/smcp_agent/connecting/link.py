@@ -1,0 +1,302 @@
+"""A member's place in its office, held over broken connections: connect, join, and again, for ever.
+
+The member is an Agent, or a Computer on Socket.IO.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from smcp_agent.connecting.addresses import Addresses
+from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken, ConnectionOptions, Notice
+from smcp_agent.connecting.cut_off import CutOff, lease_of
+from smcp_agent.connecting.join_ack import refusal_in
+from smcp_agent.connecting.pauses import respite
+from smcp_agent.errors import CannotConnect, ConnectionLost, NotAuthenticated, SmcpError, Unavailable, anew
+from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq
+from smcp_proto.schemas.rooms import MOVED
+
+JOIN_S: Final = 12.0
+"""The server side has 10 s for a join."""
+LEAVE_S: Final = 2.0
+UNKNOWN: Final = 2
+"""How often in a row the token is not accepted before that is news: the first one may have ended on its way."""
+REFUSED_PATIENCE_S: Final = 20.0
+"""How long a refused re-join is not news: the socket that broke may still be counted as alive."""
+FIRST_DELAY_S: Final = 0.25
+MAX_DELAY_S: Final = 5.0
+STABLE_S: Final = 10.0
+"""A connection that lasted so long was a good one: the next attempts begin with short pauses again."""
+
+logger = logging.getLogger(__name__)
+
+
+class Listener(Protocol):
+    """Who is told what happens to the link. `joining` and the `on_` methods must not block."""
+
+    def joining(self) -> None:
+        """A connection is there, and the join is about to be asked for."""
+
+    async def joined(self, connection: Connection) -> None:
+        """The member is in the office. Not for the first join; a ConnectionBroken from here is one of the link."""
+
+    def on_lost(self, reason: str, *, moving: bool) -> None:
+        """`moving`: the gateway sent the agent away, and keeps its place in the office for it for a while."""
+
+    def on_refused(self, why: str) -> None:
+        """The server refuses the place; it is asked for again. `why` is for people."""
+
+
+class NobodyThere(Exception):
+    """There is no connection, and no gateway runs at any of the URLs."""
+
+
+class Link:
+    """One joined connection at a time. `open` makes the first, `run` replaces it whenever it is lost."""
+
+    def __init__(
+        self,
+        addresses: Addresses,
+        place: EnterOfficeReq,
+        options: ConnectionOptions,
+        listener: Listener,
+        on_notice: Notice,
+    ) -> None:
+        self._addresses = addresses
+        self._place = place
+        self._options = options
+        self._listener = listener
+        self._on_notice = on_notice
+        self._connection: Connection | None = None
+        self._failure: Callable[[], SmcpError] | None = None
+        self._moving = False
+        """Whether the gateway of the last connection sent the agent away, and said that it keeps its place."""
+        self._nobody_there = False
+        """Whether the last look at all URLs found no gateway at any of them."""
+        self._changed = asyncio.Event()
+        self._cut_off = CutOff(addresses, options, place)
+
+    @property
+    def connection(self) -> Connection | None:
+        """The joined connection, if there is one at this moment."""
+        return self._connection
+
+    @property
+    def failed(self) -> bool:
+        """Whether `ready` raises."""
+        return self._failure is not None
+
+    def describe(self, place: EnterOfficeReq) -> None:
+        """From the next join on say this of the same member: what it can do may have changed."""
+        self._place = place
+
+    async def open(self) -> Connection:
+        """Connect and join for the first time.
+
+        Raises:
+            CannotConnect, ConnectionLost, JoinRefused
+            Unavailable: the gateway could not find out whether the place is free, and no other one is ready; try again.
+            SmcpError: the server refused the connection.
+        """
+        tried: set[str] = set()
+        while True:
+            connection = await self._addresses.connect(self._options, self._on_notice)
+            self._addresses.prefer(connection.url)
+            try:
+                await self._enter(connection)
+            except BaseException as error:
+                await connection.close()
+                again = isinstance(error, Unavailable) and connection.url not in tried
+                if not again or not await self._cut_off.instead_of(connection.url):
+                    raise
+                tried.add(connection.url)
+                continue
+            self._failure = None
+            self._set(connection)
+            return connection
+
+    async def _enter(self, connection: Connection) -> None:
+        """Join for the first time; raises what `open` says."""
+        self._listener.joining()
+        try:
+            refused = await self._join(connection)
+        except (ConnectionBroken, AckTimedOut) as error:
+            raise ConnectionLost("the connection broke while joining", may_have_run=False) from error
+        if refused is not None:
+            raise refused
+
+    async def watch(self) -> None:
+        """Leave a gateway that has lost NATS where another one has not. Ends by cancellation only."""
+        while True:
+            connection = self._connection
+            if connection is None or connection.lost.is_set():
+                await self._changed.wait()
+                continue
+            await connection.doubted.wait()
+            if connection.lost.is_set():
+                continue
+            connection.doubted.clear()
+            if await self._cut_off.better(connection):
+                connection.give_up("its gateway has lost NATS, and another one has not")
+
+    async def run(self) -> None:
+        """Come back after each loss. Ends by cancellation only."""
+        attempt = 0
+        while True:
+            connection = self._connection
+            assert connection is not None
+            since = asyncio.get_running_loop().time()
+            await connection.lost.wait()
+            self._set(None)
+            self._moving = connection.moving
+            if asyncio.get_running_loop().time() - since > STABLE_S:
+                attempt = 0
+            closing = asyncio.create_task(connection.close())  # where a host stands still it takes its time
+            try:
+                self._listener.on_lost(connection.reason, moving=connection.moving)
+                elsewhere = connection.silent and self._addresses.avoid(connection.url)
+                attempt = await self._come_back(attempt, at_once=elsewhere)
+            finally:
+                await closing
+
+    async def ready(self, *, patience: float | None = None) -> Connection:
+        """The joined connection, once there is one.
+
+        `patience` is the time (of the loop) from which on it is not waited for where no gateway runs at any URL.
+
+        Raises:
+            SmcpError: there will be none, or the office does not take the agent back.
+            NobodyThere: no gateway runs, and the patience is over.
+        """
+        while True:
+            if self._failure is not None:
+                raise self._failure()
+            if self._connection is not None and not self._connection.lost.is_set():
+                return self._connection
+            over = patience if self._nobody_there else None
+            try:
+                async with asyncio.timeout_at(over):
+                    await self._changed.wait()
+            except TimeoutError:
+                raise NobodyThere from None
+
+    def drop(self, connection: Connection) -> None:
+        """Give up a connection whose membership the server does not know any more."""
+        if connection is self._connection:
+            connection.give_up("the server does not count the agent as a member any more")
+
+    def fail(self, failure: Callable[[], SmcpError]) -> None:
+        """From now on `ready` raises this."""
+        self._failure = failure
+        self._tell()
+
+    async def close(self) -> None:
+        """Leave the office, as far as the connection allows, and close it."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            office = LeaveOfficeReq(office_id=self._place.office_id)
+            # the ack also says that everything sent before it has arrived
+            await connection.request("server:leave_office", office.model_dump(), timeout=LEAVE_S)
+        except (ConnectionBroken, AckTimedOut):
+            logger.debug("closing without an answer to leave_office")
+        finally:
+            await connection.close()
+
+    async def _come_back(self, attempt: int, *, at_once: bool) -> int:
+        loop = asyncio.get_running_loop()
+        patience = loop.time() + REFUSED_PATIENCE_S
+        unknown, respite_s = 0, 0.0
+        while True:
+            if not at_once:
+                await asyncio.sleep(max(pause(attempt), respite_s))
+            at_once = False
+            attempt += 1
+            try:
+                connection = await self._addresses.connect(self._options, self._on_notice)
+            except SmcpError as error:
+                logger.info("not connected yet: %s", error.message)
+                self._see(nobody=isinstance(error, CannotConnect) and error.nobody_there)
+                unknown = unknown + 1 if isinstance(error, NotAuthenticated) else 0
+                respite_s = respite(error, unknown)
+                if unknown == UNKNOWN:
+                    self._refuse(error)
+                continue
+            unknown, respite_s = 0, 0.0
+            self._see(nobody=False)
+            try:
+                self._addresses.prefer(connection.url)
+                self._listener.joining()
+                await self._rejoin(connection, patience)
+                self._set(connection)
+                await self._listener.joined(connection)
+            except (ConnectionBroken, AckTimedOut):
+                self._set(None)
+                await connection.close()
+                continue
+            except BaseException:
+                self._set(None)
+                await connection.close()
+                raise
+            return attempt
+
+    async def _rejoin(self, connection: Connection, patience: float) -> None:
+        refusals, loop = 0, asyncio.get_running_loop()
+        look = loop.time() + lease_of(connection)
+        while (refused := await self._refusal(connection)) is not None:
+            if isinstance(refused, Unavailable) and loop.time() > look:
+                if await self._cut_off.instead_of(connection.url):
+                    raise ConnectionBroken("its gateway is not ready, and another one is", sent=False)
+                look = loop.time() + lease_of(connection)
+            if loop.time() > patience:
+                self._refuse(refused)
+            refusals += 1
+            try:
+                async with asyncio.timeout(max(FIRST_DELAY_S, pause(refusals))):
+                    await connection.lost.wait()
+                    raise ConnectionBroken(connection.reason, sent=False)
+            except TimeoutError:
+                continue
+        self._failure = None
+
+    def _refuse(self, error: SmcpError) -> None:
+        """What waits, and what comes, fails with it until the agent is in its office again."""
+        if self._failure is None:
+            self._listener.on_refused(error.details.get("why", error.message))
+            self.fail(partial(anew, error))
+
+    async def _refusal(self, connection: Connection) -> SmcpError | None:
+        """As `_join`, with errors as refusals: whatever is said to a re-join, asking again is all there is to do."""
+        try:
+            return await self._join(connection)
+        except SmcpError as error:
+            return error
+
+    async def _join(self, connection: Connection) -> SmcpError | None:
+        """Ask for the place; returns why it was refused, None if it was not."""
+        place = self._place.model_dump(exclude_unset=True) | ({MOVED: True} if self._moving else {})
+        ack = await connection.request("server:join_office", place, timeout=JOIN_S)
+        return refusal_in(
+            ack, f"the office {self._place.office_id!r}", f"the {self._place.role.capitalize()} {self._place.name!r}"
+        )
+
+    def _set(self, connection: Connection | None) -> None:
+        self._connection = connection
+        self._see(nobody=False)
+
+    def _see(self, *, nobody: bool) -> None:
+        self._nobody_there = nobody
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def pause(attempt: int) -> float:
+    """Seconds before the next attempt: growing, and jittered so that a replica's clients do not all come at once."""
+    return random.uniform(0, min(MAX_DELAY_S, FIRST_DELAY_S * 2 ** min(attempt, 10)))  # noqa: S311

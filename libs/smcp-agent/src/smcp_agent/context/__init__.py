@@ -1,0 +1,1 @@
+"""Desktops, documents and resources: what Computers have beside tools."""

@@ -1,0 +1,121 @@
+"""The desktop of a Computer: what its MCP servers show in windows (desktop.txt)."""
+
+import asyncio
+import logging
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, TypedDict
+
+from smcp_agent.asking import QUERY_S, Asker
+from smcp_agent.context.answer_cache import AnswerCache
+from smcp_agent.errors import SmcpError
+from smcp_proto.schemas import GetDeskTopReq, GetDeskTopRet
+
+_END: Final = re.compile(r"<(/\s*(?:window|desktop))", re.IGNORECASE)
+
+logger = logging.getLogger(__name__)
+
+
+class Desktop(TypedDict):
+    """The protocol's GetDeskTopRet."""
+
+    desktops: list[str]
+    """One window each, in the Computer's order: its URI, then, where it has text, an empty line and the text."""
+    req_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window of a desktop."""
+
+    uri: str
+    text: str
+    """Empty where the window has none."""
+
+
+def windows(desktop: Desktop) -> tuple[Window, ...]:
+    """The windows of a desktop, each with its URI and its text apart."""
+    parts = (entry.partition("\n\n") for entry in desktop["desktops"])
+    return tuple(Window(uri, text) for uri, _, text in parts)
+
+
+def prompt_text(desktops: Mapping[str, Desktop]) -> str:
+    """Desktops, by their Computers, as a block of text for a model's prompt; empty where no window is open.
+
+    What a window shows was written by others. It cannot end its own block: `</window` and `</desktop` in it get a
+    backslash behind the `<`.
+    """
+    blocks = []
+    for computer, desktop in desktops.items():
+        shown = [
+            f'<window uri="{_attribute(window.uri)}">\n{_inside(window.text)}\n</window>' for window in windows(desktop)
+        ]
+        if shown:
+            blocks.append("\n".join([f'<desktop computer="{_attribute(computer)}">', *shown, "</desktop>"]))
+    return "\n".join(blocks)
+
+
+class DesktopMethods(ABC):
+    """What `SmcpAgent` can do with desktops."""
+
+    _asker: Asker
+    _desktops: AnswerCache[str, Desktop]
+
+    @abstractmethod
+    def computers(self) -> list[str]:
+        """Names of the Computers that are in the office now."""
+
+    async def get_desktop(self, computer: str, *, size: int | None = None, window: str | None = None) -> Desktop:
+        """A Computer's desktop, asked of it now.
+
+        Args:
+            size: at most so many windows; 0 or less: none; None: all.
+            window: only the window with this URI; one that is not there gives an empty list.
+
+        Raises:
+            NotFound: there is no such Computer in the office.
+            SmcpError: as `call_tool`.
+        """
+        request = self._asker.question(GetDeskTopReq, computer, desktop_size=size, window=window)
+        reply = await self._asker.ask("client:get_desktop", request, GetDeskTopRet, "desktops", QUERY_S, computer)
+        return {"desktops": reply.desktops, "req_id": reply.req_id or request.req_id}
+
+    async def desktop(self, computer: str) -> Desktop:
+        """A Computer's desktop as it is known; asks only where it is not known, or where the Computer said since that
+        it changed.
+
+        Raises:
+            SmcpError: as `get_desktop`.
+        """
+        return await self._desktops.get(computer)
+
+    async def desktop_prompt(self, computer: str | None = None) -> str:
+        """The desktop of a Computer, or those of all, as a block of text for a model's prompt (`prompt_text`).
+
+        They are as `desktop` gives them. Of all Computers, one whose desktop cannot be fetched is left out.
+
+        Raises:
+            SmcpError: as `desktop`, where a Computer was named.
+        """
+        if computer is not None:
+            return prompt_text({computer: await self.desktop(computer)})
+        names = self.computers()
+        found = await asyncio.gather(*(self._desktop_or_none(name) for name in names))
+        return prompt_text({name: desktop for name, desktop in zip(names, found, strict=True) if desktop is not None})
+
+    async def _desktop_or_none(self, computer: str) -> Desktop | None:
+        try:
+            return await self.desktop(computer)
+        except SmcpError as error:
+            logger.warning("the desktop of Computer %r could not be fetched: %s", computer, error.message)
+            return None
+
+
+def _attribute(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace("\n", " ")
+
+
+def _inside(text: str) -> str:
+    return _END.sub(r"<\\\1", text)

@@ -1,0 +1,175 @@
+"""The documents of a Computer (finder.txt): the structures as they come, and how they are asked for.
+
+They are dicts with types: `finder["documents"]`. Fields that a server left out are not there.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, NotRequired, TypedDict, cast
+
+from smcp_agent.asking import QUERY_S, Asker
+from smcp_agent.context.answer_cache import AnswerCache
+from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, GetFinderReq, GetFinderRet
+
+
+class DocumentSummary(TypedDict):
+    """A document as the finder lists it."""
+
+    doc_ref: str
+    uri: str
+    """`dpe://host/doc-ref`: what `read_resource` takes, with `/pages/N` or `/elements/ID` behind it."""
+    file_uri: NotRequired[str]
+    file_type: NotRequired[str]
+    title: NotRequired[str]
+    page_count: NotRequired[int]
+    """Legal pages are 0 to `page_count - 1`."""
+    keywords: NotRequired[list[str]]
+    summary: NotRequired[str]
+    last_modified: NotRequired[str]
+    """ISO 8601."""
+
+
+class Finder(TypedDict):
+    """The protocol's GetFinderRet: a part of a Computer's documents."""
+
+    documents: list[DocumentSummary]
+    total_count: int
+    """Documents that match, before `offset` and `limit`."""
+    req_id: str
+    a2c_as_listed: NotRequired[int]
+    """Documents whose metadata the Computer does not know now: they were searched and ordered as `resources/list`
+    describes them, so some may be missing here or stand elsewhere. Not there: none."""
+
+
+class PageSummary(TypedDict):
+    """A page in a document's index."""
+
+    page_index: int
+    title: NotRequired[str]
+    element_count: NotRequired[int]
+    uri: NotRequired[str]
+    doc_ref: NotRequired[str]
+
+
+class Document(DocumentSummary):
+    """What `read_resource` gives of `dpe://host/doc-ref`; what begins with `page` but for `page_count` only with
+    `?depth=pages`."""
+
+    pages: NotRequired[list[PageSummary]]
+    page_offset: NotRequired[int]
+    page_limit: NotRequired[int]
+    page_total: NotRequired[int]
+
+
+class Element(TypedDict):
+    """An element on a page."""
+
+    element_id: str
+    category: str
+    """`table`, `heading`, …: finder.txt lists 19."""
+    summary: NotRequired[str]
+    content: NotRequired[Any]
+    """Its form depends on the category."""
+
+
+class Page(TypedDict):
+    """What `read_resource` gives of `dpe://host/doc-ref/pages/N`.
+
+    With `?format=markdown` (`text`) there is `content_markdown` (`content_text`) in place of `elements`.
+    """
+
+    page_index: int
+    title: NotRequired[str]
+    doc_ref: NotRequired[str]
+    uri: NotRequired[str]
+    elements: NotRequired[list[Element]]
+    element_count: NotRequired[int]
+    content_markdown: NotRequired[str]
+    content_text: NotRequired[str]
+
+
+class ElementDetail(Element):
+    """What `read_resource` gives of `dpe://host/doc-ref/elements/ID`."""
+
+    doc_ref: NotRequired[str]
+    page_index: NotRequired[int]
+    uri: NotRequired[str]
+    metadata: NotRequired[dict[str, Any]]
+    content_markdown: NotRequired[str]
+    content_text: NotRequired[str]
+
+
+class FinderQuery(NamedTuple):
+    """What a part of the documents of a Computer was asked for with."""
+
+    computer: str
+    keywords: tuple[str, ...] | None
+    file_type: str | None
+    offset: int
+    limit: int
+
+
+class FinderMethods:
+    """What `SmcpAgent` can do with documents. Their contents come by `read_resource`."""
+
+    _asker: Asker
+    _finders: AnswerCache[FinderQuery, Finder]
+
+    async def get_finder(
+        self,
+        computer: str,
+        *,
+        keywords: Iterable[str] | None = None,
+        file_type: str | None = None,
+        offset: int = DEFAULT_OFFSET,
+        limit: int = DEFAULT_LIMIT,
+    ) -> Finder:
+        """A part of a Computer's documents, asked of it now: the servers used last come first, then the newest.
+
+        Args:
+            keywords: documents that hold any of them in title, keywords or summary; None, or none: all.
+            file_type: documents of exactly this type (`xlsx`).
+            offset, limit: which part: from 0; 1 to 100 documents.
+
+        Raises:
+            Malformed: an argument is not what the protocol allows; `details.field` names it.
+            NotFound: there is no such Computer in the office.
+            SmcpError: as `call_tool`.
+        """
+        return await self._get_finder(_query(computer, keywords, file_type, offset, limit))
+
+    async def finder(
+        self,
+        computer: str,
+        *,
+        keywords: Iterable[str] | None = None,
+        file_type: str | None = None,
+        offset: int = DEFAULT_OFFSET,
+        limit: int = DEFAULT_LIMIT,
+    ) -> Finder:
+        """As `get_finder`, as it is known; asks only where it is not known, or where the Computer said since that its
+        documents changed.
+
+        Raises:
+            SmcpError: as `get_finder`.
+        """
+        query = _query(computer, keywords, file_type, offset, limit)
+        self._finder_request(query)  # what cannot be asked for cannot be kept either
+        return await self._finders.get(query)
+
+    def _finder_request(self, query: FinderQuery) -> GetFinderReq:
+        fields = query._asdict() | {"keywords": None if query.keywords is None else list(query.keywords)}
+        return self._asker.question(GetFinderReq, **fields)
+
+    async def _get_finder(self, query: FinderQuery) -> Finder:
+        request = self._finder_request(query)
+        reply = await self._asker.ask("client:get_finder", request, GetFinderRet, "documents", QUERY_S, query.computer)
+        # checked above: what stands in it has the types that the page says
+        return cast("Finder", reply.model_dump(exclude_unset=True))
+
+
+def _query(
+    computer: str, keywords: Iterable[str] | None, file_type: str | None, offset: int, limit: int
+) -> FinderQuery:
+    if isinstance(keywords, str):  # else each of its letters would be a keyword
+        keywords = (keywords,)
+    return FinderQuery(computer, None if keywords is None else tuple(keywords), file_type, offset, limit)

@@ -1,0 +1,1 @@
+"""The office's tools as tools of an LLM API."""

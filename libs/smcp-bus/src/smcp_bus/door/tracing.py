@@ -1,0 +1,253 @@
+"""Spans around what goes through the door and over the bus.
+
+Names and attributes follow OpenTelemetry's conventions for messaging: `send <destination>` (PRODUCER) on the side that
+asks, `process <destination>` (CONSUMER) on the side that answers, where the destination is the subject's template
+(`smcp.v1.{office}.client.{computer}.tool_call`); and a SERVER span named after the event where a Socket.IO client
+came in. Every span has `smcp.req_id` and `smcp.office`. Arguments, results and texts of errors are never recorded.
+
+A trace is of a request. What processes ask each other beside (leases, `alive`, `pending`) is recorded only where it
+is asked for the sake of one. Nothing here costs more than a comparison while no tracer provider is configured.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import MappingProxyType
+from typing import Any, Final
+
+import orjson
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import ProxyTracerProvider, Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from smcp_bus import internal_rows, subjects
+from smcp_bus.door.types import Answer, Call
+from smcp_bus.errors import RequestTimedOut
+from smcp_bus.headers import TRACEPARENT, TRACESTATE
+from smcp_proto.errors import SmcpError
+from smcp_proto.trace_ids import TRACE_ID_KEY, trace_id
+
+OWN_DECISION_KEY: Final = "smcp_own_decision"
+"""True in the OpenTelemetry context where a remote parent's sampled flag is not to be believed: an Agent's trace is
+continued here, but whether we record is our own decision."""
+
+LABELS_KEY: Final = "smcp_labels"
+"""In the OpenTelemetry context of a request: the attributes that all of its spans have."""
+
+LONGEST: Final = 256
+"""Characters of an attribute's value: what a peer chose is cut there."""
+
+_IS_ERROR: Final = re.compile(rb'"isError"\s*:\s*true')
+"""What the result of a tool that failed holds somewhere: most results need not be parsed for it."""
+
+_NOTHING: Final = nullcontext[Mapping[str, str]](MappingProxyType({}))
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
+
+Tracing = Callable[[Call], AbstractContextManager[Span | None]]
+"""Opens the span of a request that came through the door; None where nothing is recorded."""
+
+
+def no_tracing(call: Call) -> AbstractContextManager[None]:
+    """Record nothing."""
+    return nullcontext()
+
+
+def configured() -> bool:
+    """Whether a tracer provider was set up in this process; asked once, when a door or a client is built."""
+    provider = trace.get_tracer_provider()
+    return not isinstance(provider, ProxyTracerProvider | trace.NoOpTracerProvider)
+
+
+def client_spans() -> Tracing:
+    """SERVER spans for events of Socket.IO clients: `client:tool_call`.
+
+    The client's own trace is continued where the request says one (its optional field `traceparent`); otherwise
+    the trace id follows from the request's id. Its sampled flag counts only where the client is authenticated.
+    """
+    return _spans(lambda tracer, call: _open(tracer, call, call.row.event, SpanKind.SERVER, {}))
+
+
+def bus_spans() -> Tracing:
+    """CONSUMER spans for requests that came over the bus: `process smcp.v1.{office}.client.{computer}.tool_call`."""
+
+    def open_span(tracer: Tracer, call: Call) -> AbstractContextManager[Span | None]:
+        if internal_rows.is_internal(call.row) and TRACEPARENT not in call.headers:
+            return nullcontext()
+        name, attributes = _destination("process", call.subject)
+        if group := subjects.queue(call.subject):
+            attributes["messaging.consumer.group.name"] = group
+        return _open(tracer, call, name, SpanKind.CONSUMER, attributes)
+
+    return _spans(open_span)
+
+
+def office_of(call: Call) -> str:
+    """The office that a request is about: the caller's, or the one that it wants to join."""
+    return call.caller.office or _text(call.payload, "office_id")
+
+
+def trace_id_of(call: Call) -> int:
+    """The id of the trace that a request belongs to, whether it is recorded or not; for log lines."""
+    traceparent, _ = _traceparent(call)
+    if traceparent:
+        parent = trace.get_current_span(_PROPAGATOR.extract(traceparent, context=Context())).get_span_context()
+        if parent.is_valid:
+            return parent.trace_id
+    return _own_trace_id(call)
+
+
+def record_outcome(span: Span | None, call: Call, answer: Answer) -> None:
+    """Mark the span of a request that was refused or failed, and of a call whose tool failed."""
+    if span is None or not span.is_recording():
+        return
+    if answer.error is not None:
+        _mark(span, str(answer.error))
+    elif call.row.event == "client:tool_call" and (why := _tool_failure(answer.body)):
+        _mark(span, why)
+
+
+def sending(subject: str) -> AbstractContextManager[Mapping[str, str]]:
+    """`send_span` where this is done for a request that is traced, nothing elsewhere; gives the headers to send."""
+    return _NOTHING if otel_context.get_value(LABELS_KEY) is None else send_span(subject)
+
+
+@contextmanager
+def send_span(subject: str) -> Iterator[dict[str, str]]:
+    """A PRODUCER span round a message or a request to `subject`; gives the headers that carry the trace on.
+
+    An error that leaves the block marks it.
+    """
+    name, attributes = _destination("send", subject)
+    with trace.get_tracer("smcp_bus").start_as_current_span(
+        name,
+        kind=SpanKind.PRODUCER,
+        attributes=attributes | _labels(),
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as span:
+        carrier: dict[str, str] = {}
+        _PROPAGATOR.inject(carrier)
+        with _marking(span):
+            yield carrier
+
+
+def _spans(open_span: Callable[[Tracer, Call], AbstractContextManager[Span | None]]) -> Tracing:
+    if not configured():
+        return no_tracing
+    tracer = trace.get_tracer("smcp_bus")
+    return lambda call: open_span(tracer, call)
+
+
+@contextmanager
+def _open(tracer: Tracer, call: Call, name: str, kind: SpanKind, attributes: dict[str, str]) -> Iterator[Span]:
+    labels = {"smcp.req_id": call.req_id[:LONGEST], "smcp.office": office_of(call)[:LONGEST]}
+    traceparent, doubted = _traceparent(call)
+    # From nothing, whatever this task inherited: what a request belongs to is said in it.
+    context = otel_context.set_value(TRACE_ID_KEY, _own_trace_id(call), Context())
+    context = otel_context.set_value(OWN_DECISION_KEY, doubted, context)
+    context = otel_context.set_value(LABELS_KEY, labels, context)
+    context = _PROPAGATOR.extract(traceparent, context=context)
+    token = otel_context.attach(context)
+    try:
+        with (
+            tracer.start_as_current_span(
+                name,
+                kind=kind,
+                attributes=labels | _described(call) | attributes,
+                record_exception=False,
+                set_status_on_exception=False,
+            ) as span,
+            _marking(span),
+        ):
+            yield span
+    finally:
+        otel_context.detach(token)
+
+
+def _described(call: Call) -> dict[str, str]:
+    attributes = {"smcp.event": call.row.event}
+    for field, attribute in (("computer", "smcp.computer"), ("tool_name", "gen_ai.tool.name")):
+        if value := _text(call.payload, field):
+            attributes[attribute] = value[:LONGEST]
+    return attributes
+
+
+def _destination(operation: str, subject: str) -> tuple[str, dict[str, str]]:
+    """The name of a messaging span, and what the conventions want to be said of its destination."""
+    template = subjects.template(subject)
+    return f"{operation} {template}", {
+        "messaging.system": "nats",
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": subject,
+        "messaging.destination.template": template,
+    }
+
+
+def _traceparent(call: Call) -> tuple[dict[str, str], bool]:
+    """What continues a trace, and whether its sampled flag is not to be believed: a client's field in the request
+    counts where no process of ours recorded anything before, and its flag where a token says who the client is."""
+    if TRACEPARENT in call.headers:
+        return {name: call.headers[name] for name in (TRACEPARENT, TRACESTATE) if name in call.headers}, False
+    said = _text(call.payload, TRACEPARENT)
+    return ({TRACEPARENT: said} if said else {}), not call.caller.authenticated
+
+
+def _own_trace_id(call: Call) -> int:
+    payload = call.payload
+    agent = _text(payload, "agent") or call.caller.name or _text(payload, "name")
+    return trace_id(office_of(call), agent, call.req_id)
+
+
+def _text(payload: Mapping[str, Any], field: str) -> str:
+    value = payload.get(field)
+    return value if isinstance(value, str) else ""
+
+
+def _labels() -> dict[str, str]:
+    labels = otel_context.get_value(LABELS_KEY)
+    return labels if isinstance(labels, dict) else {}
+
+
+@contextmanager
+def _marking(span: Span) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        _mark(span, _kind(error))
+        raise
+
+
+def _kind(error: BaseException) -> str:
+    match error:
+        case SmcpError():
+            return str(int(error.code))
+        case RequestTimedOut() | TimeoutError():
+            return "timeout"
+        case asyncio.CancelledError():
+            return "cancelled"
+        case _:
+            return type(error).__name__
+
+
+def _tool_failure(body: bytes) -> str:
+    """Empty where the tool did not fail."""
+    if not _IS_ERROR.search(body):
+        return ""
+    try:
+        result = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return ""
+    if not isinstance(result, dict) or result.get("isError") is not True:
+        return ""
+    meta = result.get("meta")
+    said = meta if isinstance(meta, dict) else {}
+    return "timeout" if said.get("a2c_timeout") else "cancelled" if said.get("a2c_cancelled") else "tool_error"
+
+
+def _mark(span: Span, error_type: str) -> None:
+    span.set_attribute("error.type", error_type)
+    span.set_status(Status(StatusCode.ERROR))

@@ -1,0 +1,311 @@
+"""The bus over one connection to nats-server."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+from uuid import uuid4
+
+from nats.js import JetStreamContext
+
+from smcp_bus.bus import NO_HEADERS, Admit, Headers, NoticeHandler, Progress, Reply, RequestHandler, Watcher
+from smcp_bus.chunks import SIZE, Outgoing
+from smcp_bus.errors import BodyTooLarge, BusError, NoResponder
+from smcp_bus.nats.config import BusConfig as BusConfig
+from smcp_bus.nats.config import BusStats as BusStats
+from smcp_bus.nats.headers import decode_head, encode_head, encode_request_head, is_no_responders
+from smcp_bus.nats.inbox import ROOT, Inbox
+from smcp_bus.nats.link import Link
+from smcp_bus.nats.places import Waiter
+from smcp_bus.nats.serving import Backlog, Listening, Serving
+from smcp_bus.nats.transfers import Transfers
+
+_log = logging.getLogger(__name__)
+
+OPEN_CREDENTIAL: Final = "open"
+"""The credential's name where nats-server asks for none."""
+_FLUSH_S: Final = 5.0
+
+
+class NatsBus:
+    """A `Bus` over nats-server. Made by `open_bus`."""
+
+    def __init__(self, config: BusConfig) -> None:
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        self._process = config.process or uuid4().hex
+        self._inbox_prefix = config.credentials.inbox_prefix if config.credentials else ROOT
+        self._link = Link(config, lost=self._lost, denied=self._denied)
+        self._client = self._link.client
+        self._inbox = Inbox(self._inbox_prefix, self._process, self._stray)
+        self.transfers = Transfers(
+            self._link,
+            self._inbox,
+            max_body=config.max_payload,
+            budget=config.budget_bytes or 4 * config.max_payload,
+            # Larger: an answer exists already when it is counted, and refusing it would lose what a tool has done.
+            kept=config.budget_bytes or 16 * config.max_payload,
+        )
+        self._received: dict[int, Serving | Listening] = {}
+
+    # -- what it is
+
+    @property
+    def connected(self) -> bool:
+        """As `Bus.connected`."""
+        return self._client.up
+
+    @property
+    def problem(self) -> str | None:
+        """As `Bus.problem`."""
+        return self._link.problem
+
+    @property
+    def max_body(self) -> int:
+        """As `Bus.max_body`."""
+        return self.transfers.max_body
+
+    @property
+    def process(self) -> str:
+        """This process's id on the bus, new at every run."""
+        return self._process
+
+    @property
+    def credential(self) -> str:
+        """The name of this process's credential; `open` where it has none."""
+        return self._config.credentials.name if self._config.credentials else OPEN_CREDENTIAL
+
+    @property
+    def inbox_prefix(self) -> str:
+        """Under which the answers to this process arrive; each credential has its own."""
+        return self._inbox_prefix
+
+    def jetstream(self) -> JetStreamContext:
+        """JetStream over the same connection; for the registry alone."""
+        return self._client.jetstream()
+
+    def stats(self) -> BusStats:
+        """What it holds now: for metrics, and for tests that nothing is left."""
+        return BusStats(
+            pending=len(self._inbox.places),
+            running=sum(received.running for received in self._received.values()),
+            waiting=sum(received.waiting for received in self._received.values()),
+            outgoing_bytes=self.transfers.outgoing_bytes,
+            budget_used=self.transfers.budget.used,
+            budget_waiting=self.transfers.budget.waiting,
+            subscriptions=len(self._received),
+        )
+
+    def watch(self, watcher: Watcher) -> Callable[[], None]:
+        """See `Bus.watch`. A watcher that raises is logged, and does not keep the others from being told."""
+        return self._link.watch(watcher)
+
+    # -- asking and telling
+
+    async def request(
+        self,
+        subject: str,
+        body: bytes,
+        *,
+        timeout: float,
+        headers: Headers = NO_HEADERS,
+        progress: Progress | None = None,
+        admit: Admit | None = None,
+    ) -> Reply:
+        """See `Bus.request`."""
+        deadline = self._loop.time() + timeout
+        outgoing: Outgoing | None = None
+        part: bytes | memoryview = body
+        if len(body) > self.transfers.chunk:
+            if len(body) > self.transfers.max_body:
+                raise BodyTooLarge(len(body), self.transfers.max_body)
+            outgoing = self.transfers.outgoing(body)
+            outgoing.progress = progress
+            headers = {**outgoing.headers, **headers}
+            part = outgoing.first
+        if self._client.congested:
+            await self._link.room(deadline)
+        head = encode_request_head(headers, max(0, int(timeout * 1000)))
+        self._link.check(subject, len(part), len(head))
+        waiter = Waiter(self._loop.create_future(), subject, outgoing)
+        token, reply_subject = self._inbox.enter(waiter)
+        timer = self._loop.call_at(deadline, waiter.expire)
+        try:
+            self._client.send(subject, reply_subject, head, part)
+            if outgoing is not None and progress is not None:
+                progress.request_moved()
+            result = await waiter.future
+        finally:
+            timer.cancel()
+            self._inbox.leave(token)
+        if isinstance(result, BusError):
+            raise result
+        address, answer_head, answer = result
+        if not answer_head:
+            return Reply(answer)
+        if is_no_responders(answer_head, answer):
+            raise NoResponder("nobody serves this subject now")
+        answer_headers = decode_head(answer_head)
+        if SIZE in answer_headers:
+            if progress is not None:
+                progress.watched()
+            return await self.transfers.read_reply(address, answer_headers, answer, deadline, admit)
+        return Reply(answer, answer_headers)
+
+    async def publish(self, subject: str, body: bytes, *, headers: Headers = NO_HEADERS) -> None:
+        """See `Bus.publish`."""
+        if self._client.congested:
+            await self._link.room(self._loop.time() + _FLUSH_S)
+        head = encode_head(headers)
+        self._link.check(subject, len(body), len(head))
+        self._client.send(subject, "", head, body)
+
+    async def flush(self, timeout: float = _FLUSH_S) -> None:
+        """Wait until nats-server has taken all that was sent and subscribed before.
+
+        Raises:
+            NotConnected, ConnectionLost, RequestTimedOut: it may not have.
+        """
+        await self._link.flush(timeout)
+
+    # -- serving and listening
+
+    async def serve(self, subject: str, handler: RequestHandler, *, queue: str = "", limit: int = 1024) -> Serving:
+        """See `Bus.serve`.
+
+        Raises:
+            NotConnected, ConnectionLost, RequestTimedOut: it is not subscribed.
+            BusError: nats-server's permissions refuse it.
+        """
+        serving = Serving(self, subject, self._backlog(), handler, limit)
+        await self._subscribe(serving, queue)
+        return serving
+
+    async def listen(self, subject: str, handler: NoticeHandler) -> Listening:
+        """See `Bus.listen`; raises as `serve`."""
+        listening = Listening(self, subject, self._backlog(), handler)
+        await self._subscribe(listening, "")
+        return listening
+
+    def _backlog(self) -> Backlog:
+        return Backlog(self._config.backlog_messages, self._config.backlog_bytes)
+
+    async def _subscribe(self, received: Serving | Listening, queue: str) -> None:
+        subject = received.subject
+        self._link.check(subject, 0, 0)
+        self._client.forgive(subject)
+        sid = received.sid = self._client.attach(subject, queue, received.receive)
+        self._received[sid] = received
+        try:
+            await self.flush()
+            self._client.check_permitted(subject)
+        except BaseException:
+            self._client.unsubscribe_at_server(sid)
+            self._forget(sid)
+            await received.abandon()
+            raise
+
+    def _forget(self, sid: int) -> None:
+        self._client.detach(sid)
+        self._received.pop(sid, None)
+
+    # -- for its subscriptions (`nats_serving.Host`)
+
+    async def release(self, sid: int) -> None:
+        """Unsubscribe; returns when nothing more can arrive for it."""
+        self._client.unsubscribe_at_server(sid)
+        try:
+            await self.flush()
+        except BusError as error:
+            # Nothing arrives without a connection, and it will not be subscribed again.
+            _log.debug("left a subscription without nats-server's word: %s", error)
+        finally:
+            self._forget(sid)
+
+    async def read_request(
+        self, address: str, headers: Headers, first: bytes, deadline: float | None
+    ) -> bytes | Reply | None:
+        """As `Transfers.read_request`."""
+        return await self.transfers.read_request(address, headers, first, deadline)
+
+    @property
+    def congested(self) -> bool:
+        """Whether so much waits to be written that an answer should `await room()` first."""
+        return self._client.congested
+
+    async def room(self, deadline: float | None) -> None:
+        """As `Transfers.room`."""
+        await self.transfers.room(deadline)
+
+    def respond(self, subject: str, reply: Reply, deadline: float | None) -> None:
+        """As `Transfers.respond`."""
+        self.transfers.respond(subject, reply, deadline)
+
+    def overrun(self, subject: str, dropped: int) -> None:
+        """A subscription had to drop its `dropped`-th message."""
+        if dropped == 1:
+            _log.error("messages on %s are dropped: too many wait for their turn", subject)
+        self._link.dropped()
+
+    # -- its life
+
+    def _stray(self, reply: str, head: bytes) -> None:
+        self.transfers.stray(reply, head)
+
+    def _lost(self) -> None:
+        self._inbox.lose_all()
+
+    def _denied(self, text: str) -> None:
+        _log.warning("nats-server refused: %s", text)
+        for place in list(self._inbox.places.values()):
+            if isinstance(place, Waiter) and f'for publish to "{place.subject.lower()}"' in text:
+                place.fail(NoResponder("not permitted to ask on this subject"))
+
+    async def open(self) -> None:
+        """For `open_bus`."""
+        await self._link.open(self._inbox_prefix)
+        try:
+            self._inbox.subscribe(self._client)
+            await self.flush()
+        except BaseException:
+            await self._link.close()
+            raise
+
+    async def close(self) -> None:
+        """For `open_bus`: first what runs, then the connection."""
+        left = list(self._received.values())
+        drains = [self._loop.create_task(received.drain()) for received in left]
+        try:
+            if drains:
+                await asyncio.wait(drains, timeout=self._config.drain_timeout)
+        finally:
+            for drain in drains:
+                drain.cancel()
+            for received in left:
+                await received.abandon()
+            self._inbox.lose_all()
+            await self._link.close()
+
+
+@asynccontextmanager
+async def open_bus(config: BusConfig, *, opening: Callable[[NatsBus], None] | None = None) -> AsyncIterator[NatsBus]:
+    """Connect; on leaving wait for handlers that run, then close.
+
+    A nats-server that refuses the credential is asked again, with what the credential's file holds by then, until it
+    takes it.
+
+    Args:
+        opening: given the bus before it connects, to ask for its `problem`.
+
+    Raises:
+        NotConnected: no nats-server answered within `connect_timeout`; says at which address and why.
+    """
+    bus = NatsBus(config)
+    if opening is not None:
+        opening(bus)
+    await bus.open()
+    try:
+        yield bus
+    finally:
+        await bus.close()

@@ -1,0 +1,184 @@
+"""The side that wants a chunked body: asks for its chunks, a few at a time, again where one was lost."""
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from smcp_bus.byte_budget import ByteBudget, Grant
+from smcp_bus.chunks import DONE, GONE, PROBE, Plan, Send, chunk_head, chunk_index, index_of, is_chunk
+from smcp_bus.errors import BusError, ConnectionLost, RequestTimedOut, TransferFailed
+from smcp_bus.nats.headers import is_no_responders
+
+WINDOW: Final = 4
+"""Chunks of one body that are asked for and not there yet."""
+_TICK_S: Final = 0.1
+_RETRY_S: Final = 1.0
+"""How long none may come before they are asked for again, at first; doubles with each time."""
+_LONGEST_RETRY_S: Final = 8.0
+_SLOWNESS: Final = 2.0
+"""The same as a multiple of what a chunk took that was asked for once: who is slow must not get twice as much to do."""
+_PROBE_S: Final = 0.3
+"""After so long without a chunk we look whether the peer is there at all."""
+_ABSENT_S: Final = 0.4
+"""How long it may be away: with the above less than the second in which a death has to be noticed."""
+_SIGN_S: Final = 2.0
+"""How often who waits for a share of its budget says so to whoever keeps the body (seconds)."""
+_STALL_S: Final = 15.0
+"""How long nothing at all may come: a peer that stands still must not hold its share of the budget for an hour."""
+
+
+class Pulling:
+    """One body on its way in; a place in the inbox.
+
+    `future` ends with the whole body, or with the `BusError` that says why not. Nothing is asked for before `start`.
+    """
+
+    def __init__(self, send: Send, flights: ByteBudget, address: str, plan: Plan, first: bytes) -> None:
+        """`flights` bounds what all bodies of the process have asked for and not got."""
+        self._send = send
+        self._flights = flights
+        self._loop = asyncio.get_running_loop()
+        self._address = address
+        self._plan = plan
+        self._chunks: dict[int, bytes] = {0: first}
+        self._next = 1
+        self._grants: dict[int, Grant] = {}
+        self._asked: dict[int, float] = {}
+        self._tries: dict[int, int] = {}
+        self._patience = _RETRY_S
+        self._progress = 0.0
+        self._ticked = 0.0
+        self._probed = 0.0
+        self._absent_since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.future: asyncio.Future[bytes | BusError] = self._loop.create_future()
+        self.started = False
+        self.subject = ""
+        """Where the chunks shall arrive."""
+
+    def wait(self) -> None:
+        """Until `start`: say now and then that we are here, so that the body is kept for us."""
+        if not self.future.done():
+            self._send(self._address, self.subject, chunk_head(PROBE), b"")
+            self._timer = self._loop.call_later(_SIGN_S, self.wait)
+
+    def start(self) -> None:
+        """Ask for the first chunks."""
+        if self.future.done():
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self.started = True
+        self._progress = self._ticked = self._loop.time()
+        for _ in range(WINDOW):
+            self._want_next()
+        self._timer = self._loop.call_later(_TICK_S, self._tick)
+
+    def stop(self) -> None:
+        """Let go of all that is held. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._grants:
+            self._grants.popitem()[1].release()
+
+    def receive(self, _reply: str, head: bytes, body: bytes) -> None:
+        """As `Place.receive`: takes chunks, and what nats-server says of a peer that is not there."""
+        if self.future.done():
+            return
+        if is_no_responders(head, body):
+            self._absent()
+        elif is_chunk(head):
+            text = chunk_index(head)
+            if text == GONE:
+                self.fail(TransferFailed("the peer does not have the rest of the body any more"))
+            else:
+                self._receive_chunk(index_of(text), body)
+
+    def lost(self) -> None:
+        """As `Place.lost`."""
+        self.fail(ConnectionLost("the connection to nats-server broke"))
+
+    def expire(self) -> None:
+        """Its time is over."""
+        self.fail(RequestTimedOut("the rest of the body did not arrive in time"))
+
+    def fail(self, error: BusError) -> None:
+        """The outcome is this error, unless there is one; what came is given up."""
+        if not self.future.done():
+            self._chunks.clear()
+            self.future.set_result(error)
+
+    def _receive_chunk(self, index: int | None, body: bytes) -> None:
+        now = self._loop.time()
+        if index in self._chunks:
+            self._progress = now  # it was sent twice; the others may stand behind it
+            return
+        if index is None or index not in self._tries or len(body) != self._plan.length(index):
+            self.fail(TransferFailed("a chunk that was not asked for, or of a wrong size"))
+            return
+        self._absent_since = None
+        self._progress = now
+        self._chunks[index] = body
+        asked = self._asked.pop(index, now)
+        if not self._tries.pop(index):  # else nobody knows which of the questions was answered
+            self._patience = min(max(_RETRY_S, _SLOWNESS * (now - asked)), _LONGEST_RETRY_S)
+        self._grants.pop(index).release()
+        if len(self._chunks) == self._plan.count:
+            self._send(self._address, "", chunk_head(DONE), b"")
+            self.future.set_result(b"".join(self._chunks[i] for i in range(self._plan.count)))
+        else:
+            self._want_next()
+
+    def _want_next(self) -> None:
+        if self._next < self._plan.count:
+            self._next += 1
+            self._want(self._next - 1, 0)
+
+    def _want(self, index: int, tries: int) -> None:
+        self._tries[index] = tries
+        self._grants[index] = self._flights.ask(self._plan.length(index), partial(self._ask, index))
+
+    def _ask(self, index: int) -> None:
+        self._asked[index] = self._loop.time()
+        self._send(self._address, self.subject, chunk_head(b"%d" % index), b"")
+
+    def _absent(self) -> None:
+        now = self._loop.time()
+        if self._absent_since is None:
+            self._absent_since = now
+        elif now - self._absent_since > _ABSENT_S:
+            self.fail(TransferFailed("the peer that has the rest of the body has gone"))
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        self._forgive(now - self._ticked - _TICK_S, now)
+        self._ticked = now
+        if now - self._progress > _STALL_S:
+            self.fail(TransferFailed("the peer that has the rest of the body stands still"))
+        if self.future.done():
+            return
+        if self._asked and now - max(self._progress, self._probed) > _PROBE_S:
+            self._probed = now
+            self._send(self._address, self.subject, chunk_head(PROBE), b"")
+        # On a slow line a chunk stands behind others: while any comes, none is asked for twice.
+        pause = self._patience if self._absent_since is None else _TICK_S
+        late = [index for index, asked in self._asked.items() if now - max(asked, self._progress) >= pause]
+        for index in late:
+            # Behind the others again: what a silent peer keeps waiting must not keep them waiting too.
+            del self._asked[index]
+            self._grants.pop(index).release()
+            self._want(index, self._tries[index] + 1)
+        if late and self._absent_since is None:
+            self._patience = min(2 * self._patience, _LONGEST_RETRY_S)
+        self._timer = self._loop.call_later(_TICK_S, self._tick)
+
+    def _forgive(self, stood_still: float, now: float) -> None:
+        """This process stood still for so long (seconds): what came meanwhile is in its socket, and not read yet.
+
+        Were that counted, a process that has too much to do would ask for everything twice, and have more to do.
+        """
+        if stood_still > _TICK_S:
+            self._progress = min(self._progress + stood_still, now)
+            self._asked = {index: min(asked + stood_still, now) for index, asked in self._asked.items()}
+            if self._absent_since is not None:
+                self._absent_since = min(self._absent_since + stood_still, now)

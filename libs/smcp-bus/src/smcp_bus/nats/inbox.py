@@ -1,0 +1,89 @@
+"""The one subscription on which everything arrives that was addressed to this process's own waiting places."""
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from smcp_bus.nats.client import NatsClient
+
+ROOT: Final = "_INBOX"
+"""Every inbox of the system lies under it: `_INBOX.<credential>`, or `_INBOX` itself without credentials."""
+
+_SECRET: Final = 16
+"""Hexadecimal digits of a token that nobody can guess."""
+_DRAWN: Final = 4096
+"""Random bytes that are drawn at a time: a system call for some hundred tokens, not for each."""
+
+_log = logging.getLogger(__name__)
+
+
+def is_inbox(address: bytes) -> bool:
+    """Whether an answer may go there.
+
+    nats-server checks what a process publishes, not where it asks to be answered. Who answers has more rights than who
+    asks (a registry may write the log of the rooms), so it must not be made to speak anywhere but into an inbox.
+    """
+    return address.startswith(b"_INBOX.")
+
+
+class Place(Protocol):
+    """What waits under a token."""
+
+    def receive(self, reply: str, head: bytes, body: bytes) -> None:
+        """A message came. It must neither block nor raise."""
+
+    def lost(self) -> None:
+        """The connection broke."""
+
+
+class Inbox:
+    """`<prefix>.<process>.*`: token → place.
+
+    A place leaves the table by `leave`, whatever became of it; what arrives for a token that has gone is dropped.
+    """
+
+    def __init__(self, prefix: str, process: str, stray: Callable[[str, bytes], None]) -> None:
+        """`stray` is called with reply subject and header block of a message that asks a token that has gone."""
+        self._stray = stray
+        self._root = f"{prefix}.{process}."
+        self._cut = len(self._root)
+        self._count = 0
+        self._secrets = b""
+        self._used = 0
+        self.places: dict[bytes, Place] = {}
+
+    def subscribe(self, client: NatsClient) -> None:
+        """Have everything that is addressed to this process brought by that connection."""
+        client.attach(f"{self._root}*", "", self._receive)
+
+    def enter(self, place: Place) -> tuple[bytes, str]:
+        """Give `place` a token; returns it and the subject that reaches it."""
+        self._count += 1
+        if self._used == len(self._secrets):
+            self._secrets, self._used = os.urandom(_DRAWN).hex().encode(), 0
+        secret = self._secrets[self._used : self._used + _SECRET]
+        self._used += _SECRET
+        # Whoever is asked learns one token; it must not be able to guess the others', and have somebody answer there.
+        token = b"%x-%b" % (self._count, secret)
+        self.places[token] = place
+        return token, f"{self._root}{token.decode()}"
+
+    def leave(self, token: bytes) -> None:
+        """Idempotent."""
+        self.places.pop(token, None)
+
+    def lose_all(self) -> None:
+        """Tell every place that the connection broke."""
+        for place in list(self.places.values()):
+            place.lost()
+
+    def _receive(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
+        if reply and not is_inbox(reply):
+            _log.warning("a message wants its answer outside of the inboxes; it gets none")
+            reply = b""
+        place = self.places.get(subject[self._cut :])
+        if place is not None:
+            place.receive(reply.decode(), head, body)
+        elif reply and head:
+            self._stray(reply.decode(), head)

@@ -1,0 +1,1 @@
+"""How a process asks the registries, and keeps its lease."""

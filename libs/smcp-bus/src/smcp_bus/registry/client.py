@@ -1,0 +1,251 @@
+"""How a process asks the registries: the same questions for gateways and native Computers.
+
+Every question is bounded. One that nobody answered (a registry that was just restarted, or is suspended) is asked again
+while there is time, and the first answer counts: joins, leaves and renewals are idempotent by their claim, and a
+notification that comes twice says the same. Where the connection to NATS breaks, the `BusError` comes through.
+"""
+
+import asyncio
+import random
+import uuid
+from typing import Final, TypeVar
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from smcp_bus import subjects
+from smcp_bus.bus import NO_HEADERS, Bus, Headers, Reply
+from smcp_bus.door.tracing import sending
+from smcp_bus.errors import NoResponder, RequestTimedOut
+from smcp_bus.headers import AFTER, CLAIM, ERROR, REQ_ID
+from smcp_bus.registry.hedges import BATCH_HEDGES, CopyBudget, Hedges, Pace, Standstill, hedges_within
+from smcp_bus.registry_contract import (
+    Assertion,
+    AssertionResult,
+    Claim,
+    Confirmed,
+    FindComputer,
+    Found,
+    Joined,
+    LeaseRenewal,
+    LeaseState,
+    Left,
+)
+from smcp_proto.errors import ERRORS, ErrorBody, Internal, NotAllowed, SmcpError, Unavailable
+from smcp_proto.ids import Role
+from smcp_proto.schemas import ListRoomRet
+
+Model = TypeVar("Model", bound=BaseModel)
+
+ROOM_S: Final = 10.0
+"""How long a question to the registries takes at most, tries included (seconds); no longer than a lease."""
+CONFIRM_S: Final = 2.5
+FIRST_PAUSE_S: Final = 0.02
+LONGEST_PAUSE_S: Final = 0.5
+
+
+class RegistryClient:
+    """Args:
+    credential, process: the owner process that this client speaks for.
+    lease_s: `SMCP_LEASE_S`. Who asks something of an office hears within a lease that no registry answers, also where
+        the registry that has the question stands still.
+    """
+
+    def __init__(self, bus: Bus, *, credential: str, process: str, lease_s: float = ROOM_S) -> None:
+        self._bus = bus
+        self.credential = credential
+        self.process = process
+        self.room_s = min(ROOM_S, lease_s)
+        """How long a question takes at most, tries included (seconds), where nothing else is said."""
+        self._hedges = hedges_within(self.room_s)
+        self._standstill = Standstill()
+        self._copies = CopyBudget()
+
+    async def join(self, office: str, role: Role, name: str, claim: Claim, body: bytes, *, req_id: str = "") -> Joined:
+        """Claim a place. `body` is the EnterOfficeReq as it came.
+
+        Raises:
+            NotAllowed: refused; its message says why.
+            Unavailable: no quorum, no registry, or the question to the present owner is open.
+
+            Of both `details.may_have_run` is true where it may have been carried out all the same: another registry
+            was asked, too, and may have found the place free.
+        """
+        headers = {CLAIM: claim.model_dump_json(exclude_none=True)} | _req_id_header(req_id)
+        return await self._ask(subjects.server(office, role, name, "join_office"), body, Joined, headers)
+
+    async def leave(self, office: str, role: Role, name: str, claim: Claim, *, req_id: str = "") -> Left:
+        """Give the place up.
+
+        Raises:
+            NotInOffice: the claim is not the member there.
+            Unavailable: as for `join`.
+        """
+        headers = {CLAIM: claim.model_dump_json(exclude_none=True)} | _req_id_header(req_id)
+        body = orjson.dumps({"office_id": office})
+        return await self._ask(subjects.server(office, role, name, "leave_office"), body, Left, headers)
+
+    async def list_room(self, office: str, role: Role, name: str, body: bytes, *, after: int) -> bytes:
+        """ListRoomRet as JSON.
+
+        Args:
+            after: the newest revision that the asker knows of, its own join's at least: the list is not older.
+        """
+        subject = subjects.server(office, role, name, "list_room")
+        reply = await self._send(subject, body, {AFTER: str(after)})
+        return reply.body
+
+    async def room(self, office: str, role: Role, name: str, *, after: int, req_id: str) -> ListRoomRet:
+        """The members of an office, asked by one of them."""
+        body = orjson.dumps({"agent": name, "req_id": req_id, "office_id": office})
+        return _read(ListRoomRet, await self.list_room(office, role, name, body, after=after))
+
+    async def confirm(
+        self, office: str, role: Role, name: str, claim: Claim, *, timeout: float = CONFIRM_S
+    ) -> Confirmed:
+        """Whether the registry's view still holds this very claim; works without quorum."""
+        headers = {CLAIM: claim.model_dump_json(exclude_none=True)}
+        subject = subjects.server(office, role, name, "confirm")
+        return await self._ask(subject, b"", Confirmed, headers, timeout=timeout)
+
+    async def find(
+        self, office: str, role: Role, name: str, computer: str, *, timeout: float, req_id: str = ""
+    ) -> Found:
+        """Asked once after "no responder": is that Computer a member at all?"""
+        body = FindComputer(computer=computer).model_dump_json().encode()
+        subject = subjects.server(office, role, name, "find")
+        return await self._ask(subject, body, Found, _req_id_header(req_id), timeout=timeout)
+
+    async def tell(
+        self,
+        office: str,
+        role: Role,
+        name: str,
+        verb: str,
+        body: bytes,
+        *,
+        timeout: float | None = None,
+        req_id: str = "",
+    ) -> None:
+        """An event that becomes a notification: `update_*`, `tool_call_cancel`."""
+        await self._send(subjects.server(office, role, name, verb), body, _req_id_header(req_id), timeout=timeout)
+
+    async def renew_lease(
+        self, renewal: LeaseRenewal, *, timeout: float | None = None, hedges: Hedges | None = None
+    ) -> LeaseState:
+        """Keep this process's lease, or take one. `timeout` is in seconds."""
+        subject = subjects.hosts(self.credential, self.process, "lease")
+        body = renewal.model_dump_json().encode()
+        return await self._ask(subject, body, LeaseState, timeout=timeout, hedges=hedges)
+
+    async def assert_members(self, assertion: Assertion, *, hedges: Hedges = BATCH_HEDGES) -> AssertionResult:
+        """What this gateway holds, after a reconnect or a lapsed lease; at most 500 a batch. No client waits for it."""
+        subject = subjects.hosts(self.credential, self.process, "assert")
+        body = assertion.model_dump_json(exclude_none=True).encode()
+        return await self._ask(subject, body, AssertionResult, timeout=ROOM_S, hedges=hedges)
+
+    async def _ask(
+        self,
+        subject: str,
+        body: bytes,
+        model: type[Model],
+        headers: Headers = NO_HEADERS,
+        *,
+        timeout: float | None = None,
+        hedges: Hedges | None = None,
+    ) -> Model:
+        return _read(model, (await self._send(subject, body, headers, timeout=timeout, hedges=hedges)).body)
+
+    async def _send(
+        self,
+        subject: str,
+        body: bytes,
+        headers: Headers,
+        *,
+        timeout: float | None = None,
+        hedges: Hedges | None = None,
+    ) -> Reply:
+        timeout = self.room_s if timeout is None else timeout
+        with sending(subject) as carried, self._copies.question():
+            return await self._try(
+                subject, body, {**headers, **carried}, timeout=timeout, hedges=hedges or self._hedges
+            )
+
+    async def _try(self, subject: str, body: bytes, headers: Headers, *, timeout: float, hedges: Hedges) -> Reply:
+        """The first answer. A question that stays open is asked again beside it: its registry may be suspended."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        pause, pace = FIRST_PAUSE_S, Pace(hedges, self._standstill)
+        since: dict[asyncio.Task[Reply], float] = {}
+        asked: set[asyncio.Task[Reply]] = set()
+        ended: set[asyncio.Task[Reply]] = set()
+        tried = False
+        try:
+            while (left := deadline - loop.time()) > 0:
+                now = loop.time()
+                if not asked or self._copies.spend():
+                    question = loop.create_task(self._bus.request(subject, body, timeout=left, headers=headers))
+                    asked.add(question)
+                    since[question] = now
+                patience = min(left, pace.wait(now))
+                ended, asked = await asyncio.wait(asked, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                if not ended:
+                    pace.missed()
+                refused: Reply | None = None
+                for question in ended:
+                    try:
+                        reply = question.result()
+                    except NoResponder:
+                        await asyncio.sleep(min(left, pause * random.uniform(0.5, 1.5)))  # noqa: S311 -- not a secret
+                        pause = min(2 * pause, LONGEST_PAUSE_S)
+                    except RequestTimedOut:
+                        tried = True
+                    else:
+                        oldest = min((since[other] for other in asked), default=since[question])
+                        self._standstill.answered(loop.time(), asked=since[question], oldest=oldest)
+                        if ERROR not in reply.headers:
+                            return reply
+                        refused = reply
+                if refused is not None:
+                    raise _refusal(refused, others=tried or bool(asked))
+            raise Unavailable("no registry answered", details={"may_have_run": tried or bool(asked)})
+        finally:
+            await _let_go(asked | ended)  # several may have failed at once, with the connection
+
+
+async def _let_go(asked: set[asyncio.Task[Reply]]) -> None:
+    for question in asked:
+        question.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+
+
+def _refusal(reply: Reply, *, others: bool) -> SmcpError:
+    """The error that ends a request. `others`: the same question was put to others too, which may yet carry it out."""
+    error = to_error(reply)
+    if others and isinstance(error, Unavailable | NotAllowed):
+        return type(error)(error.message, details={**error.details, "may_have_run": True})
+    return error
+
+
+def to_error(reply: Reply) -> SmcpError:
+    """The error that a reply carries, as the exception to raise."""
+    try:
+        body = ErrorBody.model_validate_json(reply.body)
+    except ValidationError:
+        return Internal("the other side sent an error that cannot be read")
+    kind = ERRORS.get(body.code, Internal)
+    return kind(body.message, details=body.details)
+
+
+def _read(model: type[Model], body: bytes) -> Model:
+    if not body:
+        body = b"{}"
+    try:
+        return model.model_validate_json(body)
+    except ValidationError:
+        raise Internal("the registry sent an answer that cannot be read") from None
+
+
+def _req_id_header(req_id: str) -> dict[str, str]:
+    """What asks by itself, for no event of a client, gives its request an id of its own."""
+    return {REQ_ID: req_id or uuid.uuid4().hex}

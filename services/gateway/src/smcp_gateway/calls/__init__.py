@@ -1,0 +1,1 @@
+"""Calls on their way to Computers, and what ends them."""

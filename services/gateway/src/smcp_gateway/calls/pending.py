@@ -1,0 +1,195 @@
+"""The calls that this gateway waits for, and what ends them beside their answer.
+
+A call costs an entry here and no task or timer of its own: the task of its event waits for the bus, and who settles a
+call from elsewhere (`settle`) interrupts that waiting. The entry is gone when `run` returns, however it ends.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from smcp_bus.door.types import RawJson
+from smcp_proto.errors import SmcpError, Unavailable
+
+CANCEL_GRACE_S: Final = 1.0
+"""How long an owner may take to settle a call that was cancelled (seconds)."""
+
+ASK_AFTER_S: Final = 0.2
+"""Age of a call from which on its owner is asked after it."""
+
+NOT_SENT: Final = float("inf")
+
+CANCELLED: Final = RawJson(
+    orjson.dumps(
+        {
+            "content": [{"type": "text", "text": "the call was cancelled"}],
+            "isError": True,
+            "meta": {"a2c_cancelled": True},
+        }
+    )
+)
+"""The result of a call that was cancelled and that its Computer did not settle in time."""
+
+
+@dataclass(slots=True, eq=False)
+class PendingCall:
+    """One `client:*` request that waits for its Computer. It is the `Progress` of its request on the bus."""
+
+    session: str
+    office: str
+    computer: str
+    agent: str
+    req_id: str
+    tracked: bool
+    """Its owner keeps it in a table (tool calls), so that it can be asked whether it knows it."""
+    ask_from: float = NOT_SENT
+    """From when on (loop time) its owner may be asked after it; `NOT_SENT` while it is on no wire."""
+    on_wire: bool = False
+    """It was sent, and nobody has said that it was not run."""
+    moved_at: float | None = None
+    """When its owner asked for a part of it last (loop time); None when its owner has it all."""
+    ended_at: float | None = None
+    """When its owner said first, and has said since, that it has answered it."""
+    asked_again: bool = False
+    """It was sent once more, because its answer was lost."""
+    repeat: bool = False
+    """Its task is being interrupted for that."""
+    cancelled_at: float | None = None
+    task: "asyncio.Task[object] | None" = None
+    verdict: SmcpError | RawJson | None = None
+    abandoned: bool = False
+    """Nobody waits for the answer any more."""
+
+    @property
+    def owner(self) -> tuple[str, str]:
+        """Office and Computer."""
+        return self.office, self.computer
+
+    @property
+    def may_have_run(self) -> bool:
+        """Whether it was sent, now or before. Who watches it says nothing about that: it runs all the same."""
+        return self.asked_again or self.on_wire
+
+    def sent(self, now: float) -> None:
+        """It goes on the wire."""
+        self.on_wire = True
+        self.ask_from = now + ASK_AFTER_S
+        self.moved_at = self.ended_at = None
+
+    def request_moved(self) -> None:
+        """Its owner has asked for a part of the request."""
+        self.moved_at = asyncio.get_running_loop().time()
+
+    def request_delivered(self) -> None:
+        """Its owner has all of the request."""
+        # a moment later its owner knows it; what was asked before says nothing
+        self.moved_at = None
+        if self.ask_from != NOT_SENT:
+            self.ask_from = asyncio.get_running_loop().time() + ASK_AFTER_S
+
+    def watched(self) -> None:
+        """Its owner is not to be asked after it any more."""
+        self.ask_from = NOT_SENT
+
+
+class CallTable:
+    """Calls by session, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._by_session: dict[str, dict[PendingCall, None]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(calls) for calls in self._by_session.values())
+
+    def __iter__(self) -> Iterator[PendingCall]:
+        return iter([call for calls in self._by_session.values() for call in calls])
+
+    def of_session(self, session: str) -> list[PendingCall]:
+        """The calls of a session, the oldest first."""
+        return list(self._by_session.get(session, ()))
+
+    async def run(self, call: PendingCall, work: Callable[[], Coroutine[object, object, RawJson]]) -> RawJson:
+        """Wait for `work()`, or for somebody to settle the call.
+
+        Raises:
+            SmcpError: the verdict that settled it, or what `work` raised.
+        """
+        call.task = task = asyncio.current_task()
+        assert task is not None
+        calls = self._by_session.setdefault(call.session, {})
+        calls[call] = None
+        try:
+            while True:
+                try:
+                    return await work()
+                except asyncio.CancelledError:
+                    if (call.verdict is None and not call.repeat) or task.uncancel() > 0:
+                        raise
+                    if isinstance(call.verdict, RawJson):
+                        return call.verdict
+                    if call.verdict is not None:
+                        raise call.verdict from None
+                    call.repeat = False
+        finally:
+            del calls[call]
+            if not calls and self._by_session.get(call.session) is calls:
+                del self._by_session[call.session]
+            call.task = None
+
+    def settle(self, call: PendingCall, verdict: SmcpError | RawJson) -> None:
+        """Answer a call that still waits; the first verdict counts."""
+        if call.task is not None and call.verdict is None and not call.abandoned:
+            call.verdict = verdict
+            if not call.repeat:
+                call.task.cancel()
+
+    def ask_again(self, call: PendingCall) -> None:
+        """The answer was lost: do the work once more, marked as a repeat, for the answer that its Computer keeps.
+
+        The second time the call is settled: it has run, and nobody knows how it ended.
+        """
+        if call.asked_again:
+            self.settle(call, Unavailable("the Computer's answer was lost", details={"may_have_run": True}))
+        elif call.task is not None and call.verdict is None and not call.abandoned:
+            call.asked_again = call.repeat = True
+            call.ask_from = NOT_SENT
+            call.task.cancel()
+
+    def abandon(self, session: str) -> list[PendingCall]:
+        """The client of these calls is gone: end them without an answer, and say which they were."""
+        calls = self.of_session(session)
+        for call in calls:
+            if call.task is not None:
+                call.abandoned = True
+                call.task.cancel()
+        return calls
+
+    def cancel(self, session: str, req_id: str, *, now: float) -> list[PendingCall]:
+        """The client cancels a tool call: its Computer has `CANCEL_GRACE_S` from `now` on to settle it.
+
+        Returns:
+            The calls that were not cancelled before.
+        """
+        cancelled = [
+            call
+            for call in self._by_session.get(session, ())
+            if call.tracked and call.req_id == req_id and call.cancelled_at is None
+        ]
+        for call in cancelled:
+            call.cancelled_at = now
+        return cancelled
+
+    @staticmethod
+    def take_back_cancel(cancelled: Iterable[PendingCall]) -> None:
+        """The Computer could not be told of what `cancel` returned: these calls go on."""
+        for call in cancelled:
+            call.cancelled_at = None
+
+    def settle_overdue(self, now: float) -> None:
+        """Answer the cancelled calls whose Computer did not."""
+        for call in self:
+            if call.cancelled_at is not None and now - call.cancelled_at >= CANCEL_GRACE_S:
+                self.settle(call, CANCELLED)

@@ -1,0 +1,1 @@
+"""The Computers whose sockets this gateway holds."""

@@ -1,0 +1,281 @@
+"""The Socket.IO Computers of this gateway: their subjects, and the gate in front of them.
+
+One gate for the process: closed from the moment the connection to NATS breaks, or this process stands still, until the
+registry has confirmed a Computer again, each for itself. Confirming is a read of the registry's view, so it works
+without quorum; `Repair` asserts the members beside it, and what it learns opens the gate, too.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import orjson
+from pydantic import ValidationError
+
+from smcp_bus import subjects
+from smcp_bus.bus import Bus, Connection, RequestHandler
+from smcp_bus.call_records import CallRecords
+from smcp_bus.door.dispatch import Observe
+from smcp_bus.door.tracing import bus_spans
+from smcp_bus.owner import ABSENT_S, OwnerGate
+from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_contract import Claim
+from smcp_gateway.computers.owned_computer import OwnedComputer
+from smcp_gateway.computers.questions import Room, Send
+from smcp_gateway.computers.surroundings import CallKey, CancelKey, Surroundings
+from smcp_gateway.computers.updates import Updates
+from smcp_gateway.errands import Errands
+from smcp_gateway.members import MemberKey
+from smcp_gateway.sockets.session import Session
+from smcp_proto.errors import Unavailable
+from smcp_proto.schemas.base import AgentCallData
+
+MAX_REQUESTS: Final = 8192
+"""Requests to one Computer at a time; more wait. High, since `pending` comes on the same subject as long calls."""
+CONFIRMED_AT_ONCE: Final = 32
+PAUSE_S: Final = 0.05
+
+_log: Final = logging.getLogger("smcp_gateway.computers.relay_computers")
+
+Key = tuple[str, str]
+"""(session, office)"""
+
+
+class RelayComputers:
+    """`run` must be running while it is used.
+
+    Args:
+        is_present: whether somebody is in an office, as its members here were told.
+        unconfirmed: called when the registry does not hold a claim any more: the members are to be asserted.
+        lease_s: a process that stood still for half of it has its Computers confirmed again.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        registry: RegistryClient,
+        errands: Errands,
+        *,
+        send: Send,
+        room: Room,
+        is_present: Callable[[str, MemberKey], bool],
+        unconfirmed: Callable[[], None],
+        lease_s: float,
+        observe: Observe | None = None,
+    ) -> None:
+        self._bus = bus
+        self._registry = registry
+        self._errands = errands
+        self._is_present = is_present
+        self._unconfirmed = unconfirmed
+        self._gate = OwnerGate(bus, lease_s=lease_s)
+        self._limit = asyncio.Semaphore(CONFIRMED_AT_ONCE)
+        self._up = asyncio.Event()
+        self._stopping = False
+        self._owned: dict[Key, OwnedComputer] = {}
+        self._offices: dict[str, set[OwnedComputer]] = {}
+        self._by_subject: dict[str, list[OwnedComputer]] = {}
+        """One, but for the moment in which a name changes hands here."""
+        self.records: CallRecords[CallKey, CancelKey] = CallRecords()
+        self._around = Surroundings(
+            send, room, self.records, bus.max_body, bus_spans(), observe, errands.until_done, self._is_open
+        )
+
+    def __len__(self) -> int:
+        return len(self._owned)
+
+    @property
+    def running(self) -> int:
+        """How many calls run now."""
+        return sum(owned.running for owned in self._owned.values())
+
+    @property
+    def subscribed(self) -> int:
+        """How many subscriptions to resources are kept."""
+        return sum(len(owned.subscriptions) for owned in self._owned.values())
+
+    @property
+    def generation(self) -> int:
+        """Of the gate: taken before the registry is asked, and given to `joined` or `asserted` with its answer."""
+        return self._gate.generation
+
+    async def run(self) -> None:
+        """Have every Computer confirmed again after each closing of the gate, until cancelled."""
+        unwatch = self._bus.watch(self._on_connection)
+        if self._bus.connected:
+            self._up.set()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._gate.run(), name="gate")
+                while True:
+                    await self._up.wait()
+                    if self._gate.open(self._gate.generation):
+                        for owned in self._owned.values():
+                            self._confirm_soon(owned)
+                        await self._gate.wait_closed()
+                    await asyncio.sleep(PAUSE_S)
+        finally:
+            unwatch()
+            self.records.close()
+
+    def close_gate(self, why: str) -> None:
+        """Run nothing until all are confirmed again."""
+        self._gate.close(why)
+
+    def stop(self) -> None:
+        """Run nothing any more; what runs goes on."""
+        self._stopping = True
+
+    async def serve(self, session: Session, office: str, name: str) -> None:
+        """Serve the Computer's subject, behind its closed gate: the server knows the subscription on return.
+
+        Raises:
+            BusError: it cannot be served now.
+        """
+        subject = subjects.client_all(office, name)
+        owned = OwnedComputer(session, office, name, self._around)
+        self._owned[session.id, office] = owned
+        self._offices.setdefault(office, set()).add(owned)
+        self._by_subject.setdefault(subjects.without_verb(subject), []).append(owned)
+        try:
+            owned.subscription = await self._bus.serve(
+                subject, owned.handle, queue=subjects.OWNER_QUEUE, limit=MAX_REQUESTS
+            )
+        except BaseException:
+            self.close(session, office)
+            raise
+
+    def joined(
+        self, session: Session, office: str, claim: Claim, generation: int, *, unknown_since: int | None = None
+    ) -> None:
+        """The registry has granted the claim, asked in that generation of the gate: from here on calls run.
+
+        Args:
+            unknown_since: see `Subscriptions`.
+        """
+        owned = self._owned.get((session.id, office))
+        if owned is not None:
+            owned.claim = claim
+            owned.subscriptions.unknown_since = unknown_since
+            if not self._open(owned, generation):
+                self._confirm_soon(owned)
+
+    def asserted(self, session: Session, office: str, claim: Claim, generation: int) -> None:
+        """The registry holds the member by that claim, asked in that generation of the gate."""
+        owned = self._owned.get((session.id, office))
+        if owned is not None and owned.claim is not None:
+            owned.claim = claim
+            self._open(owned, generation)
+
+    def close(self, session: Session, office: str) -> None:
+        """The Computer is no member (any more). Idempotent; does not wait."""
+        owned = self._owned.pop((session.id, office), None)
+        if owned is None:
+            return
+        here = self._offices[office]
+        here.discard(owned)
+        if not here:
+            del self._offices[office]
+        subject = subjects.without_verb(subjects.client_all(office, owned.name))
+        served = self._by_subject[subject]
+        served.remove(owned)
+        if not served:
+            del self._by_subject[subject]
+        owned.close()
+        if owned.subscription is not None:
+            self._errands.once("giving up a Computer's subject", owned.subscription.drain)
+
+    def serving(self, subject: str) -> RequestHandler | None:
+        """What answers on that subject here and now: its claim is confirmed, its gate is open, and its client stays."""
+        for owned in self._by_subject.get(subjects.without_verb(subject), ()):
+            if owned.is_open and not owned.session.leaving:
+                return owned.handle
+        return None
+
+    def subscribers(self, session_id: str, office: str, server: str | None, uri: str) -> list[str] | None:
+        """Agents that are to be told that a resource of that session's Computer changed.
+
+        None: it is not known who subscribed, so the office's Agent is told.
+        """
+        owned = self._owned.get((session_id, office))
+        if owned is None:
+            return []
+        agents = list(owned.subscriptions.agents(server, uri))
+        return None if not agents and owned.subscriptions.unknown_since is not None else agents
+
+    def whole(self, session_id: str, office: str, agent: str | None, uri: str) -> str:
+        """What an Agent subscribed to there: `uri`, or what that is a part of; `uri` where it is not known."""
+        owned = self._owned.get((session_id, office))
+        return uri if owned is None or agent is None else owned.subscriptions.whole(agent, uri)
+
+    def updates(self, session_id: str, office: str) -> Updates | None:
+        """What that session's Computer has said of its resources; None: it is no Computer of that office."""
+        owned = self._owned.get((session_id, office))
+        return None if owned is None else owned.updates
+
+    def agent_left(self, office: str, agent: str, epoch: int | None) -> None:
+        """An Agent has left an office: its subscriptions end (see `Subscriptions.left`).
+
+        Its calls are cancelled where it stays away: its own gateway may have died.
+        """
+        here = self._offices.get(office, ())
+        for owned in here:
+            owned.subscriptions.left(agent, epoch)
+        if any(owned.calls(agent) for owned in here):
+            loop = asyncio.get_running_loop()
+            loop.call_later(ABSENT_S, self._abandon, office, agent, loop.time(), self._gate.generation)
+
+    def _abandon(self, office: str, agent: str, since: float, generation: int) -> None:
+        """An Agent left some seconds ago: what it called is cancelled, unless it has come back."""
+        if generation != self._gate.generation or self._is_present(office, ("agent", agent)):
+            return  # where the gate was closed, its return may have been missed: then its calls run to their ends
+        for owned in self._offices.get(office, ()):
+            owned.abandon(agent, since)
+
+    def cancelled(self, office: str, body: bytes) -> None:
+        """`notify:tool_call_cancel` was heard in an office."""
+        here = self._offices.get(office)
+        if not here:
+            return
+        try:
+            notice = AgentCallData.model_validate(orjson.loads(body))
+        except (ValidationError, orjson.JSONDecodeError):
+            _log.warning("a cancel that cannot be read was ignored")
+            return
+        self.records.bury((office, notice.agent, notice.req_id))
+        for owned in here:
+            owned.cancel(notice.agent, notice.req_id)
+
+    def _is_open(self, confirmed: int) -> bool:
+        return self._gate.is_open and confirmed == self._gate.generation and not self._stopping
+
+    def _open(self, owned: OwnedComputer, generation: int) -> bool:
+        """Open the gate for one Computer, unless it was closed since `generation`."""
+        if self._gate.is_open and self._gate.generation == generation:
+            owned.confirmed = generation
+            return True
+        return False
+
+    def _confirm_soon(self, owned: OwnedComputer) -> None:
+        if owned.claim is not None:
+            generation = self._gate.generation
+            self._errands.until_done("confirming a Computer", lambda: self._confirm(owned, generation))
+
+    async def _confirm(self, owned: OwnedComputer, generation: int) -> None:
+        """Raises Unavailable, BusError: not yet."""
+        async with self._limit:
+            if owned.closed or owned.confirmed >= generation or generation != self._gate.generation:
+                return  # it is over, it was asserted meanwhile, or a later round sees to it
+            assert owned.claim is not None
+            confirmed = await self._registry.confirm(owned.office, "computer", owned.name, owned.claim)
+        if not confirmed.mine:
+            self._unconfirmed()
+            raise Unavailable("the registry does not hold this claim")
+        self._open(owned, generation)
+
+    def _on_connection(self, connection: Connection) -> None:
+        if connection is Connection.UP:
+            self._up.set()
+        elif connection is Connection.DOWN:
+            self._up.clear()

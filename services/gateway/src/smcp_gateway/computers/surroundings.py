@@ -1,0 +1,31 @@
+"""What the Computers on Socket.IO of one gateway share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from smcp_bus.call_records import CallRecords
+from smcp_bus.door.dispatch import Observe
+from smcp_bus.door.tracing import Tracing
+from smcp_gateway.computers.questions import Room, Send
+from smcp_gateway.computers.updates import Later
+
+CallKey = tuple[str, str, str, str]
+"""(office, computer, agent, req_id)"""
+CancelKey = tuple[str, str, str]
+"""(office, agent, req_id): a cancel names no Computer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """One for all of them."""
+
+    send: Send
+    room: Room
+    records: CallRecords[CallKey, CancelKey]
+    max_body: int
+    """Bytes that an answer may have on the bus."""
+    tracing: Tracing
+    observe: Observe | None
+    later: Later
+    is_open: Callable[[int], bool]
+    """Whether the gate is open for a Computer that the registry confirmed in that generation of it."""

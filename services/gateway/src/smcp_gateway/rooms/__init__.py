@@ -1,0 +1,1 @@
+"""Members and offices as this gateway knows them."""

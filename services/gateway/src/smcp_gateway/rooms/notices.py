@@ -1,0 +1,110 @@
+"""Notifications as they come from the bus."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from smcp_bus import exact_json, subjects
+from smcp_bus.bus import Incoming
+from smcp_bus.headers import EPOCH
+from smcp_gateway.members import MemberKey
+from smcp_proto import catalog
+from smcp_proto.catalog_row import EVERYBODY
+from smcp_proto.ids import Role
+from smcp_proto.names import check_name
+from smcp_proto.schemas import Capabilities
+from smcp_proto.schemas.resources import MISSED
+
+ENTER = "enter_office"
+LEAVE = "leave_office"
+UPDATES: Final = ("update_config", "update_tool_list", "update_desktop", "update_finder")
+"""What a Computer tells of itself, without saying what changed."""
+UPDATED_EVENT = "notify:resources/updated"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One notification: its event, its JSON as it came, and the member that it is about."""
+
+    event: str
+    body: bytes
+    about: MemberKey | None
+    """Who caused it, and is not told."""
+    epoch: int | None = None
+    """Of an enter or a leave."""
+    told: frozenset[Role] = EVERYBODY
+    """Members of which roles are told."""
+    agent: str | None = None
+    """The one Agent that is told, where it names one."""
+
+    @property
+    def entered(self) -> bool:
+        """Whether it tells of an enter."""
+        return self.event == "notify:enter_office"
+
+
+def read_notice(incoming: Incoming) -> Notice:
+    """Read what the registry published.
+
+    Raises:
+        ValueError: it is none of the catalog's notifications, or not an object.
+    """
+    verb = subjects.verb_of(incoming.subject)
+    row = catalog.by_verb("notify", verb)
+    if row is None:
+        raise ValueError(f"{verb} is no notification")
+    payload: Any = orjson.loads(incoming.body)
+    if not isinstance(payload, dict):
+        raise ValueError(f"{verb} carries no object")  # noqa: TRY004 -- the content is wrong, not the code
+    about = _about(payload)
+    if verb not in {ENTER, LEAVE}:
+        return Notice(row.event, incoming.body, about, told=row.told, agent=_addressee(row.event, payload))
+    if about is None:
+        raise ValueError(f"{verb} names no member")
+    return Notice(row.event, incoming.body, about, int(incoming.headers.get(EPOCH, "")))
+
+
+def presence(office: str, member: MemberKey, *, entered: bool) -> Notice:
+    """The notification of an enter or leave that this gateway found out itself."""
+    role, name = member
+    event = "notify:enter_office" if entered else "notify:leave_office"
+    return Notice(event, orjson.dumps({"office_id": office, role: name}), member)
+
+
+def updates(office: str, computer: str, capabilities: Capabilities | None) -> list[Notice]:
+    """What may have changed at a Computer while nothing was heard.
+
+    Args:
+        capabilities: what it can do now; None: it says nothing of that.
+    """
+    body = orjson.dumps({"computer": computer})
+    about: MemberKey = ("computer", computer)
+    notices = [Notice(f"notify:{verb}", body, about) for verb in UPDATES]
+    notices.append(missed_of(office, computer))
+    if capabilities is not None:
+        said = {"computer": computer, "capabilities": capabilities.model_dump(exclude_unset=True)}
+        notices.append(Notice("notify:update_capabilities", exact_json.written(said), about))
+    return notices
+
+
+def missed_of(office: str, computer: str) -> Notice:
+    """What a Computer told of its resources may have been missed, and what was subscribed to there may have ended."""
+    payload = {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
+    envelope = {"roomId": office, "computerId": computer, "payload": payload, MISSED: True}
+    row = catalog.CATALOG["notify:resources/list_changed"]
+    return Notice(row.event, orjson.dumps(envelope), ("computer", computer), told=row.told)
+
+
+def _addressee(event: str, payload: dict[str, Any]) -> str | None:
+    name = payload.get("agent") if event == UPDATED_EVENT else None
+    return check_name(name) if isinstance(name, str) else None
+
+
+def _about(payload: dict[str, Any]) -> MemberKey | None:
+    roles: tuple[tuple[str, Role], ...] = (("computer", "computer"), ("computerId", "computer"), ("agent", "agent"))
+    for field, role in roles:
+        name = payload.get(field)
+        if isinstance(name, str):
+            return role, check_name(name)
+    return None

@@ -1,0 +1,246 @@
+"""The offices of which this gateway holds members: what is heard there, and who is told.
+
+A replica listens to an office only while it holds a member of it, or somebody is about to become one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from smcp_bus import subjects
+from smcp_bus.bus import Bus, Incoming, Subscription
+from smcp_gateway.computers.owned_computer import CANCEL_EVENT
+from smcp_gateway.members import MemberKey
+from smcp_gateway.rooms.notices import Notice, missed_of, presence, read_notice, updates
+from smcp_gateway.rooms.picture import Picture
+from smcp_gateway.sockets.session import Membership, Session
+from smcp_proto.schemas import Capabilities
+
+_log: Final = logging.getLogger("smcp_gateway.rooms.offices")
+
+Tell = Callable[[Iterable[Session], str, bytes], Awaitable[None]]
+"""Emit an event with that JSON to those sessions."""
+
+Cancelled = Callable[[str, bytes], None]
+"""Told the office and the JSON of a cancel that was heard; must not block."""
+
+AgentLeft = Callable[[str, str, int | None], None]
+"""Told the office, the Agent that left it, and the leave's epoch, where that is known; must not block."""
+
+Doubt = Callable[[], None]
+"""Told that the registry may not count a member of ours any more; must not block."""
+
+Generation = Callable[[], int]
+"""Members of generations before this one may have missed something, and are, or will be, told the difference."""
+
+
+class Office:
+    """One office: its members here, those on their way in, and the picture that they have of it."""
+
+    def __init__(
+        self,
+        name: str,
+        tell: Tell,
+        doubt: Doubt = lambda: None,
+        cancelled: Cancelled = lambda office, body: None,
+        generation: Generation = lambda: 0,
+        agent_left: AgentLeft = lambda office, agent, epoch: None,
+    ) -> None:
+        self.name = name
+        self.picture = Picture()
+        self.members: dict[Session, Membership] = {}
+        self.learning = asyncio.Lock()
+        """Held while the first list is asked for."""
+        self.compared = -1
+        """Members of generations before this one were told the last comparison."""
+        self.holders = 0
+        self.subscription: Subscription | None = None
+        self.lock = asyncio.Lock()
+        self._arriving: dict[Session, list[Notice]] = {}
+        self._tell = tell
+        self._doubt = doubt
+        self._cancelled = cancelled
+        self._generation = generation
+        self._agent_left = agent_left
+
+    def expect(self, session: Session) -> None:
+        """`session` asks to join: keep for it what is heard from now on."""
+        self._arriving[session] = []
+
+    def give_up(self, session: Session) -> None:
+        """`session` does not become a member after all."""
+        self._arriving.pop(session, None)
+
+    async def admit(self, session: Session, membership: Membership) -> None:
+        """`session` is a member now; it is told what was heard since its join."""
+        missed = self._arriving.pop(session, [])
+        self.members[session] = membership
+        for notice in missed:
+            if notice.epoch is None or notice.epoch > membership.epoch:
+                self._check([(session, membership)], notice)
+                await self._pass_on([session], notice)
+
+    def remove(self, session: Session) -> None:
+        """The session is no member here any more. Idempotent."""
+        self.members.pop(session, None)
+
+    async def hear(self, incoming: Incoming) -> None:
+        """A notification of the registry."""
+        try:
+            notice = read_notice(incoming)
+        except ValueError as error:
+            _log.warning("a notification that cannot be read: %s", type(error).__name__)
+            return
+        if notice.event == CANCEL_EVENT:
+            self._cancelled(self.name, notice.body)
+        if notice.epoch is None or notice.about is None:
+            self._keep(notice)
+            await self._pass_on(self.members, notice)
+            return
+        if not notice.entered and notice.about[0] == "agent":
+            self._agent_left(self.name, notice.about[1], notice.epoch)
+        news = self.picture.event(notice.about, entered=notice.entered, epoch=notice.epoch)
+        if news is None:
+            return  # told before: to who is arriving, too
+        self._keep(notice)
+        self._check(self.members.items(), notice)
+        # an enter's or leave's revision is half its epoch; what is newer than the member's own enter came after it
+        revision, generation = notice.epoch // 2, max(self.compared, self._generation()) if news.told_already else -1
+        await self._pass_on(
+            [
+                session
+                for session, membership in self.members.items()
+                if revision > membership.joined_at and membership.generation >= generation
+            ],
+            notice,
+        )
+
+    def _keep(self, notice: Notice) -> None:
+        """For those who are arriving."""
+        for missed in self._arriving.values():
+            missed.append(notice)
+
+    async def compare(
+        self,
+        members: Iterable[MemberKey],
+        generation: int,
+        capabilities: Mapping[str, Capabilities | None] = MappingProxyType({}),
+    ) -> None:
+        """The registry's list after the connection was down: tell those who were members before what they missed.
+
+        Args:
+            generation: of the connection that came back; who joined since then has missed nothing.
+            capabilities: of the Computers, as the list shows them.
+        """
+        difference = self.picture.compare(members)
+        self.compared = generation
+        told = [session for session, membership in self.members.items() if membership.generation < generation]
+        for member in difference.left:
+            if member[0] == "agent":
+                self._agent_left(self.name, member[1], None)
+            await self._pass_on(told, presence(self.name, member, entered=False))
+        for member in difference.entered:
+            await self._pass_on(told, presence(self.name, member, entered=True))
+        for role, name in difference.stayed:
+            if role == "computer":
+                for notice in updates(self.name, name, capabilities.get(name)):
+                    await self._pass_on(told, notice)
+
+    async def missed(self, session: Session) -> None:
+        """Tell an Agent here that its subscriptions have ended, and that it may have missed what the Computers told: it
+        was no member for a while, and is again."""
+        for role, name in sorted(self.picture.present):
+            if role == "computer":
+                await self._pass_on([session], missed_of(self.name, name))
+
+    def _check(self, members: Iterable[tuple[Session, Membership]], notice: Notice) -> None:
+        """A leave of one of these that nobody here asked for: the registry let it go, and it lives."""
+        if notice.entered or notice.about is None or notice.epoch is None:
+            return
+        for session, membership in members:
+            if session.is_(*notice.about) and notice.epoch > membership.epoch and not membership.ending:
+                membership.ended_by = max(membership.ended_by, notice.epoch)
+                self._doubt()
+
+    async def _pass_on(self, sessions: Iterable[Session], notice: Notice) -> None:
+        about = notice.about
+        told = [
+            session
+            for session in sessions
+            if session.role in notice.told
+            and (about is None or not session.is_(*about))
+            and (notice.agent is None or session.is_("agent", notice.agent))
+        ]
+        if told:
+            await self._tell(told, notice.event, notice.body)
+
+
+class Offices:
+    """All offices that are held here."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        tell: Tell,
+        doubt: Doubt,
+        cancelled: Cancelled,
+        generation: Generation,
+        agent_left: AgentLeft,
+    ) -> None:
+        self._bus = bus
+        self._tell = tell
+        self._doubt = doubt
+        self._cancelled = cancelled
+        self._generation = generation
+        self._agent_left = agent_left
+        self._offices: dict[str, Office] = {}
+
+    def __len__(self) -> int:
+        return len(self._offices)
+
+    def __iter__(self) -> Iterator[Office]:
+        return iter(list(self._offices.values()))
+
+    def get(self, name: str) -> Office | None:
+        """The office, where this gateway holds a member of it or is about to."""
+        return self._offices.get(name)
+
+    def has(self, name: str, member: MemberKey) -> bool:
+        """Whether somebody is in an office, as those were told who are in it here."""
+        office = self._offices.get(name)
+        return office is not None and member in office.picture.present
+
+    async def hold(self, name: str) -> Office:
+        """The office, listened to: the server knows the subscription when this returns. Each needs one `release`.
+
+        Raises:
+            BusError: it cannot be listened to now; then it is not held.
+        """
+        office = self._offices.get(name)
+        if office is None:
+            office = self._offices[name] = Office(
+                name, self._tell, self._doubt, self._cancelled, self._generation, self._agent_left
+            )
+        office.holders += 1
+        try:
+            async with office.lock:
+                if office.subscription is None:
+                    office.subscription = await self._bus.listen(subjects.notify_all(name), office.hear)
+        except BaseException:
+            await self.release(office)
+            raise
+        return office
+
+    async def release(self, office: Office) -> None:
+        """Stop listening when this was the last that held it."""
+        office.holders -= 1
+        if office.holders:
+            return
+        if self._offices.get(office.name) is office:
+            del self._offices[office.name]
+        async with office.lock:
+            subscription, office.subscription = office.subscription, None
+        if subscription is not None:
+            await subscription.drain()

@@ -1,0 +1,103 @@
+"""Who is in an office, as its members on this gateway were told: which news is news, and to whom. Pure.
+
+Enters and leaves carry epochs (see `smcp_bus.headers.EPOCH`) and may come twice, late, or not at all (the connection
+was down). So there are two memories: the last epoch per member, which drops what is not newer, and who is present
+in the eyes of those who were told, which drops what a comparison with the registry's list has told already.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from smcp_gateway.members import MemberKey
+
+REMEMBERED: Final = 4096
+"""Members that left and whose last epoch is kept; beyond it the oldest are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What to do with an enter or leave that came."""
+
+    told_already: bool
+    """Who was a member before the connection was down last knows it: a comparison has told it, or what came between
+    was missed. Only later ones are to be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a comparison with the registry's list found."""
+
+    entered: list[MemberKey]
+    left: list[MemberKey]
+    stayed: list[MemberKey]
+
+
+class Picture:
+    """The members of one office."""
+
+    def __init__(self) -> None:
+        self._epochs: dict[MemberKey, int] = {}
+        self._present: set[MemberKey] = set()
+        self._changed: set[MemberKey] = set()
+        self._newest = 0
+        self.known = False
+        """Whether it was compared with the registry's list at least once."""
+
+    @property
+    def present(self) -> frozenset[MemberKey]:
+        """Who is in, as the members here were told."""
+        return frozenset(self._present)
+
+    @property
+    def revision(self) -> int:
+        """Of the newest record that was heard of: what a list must have reached to be compared, or shown to members."""
+        return self._newest // 2
+
+    def event(self, member: MemberKey, *, entered: bool, epoch: int) -> News | None:
+        """An enter or leave came; None: it is not newer than what came before."""
+        last = self._epochs.get(member)
+        if last is not None and epoch <= last:
+            return None
+        heard_of = self.known or last is not None
+        self._epochs[member] = epoch
+        self._changed.add(member)
+        self._newest = max(self._newest, epoch)
+        changed = entered != (member in self._present)
+        if entered:
+            self._present.add(member)
+        else:
+            self._present.discard(member)
+        self._forget()
+        return News(told_already=heard_of and not changed)
+
+    def learn(self, members: Iterable[MemberKey]) -> None:
+        """The first list: who was there before anybody here was told anything."""
+        if not self.known:
+            self._present |= {member for member in members if member not in self._epochs}
+            self.known = True
+
+    def ask(self) -> None:
+        """A list is asked for: what is heard from now on is newer than the list, or in it."""
+        self._changed.clear()
+
+    def compare(self, members: Iterable[MemberKey]) -> Difference:
+        """A list after the connection was down: what those who were told earlier do not know.
+
+        Members of which something was heard since `ask` stand as that said.
+        """
+        now = (set(members) - self._changed) | (self._present & self._changed)
+        difference = Difference(
+            entered=sorted(now - self._present), left=sorted(self._present - now), stayed=sorted(now & self._present)
+        )
+        self._present = now
+        self.known = True
+        return difference
+
+    def _forget(self) -> None:
+        if len(self._epochs) <= len(self._present) + REMEMBERED:
+            return
+        self._changed &= self._present
+        gone = sorted((epoch, member) for member, epoch in self._epochs.items() if member not in self._present)
+        for _, member in gone[: len(gone) // 2]:
+            del self._epochs[member]

@@ -1,0 +1,216 @@
+"""After the connection to NATS was down: the gateway's members are asserted, and told what they missed.
+
+Nothing that was announced meanwhile came here, and the registry may have let members go. So the lease is renewed, all
+members are asserted, those whose place is another's now are sent away, and for each office the registry's list is
+compared with what its members here know.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from smcp_bus.bus import Connection
+from smcp_bus.errors import BusError
+from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_contract import AssertedMember, Assertion, AssertOutcome, LeaseRenewal, Member
+from smcp_gateway.computers.relay_computers import RelayComputers
+from smcp_gateway.members import member_keys
+from smcp_gateway.rooms.memberships import Memberships
+from smcp_gateway.rooms.offices import Office, Offices
+from smcp_gateway.sockets.session import Membership, Session, Sessions
+from smcp_proto.errors import NotInOffice, SmcpError, Unavailable
+
+BATCH: Final = 500
+AT_ONCE: Final = 16
+PAUSE_S: Final = 0.2
+READ_FIRST_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 2.0
+
+_log: Final = logging.getLogger("smcp_gateway.rooms.repair")
+
+
+class Generations:
+    """Counts how often this gateway may have missed something."""
+
+    def __init__(self) -> None:
+        self.current = 0
+        self._wanted = asyncio.Event()
+        self._down = False
+
+    def on_connection(self, connection: Connection) -> None:
+        """The bus's watcher."""
+        match connection:
+            case Connection.DOWN:
+                self._down = True
+            case Connection.UP if not self._down:
+                pass
+            case _:
+                self._down = False
+                self.current += 1
+                self._wanted.set()
+
+    @property
+    def coming(self) -> int:
+        """The generation that comes out of an outage that goes on; else the current one."""
+        return self.current + self._down
+
+    def want(self) -> None:
+        """Repair although the connection stood: the lease had run out, or the registry let a member go."""
+        self._wanted.set()
+
+    async def wanted(self) -> int:
+        """Wait until there is something to repair; returns the generation that comes out of it."""
+        await self._wanted.wait()
+        self._wanted.clear()
+        return self.current
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a member was when it was asserted."""
+
+    session: Session
+    membership: Membership
+    said: Member
+    ending: bool
+
+    @property
+    def old(self) -> bool:
+        """Whether a refusal says nothing: it was about to leave then, or means another claim since."""
+        return self.ending or self.said.claim != self.membership.claim
+
+
+class Repair:
+    """Args:
+    describe: what goes with the renewal of the lease.
+    hang_up: closes a client's connection, saying why in the log.
+    """
+
+    def __init__(
+        self,
+        registry: RegistryClient,
+        sessions: Sessions,
+        offices: Offices,
+        memberships: Memberships,
+        computers: RelayComputers,
+        generations: Generations,
+        *,
+        describe: Callable[[], LeaseRenewal],
+        hang_up: Callable[[Session, str], Awaitable[None]],
+    ) -> None:
+        self._registry = registry
+        self._sessions = sessions
+        self._offices = offices
+        self._memberships = memberships
+        self._computers = computers
+        self._generations = generations
+        self._describe = describe
+        self._hang_up = hang_up
+
+    async def run(self) -> None:
+        """Repair whenever it is wanted, until cancelled; what does not work is tried again."""
+        pause = PAUSE_S
+        while True:
+            generation = await self._generations.wanted()
+            try:
+                await self._repair(generation)
+            except (BusError, SmcpError) as error:
+                _log.warning("the offices are not repaired yet: %s", type(error).__name__)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+                self._generations.want()
+            else:
+                pause = PAUSE_S
+
+    async def _repair(self, generation: int) -> None:
+        await self._registry.renew_lease(self._describe())
+        # Where this process stood still, some of its clients have gone: that is read before anybody is asserted.
+        await asyncio.sleep(READ_FIRST_S)
+        members = [(session, session.membership) for session in self._sessions.members() if session.membership]
+        for start in range(0, len(members), BATCH):
+            await self._assert(members[start : start + BATCH])
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def compare(office: Office) -> None:
+            async with limit:
+                await self._compare(office, generation)
+
+        outcomes = await asyncio.gather(*(compare(office) for office in self._offices), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        _log.info("repaired", extra={"members": len(members), "offices": len(outcomes)})
+
+    async def _assert(self, members: list[tuple[Session, Membership]]) -> None:
+        gate = self._computers.generation
+        asked = [_asked(session, membership) for session, membership in members]
+        result = await self._registry.assert_members(Assertion(members=[each.said for each in asked]))
+        open_questions = 0
+        for each, answer in zip(asked, result.members, strict=True):
+            if each.session.membership is each.membership:
+                open_questions += await self._settle(each, answer, gate)
+        if open_questions:
+            raise Unavailable(f"{open_questions} members could not be asserted yet")
+
+    async def _settle(self, asked: "_Asked", answer: AssertedMember, gate: int) -> bool:
+        """True: it is to be asked again. `gate` is the generation of the Computers' gate when it was asked."""
+        membership = asked.membership
+        claimed = answer.outcome is AssertOutcome.CLAIMED or membership.ended_by > membership.epoch
+        match answer.outcome:
+            case AssertOutcome.UNAVAILABLE:
+                return True
+            case AssertOutcome.REFUSED if membership.ending or asked.old:
+                return True  # it leaves just now; where that does not work, it is a member still
+            case AssertOutcome.REFUSED:
+                await self._memberships.lost(asked.session)
+                await self._hang_up(asked.session, answer.why or "its place is another's now")
+                return False
+            case AssertOutcome.UNCHANGED if answer.revision < membership.ended_by // 2:
+                return True  # that registry has not seen the leave yet
+            case AssertOutcome.UNCHANGED:
+                membership.revision = max(membership.revision, answer.revision)  # asked twice, the first one claimed
+            case AssertOutcome.CLAIMED:
+                membership.revision = answer.revision
+        if claimed and (office := self._offices.get(membership.office)) is not None:
+            await office.missed(asked.session)
+        if asked.said.claim != membership.claim:
+            return True  # it has made another one since
+        if not asked.said.moving:  # that is said of a member by whatever claim
+            membership.former = None
+        self._computers.asserted(asked.session, membership.office, membership.claims[0], gate)
+        return False
+
+    async def _compare(self, office: Office, generation: int) -> None:
+        asker = next(iter(office.members.items()), None)
+        if asker is None or office.compared >= generation:
+            return
+        session, membership = asker
+        if session.role is None or session.name is None:
+            return
+        office.picture.ask()
+        after = max(membership.revision, office.picture.revision)
+        try:
+            room = await self._registry.room(
+                office.name, session.role, session.name, after=after, req_id=uuid.uuid4().hex
+            )
+        except NotInOffice:
+            if session in office.members:
+                raise Unavailable("the registry's view is behind") from None
+            return
+        capabilities = {each.name: each.capabilities for each in room.sessions if each.role == "computer" and each.name}
+        await office.compare(member_keys(room), generation, capabilities)
+
+
+def asserted(session: Session, membership: Membership, *, moving: bool) -> Member:
+    """What is asserted of a member."""
+    assert session.role is not None
+    assert session.name is not None
+    return Member(office=membership.office, role=session.role, name=session.name, claim=membership.claim, moving=moving)
+
+
+def _asked(session: Session, membership: Membership) -> _Asked:
+    said = asserted(session, membership, moving=session.leaving or session.moving)
+    return _Asked(session, membership, said, membership.ending)

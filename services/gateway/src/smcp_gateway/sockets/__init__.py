@@ -1,0 +1,1 @@
+"""Sockets of clients: Socket.IO and engine.io, fitted to a server of many."""

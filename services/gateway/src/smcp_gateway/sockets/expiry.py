@@ -1,0 +1,57 @@
+"""Sessions end with what let them in: the token that expires, the key that is removed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from smcp_gateway.auth.authority import Authority
+from smcp_gateway.sockets.session import Session, Sessions
+
+LOOK_S: Final = 1.0
+"""Between two looks; a session outlives its token by no more."""
+
+HangUp = Callable[[Session, str], Awaitable[None]]
+KeepPlace = Callable[[Session], Awaitable[None]]
+
+
+class Expiry:
+    """Args:
+    hang_up: closes a client's connection, saying why in the log.
+    keep_place: has the place of a member kept for its holder; takes some seconds at most. For who may come back with a
+        fresh token: the office hears nothing of that then.
+    close_strangers: closes the connections of clients that did not say in time who they are.
+    """
+
+    def __init__(
+        self,
+        authority: Authority,
+        sessions: Sessions,
+        *,
+        hang_up: HangUp,
+        keep_place: KeepPlace,
+        close_strangers: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._authority = authority
+        self._sessions = sessions
+        self._hang_up = hang_up
+        self._keep_place = keep_place
+        self._close_strangers = close_strangers
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self._authority.refresh()
+            async with asyncio.TaskGroup() as ending:
+                for session in self._sessions:
+                    principal = session.principal
+                    why = None if principal is None else self._authority.ended(principal)
+                    if principal is not None and why is not None:
+                        ending.create_task(self._end(session, why, keep=self._authority.may_return(principal)))
+            await self._close_strangers()
+
+    async def _end(self, session: Session, why: str, *, keep: bool) -> None:
+        if keep:
+            session.leaving = True  # nothing new is begun for it
+            await self._keep_place(session)
+        await self._hang_up(session, why)

@@ -1,0 +1,182 @@
+"""What the gateway knows of one connected client."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from smcp_bus.door.types import Caller
+from smcp_bus.registry_contract import Claim
+from smcp_gateway.auth.principal import Principal
+from smcp_gateway.limits.reply_room import ReplyRoom
+from smcp_gateway.limits.token_bucket import TokenBucket
+from smcp_gateway.sockets.asks import Asks
+from smcp_proto.ids import Role
+
+DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
+"""Bytes that a client takes that says nothing: aiohttp's default. A larger message would close its socket."""
+
+Place = tuple[str, Role, str]
+"""(office, role, name)"""
+
+HELD_REPLIES: Final = 64 * 1024 * 1024
+"""Bytes of large replies that are held for a client, where nothing else is said."""
+
+
+@dataclass(slots=True)
+class Membership:
+    """The office that a session is in."""
+
+    office: str
+    revision: int
+    """Of the member's own record, which is written anew where it was claimed anew."""
+    claim: Claim
+    """By which it is one, or is being asserted."""
+    generation: int
+    """How often this gateway's connection had come back when it joined (see `repair`)."""
+    ending: bool = False
+    """The registry is being told that it ends: its leave is no news."""
+    former: Claim | None = None
+    """The claim before, for as long as the registry may still know the member by it."""
+    joined_at: int = field(init=False)
+    """The revision with which it joined: it is told of enters and leaves after that, also of those that came before it
+    was claimed anew. It knows nothing of them then, and what it does know is not told again (`Picture`)."""
+    ended_by: int = 0
+    """Epoch of the last leave of it that nobody here asked for: what the registry says of it has to be newer."""
+
+    def __post_init__(self) -> None:
+        self.joined_at = self.revision
+
+    @property
+    def epoch(self) -> int:
+        """Of the member's own enter: what is newer came after it."""
+        return 2 * self.revision + 1
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """By which the registry may know the member: the older one first, which the newer one replaces."""
+        return (self.claim,) if self.former is None else (self.former, self.claim)
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One connection of one client to the namespace.
+
+    `role` and `name` are None until it has joined an office, and stay from then on.
+    """
+
+    id: str
+    engine_id: str
+    max_message: int = DEFAULT_MAX_MESSAGE
+    a2c_version: str | None = None
+    principal: Principal | None = None
+    """Who it is, and what it may; None: nobody is asked."""
+    role: Role | None = None
+    name: str | None = None
+    membership: Membership | None = None
+    joining: str | None = None
+    """The incarnation by which it is about to become a member: the registry may know it as one already."""
+    joining_place: Place | None = None
+    """Where it joins, while it does."""
+    closed: bool = False
+    leaving: bool = False
+    """It is about to be told to go: nothing new is begun for it."""
+    moving: bool = False
+    """The registry keeps its place for it: its membership does not end with this connection."""
+    in_flight: int = 0
+    """Events that have not been answered yet."""
+    asks: Asks = field(default_factory=Asks)
+    """What it was asked and has not acknowledged yet."""
+    order: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a `server:*` event is handled: they happen in the order in which they came."""
+    replies: ReplyRoom = field(default_factory=lambda: ReplyRoom(fetched=HELD_REPLIES, unasked=HELD_REPLIES))
+    """Large ones on their way to its outbox."""
+    reads: TokenBucket | None = None
+    """See `read_limits`."""
+    idle: asyncio.Event | None = None
+    """Set when nothing is unanswered any more; only there while that is waited for."""
+    _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)
+
+    def caller(self) -> Caller:
+        """Who calls, for the door."""
+        membership = self.membership
+        known = self._caller
+        if known is None or known[0] is not membership or known[1].role != self.role:
+            office = membership.office if membership else None
+            authenticated = self.principal is not None
+            caller = Caller(self.role, office, self.name, self.id, authenticated=authenticated)
+            self._caller = known = membership, caller
+        return known[1]
+
+    @property
+    def busy(self) -> bool:
+        """Whether it waits for an answer, or somebody for its."""
+        return self.in_flight > 0 or len(self.asks) > 0
+
+    @property
+    def place(self) -> Place | None:
+        """The one that it has."""
+        if self.membership is None or self.role is None or self.name is None:
+            return None
+        return (self.membership.office, self.role, self.name)
+
+    def answered(self) -> None:
+        """Something was answered: who waits for quiet is told."""
+        if self.idle is not None and not self.busy:
+            self.idle.set()
+
+    def is_(self, role: str, name: str) -> bool:
+        """Whether it has that role and name; a session that never joined has none."""
+        return self.role == role and self.name == name
+
+
+class Sessions:
+    """All connected clients, by session id."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._sessions.values()))
+
+    def add(self, session: Session) -> None:
+        """A client is connected."""
+        self._sessions[session.id] = session
+
+    def get(self, session_id: str) -> Session | None:
+        """The session of that id; None where it is gone."""
+        return self._sessions.get(session_id)
+
+    def remove(self, session_id: str) -> Session | None:
+        """A client is gone; returns what was known of it."""
+        return self._sessions.pop(session_id, None)
+
+    def members(self) -> list[Session]:
+        """Those that are in an office."""
+        return [session for session in self._sessions.values() if session.membership is not None]
+
+    def holds(self, session_id: str | None, place: Place | None = None) -> bool:
+        """Whether that session is connected and is, or is about to become, a member: in that place, where one is named.
+
+        Args:
+            session_id: None asks after the process.
+        """
+        if session_id is None:
+            return True
+        session = self._sessions.get(session_id)
+        if session is None:
+            return False
+        places = (session.place, session.joining_place)
+        return any(places) if place is None else place in places
+
+    def means(self, session_id: str, incarnation: str) -> bool:
+        """Whether that session is, or is about to become, a member by that claim, and does not give it up just now."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return False
+        membership = session.membership
+        is_member = membership is not None and not membership.ending and membership.claim.incarnation == incarnation
+        return is_member or session.joining == incarnation
