@@ -10,8 +10,8 @@ from aiohttp import web
 
 from smcp_agent import Disconnected, Reconnected, SmcpAgent, Unavailable
 from smcp_agent.connecting.addresses import Addresses
-from smcp_agent.connecting.connection import ConnectionOptions
 from smcp_agent.connecting.cut_off import CutOff
+from smcp_agent.connecting.options import ConnectionOptions
 from smcp_proto.schemas import EnterOfficeReq
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway
 from smcp_testing.waiting import eventually

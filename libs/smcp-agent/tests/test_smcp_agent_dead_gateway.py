@@ -7,7 +7,8 @@ import pytest
 from aiohttp import web
 
 from smcp_agent import CannotConnect, ConnectionLost, SmcpAgent
-from smcp_agent.connecting.connection import DEFAULT_TRANSPORTS, ConnectionOptions, Transport, connect
+from smcp_agent.connecting.connection import connect
+from smcp_agent.connecting.options import DEFAULT_TRANSPORTS, ConnectionOptions, Transport
 from smcp_testing.fake_gateway import FakeGateway, answered_the_second_time, fake_gateway
 from smcp_testing.line import open_line
 from smcp_testing.waiting import eventually

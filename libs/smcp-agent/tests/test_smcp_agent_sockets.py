@@ -7,7 +7,8 @@ import pytest
 from aiohttp import connector, web
 
 from smcp_agent import CannotConnect
-from smcp_agent.connecting.connection import ConnectionOptions, connect
+from smcp_agent.connecting.connection import connect
+from smcp_agent.connecting.options import ConnectionOptions
 from smcp_testing.fake_gateway import fake_gateway
 from smcp_testing.line import open_line
 

@@ -18,7 +18,7 @@ from smcp_agent import (
     SmcpError,
     TokenUnavailable,
 )
-from smcp_agent.connecting.connection import Transport
+from smcp_agent.connecting.options import Transport
 from smcp_agent.connecting.pauses import respite
 from smcp_agent.errors import Malformed
 from smcp_gateway.auth import key_file

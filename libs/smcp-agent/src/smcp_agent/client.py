@@ -10,8 +10,8 @@ from smcp_agent.arguments import params_of, whole_seconds
 from smcp_agent.asking import QUERY_S, Asker
 from smcp_agent.background import Background, not_open
 from smcp_agent.connecting.addresses import Addresses
-from smcp_agent.connecting.connection import DEFAULT_TRANSPORTS, MAX_MESSAGE, ConnectionOptions, Transport
 from smcp_agent.connecting.link import Link
+from smcp_agent.connecting.options import DEFAULT_TRANSPORTS, MAX_MESSAGE, ConnectionOptions, Transport
 from smcp_agent.connecting.tokens import Token, check_token
 from smcp_agent.context.desktop import DesktopMethods
 from smcp_agent.context.finder import FinderMethods

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from smcp_agent.connecting.connection import MAX_MESSAGE
+from smcp_agent.connecting.options import MAX_MESSAGE
 
 MAX_PAYLOAD: Final = 32 * 1024 * 1024
 """Bytes: what the services carry where they are told nothing else."""

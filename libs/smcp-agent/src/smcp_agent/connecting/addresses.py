@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
-from smcp_agent.connecting.connection import Connection, ConnectionOptions, Notice, connect
-from smcp_agent.connecting.tokens import with_token
+from smcp_agent.connecting.connection import Connection, Notice, connect
+from smcp_agent.connecting.options import ConnectionOptions, with_token
 from smcp_agent.errors import CannotConnect, Malformed, SmcpError
 
 HEAD_START_S: Final = 1.0

@@ -6,10 +6,9 @@ another one (`smcp_agent.connecting.link`), so nothing of a broken connection ca
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -18,56 +17,27 @@ from aiohttp.client_proto import ResponseHandler
 from socketio.exceptions import BadNamespaceError
 from socketio.exceptions import ConnectionError as SocketIOConnectionError
 
-from smcp_agent.connecting.answering import ASKED, Answer, acknowledged
+from smcp_agent.connecting.answering import ASKED, acknowledged
 from smcp_agent.connecting.diagnosis import reason, refusal, was_refused
 from smcp_agent.connecting.opening import Opening
+from smcp_agent.connecting.options import ConnectionOptions
 from smcp_agent.connecting.pending import Acked, Broken, PendingAcks
-from smcp_agent.connecting.tokens import Token
 from smcp_agent.connecting.wire_json import JsonText, WireJson, packet_class
 from smcp_agent.errors import CannotConnect, SmcpError, is_cut_off, received_error
 from smcp_proto.errors import NOTHING_BEGUN
 
 NAMESPACE: Final = "/smcp"
-MAX_MESSAGE: Final = 36 * 1024 * 1024
-"""Bytes: the default limit of the gateways (32 MiB) and room for what is round it."""
-MAX_REQUEST: Final = 32 * 1024 * 1024
 FRAME_SLACK: Final = 64 * 1024
-CONNECT_S: Final = 10.0
 NEVER_S: Final = 10 * 365 * 24 * 3600.0
 CLOSE_S: Final = 1.0
 """A closing handshake may take so long; nothing depends on it, the office was left before."""
 
-Transport = Literal["websocket", "polling"]
-DEFAULT_TRANSPORTS: Final[tuple[Transport, ...]] = ("websocket", "polling")
 
 logger = logging.getLogger("smcp_agent.transport")
 logger.setLevel(logging.ERROR)
 """Below, python-socketio logs whole packets: arguments and results of tools do not belong into an application's log."""
 
 Notice = Callable[[str, Mapping[str, Any]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionOptions:
-    """How to connect.
-
-    WebSocket comes first, unlike in most Socket.IO clients, which poll first and upgrade: a polling session's
-    requests must all reach the same replica (sticky routing) until it has upgraded, a WebSocket is one request.
-    Polling is the fallback for paths that do not let a WebSocket through: it is tried only where the
-    WebSocket's handshake was answered by something that refused it, not where nobody answered.
-    """
-
-    transports: Sequence[Transport] = DEFAULT_TRANSPORTS
-    max_message: int = MAX_MESSAGE
-    """Bytes of the largest message to receive; said to the server, which answers 413 for what is larger."""
-    max_request: int = MAX_REQUEST
-    """Bytes of the largest request to send to a server that does not say what it takes."""
-    auth: Mapping[str, Any] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    token: Token | None = field(default=None, repr=False)
-    answer: Answer | None = None
-    """Answers what the gateway asks (`client:*`); None: it asks nothing, as of an Agent."""
-    connect_s: float = CONNECT_S
 
 
 class ConnectionBroken(Exception):

@@ -13,7 +13,8 @@ from uuid import uuid4
 import aiohttp
 
 from smcp_agent.connecting.addresses import Addresses
-from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken, ConnectionOptions
+from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
+from smcp_agent.connecting.options import ConnectionOptions
 from smcp_agent.errors import is_cut_off
 from smcp_proto.schemas import EnterOfficeReq, ListRoomReq
 

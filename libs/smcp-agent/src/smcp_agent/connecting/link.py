@@ -11,9 +11,10 @@ from functools import partial
 from typing import Final, Protocol
 
 from smcp_agent.connecting.addresses import Addresses
-from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken, ConnectionOptions, Notice
+from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken, Notice
 from smcp_agent.connecting.cut_off import CutOff, lease_of
 from smcp_agent.connecting.join_ack import refusal_in
+from smcp_agent.connecting.options import ConnectionOptions
 from smcp_agent.connecting.pauses import respite
 from smcp_agent.errors import CannotConnect, ConnectionLost, NotAuthenticated, SmcpError, Unavailable, anew
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq

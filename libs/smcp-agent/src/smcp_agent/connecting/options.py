@@ -1,0 +1,76 @@
+"""How a connection is to be made, and what is said in it about who connects."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from smcp_agent.connecting.answering import Answer
+from smcp_agent.connecting.tokens import Token, check_token
+from smcp_agent.errors import SmcpError, TokenUnavailable
+
+MAX_MESSAGE: Final = 36 * 1024 * 1024
+"""Bytes: the default limit of the gateways (32 MiB) and room for what is round it."""
+MAX_REQUEST: Final = 32 * 1024 * 1024
+CONNECT_S: Final = 10.0
+
+Transport = Literal["websocket", "polling"]
+DEFAULT_TRANSPORTS: Final[tuple[Transport, ...]] = ("websocket", "polling")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """How to connect.
+
+    WebSocket comes first, unlike in most Socket.IO clients, which poll first and upgrade: a polling session's
+    requests must all reach the same replica (sticky routing) until it has upgraded, a WebSocket is one request.
+    Polling is the fallback for paths that do not let a WebSocket through: it is tried only where the
+    WebSocket's handshake was answered by something that refused it, not where nobody answered.
+    """
+
+    transports: Sequence[Transport] = DEFAULT_TRANSPORTS
+    max_message: int = MAX_MESSAGE
+    """Bytes of the largest message to receive; said to the server, which answers 413 for what is larger."""
+    max_request: int = MAX_REQUEST
+    """Bytes of the largest request to send to a server that does not say what it takes."""
+    auth: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    token: Token | None = field(default=None, repr=False)
+    answer: Answer | None = None
+    """Answers what the gateway asks (`client:*`); None: it asks nothing, as of an Agent."""
+    connect_s: float = CONNECT_S
+
+
+async def with_token(options: ConnectionOptions) -> ConnectionOptions:
+    """The options for one round of connecting: the token stands in `auth`, where published servers look for it, and in
+    the header, by which a gateway refuses a wrong one before it opens anything.
+
+    Raises:
+        TokenUnavailable: what fetches tokens failed, or took longer than a connection may.
+        Malformed: the token cannot be sent.
+    """
+    if options.token is None:
+        return options
+    token = check_token(options.token if isinstance(options.token, str) else await _fetched(options))
+    return replace(
+        options,
+        auth={**options.auth, "token": token},
+        headers={**options.headers, "Authorization": f"Bearer {token}"},
+        token=None,
+    )
+
+
+async def _fetched(options: ConnectionOptions) -> str:
+    assert callable(options.token)
+    try:
+        async with asyncio.timeout(options.connect_s):
+            token = await options.token()
+    except TimeoutError as error:
+        raise TokenUnavailable(f"there was no token within {options.connect_s:g} s") from error
+    except SmcpError:
+        raise
+    except Exception as error:
+        raise TokenUnavailable(f"the token could not be fetched: {type(error).__name__}") from error
+    if not isinstance(token, str):
+        raise TokenUnavailable(f"what fetches tokens gave no text, but {type(token).__name__}")
+    return token
