@@ -314,6 +314,8 @@ async def test_a_socket_that_is_closed_and_nobody_was_told_is_a_connection_that_
             with pytest.raises(ConnectionLost):
                 await bus.request("echo", b"x", timeout=60)
             assert not bus.connected
+            await bus._client._process_msg(0, b"echo", b"", b"read before", b"")
+            assert not bus.connected
         await nats_server.restart()
         await eventually(lambda: bus.connected)
         assert (await bus.request("echo", b"x", timeout=60)).body == b"x"

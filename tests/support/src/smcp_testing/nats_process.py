@@ -13,6 +13,8 @@ from pathlib import Path
 
 _START_S = 15.0
 _STOP_S = 10.0
+_NOTICED = 5
+"""Rounds of the loop in which clients of this process read that their connection ended: before the server is back."""
 
 
 def nats_server_binary() -> str:
@@ -174,6 +176,8 @@ class NatsServer:
         if process.stderr is not None:
             process.stderr.close()
         self._process = None
+        for _ in range(_NOTICED):
+            await asyncio.sleep(0)
 
 
 def _written_port(ports: Path) -> int | None:

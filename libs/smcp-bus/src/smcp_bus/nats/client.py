@@ -64,6 +64,11 @@ class _AbortingTransport(TcpTransport):
         return data
 
     @property
+    def stream(self) -> object:
+        """Of the connection; another one after each reconnect. None before the first."""
+        return self._io_writer
+
+    @property
     def unwritten(self) -> int:
         """Bytes that the socket has not taken yet."""
         return 0 if self._io_writer is None else self._io_writer.transport.get_write_buffer_size()
@@ -100,6 +105,8 @@ class NatsClient(Client):
         self._denials: deque[str] = deque(maxlen=64)
         self._tried: set[str] = set()
         """The servers (`host:port`) that are not tried again before all others were."""
+        self._closed: object = None
+        """The socket's stream that was found closed: what it had read before says nothing of a connection."""
         self.up = False
 
     def choose_server(self, servers: list[Server], _info: dict[str, Any]) -> tuple[Server | None, float]:
@@ -149,6 +156,7 @@ class NatsClient(Client):
             try:
                 self._tcp.write(command)  # type: ignore[no-untyped-call]
             except RuntimeError:  # uvloop's, where the socket is closed and nats-py has not noticed yet
+                self._closed = self._tcp.stream
                 self._mark_down()
             return
         self._pending.append(command)
@@ -277,7 +285,7 @@ class NatsClient(Client):
     def _mark_up(self) -> None:
         # The first message of a new connection may come before nats-py says that it has reconnected. By then the
         # subscriptions have been written: nats-py does so without a pause after it sets its status.
-        if not self.up and self._status == Client.CONNECTED:
+        if not self.up and self._status == Client.CONNECTED and self._tcp.stream is not self._closed:
             self.up = True
             self._on_up()
 
