@@ -7,12 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.scenarios import bad_input, configurations, names, wrong_secrets
-from tests.e2e.worlds.containers import open_containers
-from tests.e2e.worlds.processes import open_processes
-from tests.e2e.worlds.standalone import open_standalone
+from tests.e2e.worlds.kinds import CONTAINERS, OPEN, PROCESSES, STANDALONE, kinds
 from tests.e2e.worlds.world import World
-
-WORLDS = {"standalone": open_standalone, "processes": open_processes, "containers": open_containers}
 
 BY_ITSELF: list[Callable[[World], Awaitable[None]]] = [
     bad_input.a_missing_field_is_named,
@@ -41,10 +37,10 @@ SPREAD: list[Callable[[World], Awaitable[None]]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=WORLDS)
+@pytest.fixture(scope="module", params=kinds(STANDALONE, PROCESSES, CONTAINERS))
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """One world for all scenarios: none of them may hurt it."""
-    opened = WORLDS[request.param](tmp_path_factory.mktemp(request.param), more=[names.ODD])
+    opened = OPEN[request.param](tmp_path_factory.mktemp(request.param), more=[names.ODD])
     with asyncio.Runner() as runner:
         yield runner.run(opened.__aenter__())
         runner.run(opened.__aexit__(None, None, None))
@@ -62,7 +58,7 @@ async def test_by_itself(world: World, scenario: Callable[[World], Awaitable[Non
 
 
 @pytest.mark.parametrize("scenario", ONCE, ids=lambda scenario: scenario.__name__)
-@pytest.mark.parametrize("world", ["processes"], indirect=True)
+@pytest.mark.parametrize("world", [PROCESSES], indirect=True)
 async def test_in_one_world(world: World, scenario: Callable[[World, Path], Awaitable[None]], tmp_path: Path) -> None:
     with world.telling():
         await scenario(world, tmp_path)
@@ -70,7 +66,7 @@ async def test_in_one_world(world: World, scenario: Callable[[World, Path], Awai
 
 @pytest.mark.timeout(240)  # three processes end and start, in containers too
 @pytest.mark.parametrize("scenario", SPREAD, ids=lambda scenario: scenario.__name__)
-@pytest.mark.parametrize("world", ["processes", "containers"], indirect=True)
+@pytest.mark.parametrize("world", kinds(PROCESSES, CONTAINERS), indirect=True)
 async def test_where_parts_are_by_themselves(world: World, scenario: Callable[[World], Awaitable[None]]) -> None:
     with world.telling():
         await scenario(world)

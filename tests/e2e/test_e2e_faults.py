@@ -4,27 +4,22 @@ All of it in one world of each kind, which is whole again after each scenario.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
 
 import pytest
 
 from tests.e2e.actors.agents import AGENTS, OpenAgent
 from tests.e2e.scenarios import failing_tools, faults, moves, socketio_computers
-from tests.e2e.worlds.containers import open_containers
+from tests.e2e.worlds.kinds import CONTAINERS, OPEN, PROCESSES, STANDALONE, kinds
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.shared import SharedWorld
-from tests.e2e.worlds.standalone import open_standalone
 from tests.e2e.worlds.world import LEASE_S, World, lease_s
 
 pytestmark = pytest.mark.alone
 
-SPREAD: dict[str, Callable[..., AbstractAsyncContextManager[World]]] = {
-    "processes": open_processes,
-    "containers": open_containers,
-}
+SPREAD = kinds(PROCESSES, CONTAINERS)
 """Where every part can be hurt alone."""
 # Those come first: pytest groups tests by the place of a parameter in its list, and each world is opened once then.
-WORLDS = {**SPREAD, "standalone": open_standalone}
+WORLDS = [*SPREAD, *kinds(STANDALONE)]
 
 CALM_LEASE_S = lease_s(5)
 """Of 2 s a loaded machine takes too much to promise anything within a lease."""
@@ -56,7 +51,7 @@ MOVES: list[Callable[[World], Awaitable[None]]] = [
 @pytest.fixture(scope="module", params=WORLDS)
 def of_all_faults(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorld]:
     drain = {"SMCP_DRAIN_S": str(moves.DRAIN_S)}
-    world = SharedWorld(lambda: WORLDS[request.param](tmp_path_factory.mktemp("faults"), environment=drain))
+    world = SharedWorld(lambda: OPEN[request.param](tmp_path_factory.mktemp("faults"), environment=drain))
     yield world
     world.close()
 

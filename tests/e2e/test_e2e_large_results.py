@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from tests.e2e.scenarios import large_results
-from tests.e2e.worlds.containers import open_containers
-from tests.e2e.worlds.processes import open_processes
+from tests.e2e.worlds.kinds import CONTAINERS, OPEN, PROCESSES, kinds
 from tests.e2e.worlds.world import World, lease_s
 
 pytestmark = pytest.mark.alone
@@ -25,10 +24,10 @@ SCENARIOS: list[Callable[[World], Awaitable[None]]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=[open_processes, open_containers], ids=["processes", "containers"])
+@pytest.fixture(scope="module", params=kinds(PROCESSES, CONTAINERS))
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     # The lease of production: pings go by it, and who reads 32 MiB on a busy machine does not answer one meanwhile.
-    opened = request.param(tmp_path_factory.mktemp("large"), lease_s=lease_s(10), more=[large_results.NEIGHBOURS])
+    opened = OPEN[request.param](tmp_path_factory.mktemp("large"), lease_s=lease_s(10), more=[large_results.NEIGHBOURS])
     with asyncio.Runner() as runner:
         yield runner.run(opened.__aenter__())
         runner.run(opened.__aexit__(None, None, None))

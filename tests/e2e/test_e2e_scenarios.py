@@ -7,12 +7,8 @@ import pytest
 
 from tests.e2e.actors.agents import AGENTS, OpenAgent
 from tests.e2e.scenarios import calls, context, credentials, leftovers, rooms, socketio_computers
-from tests.e2e.worlds.containers import open_containers
-from tests.e2e.worlds.processes import open_processes
-from tests.e2e.worlds.standalone import open_standalone
+from tests.e2e.worlds.kinds import CONTAINERS, OPEN, PROCESSES, STANDALONE, kinds
 from tests.e2e.worlds.world import World
-
-WORLDS = {"standalone": open_standalone, "processes": open_processes, "containers": open_containers}
 
 WITH_AN_AGENT: list[Callable[[World, OpenAgent], Awaitable[None]]] = [
     calls.an_agent_on_one_gateway_calls_tools_on_both_computers,
@@ -39,10 +35,10 @@ BY_ITSELF: list[Callable[[World], Awaitable[None]]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=WORLDS)
+@pytest.fixture(scope="module", params=kinds(STANDALONE, PROCESSES, CONTAINERS))
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """One world for all scenarios that do not hurt it; its parts are processes, so they outlive a test's loop."""
-    opened = WORLDS[request.param](tmp_path_factory.mktemp(request.param), more=[context.STUDY])
+    opened = OPEN[request.param](tmp_path_factory.mktemp(request.param), more=[context.STUDY])
     with asyncio.Runner() as runner:
         yield runner.run(opened.__aenter__())
         runner.run(opened.__aexit__(None, None, None))

@@ -1,0 +1,39 @@
+"""The kinds of worlds, by name.
+
+A world of containers runs the commands of a world of processes, in this tree's images. Where CI demands it, the same
+scenario is not played among processes, too: that is its twin.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Final
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from smcp_testing.profiles import scaled
+from tests.e2e.worlds.containers import open_containers
+from tests.e2e.worlds.processes import open_processes
+from tests.e2e.worlds.standalone import open_standalone
+from tests.e2e.worlds.world import World
+
+PROCESSES: Final = "processes"
+CONTAINERS: Final = "containers"
+STANDALONE: Final = "standalone"
+
+OPEN: Final[dict[str, Callable[..., AbstractAsyncContextManager[World]]]] = {
+    STANDALONE: open_standalone,
+    PROCESSES: open_processes,
+    CONTAINERS: open_containers,
+}
+
+
+def kinds(*names: str) -> list[ParameterSet]:
+    """The parameters of a test that is played in these kinds of worlds; the one among processes is a twin."""
+    return [pytest.param(name, marks=[pytest.mark.twin] if name == PROCESSES else []) for name in names]
+
+
+def twins_are_left_out() -> bool:
+    """With reduced counts, where containers are demanded (`CONTAINERS=true`)."""
+    return os.environ.get("CONTAINERS") == "true" and scaled(ci=1, soak=0) == 1
