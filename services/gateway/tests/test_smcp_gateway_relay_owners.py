@@ -1,14 +1,21 @@
 """Owners of Computers that are not ready, not there, moving, dead or standing still, as a caller sees it."""
 
 import asyncio
+from typing import Any
 
 import orjson
+import pytest
 
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.headers import ERROR, NOT_RUN
+from smcp_bus.headers import ERROR, MOVING, NOT_RUN
+from smcp_gateway.handlers import relay
+from smcp_gateway.rooms.memberships import Memberships
+from smcp_gateway.rooms.offices import Office
+from smcp_proto.schemas import EnterOfficeReq
 from smcp_testing.box_calls import ask, call, echo
 from smcp_testing.gateway_world import SHORT_LEASE_S, connected, gateway_world, reply
+from smcp_testing.socketio_couple import RESULT, serve
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
@@ -28,6 +35,64 @@ async def test_an_owner_that_is_not_ready_is_asked_again(nats_url: str) -> None:
         await anna.join("agent", "anna", OFFICE)
         assert (await ask(anna, call()))["verb"] == "tool_call"
         assert asked == 4
+
+
+async def test_an_owner_that_says_that_its_computer_moves_is_asked_for_as_long_as_the_call_lasts(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "RETRY_S", 0.2)
+    loop = asyncio.get_running_loop()
+    moved_at = loop.time() + 3600
+
+    async def gated(verb: str, incoming: Incoming) -> Reply:
+        if loop.time() < moved_at:
+            return Reply(b'{"code":503,"message":"ask again"}', {ERROR: "503", NOT_RUN: MOVING})
+        return await echo(verb, incoming)
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", gated):
+        await anna.join("agent", "anna", OFFICE)
+        moved_at = loop.time() + 5 * relay.RETRY_S
+        assert (await ask(anna, call()))["verb"] == "tool_call"
+        assert loop.time() > moved_at
+        moved_at = loop.time() + 3600
+        answer = await ask(anna, call(2, timeout=1))
+        assert (answer["code"], answer["details"]) == (408, {"may_have_run": False})
+
+
+async def returned(_: dict[str, Any]) -> Any:
+    return RESULT
+
+
+async def test_a_computer_whose_join_its_gateway_has_not_finished_is_waited_for(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "RETRY_S", 0.2)
+    granted, go = asyncio.Event(), asyncio.Event()
+    learn = Memberships._learn
+
+    async def later(self: Memberships, office: Office, request: EnterOfficeReq, revision: int, req_id: str) -> None:
+        if request.role == "computer":
+            granted.set()
+            await go.wait()
+        await learn(self, office, request, revision, req_id)
+
+    monkeypatch.setattr(Memberships, "_learn", later)
+    async with (
+        gateway_world(nats_url, gateways=2) as world,
+        connected(world.gateways[0].url) as anna,
+        connected(world.gateways[1].url) as box,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        serve(box, "client:tool_call", returned)
+        joining = asyncio.create_task(box.join("computer", "box", OFFICE))
+        await granted.wait()
+        asked = asyncio.create_task(ask(anna, call(timeout=20), timeout=20))
+        done, _ = await asyncio.wait({asked}, timeout=5 * relay.RETRY_S)
+        assert not done
+        go.set()
+        assert await joining == [True, None]
+        async with asyncio.timeout(10):
+            assert (await asked)["isError"] is False
 
 
 async def test_a_member_that_nobody_answers_for_is_503_and_was_not_run(nats_url: str) -> None:

@@ -5,6 +5,8 @@ import json
 from collections import Counter
 
 import aiohttp
+import pytest
+from aiohttp import web
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_testing.gateway_world import World, gateway_world, reply
@@ -96,3 +98,41 @@ async def test_nothing_is_left_of_a_thousand_connections_that_join_call_and_vani
             return True
 
         await eventually(gone, timeout=QUIET_S)
+
+
+@pytest.mark.parametrize("transport", ["websocket", "an upgrade"])
+async def test_a_client_that_has_gone_before_its_websocket_is_answered_leaves_nothing_and_is_no_error(
+    nats_url: str, transport: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with gateway_world(nats_url) as world, aiohttp.ClientSession() as http:
+        gateway = world.gateways[0]
+        path, polling = f"{gateway.url}/socket.io/?EIO=4&transport=", ""
+        before = gateway.held()
+        if transport == "an upgrade":
+            async with http.get(f"{path}polling") as opened:
+                sid = json.loads((await opened.read())[1:])["sid"]
+            polling, path = f"{path}polling&sid={sid}", f"{path}websocket&sid={sid}"
+        else:
+            path = f"{path}websocket"
+        answered, answer = asyncio.Event(), gateway.front._answer
+        assert answer is not None
+
+        async def late(request: web.Request) -> web.StreamResponse:
+            await eventually(lambda: request.transport is None or request.transport.is_closing())
+            try:
+                return await answer(request)
+            finally:
+                answered.set()
+
+        gateway.front._answer = late
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):  # it waits for an answer that comes when it has gone
+                await http.ws_connect(path)
+        async with asyncio.timeout(10):
+            await answered.wait()
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]
+        gateway.front._answer = answer
+        if transport == "an upgrade":  # its polling session goes on
+            async with http.post(polling, data="1") as closed:
+                assert closed.status == 200
+        await eventually(lambda: gateway.held() == before)

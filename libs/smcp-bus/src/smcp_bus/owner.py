@@ -9,12 +9,13 @@ While it is closed, every request is answered 503 with the header `Smcp-Not-Run`
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Final
 
 import orjson
 
 from smcp_bus.bus import Bus, Connection, Incoming, Reply, RequestHandler
-from smcp_bus.headers import ERROR, NOT_RUN
+from smcp_bus.headers import ERROR, MOVING, NOT_RUN
 from smcp_proto.errors import ErrorCode, Unavailable
 
 _log = logging.getLogger("smcp_bus.owner")
@@ -27,6 +28,8 @@ CLOSED_REPLY: Final = Reply(
     {ERROR: str(int(ErrorCode.UNAVAILABLE)), NOT_RUN: "1"},
 )
 """What a gated owner answers: nothing was run, asking again is safe."""
+MOVING_REPLY: Final = replace(CLOSED_REPLY, headers={**CLOSED_REPLY.headers, NOT_RUN: MOVING})
+"""What it answers where the Computer changes its owner just now: it is on its way here, or leaves."""
 
 
 class OwnerGate:

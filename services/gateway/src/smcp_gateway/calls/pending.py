@@ -57,6 +57,8 @@ class PendingCall:
     """It was sent once more, because its answer was lost."""
     repeat: bool = False
     """Its task is being interrupted for that."""
+    computer_moves: bool = False
+    """So said whoever was asked last, and did not run it."""
     cancelled_at: float | None = None
     task: "asyncio.Task[object] | None" = None
     verdict: SmcpError | RawJson | None = None

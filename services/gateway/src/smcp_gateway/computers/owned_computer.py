@@ -20,7 +20,7 @@ from smcp_bus.door.serving import to_reply
 from smcp_bus.door.types import Call, Caller, RawJson
 from smcp_bus.headers import ERROR
 from smcp_bus.internal_rows import PendingAnswer, PendingQuestion
-from smcp_bus.owner import CLOSED_REPLY
+from smcp_bus.owner import CLOSED_REPLY, MOVING_REPLY
 from smcp_bus.registry_contract import Claim
 from smcp_bus.time_limit import time_limit
 from smcp_gateway.computers.answered import answered, tool_result
@@ -106,7 +106,7 @@ class OwnedComputer:
         if not self.is_open:
             return await self._while_closed(verb, incoming)
         if self.session.leaving and verb != internal_rows.PENDING.verb and not self._knows(verb, incoming):
-            return CLOSED_REPLY  # whoever takes its place runs it
+            return MOVING_REPLY  # whoever takes its place runs it
         return await self._dispatch(verb, incoming)
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class OwnedComputer:
             # a call that is not known here may be another owner's: that is not for us to say
             if ERROR not in reply.headers and not orjson.loads(reply.body)["unknown"]:
                 return reply
-        return CLOSED_REPLY
+        return MOVING_REPLY if self.claim is None and not self.closed else CLOSED_REPLY
 
     def _knows(self, verb: str, incoming: Incoming) -> bool:
         """Whether it is a call that runs or ran here, asked for once more."""

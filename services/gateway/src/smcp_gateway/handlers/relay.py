@@ -20,7 +20,7 @@ from smcp_bus.door.exception_table import to_smcp_error
 from smcp_bus.door.tracing import sending
 from smcp_bus.door.types import Call, RawJson
 from smcp_bus.errors import BusError, ConnectionLost, NoResponder, NotConnected, RequestTimedOut
-from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID
+from smcp_bus.headers import ERROR, MOVING, NOT_RUN, REQ_ID
 from smcp_bus.registry.client import RegistryClient, to_error
 from smcp_gateway.calls.pending import NOT_SENT, CallTable, PendingCall
 from smcp_proto.catalog_row import TimeClass
@@ -162,6 +162,7 @@ class Relay:
             details = {"may_have_run": pending.asked_again}
             raise TimedOut("the time was over before the Computer could be asked", details=details)
         pending.sent(now)
+        pending.computer_moves = False
         payload: Mapping[str, Any] | None = call.payload
         if pending.asked_again:
             body, payload = _marked(body), None
@@ -179,6 +180,7 @@ class Relay:
             pending.ask_from, pending.on_wire = NOT_SENT, False
             return None
         pending.ask_from, pending.on_wire = NOT_SENT, False
+        pending.computer_moves = reply.headers.get(NOT_RUN) == MOVING
         return None if NOT_RUN in reply.headers else reply
 
     async def _send_again(
@@ -214,6 +216,7 @@ class Relay:
                 moving = await self._moves_now(pending, patience - self._loop.time())
                 if (reply := await self._retry(send, pauses, patience)) is not None:
                     return reply
+                moving = moving or pending.computer_moves
         raise _not_available(pending)
 
     async def _retry(

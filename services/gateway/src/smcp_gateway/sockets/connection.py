@@ -76,11 +76,16 @@ class Connection:
         self._read_all = asyncio.Event()
         """Nothing is read from the client any more."""
 
-    async def __call__(self, environ: dict[str, Any]) -> web.WebSocketResponse:
+    async def __call__(self, environ: dict[str, Any]) -> web.StreamResponse:
         """Serve the WebSocket until it ends; engine.io calls this for the request that opens it."""
         request: web.Request = environ["aiohttp.request"]
         engine, sid = self._engine, self._engine.sid
-        await self._socket.prepare(request)
+        try:
+            await self._socket.prepare(request)
+        except ConnectionResetError:  # the client has gone before it was answered
+            if not engine.connected:
+                await engine.close(wait=False, abort=True, reason=self._server.reason.TRANSPORT_CLOSE)
+            return web.Response()  # to nobody
         if engine.connected and not await self._upgrade():
             await self._socket.close()
             return self._socket
