@@ -9,6 +9,7 @@ On `smcp.v1.<office>.server.<role>.<name>.<verb>` (the sender is the member name
 | `list_room` | ListRoomReq | `Smcp-After` | ListRoomRet |
 | `confirm` | empty | `Smcp-Claim` | `Confirmed`: read from the view, so it works without quorum |
 | `find` | `FindComputer` | | `Found`: the question after "no responder"; 4103 where the asker is no member |
+| `find` | `FindComputer` | `Smcp-After` | the same, asked by a Computer of itself after an outage; 503 |
 | `update_*`, `tool_call_cancel` | as the event | | empty; the registry publishes the notification |
 
 On `smcp.hosts.v1.<credential>.<process>.<verb>`:
@@ -101,6 +102,10 @@ class Found(_Contract):
 
     member: bool
     moving: bool = False
+    agent_since: int | None = None
+    """An epoch between those of the present Agent's membership of that office and those of all that were before: what
+    was subscribed to with a smaller `Smcp-Agent-Epoch` has ended. An Agent that moves keeps it. None: there is no
+    Agent, or it is not known."""
 
 
 class LeaseRenewal(_Contract):

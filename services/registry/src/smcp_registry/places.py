@@ -75,7 +75,9 @@ class Places:
                 return Claimed(decision)
             if not _stands(stored.record, claim) and not await self._is_meant(claim, until):
                 return Claimed(Decision(Action.REFUSE, why=GIVEN_UP))
-            record = claimed(stored.record, claim, decision.announce, office=office, role=role, name=name)
+            record = claimed(
+                stored.record, claim, decision.announce, office=office, role=role, name=name, over=stored.revision
+            )
             if decision.action is Action.UNCHANGED and stored.record is not None and same(record, stored.record):
                 return Claimed(decision, stored.revision)
             try:
