@@ -7,13 +7,15 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.headers import EPOCH
 from smcp_bus.nats.bus import BusConfig, open_bus
+from smcp_computer.app import Computer
 from smcp_proto.errors import NotInOffice
 from smcp_registry.buckets import open_store
 from smcp_registry.records import record_key, tombstone
 from smcp_registry.store import read_member, write_member
 from smcp_testing.computer_office import NAME, OFFICE, World, computer, world
 from smcp_testing.gateway_world import connected, gateway_world
-from smcp_testing.line import open_line
+from smcp_testing.leaving_gateway import gone, in_time, two_gateways
+from smcp_testing.line import Line, open_line
 from smcp_testing.mcp_servers import configs
 from smcp_testing.note_subscriptions import NOTES, asked, downstream, tell, updated
 from smcp_testing.resource_agent import ResourceAgent
@@ -99,6 +101,65 @@ async def test_after_a_break_the_office_is_compared_and_who_is_gone_is_subscribe
         await eventually(lambda: here.membership.problem is None, timeout=30)
         await eventually(lambda: updated(anna) == ["note://1"], timeout=30, message="kept until it could be told")
         await downstream(here, "note://1")
+
+
+async def cut_off(line: Line, here: Computer) -> None:
+    """The Computer hears nothing of NATS any more, until the line leads somewhere."""
+    line.port = 1  # nobody is there
+    line.cut()
+    await eventually(lambda: here.membership.problem is not None, timeout=30)
+
+
+async def test_an_agent_that_came_unheard_in_anothers_place_has_none_of_its_subscriptions(nats_url: str) -> None:
+    port = int(nats_url.rpartition(":")[2])
+    async with (
+        gateway_world(nats_url) as both,
+        open_line(port) as line,
+        computer(line.url.replace("http", "nats"), {"one": configs.context("2026", content=NOTES)}) as here,
+        connected(both.url) as first,
+        connected(both.url) as second,
+    ):
+        assert await first.join("agent", "anna", OFFICE) == [True, None]
+        for uri in ("note://1", "note://2"):
+            await asked(first, "subscribe", uri)
+        await cut_off(line, here)
+        await tell(here, "update", uri="note://1")
+        assert await first.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
+        assert await second.join("agent", "anna", OFFICE) == [True, None]
+        line.port = port
+        await eventually(lambda: here.membership.problem is None, timeout=30)
+        await asked(second, "subscribe", "note://end")
+        await downstream(here, "note://end")
+        for uri in ("note://1", "note://end"):
+            await tell(here, "update", uri=uri)
+        await eventually(lambda: updated(second), timeout=30)
+        assert updated(second) == ["note://end"], "what the other one waited for is told to nobody"
+
+
+async def test_an_agent_that_moved_unheard_keeps_its_subscriptions(nats_url: str) -> None:
+    port = int(nats_url.rpartition(":")[2])
+    async with (
+        two_gateways(nats_url) as (staying, leaving, leave_gateway),
+        open_line(port) as line,
+        computer(line.url.replace("http", "nats"), {"one": configs.context("2026", content=NOTES)}) as here,
+        connected(leaving.url) as anna,
+    ):
+        assert await anna.join("agent", "anna", OFFICE) == [True, None]
+        await asked(anna, "subscribe", "note://1")
+        await here.resources.agents.subscribe("anna", "one", "note://2", epoch=1)  # in an earlier membership
+        await here.resources.agents.subscribe("anna", "one", "note://end")  # by a gateway that says no membership
+        await cut_off(line, here)
+        left = leave_gateway()
+        await gone(anna)
+        await in_time(left)
+        async with connected(staying.url) as again:
+            assert await again.join("agent", "anna", OFFICE) == [True, None]
+            line.port = port
+            await downstream(here, "note://1", "note://end")
+            await eventually(lambda: here.membership.problem is None, timeout=30)
+            await tell(here, "update", uri="note://1")
+            await eventually(lambda: updated(again) == ["note://1"], timeout=30)
+            assert again.told("notify:leave_office") == []
 
 
 async def test_what_was_subscribed_to_ends_with_the_computers_own_membership(nats_url: str) -> None:

@@ -24,3 +24,9 @@ class OfficeClient(Protocol):
             after: the newest revision that the asker knows of; 0: none.
         """
         ...
+
+    async def agent_since(self, office: str, computer: str, *, after: int) -> int | None:
+        """An epoch before which nothing is of the present Agent's membership; None: not known here.
+
+        Asked by that Computer; see `tell` for what it raises, and `room` for `after`.
+        """

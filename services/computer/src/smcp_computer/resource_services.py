@@ -59,7 +59,6 @@ class ResourceServices:
             self.agents.clear()
             self.notices.clear()
         self.following.in_office()
-        self.notices.resume()
         self.room.begin()
 
     async def run(self) -> None:
@@ -99,7 +98,14 @@ def resource_services(
         cache_bytes=settings.finder_cache_bytes,
         index_bytes=settings.finder_index_bytes,
     )
-    notices = Notices(registry, settings.office, settings.name, may_tell=may_tell, gather_s=settings.gather_s)
+    notices = Notices(
+        registry,
+        settings.office,
+        settings.name,
+        may_tell=lambda: may_tell() and not room.unsure,
+        gather_s=settings.gather_s,
+    )
+    room = RoomComparison(registry, agents, notices, office=settings.office, name=settings.name)
     following = Following(fleet.events, index, agents, notices, library)
     directory = Directory(fleet.supervisors, index, history, context.skipped, context.patience, fleet.events)
     envelopes = Envelopes(settings.name, max_body=max_body)
@@ -135,6 +141,6 @@ def resource_services(
         agents=agents,
         library=library,
         notices=notices,
-        room=RoomComparison(registry, agents, office=settings.office, name=settings.name),
+        room=room,
         following=following,
     )

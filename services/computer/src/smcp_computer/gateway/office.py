@@ -43,6 +43,10 @@ class GatewayOffice:
         except ValidationError:
             raise Internal("the gateway sent an answer that cannot be read") from None
 
+    async def agent_since(self, office: str, computer: str, *, after: int) -> int | None:
+        """None: over Socket.IO nothing says in which membership an Agent subscribed. The gateway knows, and ends it."""
+        return None
+
     async def _ask(self, event: str, data: dict[str, Any]) -> Any:
         connection = self._link.connection
         if connection is None:

@@ -4,7 +4,7 @@ A subscription belongs to an Agent's membership, and ends with it. It is kept he
 moves to another gateway keeps it.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -117,10 +117,16 @@ class AgentSubscriptions:
             del self._left[next(iter(self._left))]
         # a leave that is heard after a newer one is of no Agent that may have subscribed without a name since
         for gone in (agent, None) if is_newest else (agent,):
-            for (server, uri), since in list(self._resources(gone).items()):
-                if since < epoch:
-                    self._forget(gone, server, uri)
-                    await self._interests.release(Holder(gone), server, uri)
+            await self._end(gone, lambda since: since < epoch)
+
+    async def began(self, epoch: int) -> int:
+        """The membership of the office's Agent began after this epoch: what was subscribed to before it ends, whichever
+        Agent it was. What is not known to be so old stays.
+
+        Returns:
+            How many subscriptions have ended.
+        """
+        return sum([await self._end(agent, lambda since: 0 < since < epoch) for agent in self.agents])
 
     def clear(self) -> None:
         """End all subscriptions, in the background."""
@@ -155,6 +161,14 @@ class AgentSubscriptions:
             for at, uri in sorted(subscribed.resources)
             if at == server
         ]
+
+    async def _end(self, agent: Agent, is_over: Callable[[int], bool]) -> int:
+        """End the subscriptions of an Agent of whose epochs that is true; returns how many."""
+        over = [key for key, since in self._resources(agent).items() if is_over(since)]
+        for server, uri in over:
+            self._forget(agent, server, uri)
+            await self._interests.release(Holder(agent), server, uri)
+        return len(over)
 
     def _of(self, agent: Agent) -> Collection[tuple[str, str]]:
         return self._resources(agent).keys()

@@ -1,4 +1,5 @@
-"""Compares the office with what Agents have subscribed to: one may have left while this Computer heard nothing."""
+"""Compares the office with what Agents have subscribed to: one may have left while this Computer heard nothing, and
+another of its name may have come."""
 
 import asyncio
 import logging
@@ -9,6 +10,7 @@ from smcp_bus.errors import BusError
 from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.office_client import OfficeClient
 from smcp_computer.resources.agents import AgentSubscriptions
+from smcp_computer.resources.notices import Notices
 from smcp_proto.errors import SmcpError
 
 _log = logging.getLogger("smcp_computer.resources")
@@ -18,17 +20,27 @@ SURE_S: Final = 2.0
 
 
 class RoomComparison:
-    """`run` must be running."""
+    """`run` must be running.
 
-    def __init__(self, registry: OfficeClient, agents: AgentSubscriptions, *, office: str, name: str) -> None:
+    Args:
+        notices: what is told to Agents; resumed when it is known which of them are still subscribed.
+    """
+
+    def __init__(
+        self, registry: OfficeClient, agents: AgentSubscriptions, notices: Notices, *, office: str, name: str
+    ) -> None:
         self._registry = registry
         self._agents = agents
+        self._notices = notices
         self._office = office
         self._name = name
         self._due = asyncio.Event()
+        self.unsure = False
+        """The Agent of the office may be another one than who subscribed: nothing is to be told to it."""
 
     def begin(self) -> None:
         """This Computer is in its office (again): compare soon."""
+        self.unsure = True
         self._due.set()
 
     async def run(self) -> None:
@@ -48,6 +60,10 @@ class RoomComparison:
 
     async def _compare(self) -> None:
         before = self._agents.count
+        if self._agents.agents:
+            await self._end_earlier()
+        self.unsure = False
+        self._notices.resume()
         if not self._agents.agents or not self._missing(await self._present()):
             return
         await asyncio.sleep(SURE_S)
@@ -55,6 +71,13 @@ class RoomComparison:
         if gone := self._missing(there):
             _log.info("the subscriptions of %d Agents that are not in the office any more end", len(gone))
             self._agents.retain(there, before=before)
+
+    async def _end_earlier(self) -> None:
+        """End what was subscribed in earlier memberships than that of the office's Agent."""
+        since = await self._registry.agent_since(self._office, self._name, after=0)
+        if since is not None and (ended := await self._agents.began(since)):
+            _log.info("%d subscriptions of Agents that have left the office meanwhile end", ended)
+            self._notices.forget(self._agents.agents)
 
     def _missing(self, there: frozenset[str]) -> frozenset[str | None]:
         """Subscribers that are not there; an Agent without a name is there where any is."""
