@@ -1,9 +1,13 @@
 """How long a subscription to a resource of a Computer on Socket.IO lasts: as long as both are members."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from smcp_bus.bus import Incoming
-from smcp_testing.gateway_world import connected
+from smcp_testing.gateway_world import World, connected, gateway_world
 from smcp_testing.granting_computer import BOX, OFFICE, UPDATED, URI, Granting, ask, heard, scene, updated
 from smcp_testing.leaving_gateway import gone, in_time, two_gateways
+from smcp_testing.line import Line, open_line
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
@@ -183,3 +187,72 @@ async def test_an_outage_of_nats_ends_what_was_subscribed_by_an_agent_that_left_
             await eventually(joined, timeout=PATIENCE_S)
             await eventually(said, timeout=PATIENCE_S)
             assert await heard(again, box) == []
+
+
+@asynccontextmanager
+async def computer_on_a_line(nats_url: str) -> AsyncIterator[tuple[World, Line, Granting]]:
+    """A Computer on a gateway of its own, which reaches NATS by that line."""
+    async with (
+        open_line(int(nats_url.rpartition(":")[2])) as line,
+        gateway_world(line.url.replace("http", "nats"), registry=False) as far,
+        connected(far.url) as client,
+    ):
+        assert await client.join("computer", BOX, OFFICE) == [True, None]
+        yield far, line, Granting(client)
+
+
+async def cut_off(line: Line, far: World) -> int:
+    """The Computer's gateway hears nothing of NATS any more; returns how the line led there."""
+    port, line.port = line.port, 1  # nobody is there
+    line.cut()
+    await eventually(lambda: not far.buses[0].connected)
+    return port
+
+
+async def compared(far: World) -> None:
+    """The gateway is back, and knows who is in the office now."""
+    office = far.gateways[0].offices.get(OFFICE)
+    assert office is not None
+    await eventually(lambda: office.compared > 0, timeout=PATIENCE_S)
+
+
+async def test_an_agent_that_came_unheard_in_anothers_place_has_none_of_its_subscriptions(nats_url: str) -> None:
+    async with (
+        gateway_world(nats_url) as world,
+        computer_on_a_line(nats_url) as (far, line, box),
+        connected(world.url) as first,
+        connected(world.url) as second,
+    ):
+        assert await first.join("agent", "anna", OFFICE) == [True, None]
+        await ask(first)
+        port = await cut_off(line, far)
+        assert await first.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
+        assert await second.join("agent", "anna", OFFICE) == [True, None]
+        line.port = port
+        await compared(far)
+        assert far.gateways[0].computers.subscribed == 0
+        await ask(second, uri="file:///2")
+        await box.updated()
+        await box.updated("file:///2")
+        assert await heard(second, box) == ["file:///2"]
+
+
+async def test_an_agent_that_moved_unheard_keeps_its_subscriptions(nats_url: str) -> None:
+    async with (
+        two_gateways(nats_url) as (staying, leaving, leave),
+        computer_on_a_line(nats_url) as (far, line, box),
+        connected(leaving.url) as anna,
+    ):
+        assert await anna.join("agent", "anna", OFFICE) == [True, None]
+        await ask(anna)
+        port = await cut_off(line, far)
+        left = leave()
+        await gone(anna)
+        await in_time(left)
+        async with connected(staying.url) as again:
+            assert await again.join("agent", "anna", OFFICE) == [True, None]
+            line.port = port
+            await compared(far)
+            await box.updated("file:///other")
+            await box.updated()
+            assert await heard(again, box) == [URI]

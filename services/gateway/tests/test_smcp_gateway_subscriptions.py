@@ -171,6 +171,37 @@ def test_what_was_subscribed_elsewhere_is_over_with_the_leave_of_its_agent() -> 
     assert table.unknown_since is None
 
 
+def test_what_is_older_than_the_membership_of_the_offices_agent_is_over_whoever_subscribed_it() -> None:
+    table = Subscriptions()
+    assert table.idle
+    subscribe(table, "old", epoch=21)
+    subscribe(table, "new", epoch=25)
+    subscribe(table, "unknown", epoch=0)
+    subscribe(table, "another's", agent="bert", epoch=19)
+    asked = [table.ask("anna", epoch, None, f"asked in {epoch}") for epoch in (21, 25, 0)]
+    table.began(24)
+    for each in asked:
+        table.settle(each, granted=True)
+    kept = {"new", "unknown", "asked in 25", "asked in 0"}
+    assert {uri for uri in (*kept, "old", "another's", "asked in 21") if who(table, uri)} == kept
+    assert len(table) == 4
+    table.left("anna", 26)
+    assert table.idle
+
+
+def test_what_was_subscribed_elsewhere_is_over_where_its_agent_came_after_the_computer() -> None:
+    table = Subscriptions()
+    table.unknown_since = 21
+    table.began(20)  # that Agent was there already
+    assert table.unknown_since == 21
+    assert not table.idle
+    table.began(22)
+    assert table.unknown_since is None
+    table.unknown_since = 0  # nobody said who subscribed: it may be the present Agent
+    table.began(22)
+    assert table.unknown_since == 0
+
+
 def test_an_agent_has_as_many_as_it_may_have_and_no_more_also_while_they_are_asked_for() -> None:
     table = Subscriptions(most=3)
     first = table.ask("anna", 3, None, "0")

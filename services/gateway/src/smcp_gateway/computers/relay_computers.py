@@ -226,6 +226,23 @@ class RelayComputers:
             loop = asyncio.get_running_loop()
             loop.call_later(ABSENT_S, self._abandon, office, agent, loop.time(), self._gate.generation)
 
+    async def compare_agent(self, office: str, *, after: int) -> None:
+        """An Agent may have left an office unheard, and another of its name be there: its subscriptions end.
+
+        Args:
+            after: the newest revision that is known here of that office.
+
+        Raises:
+            NotInOffice, Unavailable, BusError: no registry says it now.
+        """
+        asker = next((owned for owned in self._offices.get(office, ()) if not owned.subscriptions.idle), None)
+        if asker is None:
+            return
+        since = await self._registry.agent_since(office, asker.name, after=after)
+        if since is not None:
+            for owned in self._offices.get(office, ()):
+                owned.subscriptions.began(since)
+
     def _abandon(self, office: str, agent: str, since: float, generation: int) -> None:
         """An Agent left some seconds ago: what it called is cancelled, unless it has come back."""
         if generation != self._gate.generation or self._is_present(office, ("agent", agent)):

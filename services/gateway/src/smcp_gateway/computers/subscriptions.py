@@ -6,7 +6,7 @@ that membership's enter, and ends with a leave that is newer. It counts from the
 it tells before its answer is here is not lost.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final
@@ -77,6 +77,11 @@ class Subscriptions:
         self._most = most
         self._agents: dict[str, _Agent] = {}
 
+    @property
+    def idle(self) -> bool:
+        """Whether nobody is told of anything."""
+        return not self._agents and self.unknown_since is None
+
     def __len__(self) -> int:
         return sum(agent.count for agent in self._agents.values())
 
@@ -127,16 +132,17 @@ class Subscriptions:
         Args:
             epoch: of the leave; None: it was found out that it is not there, whatever its last leave was.
         """
-        if (known := self._agents.get(agent)) is not None:
-            for uri, servers in list(known.epochs.items()):
-                for server, since in list(servers.items()):
-                    if epoch is None or epoch > since:
-                        known.drop(uri, server)
-            for asked in known.asked:
-                asked.ended = asked.ended or epoch is None or epoch > asked.epoch
-            self._forget(agent)
+        self._end(agent, lambda since: epoch is None or epoch > since)
         if self.unknown_since is not None and (epoch is None or epoch > self.unknown_since):
             self.unknown_since = None  # an office has one Agent: whatever was subscribed elsewhere was this one's
+
+    def began(self, epoch: int) -> None:
+        """The membership of the office's Agent began after this epoch: what was subscribed before that is over,
+        whichever Agent it was. What is not known to be so old stays."""
+        for agent in list(self._agents):
+            self._end(agent, lambda since: 0 < since < epoch)
+        if self.unknown_since is not None and 0 < self.unknown_since < epoch:
+            self.unknown_since = None
 
     def agents(self, server: str | None, uri: str) -> Iterator[str]:
         """Who subscribed to the resource that changed, or to one that it is a part of; each once.
@@ -155,6 +161,19 @@ class Subscriptions:
         known = self._agents.get(agent)
         above = (each for each in (uri, *resources_above(uri)) if known is not None and known.servers([_digest(each)]))
         return next(above, uri)
+
+    def _end(self, agent: str, is_over: Callable[[int], bool]) -> None:
+        """End what an Agent has subscribed, or asked for, of whose epochs that is true."""
+        known = self._agents.get(agent)
+        if known is None:
+            return
+        for uri, servers in list(known.epochs.items()):
+            for server, since in list(servers.items()):
+                if is_over(since):
+                    known.drop(uri, server)
+        for asked in known.asked:
+            asked.ended = asked.ended or is_over(asked.epoch)
+        self._forget(agent)
 
     def _forget(self, agent: str) -> None:
         """Keep nothing of an Agent that has nothing here."""

@@ -193,6 +193,7 @@ class Repair:
         office.picture.ask()
         after = max(membership.revision, office.picture.revision)
         try:
+            await self._computers.compare_agent(office.name, after=after)
             room = await self._registry.room(
                 office.name, session.role, session.name, after=after, req_id=uuid.uuid4().hex
             )
