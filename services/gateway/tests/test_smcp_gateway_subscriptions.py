@@ -189,17 +189,23 @@ def test_what_is_older_than_the_membership_of_the_offices_agent_is_over_whoever_
     assert table.idle
 
 
-def test_what_was_subscribed_elsewhere_is_over_where_its_agent_came_after_the_computer() -> None:
+@pytest.mark.parametrize(
+    ("unknown_since", "began", "after"),
+    [
+        (21, 20, 21),  # that Agent was there already when the Computer came
+        (21, 22, None),
+        (0, 22, 0),  # a gateway did not say who subscribed: it may have been the present Agent
+        (None, 22, None),
+    ],
+)
+def test_what_was_subscribed_elsewhere_is_over_where_its_agent_came_after_the_computer(
+    unknown_since: int | None, began: int, after: int | None
+) -> None:
     table = Subscriptions()
-    table.unknown_since = 21
-    table.began(20)  # that Agent was there already
-    assert table.unknown_since == 21
-    assert not table.idle
-    table.began(22)
-    assert table.unknown_since is None
-    table.unknown_since = 0  # nobody said who subscribed: it may be the present Agent
-    table.began(22)
-    assert table.unknown_since == 0
+    table.unknown_since = unknown_since
+    table.began(began)
+    assert table.unknown_since == after
+    assert table.idle == (after is None)
 
 
 def test_an_agent_has_as_many_as_it_may_have_and_no_more_also_while_they_are_asked_for() -> None:
