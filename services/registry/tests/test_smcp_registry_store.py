@@ -54,7 +54,7 @@ async def test_a_bucket_whose_name_is_taken_and_that_is_not_there_yet_is_waited_
         store = await open_store(bus, js, lease_s=10, replicas=1)
         assert await store.members.read("o.agent") == Stored(None, 0)
         asked, absent = 0, 100
-        with pytest.raises(StoreUnusable, match="members cannot be read"):
+        with pytest.raises(StoreUnusable, match="leases cannot be read"):
             await open_store(bus, js, lease_s=10, replicas=1, start_s=0.3)
 
 

@@ -1,8 +1,7 @@
 """The registry as one thing to enter: `async with open_registry(settings, bus)`."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -88,10 +87,11 @@ async def open_registry(
     raise_if_cancelled()
     link = Link(bus)
     view, leases_view = MembersView(), LeasesView()
-    make = partial(make_missing, js, lease_s=settings.lease_s, replicas=settings.kv_replicas)
+    now = store.clock.now
+    make = partial(make_missing, js, lease_s=settings.lease_s, replicas=settings.kv_replicas, now=now)
     views: dict[str, View] = {MEMBERS: view, LEASES: leases_view}
     lost = LostStore(js, views, make)
-    leases = Leases(store.leases, leases_view, lease_s=settings.lease_s, now=time.time)
+    leases = Leases(store.leases, leases_view, lease_s=settings.lease_s, now=now)
     owners = Owners(
         bus,
         link,
@@ -101,16 +101,16 @@ async def open_registry(
     )
     announcer = Announcer(bus, js, store.members)
     membership = Membership(store.members, view)
-    places = Places(store.members, owners, untouched=view.untouched, now=time.time, move_s=settings.move_s)
+    places = Places(store.members, owners, untouched=view.untouched, now=now, move_s=settings.move_s)
     sweeper = Sweeper(
-        link, store.members, view, leases, leases_view, owners, announcer, lease_s=settings.lease_s, now=time.time
+        link, store.members, view, leases, leases_view, owners, announcer, lease_s=settings.lease_s, now=now
     )
     readiness.add("nats", lambda: bus.problem)
     readiness.add("members", lambda: None if view.synced else "the view of the members is not caught up")
     readiness.add("leases", lambda: None if leases_view.synced else "the view of the leases is not caught up")
     readiness.add("announcer", lambda: None if announcer.ready else "takes nothing to announce")
     door = Door(
-        handlers(bus, places, view, membership, leases),
+        handlers(bus, places, view, membership, leases, now),
         otherwise=partial(handler_of_unknown, told=partial(update, bus=bus, membership=membership)),
         tracing=bus_spans(),
         observe=lambda call: bind_call(req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call)),
@@ -120,6 +120,7 @@ async def open_registry(
         async with background() as tasks:
             for bucket, seen in views.items():
                 tasks.start(link.keep(f"the view of the {bucket}", partial(_view, js, bucket, seen, lost)), name=bucket)
+            tasks.start(link.keep("the time of nats-server", store.clock.run), name="clock")
             await _caught_up(view, leases_view)
             tasks.start(link.keep("the announcer", announcer.run), name="announcer")
             tasks.start(link.keep("the sweeper", sweeper.run), name="sweeper")
@@ -131,7 +132,12 @@ async def open_registry(
 
 
 def handlers(
-    bus: Bus, places: Places, view: MembersView, membership: Membership, leases: Leases
+    bus: Bus,
+    places: Places,
+    view: MembersView,
+    membership: Membership,
+    leases: Leases,
+    now: Callable[[], float],
 ) -> Mapping[str, Handler]:
     """The registry's handlers by event, their dependencies bound."""
     told = partial(update, bus=bus, membership=membership)
@@ -148,7 +154,7 @@ def handlers(
         "server:resources/updated": told,
         "server:update_capabilities": partial(update_capabilities, bus=bus, membership=membership, places=places),
         internal_rows.CONFIRM.event: partial(confirm, view=view, membership=membership),
-        internal_rows.FIND.event: partial(find, view=view, membership=membership, now=time.time),
+        internal_rows.FIND.event: partial(find, view=view, membership=membership, now=now),
         internal_rows.LEASE.event: partial(lease, leases=leases),
         internal_rows.ASSERT.event: partial(assert_members, places=places, view=view, membership=membership),
     }

@@ -2,12 +2,13 @@
 
 The revisions of `members` go on where an earlier bucket ended, although nobody remembers it: a NATS that lost its store
 is met by gateways and Computers that know of newer ones than a bucket that begins at 1 would have for long, and that
-wait for those and drop what is older. So the first revision is the time at which the bucket is made.
+wait for those and drop what is older. So the first revision is the time at which the bucket is made, by nats-server's
+clock: the registry that makes the next one may have another.
 """
 
 import asyncio
 import logging
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +23,8 @@ from nats.js.errors import (
 from nats.js.kv import KeyValue
 
 from smcp_bus.bus import Bus
+from smcp_bus.errors import BusError
+from smcp_registry.clock import StoreClock
 from smcp_registry.store import LEASES, MEMBERS, Bucket, Store
 from smcp_registry.wording import said
 from smcp_service.failure import Failure
@@ -87,21 +90,31 @@ async def open_store(
     if not account.api.level:
         raise StoreUnusable("this nats-server is too old: the registry needs 2.11 or newer")
     members, leases = _plans(lease_s, replicas)
+    clock = StoreClock(bus, f"KV_{LEASES}")
+    kept_leases = await _open(js, leases, start_s, clock.now)
+    try:
+        await clock.measure()
+    except BusError as error:
+        raise StoreUnusable(f"nats-server does not say what time it is: {said(error)}") from error
     return Store(
-        members=Bucket(MEMBERS, js, await _open(js, members, start_s), bus),
-        leases=Bucket(LEASES, js, await _open(js, leases, start_s), bus),
+        members=Bucket(MEMBERS, js, await _open(js, members, start_s, clock.now), bus),
+        leases=Bucket(LEASES, js, kept_leases, bus),
+        clock=clock,
     )
 
 
-async def make_missing(js: JetStreamContext, *, lease_s: float, replicas: int) -> None:
+async def make_missing(js: JetStreamContext, *, lease_s: float, replicas: int, now: Callable[[], float]) -> None:
     """Make the buckets that are missing, as `open_store` does; those that are there are left as they are.
+
+    Args:
+        now: unix seconds (UTC), by nats-server's clock.
 
     Raises:
         nats.errors.Error, TimeoutError: JetStream does not answer, or cannot make them.
     """
     for plan in _plans(lease_s, replicas):
         try:
-            await js.add_stream(_stream(plan))
+            await js.add_stream(_stream(plan, now))
         except BadRequestError as error:
             if error.err_code != NAME_IN_USE:
                 raise
@@ -117,7 +130,7 @@ def _plans(lease_s: float, replicas: int) -> tuple[_Plan, _Plan]:
     )
 
 
-def _stream(plan: _Plan) -> api.StreamConfig:
+def _stream(plan: _Plan, now: Callable[[], float]) -> api.StreamConfig:
     """A stream as nats-py makes one for a bucket, but for its first sequence: that cannot be said of a bucket there."""
     window = DUPLICATES_S if plan.ttl is None else min(DUPLICATES_S, plan.ttl)
     return api.StreamConfig(
@@ -136,7 +149,7 @@ def _stream(plan: _Plan) -> api.StreamConfig:
         num_replicas=plan.replicas,
         storage=api.StorageType.FILE,
         subject_delete_marker_ttl=plan.marker_ttl,
-        first_seq=int(time.time() * REVISIONS_PER_S) if plan.goes_on else None,
+        first_seq=int(now() * REVISIONS_PER_S) if plan.goes_on else None,
     )
 
 
@@ -160,9 +173,9 @@ async def _wait_for_jetstream(js: JetStreamContext, start_s: float) -> api.Accou
             await asyncio.sleep(PAUSE_S)
 
 
-async def _open(js: JetStreamContext, plan: _Plan, start_s: float) -> KeyValue:
+async def _open(js: JetStreamContext, plan: _Plan, start_s: float, now: Callable[[], float]) -> KeyValue:
     try:
-        await js.add_stream(_stream(plan))
+        await js.add_stream(_stream(plan, now))
     except BadRequestError as error:
         if error.err_code != NAME_IN_USE:
             raise StoreUnusable(f"the bucket {plan.bucket} cannot be made: {error.description}") from error

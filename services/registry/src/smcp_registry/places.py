@@ -35,7 +35,7 @@ class Places:
     Args:
         untouched: whether nothing is known to stand under a key: most places are claimed for the first time, and need
             no read then. It may be wrong: what is decided on it is a write over nothing, which is refused.
-        now: unix seconds (UTC).
+        now: unix seconds (UTC, by nats-server's clock).
         move_s: how long a place that is moving is kept for its identity, in seconds.
     """
 

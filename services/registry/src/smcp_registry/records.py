@@ -53,7 +53,8 @@ class MemberRecord(BaseModel):
     announced: bool = True
     """Whether the office was told, or is being told by this record, that the member is there."""
     moving_until: float | None = None
-    """Unix seconds (UTC) until which a place that its owner gave up is kept for its identity; None: not moving."""
+    """Unix seconds (UTC, by nats-server's clock) until which a place that its owner gave up is kept for its identity;
+    None: not moving."""
     state: State = State.MEMBER
     announce: Announce = Announce.NOTHING
     left_name: str | None = None

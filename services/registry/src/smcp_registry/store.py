@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from smcp_bus.bus import Bus
 from smcp_bus.cancellation import raise_if_cancelled
 from smcp_proto.errors import Unavailable
+from smcp_registry.clock import StoreClock
 from smcp_registry.records import MemberRecord
 from smcp_registry.wording import said
 
@@ -138,10 +139,11 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The two buckets."""
+    """The two buckets, and the time by which all registries agree."""
 
     members: Bucket
     leases: Bucket
+    clock: StoreClock
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class Sweeper:
     """Args:
     lease_s: a lease, in seconds.
     keep_tombstones_s: how long a tombstone stands before it is removed, in seconds.
-    now: unix seconds (UTC), for places that are moving.
+    now: unix seconds (UTC, by nats-server's clock), for places that are moving.
     """
 
     def __init__(
