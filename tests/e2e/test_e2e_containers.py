@@ -1,4 +1,4 @@
-"""What only containers show: health as the engine sees it, what the images have and lack, a cut network."""
+"""What only containers show: health as the engine sees it, what the images have and lack. Faults are the outages."""
 
 from functools import partial
 from pathlib import Path
@@ -8,9 +8,6 @@ import pytest
 
 from smcp_agent import SmcpAgent
 from smcp_testing.waiting import eventually
-from tests.e2e.actors.bare import comings_and_goings, member
-from tests.e2e.actors.crowd import BACK_S, ENTER, LEAVE
-from tests.e2e.actors.traffic import traffic
 from tests.e2e.scenarios.npm_servers import NPM
 from tests.e2e.worlds.container import Container
 from tests.e2e.worlds.containers import open_containers
@@ -19,7 +16,6 @@ from tests.e2e.worlds.layout import Place
 from tests.e2e.worlds.world import LAB, Part
 
 WHEELS: Final = ROOT / "build" / "images" / "wheels"
-LEASE_S: Final = 5.0
 HEALTHY_S: Final = 45.0
 """The engine asks every 10 s."""
 
@@ -78,26 +74,3 @@ async def test_the_engine_sees_who_cannot_work_while_its_nats_is_away(tmp_path: 
             world.nats.resume()
         for part in services:
             await eventually(partial(said, part, "healthy"), timeout=HEALTHY_S, message=part.name)
-
-
-async def test_a_gateway_cut_from_nats_past_its_lease_loses_its_members_once_and_brings_them_back_by_itself(
-    tmp_path: Path,
-) -> None:
-    async with (
-        open_containers(tmp_path, lease_s=LEASE_S) as world,
-        member(world.url(0), "agent", LAB, "watcher") as watcher,
-        member(world.url(1), "computer", LAB, "silent"),
-    ):
-        await watcher.told(ENTER, computer="silent")
-        cut = world.gateway(1).part
-        assert isinstance(cut, Container)
-        async with traffic(watcher, world.computer(LAB, "alpha")) as streams:
-            with cut.cut_off():
-                await watcher.told(LEAVE, timeout=3 * LEASE_S + 5, computer="silent")
-            await eventually(
-                lambda: comings_and_goings(watcher.notices, "silent") == ["enter", "leave", "enter"], timeout=BACK_S
-            )
-            await cut.ready()
-        assert [call for stream in streams for call in stream.failed] == []
-        assert comings_and_goings(watcher.notices, "silent") == ["enter", "leave", "enter"], "once each"
-        assert cut.running

@@ -4,8 +4,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -118,15 +117,6 @@ class Container(Process):
     def out_of_memory(self) -> bool:
         """Whether it ended because it wanted more than its limit."""
         return docker("inspect", "--format", "{{.State.OOMKilled}}", self.id) == "true"
-
-    @contextmanager
-    def cut_off(self) -> Iterator[None]:
-        """While the block runs there is no way between it and NATS; clients reach it as before."""
-        self.cut()
-        try:
-            yield
-        finally:
-            self.heal()
 
     def replace(self, image: str) -> None:
         """The next start is of this image; otherwise it is as it was. For one that does not run."""

@@ -10,7 +10,7 @@ from tests.e2e.worlds.world import Part, World, strays
 
 @asynccontextmanager
 async def running(world: World, later: Collection[Part] = ()) -> AsyncIterator[None]:
-    """Start the parts in their order, and stop them in the opposite one.
+    """Start the parts in their order, and stop them in the opposite one, those of a kind at the same time.
 
     Args:
         later: these are for the block to start.
@@ -31,16 +31,34 @@ async def running(world: World, later: Collection[Part] = ()) -> AsyncIterator[N
                 await part.kill()
         raise
     with world.telling():
-        wrong = [said for part in reversed(world.parts) if (said := await _stopped(part, part in world.nodes))]
+        wrong = [said for alike in _stages(world) for said in await _stop(alike, world)]
         await eventually(lambda: not strays(world.mark), message=f"{world.name}: processes stay behind")
         assert not wrong, wrong
 
 
 async def _start(parts: Sequence[Part]) -> None:
-    results = await asyncio.gather(*(part.start() for part in parts), return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+    _raise_first(await asyncio.gather(*(part.start() for part in parts), return_exceptions=True))
+
+
+def _stages(world: World) -> list[list[Part]]:
+    """Each part once, the last ones first."""
+    gateways = [gateway.part for gateway in world.gateways]
+    kinds: list[Sequence[Part]] = [world.nodes, world.registries, gateways]
+    known: set[int] = set()
+    stages = []
+    for kind in kinds:
+        stages.append([part for part in kind if id(part) not in known])
+        known.update(map(id, kind))
+    stages.append([part for part in world.parts if id(part) not in known])
+    return stages[::-1]
+
+
+async def _stop(parts: Sequence[Part], world: World) -> list[str]:
+    """Stop them; says what was wrong with that."""
+    stopping = (_stopped(part, part in world.nodes) for part in parts)
+    results = await asyncio.gather(*stopping, return_exceptions=True)
+    _raise_first(results)
+    return [said for said in results if isinstance(said, str)]
 
 
 async def _stopped(part: Part, of_nats: bool) -> str | None:
@@ -51,3 +69,9 @@ async def _stopped(part: Part, of_nats: bool) -> str | None:
         return f"{part.name} had ended by itself"
     code = await part.stop()
     return None if code == 0 or of_nats else f"{part.name} ended with {code}"
+
+
+def _raise_first(results: Sequence[object]) -> None:
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
