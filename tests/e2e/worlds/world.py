@@ -11,6 +11,7 @@ from uuid import uuid4
 import psutil
 
 from smcp_standalone.nats_model import NatsModel
+from tests.e2e.worlds.disk import Disk
 
 MARK = "E2E_WORLD"
 """In the environment of every process of a world, and so of what these start: nobody is overlooked."""
@@ -119,6 +120,8 @@ class World:
     mark: str = field(default_factory=lambda: uuid4().hex)
     more_nats: Sequence[Part] = ()
     """The other nodes, where NATS is a cluster."""
+    disk: Disk | None = None
+    """JetStream's, where it is small."""
     waits: list[Wait] = field(default_factory=list)
     """For answers with a promise: to be shown, since a test allows for a machine that is busy."""
 
