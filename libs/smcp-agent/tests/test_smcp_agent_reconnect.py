@@ -80,6 +80,16 @@ async def test_with_several_urls_the_agent_goes_to_another_one() -> None:
             await first.start()
 
 
+async def test_sent_away_by_a_gateway_that_goes_on_the_agent_tries_another_one_first() -> None:
+    async with fake_gateway() as first, fake_gateway() as second:
+        async with SmcpAgent([first.url, second.url], office="office", name="bot") as agent:
+            stream = agent.events()
+            first.close_sockets(NOTHING_BEGUN)
+            assert isinstance(await anext(stream), Disconnected)
+            assert await anext(stream) == Reconnected(second.url)
+            assert len(first.seen("server:join_office")) == 1
+
+
 async def test_a_call_in_flight_is_repeated_with_the_same_req_id_in_what_is_left_of_its_time() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         answered_the_second_time(gateway)

@@ -35,7 +35,7 @@ class Addresses:
         self._urls = self._urls[at:] + self._urls[:at]
 
     def avoid(self, url: str) -> bool:
-        """Try this one last next time: it fell silent. False where there is no other."""
+        """Try this one last next time: it fell silent, or sent us away. False where there is no other."""
         self._urls.remove(url)
         self._urls.append(url)
         return self._urls[0] != url

@@ -158,8 +158,9 @@ class Link:
             closing = asyncio.create_task(connection.close())  # where a host stands still it takes its time
             try:
                 self._listener.on_lost(connection.reason, moving=connection.moving)
-                elsewhere = connection.silent and self._addresses.avoid(connection.url)
-                attempt = await self._come_back(attempt, at_once=elsewhere)
+                # also one that goes on: it sends agents away while others have fewer
+                away = (connection.silent or connection.moving) and self._addresses.avoid(connection.url)
+                attempt = await self._come_back(attempt, at_once=away and connection.silent)
             finally:
                 await closing
 
