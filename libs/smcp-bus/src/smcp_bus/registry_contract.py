@@ -109,11 +109,14 @@ class Found(_Contract):
 
 
 class LeaseRenewal(_Contract):
-    """What a process says of itself with each renewal; it is for the registries' figures only."""
+    """What a process says of itself with each renewal."""
 
-    sockets: int = 0
+    sockets: int = Field(default=0, ge=0)
     """For a gateway: the sockets it holds."""
     members: int = 0
+    accepting: bool | None = None
+    """For a gateway: whether it takes new sockets, which one that stops does not. None: it is no gateway (or an older
+    one), and has no part in the fair share."""
 
 
 class LeaseState(_Contract):
@@ -123,6 +126,9 @@ class LeaseState(_Contract):
     """False: there was none (first time, or it ran out): assert the members again."""
     lease_s: float
     """How long the registries let a lease live, in seconds."""
+    fair_share: int | None = None
+    """For a gateway that takes new sockets: the sockets of all gateways by the gateways that take new ones, rounded up.
+    None: nothing is known of the others (now), or it was not asked for."""
 
 
 class Member(_Contract):

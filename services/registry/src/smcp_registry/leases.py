@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import orjson
+from pydantic import ValidationError
 
 from smcp_bus.registry_contract import LeaseRenewal, LeaseState
 from smcp_proto.errors import Unavailable
@@ -21,6 +22,8 @@ class LeasesView:
 
     def __init__(self) -> None:
         self._revisions: dict[str, int] = {}
+        self._gateways: dict[str, LeaseRenewal] = {}
+        """What the gateways among them said last, to whichever registry."""
         self._synced = asyncio.Event()
         self.ran_out = asyncio.Event()
         """Set whenever a lease ran out; who waits for it clears it."""
@@ -29,12 +32,16 @@ class LeasesView:
         """As `watch.Sink.reset`; a lease that is not among them any more ran out."""
         before = self._revisions.keys()
         self._revisions = {entry.key: entry.revision for entry in entries if entry.value is not None}
+        self._gateways.clear()
+        for entry in entries:
+            self._note(entry)
         if before - self._revisions.keys():
             self.ran_out.set()
         self._synced.set()
 
     def apply(self, change: Change) -> None:
         """As `watch.Sink.apply`."""
+        self._note(change)
         if change.value is not None:
             self._revisions[change.key] = change.revision
         elif self._revisions.pop(change.key, None) is not None:
@@ -56,6 +63,38 @@ class LeasesView:
     def revision(self, credential: str, process: str) -> int | None:
         """The revision of a lease that lives; None where there is none."""
         return self._revisions.get(lease_key(credential, process))
+
+    def fair_share(self, credential: str, process: str, renewal: LeaseRenewal) -> int | None:
+        """How many of all sockets a gateway would have if each that takes new ones had as many, rounded up.
+
+        Args:
+            renewal: what the gateway itself says just now; of the others what they said last counts.
+
+        Returns:
+            None where it is not to be told anything: it takes no sockets, or this registry has not heard of all others.
+        """
+        if not self.synced or not renewal.accepting:
+            return None
+        own = lease_key(credential, process)
+        others = [said for key, said in self._gateways.items() if key != own]
+        sockets = renewal.sockets + sum(said.sockets for said in others)
+        accepting = 1 + sum(said.accepting is True for said in others)
+        return -(-sockets // accepting)
+
+    def _note(self, change: Change) -> None:
+        said = None if change.value is None else _said(change.value)
+        if said is None or said.accepting is None:
+            self._gateways.pop(change.key, None)
+        else:
+            self._gateways[change.key] = said
+
+
+def _said(value: bytes) -> LeaseRenewal | None:
+    """What stands in a lease; None where it cannot be read, which says nothing of whether its process lives."""
+    try:
+        return LeaseRenewal.model_validate_json(value)
+    except ValidationError:
+        return None
 
 
 class Leases:
@@ -88,7 +127,8 @@ class Leases:
                 last = None
                 await asyncio.sleep(PAUSE_S * attempt)
             else:
-                return LeaseState(renewed=lives, lease_s=self._lease_s)
+                share = self._view.fair_share(credential, process, renewal)
+                return LeaseState(renewed=lives, lease_s=self._lease_s, fair_share=share)
         raise Unavailable("the lease is being written by others; ask again")
 
     async def lives(self, credential: str, process: str) -> bool:

@@ -36,6 +36,7 @@ class LeaseKeeper:
             and a warning says so.
         describe: what goes with each renewal.
         on_lapsed: called after a renewal that found no lease (any more): the members are to be asserted.
+        on_renewed: told what the registry said to each renewal; must not block.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class LeaseKeeper:
         lease_s: float,
         describe: Callable[[], LeaseRenewal],
         on_lapsed: Callable[[], Awaitable[None]],
+        on_renewed: Callable[[LeaseState], None] | None = None,
     ) -> None:
         self._registry = registry
         self._configured_s = self._told_s = lease_s
         self._describe = describe
         self._on_lapsed = on_lapsed
+        self._on_renewed = on_renewed
         self._held = False
         self._had_one = False
         self._failing = False
@@ -107,6 +110,8 @@ class LeaseKeeper:
                 state.lease_s,
             )
         self._told_s = state.lease_s
+        if self._on_renewed is not None:
+            self._on_renewed(state)
 
     async def _sleep(self, seconds: float) -> None:
         self._wake.clear()

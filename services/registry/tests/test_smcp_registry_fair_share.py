@@ -1,0 +1,123 @@
+"""The fair share of a gateway: of all sockets, by all gateways that take new ones, as every registry says it alike."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import orjson
+import pytest
+
+from smcp_bus import subjects
+from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_contract import LeaseRenewal, LeaseState
+from smcp_registry.app import Registry, open_registry
+from smcp_registry.leases import LeasesView
+from smcp_registry.records import lease_key
+from smcp_registry.settings import RegistrySettings
+from smcp_registry.watch import Change
+from smcp_testing.waiting import eventually
+
+COMPUTER = LeaseRenewal(members=1)
+
+
+def gateway(sockets: int, *, accepting: bool = True) -> LeaseRenewal:
+    return LeaseRenewal(sockets=sockets, accepting=accepting)
+
+
+@asynccontextmanager
+async def registries(url: str, *, lease_s: float = 10) -> AsyncIterator[tuple[NatsBus, list[Registry]]]:
+    """Two of them, and a bus to ask them on."""
+    settings = RegistrySettings(nats_url=url, lease_s=lease_s)
+    async with AsyncExitStack() as stack:
+        opened = []
+        for _ in range(2):
+            bus = await stack.enter_async_context(open_bus(BusConfig(url=url)))
+            opened.append(await stack.enter_async_context(open_registry(settings, bus)))
+        yield await stack.enter_async_context(open_bus(BusConfig(url=url))), opened
+
+
+async def renewed(bus: NatsBus, process: str, said: LeaseRenewal) -> LeaseState:
+    return await RegistryClient(bus, credential="gateway", process=process).renew_lease(said)
+
+
+def known(registry: Registry, process: str) -> bool:
+    return registry.leases.revision("gateway", process) is not None
+
+
+async def test_it_is_over_all_gateways_whichever_registry_they_asked(nats_url: str) -> None:
+    async with registries(nats_url) as (bus, opened):
+        await renewed(bus, "full", gateway(100))
+        await renewed(bus, "new", gateway(0))
+        await renewed(bus, "host", COMPUTER)
+        await eventually(lambda: all(known(each, name) for each in opened for name in ("full", "new", "host")))
+        shares = {(await renewed(bus, "full", gateway(101))).fair_share for _ in range(20)}
+        assert shares == {51}, "rounded up, of what the asker says now; a Computer has no part in it"
+        assert (await renewed(bus, "host", COMPUTER)).fair_share is None
+
+
+async def test_a_gateway_that_stops_takes_no_share_and_what_it_holds_is_the_others(nats_url: str) -> None:
+    async with registries(nats_url) as (bus, opened):
+        await renewed(bus, "stays", gateway(10))
+        await renewed(bus, "stops", gateway(90))
+        await eventually(lambda: all(known(each, name) for each in opened for name in ("stays", "stops")))
+        assert (await renewed(bus, "stops", gateway(90, accepting=False))).fair_share is None
+
+        async def all_of_it() -> bool:
+            return (await renewed(bus, "stays", gateway(10))).fair_share == 100
+
+        await eventually(all_of_it)
+
+
+async def test_a_gateway_whose_lease_ran_out_has_no_part_in_it(nats_url: str) -> None:
+    async with registries(nats_url, lease_s=1) as (bus, opened):
+        await renewed(bus, "dead", gateway(50))
+        await eventually(lambda: all(known(each, "dead") for each in opened))
+        assert (await renewed(bus, "lives", gateway(50))).fair_share == 50
+        assert (await renewed(bus, "lives", gateway(100))).fair_share == 75
+
+        async def alone() -> bool:
+            return (await renewed(bus, "lives", gateway(100))).fair_share == 100
+
+        await eventually(alone)
+
+
+async def test_a_gateway_of_an_older_version_is_not_counted_and_hears_of_no_share(nats_url: str) -> None:
+    async with registries(nats_url) as (bus, opened):
+        subject = subjects.hosts("gateway", "older", "lease")
+        reply = await bus.request(subject, orjson.dumps({"sockets": 80, "members": 80}), timeout=5)
+        assert LeaseState.model_validate_json(reply.body).fair_share is None
+        await eventually(lambda: all(known(each, "older") for each in opened))
+        assert (await renewed(bus, "newer", gateway(20))).fair_share == 20
+
+
+async def test_sockets_below_zero_are_refused(nats_url: str) -> None:
+    async with registries(nats_url) as (bus, _):
+        body = orjson.dumps({"sockets": -1, "accepting": True})
+        reply = await bus.request(subjects.hosts("gateway", "lies", "lease"), body, timeout=5)
+        refused = orjson.loads(reply.body)
+        assert (refused["code"], refused["details"]["field"]) == (400, "sockets")
+
+
+def change(process: str, value: bytes | None, revision: int = 1) -> Change:
+    return Change(lease_key("gateway", process), value, revision)
+
+
+async def test_a_registry_that_has_not_heard_of_all_says_nothing() -> None:
+    view = LeasesView()
+    assert view.fair_share("gateway", "own", gateway(10)) is None
+    view.reset([change("other", gateway(30).model_dump_json().encode())], 1)
+    assert view.fair_share("gateway", "own", gateway(10)) == 20
+    view.unsynced()
+    assert view.fair_share("gateway", "own", gateway(10)) is None
+    view.reset([], 2)
+    assert view.fair_share("gateway", "own", gateway(10)) == 10, "the other's lease is not there any more"
+
+
+@pytest.mark.parametrize("value", [b"not json", b'{"sockets": "many"}', None])
+async def test_a_lease_that_cannot_be_read_or_is_gone_has_no_part_in_it(value: bytes | None) -> None:
+    view = LeasesView()
+    view.reset([change("other", gateway(30).model_dump_json().encode())], 1)
+    view.apply(change("other", value, 2))
+    await asyncio.wait_for(view.wait_synced(), 1)
+    assert view.fair_share("gateway", "own", gateway(10)) == 10
