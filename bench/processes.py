@@ -55,6 +55,7 @@ def services_env(nats_url: str) -> dict[str, str]:
         "SMCP_HEALTH_PORT": "0",
         "SMCP_LOG_LEVEL": "error",
         "SMCP_GATEWAY_PORT": "0",
+        "SMCP_REBALANCE_S": "0",  # clients stay where a benchmark has put them
     }
 
 

@@ -14,9 +14,7 @@ from smcp_bus import subjects
 from smcp_bus.bus import Bus
 from smcp_bus.door.dispatch import Door
 from smcp_bus.door.serving import host_route, serve_door
-from smcp_bus.errors import BusError
 from smcp_bus.registry.client import RegistryClient
-from smcp_bus.registry.lease import LeaseKeeper
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_gateway.auth.guard import Guard
 from smcp_gateway.calls.pending import CallTable, PendingCall
@@ -30,6 +28,8 @@ from smcp_gateway.front import Front, open_front
 from smcp_gateway.handlers.alive import alive
 from smcp_gateway.handlers.read_limits import ReadLimits
 from smcp_gateway.handlers.relay import Relay, TimedOutCall
+from smcp_gateway.lease import Lease
+from smcp_gateway.rebalance import Rebalance
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.rooms.repair import Generations, Repair
@@ -38,20 +38,15 @@ from smcp_gateway.sockets.expiry import Expiry
 from smcp_gateway.sockets.packet import Frame
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_gateway.sockets.socketio_server import SocketIoServer
-from smcp_proto.errors import SmcpError
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import background
-from smcp_service.logging import get_logger
 
 LAST_ERRANDS_S: Final = 5.0
 """How long a stopping gateway tells the registry of the members that it had."""
-LEASE_PAUSE_S: Final = 0.5
 LONGEST_PING_S: Final = 4.0
 """Between two pings: a half-open client is found within 10 s."""
 PING_SHARE: Final = 0.35
 """The same as a share of a lease: a client of a gateway that stands still notices it before the lease runs out."""
-
-_log = get_logger("smcp_gateway.app")
 
 
 class GatewayBus(Bus, Protocol):
@@ -125,7 +120,7 @@ async def open_gateway(
     sessions, calls, generations = Sessions(), CallTable(), Generations()
 
     def describe() -> LeaseRenewal:
-        return LeaseRenewal(sockets=len(sessions), members=len(sessions.members()))
+        return LeaseRenewal(sockets=len(sessions), members=len(sessions.members()), accepting=not transport.draining)
 
     async with AsyncExitStack() as stack, background() as tasks:
         errands = Errands(lambda work: tasks.start(work, name="errand"))
@@ -211,20 +206,33 @@ async def open_gateway(
             move_s=settings.move_s,
         )
 
-        def lapsed() -> None:
-            computers.close_gate("the lease had run out")
-            generations.want()
-
-        lease = _Lease(registry, describe, lapsed, lease_s=settings.lease_s)
+        rebalance = Rebalance(
+            sessions,
+            registry,
+            hang_up=transport.hang_up,
+            keep_place=drain.keep_place,
+            unwritten=transport.held_bytes,
+            spread_s=settings.rebalance_s,
+            lease_s=settings.lease_s,
+        )
+        lease = Lease(
+            registry,
+            describe,
+            _lapsed(computers, generations),
+            lambda state: rebalance.told(state.fair_share),
+            lease_s=settings.lease_s,
+        )
 
         readiness = front.readiness
         readiness.add("nats", lambda: bus.problem)
         readiness.add("registry", lambda: None if lease.acquired else "no lease yet")
 
         stack.callback(bus.watch(generations.on_connection))
-        alive_subject = subjects.hosts(bus.credential, process, "alive")
         serving = await serve_door(
-            bus, Door({"hosts:alive": partial(alive, sessions=sessions)}), alive_subject, host_route
+            bus,
+            Door({"hosts:alive": partial(alive, sessions=sessions)}),
+            subjects.hosts(bus.credential, process, "alive"),
+            host_route,
         )
         try:
             for name, work in {
@@ -233,6 +241,7 @@ async def open_gateway(
                 "computers": computers.run(),
                 "lease": lease.run(),
                 "ping sweep": transport.sweep(),
+                "rebalance": rebalance.run(),
                 **_guarding(front.guard, sessions, transport, drain),
             }.items():
                 tasks.start(work, name=name)
@@ -244,6 +253,8 @@ async def open_gateway(
                     raise
                 readiness.drain()
                 transport.drain()
+                rebalance.stop()
+                lease.renew_soon()  # the others' fair share is without this one from now on
                 await drain.run(within=settings.drain_s)
                 computers.stop()
                 memberships.stop()
@@ -269,6 +280,16 @@ def _guarding(
     return {"keys of tokens": guard.authority.run(), "expiry": expiry.run()}
 
 
+def _lapsed(computers: RelayComputers, generations: Generations) -> Callable[[], None]:
+    """What is to be done where this process's lease had run out."""
+
+    def lapsed() -> None:
+        computers.close_gate("the lease had run out")
+        generations.want()
+
+    return lapsed
+
+
 def _cancelling(errands: Errands, registry: RegistryClient) -> TimedOutCall:
     """Has a call that timed out here cancelled at its Computer."""
 
@@ -281,35 +302,3 @@ def _cancelling(errands: Errands, registry: RegistryClient) -> TimedOutCall:
             )
 
     return timed_out
-
-
-class _Lease:
-    """This process's lease: taken as soon as a registry can be reached, then kept."""
-
-    def __init__(
-        self,
-        registry: RegistryClient,
-        describe: Callable[[], LeaseRenewal],
-        lapsed: Callable[[], None],
-        *,
-        lease_s: float,
-    ) -> None:
-        async def on_lapsed() -> None:
-            lapsed()
-
-        self._keeper = LeaseKeeper(registry, lease_s=lease_s, describe=describe, on_lapsed=on_lapsed)
-        self.acquired = False
-
-    async def run(self) -> None:
-        said = False
-        while not self.acquired:
-            try:
-                await self._keeper.acquire()
-            except (BusError, SmcpError) as error:
-                if not said:
-                    _log.warning("no registry gives a lease yet; asking on", error=type(error).__name__)
-                said = True
-                await asyncio.sleep(LEASE_PAUSE_S)
-            else:
-                self.acquired = True
-        await self._keeper.run()

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from smcp_gateway.auth.settings import AuthSettings
 from smcp_gateway.limits.token_bucket import Rate
-from smcp_service.settings import BindHost, Port
+from smcp_service.settings import BindHost, Port, Seconds
 
 PerSecond = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 Burst = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -38,6 +38,10 @@ class GatewaySettings(AuthSettings):
         default=1000.0, description="the same for all connections of an office together; 0: any number"
     )
     gateway_office_reads_burst: Burst = Field(default=4000, description="of them at once, after a pause")
+    rebalance_s: Annotated[Seconds, Field(ge=0, le=3600)] = Field(
+        default=60.0,
+        description="over how long clients above this gateway's fair share are told to go elsewhere; 0: never",
+    )
     health_host: BindHost = Field(default="127.0.0.1", description="no effect here: /livez is where clients connect")
     health_port: Port = Field(default=0, description="no effect here: /livez is at SMCP_GATEWAY_PORT")
 

@@ -200,7 +200,8 @@ async def gateway_world(
     Args:
         registry: False: there are registries already.
         bad: makes the buses bad.
-        settings: more of the gateways'.
+        settings: more of the gateways'. Clients are not told to go where another gateway has fewer, unless it says
+            so (`rebalance_s`): tests choose which gateway has whom.
     """
     async with AsyncExitStack() as stack:
         world = World(nats_url, [], [], bad=bad)
@@ -230,7 +231,7 @@ async def gateway_world(
                 drain_s=drain_s,
                 move_s=move_s,
                 max_payload=max_payload,
-                **settings,
+                **{"rebalance_s": 0.0, **settings},
             )
             world.gateways.append(await stack.enter_async_context(open_gateway(gateway_settings, used)))
         yield world

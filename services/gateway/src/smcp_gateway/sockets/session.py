@@ -78,6 +78,8 @@ class Session:
     """The incarnation by which it is about to become a member: the registry may know it as one already."""
     joining_place: Place | None = None
     """Where it joins, while it does."""
+    connected_at: float = 0.0
+    """Since when it is connected (loop time)."""
     closed: bool = False
     leaving: bool = False
     """It is about to be told to go: nothing new is begun for it."""

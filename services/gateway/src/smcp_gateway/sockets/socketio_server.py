@@ -4,6 +4,7 @@ It knows sessions and packets, and nothing of what an event means: the catalog's
 and which shape of acknowledgement. Every event that asks for an acknowledgement gets one.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final
@@ -138,6 +139,11 @@ class SocketIoServer:
         outbox = self._server.eio.outbox(session.engine_id)
         return session.replies.bytes + (0 if outbox is None else outbox.held)
 
+    @property
+    def draining(self) -> bool:
+        """Whether new clients are refused."""
+        return self._draining
+
     def drain(self) -> None:
         """Take no new clients; those that are here go on."""
         self._draining = True
@@ -153,6 +159,7 @@ class SocketIoServer:
         engine_id: str = self._server.manager.eio_sid_from_sid(sid, NAMESPACE)
         replies = ReplyRoom(fetched=FETCHED * self._max_payload, unasked=UNASKED * self._max_payload)
         session = Session(sid, engine_id, greeting.max_message, greeting.a2c_version, principal, replies=replies)
+        session.connected_at = asyncio.get_running_loop().time()
         self._sessions.add(session)
 
     async def _on_disconnect(self, sid: str, reason: str) -> None:

@@ -1,0 +1,207 @@
+"""A gateway with more than its fair share of the clients tells some to go elsewhere: so new replicas fill up.
+
+The registries say the share with each renewal of the lease; `surplus` says how many go, and when. Who has been here
+longest goes first, if nothing of him or for him is unanswered: he is the newest elsewhere, so everybody is told once
+before anybody is told twice. His place is kept as in a drain, and his office hears nothing (`drain`).
+
+Who comes back here all the same, where what stands in front of the gateways is sticky, is not told again for some
+minutes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from smcp_bus.errors import BusError
+from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_contract import Assertion
+from smcp_gateway.rooms.repair import asserted
+from smcp_gateway.sockets.session import Place, Session, Sessions
+from smcp_gateway.surplus import NONE, Surplus, decide
+from smcp_proto.errors import SmcpError
+
+LOOKS: Final = 60
+"""In the time over which a surplus is spread."""
+SHORTEST_LOOK_S: Final = 0.05
+SETTLE_LEASES: Final = 4 / 3
+"""Leases for which there has to be a surplus: a gateway that died is counted for one, and a share is a third old."""
+AGAIN_S: Final = 600.0
+"""How long a client is not told again by the same gateway (seconds)."""
+QUIET_S: Final = 5.0
+"""How long one whose place is kept, and that begins something just then, may take to be quiet again (seconds)."""
+LOOK_S: Final = 0.05
+"""Between two looks at whether it is."""
+
+HangUp = Callable[[Session, str], Awaitable[None]]
+"""Closes a client's connection, saying why in the log."""
+KeepPlace = Callable[[Session], Awaitable[None]]
+"""Has the registry keep a member's place for who it is; `Session.moving` says whether it does."""
+
+_log: Final = logging.getLogger("smcp_gateway.rebalance")
+
+
+class Rebalance:
+    """Args:
+    hang_up: closes a client's connection.
+    keep_place: as `Drain.keep_place`.
+    unwritten: bytes of answers that a client has not been sent yet.
+    spread_s: over how long a surplus is told to go (seconds); 0: nobody ever is.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        registry: RegistryClient,
+        *,
+        hang_up: HangUp,
+        keep_place: KeepPlace,
+        unwritten: Callable[[Session], int],
+        spread_s: float,
+        lease_s: float,
+    ) -> None:
+        self._sessions = sessions
+        self._registry = registry
+        self._hang_up = hang_up
+        self._keep_place = keep_place
+        self._unwritten = unwritten
+        self._spread_s = spread_s
+        self._lease_s = lease_s
+        self._share: int | None = None
+        self._said_at = 0.0
+        """When a registry said it (loop time)."""
+        self._said = asyncio.Event()
+        self._going: set[Session] = set()
+        self._told = Told()
+        self._stopped = False
+        self._loop = asyncio.get_running_loop()
+
+    def told(self, share: int | None) -> None:
+        """A registry has said the fair share; None: none knows it."""
+        if self._stopped or not self._spread_s:
+            return
+        self._share, self._said_at = share, self._loop.time()
+        self._said.set()
+
+    def stop(self) -> None:
+        """The gateway stops: everybody goes, and not by this."""
+        self.told(None)
+        self._stopped = True
+
+    async def run(self) -> None:
+        """Look at each share that is said, and more often while clients are told to go; until cancelled."""
+        surplus = NONE
+        async with asyncio.TaskGroup() as moves:
+            while True:
+                if surplus.begun is None:
+                    await self._said.wait()
+                else:
+                    await asyncio.sleep(max(self._spread_s / LOOKS, SHORTEST_LOOK_S))
+                self._said.clear()
+                surplus, count = self._decide(surplus)
+                for session in self._choose(count):
+                    self._going.add(session)
+                    moves.create_task(self._move(session))
+
+    def _decide(self, before: Surplus) -> tuple[Surplus, int]:
+        here = len(self._sessions) - sum(not session.closed for session in self._going)
+        now = self._loop.time()
+        after, count = decide(
+            before,
+            now,
+            sockets=here,
+            share=self._share if now - self._said_at < self._lease_s else None,
+            settle_s=SETTLE_LEASES * self._lease_s,
+            spread_s=self._spread_s,
+        )
+        if after.begun is not None and before.begun is None:
+            _log.info("clients above the fair share are told to go", extra={"sockets": here, "share": self._share})
+        return after, count
+
+    def _choose(self, count: int) -> list[Session]:
+        """Those that have been here longest, among those that are quiet and were not told lately."""
+        chosen: list[Session] = []
+        if not count:
+            return chosen
+        now = self._loop.time()
+        for session in self._sessions:  # in the order in which they came
+            if session in self._going or not self._is_quiet(session) or self._told.lately(session, now):
+                continue
+            chosen.append(session)
+            if len(chosen) == count:
+                break
+        return chosen
+
+    def _is_quiet(self, session: Session) -> bool:
+        return not (session.busy or session.closed or session.leaving or self._unwritten(session))
+
+    async def _move(self, session: Session) -> None:
+        try:
+            await self._keep_place(session)
+            kept = session.membership is None or session.moving
+            if kept and await self._comes_to_rest(session):
+                self._told.note(session, self._loop.time())
+                session.leaving = True  # with the closing in one step: nothing is refused, or begun, in between
+                await self._hang_up(session, "others have fewer clients")
+            elif session.moving and not (session.closed or session.leaving or self._stopped):
+                await self._stays(session)
+        finally:
+            self._going.discard(session)
+
+    async def _comes_to_rest(self, session: Session) -> bool:
+        """Wait until it is quiet again, for a while; False where it is not, or has gone by itself."""
+        until = self._loop.time() + QUIET_S
+        while not self._is_quiet(session):
+            if session.closed or session.leaving or self._stopped or self._loop.time() > until:
+                return False
+            await asyncio.sleep(LOOK_S)
+        return True
+
+    async def _stays(self, session: Session) -> None:
+        """It is not told to go after all: its place is its own as before. Where that cannot be said, nothing is lost by
+        it: a member whose time to move is over stays one for as long as its gateway holds it."""
+        session.moving = False
+        membership = session.membership
+        if membership is None:
+            return
+        try:
+            await self._registry.assert_members(Assertion(members=[asserted(session, membership, moving=False)]))
+        except (BusError, SmcpError) as error:
+            _log.info("a member that stays is still said to move: %s", type(error).__name__)
+
+
+class Told:
+    """Who was told to go within the last `AGAIN_S`: members by their places, everybody else by how long he is here."""
+
+    def __init__(self) -> None:
+        self._members: dict[Place, float] = {}
+        """When each was told (loop time), the earliest first."""
+        self._others_since: float | None = None
+        """When the first of the others was told; who has come since may be one of them."""
+
+    def note(self, session: Session, now: float) -> None:
+        """It is being told now (loop time)."""
+        self._forget(now)
+        place = session.place
+        if place is not None:
+            self._members.pop(place, None)
+            self._members[place] = now
+        elif self._others_since is None:
+            self._others_since = now
+
+    def lately(self, session: Session, now: float) -> bool:
+        """Whether it is, or may be, one of them."""
+        self._forget(now)
+        place = session.place
+        if place is not None:
+            return place in self._members
+        return self._others_since is not None and session.connected_at >= self._others_since
+
+    def _forget(self, now: float) -> None:
+        while self._members:
+            place, told = next(iter(self._members.items()))
+            if now - told < AGAIN_S:
+                break
+            del self._members[place]
+        if self._others_since is not None and now - self._others_since >= AGAIN_S:
+            self._others_since = None

@@ -1,0 +1,227 @@
+"""A gateway with more than its fair share of the clients: some are told to go, and nobody notices it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_contract import Assertion, AssertionResult, LeaseRenewal
+from smcp_gateway import rebalance
+from smcp_gateway.app import Gateway
+from smcp_gateway.rebalance import AGAIN_S, Told
+from smcp_gateway.sockets.session import Session
+from smcp_testing.gateway_world import SHORT_LEASE_S, Client, World, connected, gateway_world
+from smcp_testing.leaving_gateway import OFFICE, RESULT, agent_and_box, call, in_time, two_gateways
+from smcp_testing.waiting import eventually
+
+SPREAD_S = 1.0
+MANY = 12
+
+
+@asynccontextmanager
+async def full_and_empty(nats_url: str, *, rebalance_s: float = SPREAD_S) -> AsyncIterator[World]:
+    """Two gateways; what stands before them is the test."""
+    async with gateway_world(
+        nats_url, gateways=2, lease_s=SHORT_LEASE_S, settings={"rebalance_s": rebalance_s}
+    ) as world:
+        yield world
+
+
+class Roaming:
+    """Clients that come back by one of the gateways whenever they are told to go, and join again."""
+
+    def __init__(self, first: str, then: str) -> None:
+        self.moves: list[str] = []
+        """The names of those that were told to go, in that order."""
+        self.refused: list[Any] = []
+        self._first = first
+        self._then = then
+
+    @asynccontextmanager
+    async def here(self, names: Sequence[str], *, members: bool = True) -> AsyncIterator[None]:
+        """In the office as Computers, or only connected."""
+        async with asyncio.TaskGroup() as group:
+            tasks = []
+            for name in names:  # one after the other: the first ones have been here longest
+                came = asyncio.Event()
+                tasks.append(group.create_task(self._roam(name, came, members=members)))
+                await came.wait()
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    async def _roam(self, name: str, came: asyncio.Event, *, members: bool) -> None:
+        url = self._first
+        while True:
+            async with connected(url) as client:
+                if members and (answer := await client.join("computer", name, OFFICE)) != [True, None]:
+                    self.refused.append(answer)
+                came.set()
+                await client.gone.wait()
+                self.moves.append(name)
+            url = self._then
+
+
+def names(prefix: str, count: int = MANY) -> list[str]:
+    return [f"{prefix} {number}" for number in range(count)]
+
+
+async def renewals(world: World, gateway: Gateway, count: int) -> None:
+    """Wait until its lease was renewed so often."""
+    leases, bus = world.registries[0].leases, world.buses[world.gateways.index(gateway)]
+
+    def revision() -> int | None:
+        return leases.revision(bus.credential, gateway.process)
+
+    seen = [revision()]
+
+    def another() -> bool:
+        if revision() != seen[-1]:
+            seen.append(revision())
+        return len(seen) > count
+
+    await eventually(another)
+
+
+def comings_and_goings(client: Client) -> tuple[int, int]:
+    return len(client.told("notify:enter_office")), len(client.told("notify:leave_office"))
+
+
+async def test_who_is_above_the_fair_share_moves_and_the_office_hears_nothing(nats_url: str) -> None:
+    async with full_and_empty(nats_url) as world, connected(world.gateways[1].url) as anna:
+        full, empty = world.gateways
+        await anna.join("agent", "anna", OFFICE)
+        roaming = Roaming(full.url, empty.url)
+        async with roaming.here(names("pc")):
+            await eventually(lambda: comings_and_goings(anna) == (MANY, 0))
+            await eventually(lambda: (len(full.sessions), len(empty.sessions)) == (7, 6))
+            assert set(roaming.moves) == set(names("pc", 5)), "those that have been here longest"
+            assert len(roaming.moves) == 5
+            await renewals(world, full, 3)
+            assert (len(full.sessions), len(empty.sessions)) == (7, 6), "and no more"
+            room = await anna.call("server:list_room", {"agent": "anna", "req_id": "1", "office_id": OFFICE})
+            assert len(room["sessions"]) == MANY + 1
+            async with connected(empty.url) as last:  # what was announced before it is heard before it
+                await last.join("computer", "last", OFFICE)
+                await eventually(lambda: anna.told("notify:enter_office")[-1]["computer"] == "last")
+            assert comings_and_goings(anna)[0] == MANY + 1
+            assert {told["computer"] for told in anna.told("notify:leave_office")} <= {"last"}
+            assert roaming.refused == []
+
+
+async def test_clients_that_are_in_no_office_move_too(nats_url: str) -> None:
+    async with full_and_empty(nats_url) as world:
+        full, empty = world.gateways
+        async with Roaming(full.url, empty.url).here(names("nobody"), members=False):
+            await eventually(lambda: (len(full.sessions), len(empty.sessions)) == (6, 6))
+
+
+async def test_who_has_a_call_in_flight_stays_however_long_it_takes(nats_url: str) -> None:
+    async with (
+        full_and_empty(nats_url) as world,
+        connected(world.gateways[0].url) as anna,
+        connected(world.gateways[0].url) as client,
+    ):
+        full, empty = world.gateways
+        box = await agent_and_box(anna, client)
+        running = asyncio.create_task(anna.call("client:tool_call", call(), timeout=30))
+        await eventually(lambda: box.asked == ["r0"])
+        async with Roaming(full.url, empty.url).here(names("pc")):
+            await eventually(lambda: (len(full.sessions), len(empty.sessions)) == (7, 7))
+            assert not anna.gone.is_set(), "it has been here longest"
+            assert not client.gone.is_set()
+            box.released.set()
+            assert await in_time(running) == RESULT
+
+
+@pytest.mark.parametrize("members", [True, False])
+async def test_who_comes_back_to_the_same_gateway_is_not_told_again(nats_url: str, *, members: bool) -> None:
+    async with full_and_empty(nats_url) as world:
+        full, _ = world.gateways
+        roaming = Roaming(full.url, full.url)  # a proxy that is sticky by address
+        async with roaming.here(names("pc"), members=members):
+            await eventually(lambda: len(roaming.moves) == MANY)
+            await eventually(lambda: len(full.sessions) == MANY)
+            await renewals(world, full, 4)
+            assert sorted(roaming.moves) == sorted(names("pc"))
+
+
+async def test_nobody_is_told_where_the_setting_is_0(nats_url: str) -> None:
+    async with full_and_empty(nats_url, rebalance_s=0) as world:
+        full, empty = world.gateways
+        roaming = Roaming(full.url, empty.url)
+        async with roaming.here(names("pc")):
+            await renewals(world, full, 6)
+            assert roaming.moves == []
+
+
+async def test_who_begins_something_while_its_place_is_being_kept_stays_and_does_not_move_any_more(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebalance, "QUIET_S", 0.2)
+    asked, go, answered = asyncio.Event(), asyncio.Event(), list[bool]()
+    assert_members = RegistryClient.assert_members
+
+    async def slowly(registry: RegistryClient, assertion: Assertion, **how: Any) -> AssertionResult:
+        (member,) = assertion.members
+        if member.name == "anna":
+            asked.set()
+            await go.wait()
+        result = await assert_members(registry, assertion, **how)
+        if member.name == "anna":
+            answered.append(member.moving)
+        return result
+
+    monkeypatch.setattr(RegistryClient, "assert_members", slowly)
+    async with full_and_empty(nats_url) as world, connected(world.gateways[0].url) as anna, AsyncExitStack() as stack:
+        full, empty = world.gateways
+        client = await stack.enter_async_context(connected(empty.url))
+        box = await agent_and_box(anna, client)
+        async with Roaming(full.url, empty.url).here(names("pc")):
+            await in_time(asyncio.ensure_future(asked.wait()))
+            running = asyncio.create_task(anna.call("client:tool_call", call(), timeout=30))
+            await eventually(lambda: box.asked == ["r0"])
+            go.set()
+            await eventually(lambda: answered == [True, False])
+            session = next(each for each in full.sessions if each.name == "anna")
+            assert not session.moving
+            assert not anna.gone.is_set()
+            view = world.registries[0].view
+            await eventually(lambda: (kept := view.member(OFFICE, "agent", "anna")) and not kept.record.moving_until)
+            box.released.set()
+            assert await in_time(running) == RESULT
+
+
+async def test_a_gateway_that_stops_says_at_once_that_it_takes_nobody(nats_url: str) -> None:
+    async with two_gateways(nats_url) as (staying, leaving, leave), AsyncExitStack() as stack:
+        anna = await stack.enter_async_context(connected(leaving.url))
+        box = await agent_and_box(anna, await stack.enter_async_context(connected(leaving.url)))
+        running = asyncio.create_task(anna.call("client:tool_call", call(), timeout=30))
+        await eventually(lambda: box.asked == ["r0"])
+        view, bus, gateway = staying.registries[0].leases, staying.buses[0], staying.gateways[0]
+        of = LeaseRenewal(sockets=0, accepting=True)
+        left = leave()
+        await eventually(lambda: view.fair_share(bus.credential, gateway.process, of) == 2)
+        assert not left.done()
+        box.released.set()
+        assert await in_time(running) == RESULT
+        await in_time(left)
+
+
+def session(number: int, *, connected_at: float = 0.0) -> Session:
+    return Session(f"s{number}", f"e{number}", connected_at=connected_at)
+
+
+def test_who_was_told_is_forgotten_after_some_minutes() -> None:
+    told = Told()
+    early, late = session(1, connected_at=90.0), session(2, connected_at=110.0)
+    told.note(early, 100.0)
+    assert not told.lately(session(3, connected_at=50.0), 120.0)
+    assert told.lately(late, 120.0), "it may be the one that was told"
+    assert told.lately(late, 100.0 + AGAIN_S - 1)
+    assert not told.lately(late, 100.0 + AGAIN_S)
