@@ -28,13 +28,19 @@ class Balancer:
         self.url = ""
         self.carried = [0] * len(ports)
         """Connections that went to each replica so far."""
+        self.open = [0] * len(ports)
+        """Connections that each replica has now."""
         self._lines = [Line(port) for port in ports]
         self._choose = choose
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         place = self._choose(writer.get_extra_info("peername")[0], sum(self.carried)) % len(self._lines)
         self.carried[place] += 1
-        await self._lines[place].carry(reader, writer)
+        self.open[place] += 1
+        try:
+            await self._lines[place].carry(reader, writer)
+        finally:
+            self.open[place] -= 1
 
     def cut(self) -> None:
         """Break every connection that stands; new ones are carried."""

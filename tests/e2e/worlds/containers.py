@@ -3,7 +3,7 @@
 import json
 import os
 import random
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -40,6 +40,9 @@ async def open_containers(
     nodes: int = 1,
     store: str | None = None,
     ahead: Mapping[str, int] | None = None,
+    offices: Sequence[str] = (),
+    later: Collection[int] = (),
+    rebalance_s: float = 0,
 ) -> AsyncIterator[World]:
     """As `open_processes`, each part in its container: hardened as in docker/compose.yaml, and reached by its name.
 
@@ -53,6 +56,9 @@ async def open_containers(
         nodes: of NATS: 1, or 3 that keep the rooms together.
         store: how large JetStream's disk is (`8m`), which is in memory then; for one node.
         ahead: by how many seconds the clock of a part is wrong, by its credential.
+        offices: those without any Computer of the world.
+        later: numbers of gateways that are not started.
+        rebalance_s: over how long gateways tell clients above their fair share to go; tests choose which one has whom.
     """
     require_engine()
     with ExitStack() as stack:
@@ -70,8 +76,10 @@ async def open_containers(
             nodes,
             store,
             ahead or {},
+            offices,
+            rebalance_s,
         )
-        async with running(world):
+        async with running(world, [each.part for number, each in enumerate(world.gateways) if number in later]):
             yield world
 
 
@@ -88,6 +96,8 @@ def _made(
     nodes: int,
     store: str | None,
     ahead: Mapping[str, int],
+    offices: Sequence[str],
+    rebalance_s: float,
 ) -> World:
     mark, ports = uuid4().hex, Ports()
     network = stack.enter_context(_network(mark))
@@ -95,7 +105,7 @@ def _made(
     names = ["nats", *(f"nats-{number}" for number in range(2, nodes + 1))]
     model = NatsModel.model_validate(
         {
-            "offices": sorted({place.office for place in places}),
+            "offices": sorted({*offices, *(place.office for place in places)}),
             "registries": registries,
             "gateways": gateways,
             "computers": [
@@ -139,7 +149,7 @@ def _made(
         return container
 
     def service(
-        kind: str, credential: str, port_inside: int, *arguments: str, mounts: Sequence[Path] = ()
+        kind: str, credential: str, port_inside: int, *arguments: str, mounts: Sequence[Path] = (), **own: str
     ) -> Container:
         port, creds, tagged, clock = ports.take(), written.credentials[credential], image(kind, tag), {}
         if credential in ahead:
@@ -155,10 +165,11 @@ def _made(
             SMCP_NATS_CREDS=str(creds),
             **replicas,
             **clock,
+            **own,
         )
 
     def gateway(credential: str) -> Gateway:
-        container = service("smcp-gateway", credential, _CLIENTS)
+        container = service("smcp-gateway", credential, _CLIENTS, SMCP_REBALANCE_S=f"{rebalance_s:g}")
         return Gateway(container.ready_url.removesuffix("/readyz"), container)
 
     def computer(place: Place) -> ComputerHost:

@@ -32,6 +32,7 @@ async def open_processes(
     offices: Sequence[str] = (),
     later: Container[int] = (),
     over: Mapping[str, Line] | None = None,
+    rebalance_s: float = 0,
 ) -> AsyncIterator[World]:
     """One nats-server, `registries`, `gateways`, and the Computers of the layout; all ready, and all gone after it.
 
@@ -40,6 +41,7 @@ async def open_processes(
         places: the Computers of the layout; `more`: those beside them.
         known: Computers that have credentials, and are not started; `offices`: those without any Computer of a world.
         later: numbers of gateways that are not started.
+        rebalance_s: over how long gateways tell clients above their fair share to go; tests choose which one has whom.
         over: the lines over which parts reach nats-server, by credential; the others reach it directly.
     """
     ports, mark, places = Ports(), uuid4().hex, [*places, *more]
@@ -70,7 +72,7 @@ async def open_processes(
         return ComputerHost(place.office, place.name, host, place.ran(directory))
 
     def gateway(credential: str) -> Gateway:
-        process = part("smcp-gateway", credential, health="SMCP_GATEWAY_PORT")
+        process = part("smcp-gateway", credential, health="SMCP_GATEWAY_PORT", SMCP_REBALANCE_S=f"{rebalance_s:g}")
         return Gateway(process.ready_url.removesuffix("/readyz"), process)
 
     nats = Process(
