@@ -211,6 +211,7 @@ async def open_gateway(
             registry,
             hang_up=transport.hang_up,
             keep_place=drain.keep_place,
+            doubt=generations.want,
             unwritten=transport.held_bytes,
             spread_s=settings.rebalance_s,
             lease_s=settings.lease_s,

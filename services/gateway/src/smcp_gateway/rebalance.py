@@ -15,7 +15,8 @@ from typing import Final
 
 from smcp_bus.errors import BusError
 from smcp_bus.registry.client import RegistryClient
-from smcp_bus.registry_contract import Assertion
+from smcp_bus.registry_contract import Assertion, AssertOutcome
+from smcp_gateway.rooms.offices import Doubt
 from smcp_gateway.rooms.repair import asserted
 from smcp_gateway.sockets.session import Place, Session, Sessions
 from smcp_gateway.surplus import NONE, Surplus, decide
@@ -45,6 +46,7 @@ class Rebalance:
     """Args:
     hang_up: closes a client's connection.
     keep_place: as `Drain.keep_place`.
+    doubt: told when it is not known whether the registry still counts a member that is one here.
     unwritten: bytes of answers that a client has not been sent yet.
     spread_s: over how long a surplus is told to go (seconds); 0: nobody ever is.
     """
@@ -56,6 +58,7 @@ class Rebalance:
         *,
         hang_up: HangUp,
         keep_place: KeepPlace,
+        doubt: Doubt,
         unwritten: Callable[[Session], int],
         spread_s: float,
         lease_s: float,
@@ -64,6 +67,7 @@ class Rebalance:
         self._registry = registry
         self._hang_up = hang_up
         self._keep_place = keep_place
+        self._doubt = doubt
         self._unwritten = unwritten
         self._spread_s = spread_s
         self._lease_s = lease_s
@@ -143,7 +147,7 @@ class Rebalance:
                 self._told.note(session, self._loop.time())
                 session.leaving = True  # with the closing in one step: nothing is refused, or begun, in between
                 await self._hang_up(session, "others have fewer clients")
-            elif session.moving and not (session.closed or session.leaving or self._stopped):
+            elif not (session.closed or session.leaving or self._stopped):
                 await self._stays(session)
         finally:
             self._going.discard(session)
@@ -165,9 +169,13 @@ class Rebalance:
         if membership is None:
             return
         try:
-            await self._registry.assert_members(Assertion(members=[asserted(session, membership, moving=False)]))
+            said = Assertion(members=[asserted(session, membership, moving=False)])
+            result = await self._registry.assert_members(said)
         except (BusError, SmcpError) as error:
             _log.info("a member that stays is still said to move: %s", type(error).__name__)
+        else:
+            if result.members[0].outcome is not AssertOutcome.UNCHANGED:
+                self._doubt()
 
 
 class Told:
