@@ -39,6 +39,7 @@ class Roaming:
         self.refused: list[Any] = []
         self._first = first
         self._then = then
+        self._over = False
 
     @asynccontextmanager
     async def here(self, names: Sequence[str], *, members: bool = True) -> AsyncIterator[None]:
@@ -52,12 +53,13 @@ class Roaming:
             try:
                 yield
             finally:
+                self._over = True  # a cancellation in the middle of a disconnect is lost
                 for task in tasks:
                     task.cancel()
 
     async def _roam(self, name: str, came: asyncio.Event, *, members: bool) -> None:
         url = self._first
-        while True:
+        while not self._over:
             async with connected(url) as client:
                 if members and (answer := await client.join("computer", name, OFFICE)) != [True, None]:
                     self.refused.append(answer)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_gateway.surplus import NONE, PER_S, Surplus, decide, most
+from smcp_gateway.surplus import NONE, PER_S, Shares, Surplus, decide, most
 
 SETTLE_S, SPREAD_S = 13.0, 60.0
 
@@ -106,6 +106,23 @@ def test_of_very_many_no_more_go_in_a_second_than_others_take_in() -> None:
 
 
 LEASE_S = 10.0
+
+
+def test_of_the_shares_that_were_said_lately_the_largest_counts() -> None:
+    shares = Shares(LEASE_S)
+    assert shares.largest(0.0) is None
+    shares.note(50, 0.0)
+    shares.note(48, 3.0)
+    assert shares.largest(4.0) == 50
+    shares.note(47, 12.0)
+    assert shares.largest(13.0) == 50
+    assert shares.largest(14.0) == 48
+    assert shares.largest(12.0 + LEASE_S + 1) is None, "nothing was said for a lease"
+    shares.note(60, 30.0)
+    shares.note(None, 31.0)
+    assert shares.largest(31.0) is None
+
+
 Balance = Callable[[random.Random, "list[Replica]", int], "Replica"]
 """Where a client comes to, of the replicas that take it."""
 
@@ -118,7 +135,7 @@ class Replica:
     """The clients here, those that came first in front."""
     reported: int = 0
     accepting: bool = True
-    share: int | None = None
+    shares: Shares = field(default_factory=lambda: Shares(LEASE_S))
     surplus: Surplus = NONE
 
 
@@ -170,8 +187,8 @@ class Cluster:
                     replica.surplus,
                     self.now,
                     sockets=len(replica.sockets),
-                    share=replica.share,
-                    settle_s=LEASE_S * 4 / 3,
+                    share=replica.shares.largest(self.now),
+                    settle_s=replica.shares.settle_s,
                     spread_s=SPREAD_S,
                 )
                 going += replica.sockets[:count]
@@ -189,7 +206,7 @@ class Cluster:
 
     def _renew(self, replica: Replica) -> None:
         replica.reported = len(replica.sockets)
-        replica.share = -(-sum(each.reported for each in self.replicas) // len(self.replicas))
+        replica.shares.note(-(-sum(each.reported for each in self.replicas) // len(self.replicas)), self.now)
         replica.renews_at = self.now + LEASE_S / 3 * self.chance.uniform(0.8, 1.0)
 
 

@@ -19,14 +19,12 @@ from smcp_bus.registry_contract import Assertion, AssertOutcome
 from smcp_gateway.rooms.offices import Doubt
 from smcp_gateway.rooms.repair import asserted
 from smcp_gateway.sockets.session import Place, Session, Sessions
-from smcp_gateway.surplus import NONE, Surplus, decide
+from smcp_gateway.surplus import NONE, Shares, Surplus, decide
 from smcp_proto.errors import SmcpError
 
 LOOKS: Final = 60
 """In the time over which a surplus is spread."""
 SHORTEST_LOOK_S: Final = 0.05
-SETTLE_LEASES: Final = 4 / 3
-"""Leases for which there has to be a surplus: a gateway that died is counted for one, and a share is a third old."""
 AGAIN_S: Final = 600.0
 """How long a client is not told again by the same gateway (seconds)."""
 QUIET_S: Final = 5.0
@@ -70,10 +68,7 @@ class Rebalance:
         self._doubt = doubt
         self._unwritten = unwritten
         self._spread_s = spread_s
-        self._lease_s = lease_s
-        self._share: int | None = None
-        self._said_at = 0.0
-        """When a registry said it (loop time)."""
+        self._shares = Shares(lease_s)
         self._said = asyncio.Event()
         self._going: set[Session] = set()
         self._told = Told()
@@ -84,7 +79,7 @@ class Rebalance:
         """A registry has said the fair share; None: none knows it."""
         if self._stopped or not self._spread_s:
             return
-        self._share, self._said_at = share, self._loop.time()
+        self._shares.note(share, self._loop.time())
         self._said.set()
 
     def stop(self) -> None:
@@ -110,25 +105,26 @@ class Rebalance:
     def _decide(self, before: Surplus) -> tuple[Surplus, int]:
         here = len(self._sessions) - sum(not session.closed for session in self._going)
         now = self._loop.time()
+        share = self._shares.largest(now)
         after, count = decide(
-            before,
-            now,
-            sockets=here,
-            share=self._share if now - self._said_at < self._lease_s else None,
-            settle_s=SETTLE_LEASES * self._lease_s,
-            spread_s=self._spread_s,
+            before, now, sockets=here, share=share, settle_s=self._shares.settle_s, spread_s=self._spread_s
         )
         if after.begun is not None and before.begun is None:
-            _log.info("clients above the fair share are told to go", extra={"sockets": here, "share": self._share})
+            _log.info("clients above the fair share are told to go", extra={"sockets": here, "share": share})
         return after, count
 
     def _choose(self, count: int) -> list[Session]:
-        """Those that have been here longest, among those that are quiet and were not told lately."""
+        """Those that have been here longest, among those that are quiet and were not told lately.
+
+        Nobody who has just come: he may be about to join.
+        """
         chosen: list[Session] = []
         if not count:
             return chosen
         now = self._loop.time()
         for session in self._sessions:  # in the order in which they came
+            if now - session.connected_at < self._shares.settle_s:
+                break
             if session in self._going or not self._is_quiet(session) or self._told.lately(session, now):
                 continue
             chosen.append(session)

@@ -5,9 +5,12 @@ It begins only when the surplus has stood for a while: a gateway that died is co
 has run out, and for so long the share is too small.
 """
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+SETTLE_LEASES: Final = 4 / 3
+"""Leases for which there has to be a surplus: a gateway that died is counted for one, and a share is a third old."""
 MARGIN: Final = 2
 """So many sockets above the fair share are no surplus, and `MARGIN_SHARE` of it."""
 MARGIN_SHARE: Final = 0.1
@@ -26,7 +29,7 @@ class Surplus:
     """What is remembered from one look to the next; times are in seconds of one clock."""
 
     since: float | None = None
-    """Since when there is more than the margin allows; None: there is not."""
+    """Since when there is a surplus, above the margin at first; None: there is none."""
     begun: float | None = None
     """Since when clients are told to go; None: they are not."""
     looked: float = 0.0
@@ -36,6 +39,35 @@ class Surplus:
 
 
 NONE: Final = Surplus()
+
+
+class Shares:
+    """The fair shares that were said lately. The largest counts: who is on the way from one gateway to another is held
+    by none of them for a moment, or is in no lease yet, and the share is too small by him.
+
+    Args:
+        lease_s: who was said nothing for a lease knows nothing. `SETTLE_LEASES` of it are lately.
+    """
+
+    def __init__(self, lease_s: float) -> None:
+        self.settle_s = SETTLE_LEASES * lease_s
+        self._lease_s = lease_s
+        self._said: deque[tuple[float, int]] = deque()
+
+    def note(self, share: int | None, now: float) -> None:
+        """It was said now; None: it is not known."""
+        if share is None:
+            self._said.clear()
+        else:
+            self._said.append((now, share))
+
+    def largest(self, now: float) -> int | None:
+        """Of those that were said lately; None where none is known any more."""
+        while self._said and now - self._said[0][0] > self.settle_s:
+            self._said.popleft()
+        if not self._said or now - self._said[-1][0] > self._lease_s:
+            return None
+        return max(share for _, share in self._said)
 
 
 def most(share: int) -> float:
