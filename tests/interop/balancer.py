@@ -10,6 +10,9 @@ from smcp_testing.line import Line
 Choose = Callable[[str, int], int]
 """The client's address and how many connections there were before; gives the place of a replica, however large."""
 
+Refused = Callable[[int], None]
+"""Told the place of a replica that took no connection."""
+
 
 def by_address(address: str, _: int) -> int:
     """Sticky: one address, one replica."""
@@ -24,7 +27,7 @@ def in_turn(_: str, number: int) -> int:
 class Balancer:
     """Made by `balancer`."""
 
-    def __init__(self, ports: Sequence[int], choose: Choose) -> None:
+    def __init__(self, ports: Sequence[int], choose: Choose, refused: Refused | None = None) -> None:
         self.url = ""
         self.carried = [0] * len(ports)
         """Connections that went to each replica so far."""
@@ -32,13 +35,23 @@ class Balancer:
         """Connections that each replica has now."""
         self._lines = [Line(port) for port in ports]
         self._choose = choose
+        self._refused = refused
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        place = self._choose(writer.get_extra_info("peername")[0], sum(self.carried)) % len(self._lines)
+        for _ in self._lines:
+            place = self._choose(writer.get_extra_info("peername")[0], sum(self.carried)) % len(self._lines)
+            if await self._carries(place, reader, writer):
+                return
+            if self._refused is None:
+                break
+            self._refused(place)
+        writer.transport.abort()
+
+    async def _carries(self, place: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         self.carried[place] += 1
         self.open[place] += 1
         try:
-            await self._lines[place].carry(reader, writer)
+            return await self._lines[place].carries(reader, writer)
         finally:
             self.open[place] -= 1
 
@@ -49,9 +62,13 @@ class Balancer:
 
 
 @asynccontextmanager
-async def balancer(ports: Sequence[int], choose: Choose) -> AsyncIterator[Balancer]:
-    """In front of these ports of 127.0.0.1."""
-    front = Balancer(ports, choose)
+async def balancer(ports: Sequence[int], choose: Choose, refused: Refused | None = None) -> AsyncIterator[Balancer]:
+    """In front of these ports of 127.0.0.1.
+
+    Args:
+        refused: told of a replica that takes no connection; then it chooses again. Without it the client hears it.
+    """
+    front = Balancer(ports, choose, refused)
     server = await asyncio.start_server(front.carry, "127.0.0.1", 0)
     front.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:

@@ -23,6 +23,10 @@ class Ready:
         self.places: list[int] = []
         self._urls = urls
 
+    def gone(self, place: int) -> None:
+        """That one takes no connections; the next look may find it again."""
+        self.places = [each for each in self.places if each != place]
+
     async def look(self) -> None:
         """Ask everybody for ever."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as http:
@@ -61,7 +65,7 @@ async def least_connections(urls: Sequence[str]) -> AsyncIterator[Balancer]:
         def choose(_: str, __: int) -> int:
             return min(ready.places or range(len(urls)), key=lambda place: front.open[place])
 
-        async with balancer(_ports(urls), choose) as front:
+        async with balancer(_ports(urls), choose, ready.gone) as front:
             yield front
 
 

@@ -139,6 +139,8 @@ class Rebalance:
         try:
             await self._keep_place(session)
             kept = session.membership is None or session.moving
+            if not kept:
+                self._shares.note(None, self._loop.time())  # the registries have enough to do: it has to stand anew
             if kept and await self._comes_to_rest(session):
                 self._told.note(session, self._loop.time())
                 session.leaving = True  # with the closing in one step: nothing is refused, or begun, in between

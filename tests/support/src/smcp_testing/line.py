@@ -18,11 +18,15 @@ class Line:
         self._carrying.set()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not await self.carries(reader, writer):
+            writer.transport.abort()
+
+    async def carries(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Carry a connection until it ends; False at once where nobody is there now."""
         try:
             up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.port)
-        except OSError:  # nobody is there now
-            writer.transport.abort()
-            return
+        except OSError:
+            return False
         self.carried.append(asyncio.get_running_loop().time())
         ends = {writer, up_writer}
         self._ends |= ends
@@ -30,6 +34,7 @@ class Line:
             await asyncio.gather(self._pump(reader, up_writer), self._pump(up_reader, writer))
         finally:
             self._ends -= ends
+        return True
 
     def cut(self) -> None:
         """Break every connection that stands; new ones are carried."""
