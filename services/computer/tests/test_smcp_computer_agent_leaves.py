@@ -1,10 +1,12 @@
 """What Agents subscribed to on a native Computer ends with their membership, and with the Computer's own."""
 
+import asyncio
 import json
 
 import pytest
 
 from smcp_bus import subjects
+from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.headers import EPOCH
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_computer.app import Computer
@@ -14,6 +16,7 @@ from smcp_registry.records import record_key, tombstone
 from smcp_registry.store import read_member, write_member
 from smcp_testing.computer_office import NAME, OFFICE, World, computer, world
 from smcp_testing.gateway_world import connected, gateway_world
+from smcp_testing.interposed_buses import InterposedBuses
 from smcp_testing.leaving_gateway import gone, in_time, two_gateways
 from smcp_testing.line import Line, open_line
 from smcp_testing.mcp_servers import configs
@@ -111,9 +114,16 @@ async def cut_off(line: Line, here: Computer) -> None:
 
 
 async def test_an_agent_that_came_unheard_in_anothers_place_has_none_of_its_subscriptions(nats_url: str) -> None:
-    port = int(nats_url.rpartition(":")[2])
+    port, buses, compared = int(nats_url.rpartition(":")[2]), InterposedBuses(), asyncio.Event()
+
+    async def between(incoming: Incoming, handler: RequestHandler) -> Reply:
+        if subjects.verb_of(incoming.subject) == "find":
+            await compared.wait()
+        return await handler(incoming)
+
+    buses.between = between
     async with (
-        gateway_world(nats_url) as both,
+        gateway_world(nats_url, bad=buses) as both,
         open_line(port) as line,
         computer(line.url.replace("http", "nats"), {"one": configs.context("2026", content=NOTES)}) as here,
         connected(both.url) as first,
@@ -129,6 +139,7 @@ async def test_an_agent_that_came_unheard_in_anothers_place_has_none_of_its_subs
         line.port = port
         await eventually(lambda: here.membership.problem is None, timeout=30)
         await asked(second, "subscribe", "note://end")
+        compared.set()
         await downstream(here, "note://end")
         for uri in ("note://1", "note://end"):
             await tell(here, "update", uri=uri)

@@ -121,7 +121,7 @@ async def test_what_is_dropped_while_it_is_refused_is_not_told_again(nats_url: s
         refusing.held.clear()
         notices.updated("anna", "one", "note://1", None, whole="note://1")
         await eventually(lambda: refusing.asked[UPDATED])
-        notices.forget(but=())  # the Agent has left, and its subscriptions with it
+        notices.forget(lambda *_: False)  # the Agent has left, and its subscriptions with it
         refusing.held.set()
         notices.list_changed("one")
         await eventually(lambda: agent.told("notify:resources/list_changed"))

@@ -124,7 +124,7 @@ def resource_services(
 
     async def left(agent: str, epoch: int) -> None:
         await agents.left(agent, epoch)
-        notices.forget(agents.agents)
+        notices.forget(agents.wants)
 
     return ResourceServices(
         handlers={

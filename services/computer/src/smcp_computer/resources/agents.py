@@ -97,6 +97,11 @@ class AgentSubscriptions:
         """Whether it has subscribed to this very URI, at any server."""
         return any(uri == subscribed for _, subscribed in self._of(agent))
 
+    def wants(self, agent: Agent, server: str, uri: str) -> bool:
+        """Whether it has subscribed to this resource of that server, or to one above it."""
+        resources = self._resources(agent)
+        return any((server, each) in resources for each in (uri, *resources_above(uri)))
+
     async def unsubscribe(self, agent: Agent, server: str | None, uri: str) -> None:
         """End it, by any URI of the same window; None: at every server. Does nothing where there is none."""
         for at, subscribed in list(self._of(agent)):

@@ -1,7 +1,7 @@
 """Tells the office of changes of resources: `server:resources/updated`, `server:resources/list_changed`."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -69,9 +69,13 @@ class Notices:
         payload = {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
         self._add(Key(LIST_CHANGED, server), payload, {})
 
-    def forget(self, but: Collection[Agent]) -> None:
-        """Updates are told to these Agents only: the others have left."""
-        self._outbox.drop(lambda key: key.verb == UPDATED and key.agent not in but)
+    def forget(self, wanted: Callable[[Agent, str, str], bool]) -> None:
+        """Only updates are told that are wanted still.
+
+        Args:
+            wanted: given the Agent, the server and the resource.
+        """
+        self._outbox.drop(lambda key: key.verb == UPDATED and not wanted(key.agent, key.server, key.uri))
 
     def clear(self) -> None:
         """Nothing that is still to be told is of use to anybody."""

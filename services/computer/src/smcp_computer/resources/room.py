@@ -77,7 +77,7 @@ class RoomComparison:
         since = await self._registry.agent_since(self._office, self._name, after=0)
         if since is not None and (ended := await self._agents.began(since)):
             _log.info("%d subscriptions of Agents that have left the office meanwhile end", ended)
-            self._notices.forget(self._agents.agents)
+            self._notices.forget(self._agents.wants)
 
     def _missing(self, there: frozenset[str]) -> frozenset[str | None]:
         """Subscribers that are not there; an Agent without a name is there where any is."""
