@@ -43,6 +43,8 @@ class Made:
     labels: Mapping[str, str] = field(default_factory=dict)
     volumes: Mapping[str, Path] = field(default_factory=dict)
     """Where the engine's volumes are inside, by their names."""
+    health_s: float | None = None
+    """How often the engine asks for its health (seconds), where that is not to be as the image says."""
 
 
 class Container(Process):
@@ -170,6 +172,8 @@ def _options(made: Made) -> list[str]:
         options += ["--volume", f"{directory}:{directory}"]
     for directory in made.shown:
         options += ["--volume", f"{directory}:{directory}:ro"]
+    if made.health_s is not None:
+        options += ["--health-interval", f"{made.health_s:g}s"]
     for volume, place in made.volumes.items():
         options += ["--volume", f"{volume}:{place}"]
     for label, value in made.labels.items():

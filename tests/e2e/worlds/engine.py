@@ -45,6 +45,7 @@ def client() -> str:
     return _client()
 
 
+@cache
 def image(name: str, tag: str = TAG) -> str:
     """One of this tree's images, by its name, or another commit's. Raises AssertionError where it was not built."""
     tagged = f"{name}:{tag}"
