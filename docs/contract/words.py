@@ -76,7 +76,7 @@ HEADERS: Final[Mapping[str, str]] = {
     headers.TRACEPARENT: "W3C trace context",
     headers.TRACESTATE: "W3C trace context",
     headers.ERROR: "reply: the code of a flat error, which the body is; absent: a plain success",
-    headers.NOT_RUN: "reply with an error: `1` where nothing was run, so that asking again is safe",
+    headers.NOT_RUN: "reply with an error: nothing was run, so that asking again is safe; `moving`: the Computer moves",
     headers.EPOCH: "notification of an enter or a leave: receivers drop what is not newer than what they had",
 }
 """Headers on NATS. A header is never an identity: that is in the subject."""

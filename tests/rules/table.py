@@ -16,6 +16,8 @@ RULES: Final = ROOT / "docs" / "rules.toml"
 ANSWERS: Final = ROOT / "docs" / "protocol-answers.md"
 PAGES: Final = ("events", "data-structures", "computer", "desktop", "finder", "answers")
 COLLECT_S: Final = 100.0
+UNSET: Final = ("PYTEST_", "COV", "CONTAINERS")
+"""Variables of this run: with CONTAINERS a test among processes is left out for its twin in containers."""
 NEVER_RUN: Final = frozenset({"skip", "skipif", "xfail", "soak"})
 """Marks of tests that do not run with all others, or may fail."""
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -103,7 +105,7 @@ def collected(paths: Iterable[str], root: Path = ROOT) -> frozenset[str]:
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files],
         cwd=root,
-        env={name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV"))},
+        env={name: value for name, value in os.environ.items() if not name.startswith(UNSET)},
         capture_output=True,
         text=True,
         timeout=COLLECT_S,

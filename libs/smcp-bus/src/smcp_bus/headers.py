@@ -9,10 +9,8 @@ ERROR: Final = "Smcp-Error"
 """Reply: the code of a flat error; the body is the `ErrorBody`. Absent: a plain success."""
 
 NOT_RUN: Final = "Smcp-Not-Run"
-"""Reply with an error: `1` where the owner was gated or not ready, so that asking again is safe; `MOVING` where the
-Computer is just on its way to or from that owner."""
-
-MOVING: Final = "moving"
+"""Reply with an error: `1` where the owner was gated or not ready, so that asking again is safe; `moving` where
+the Computer is just on its way to that owner or away from it."""
 
 CLAIM: Final = "Smcp-Claim"
 """Request to the registry: the `Claim` that goes with an event, as JSON (ASCII)."""

@@ -15,7 +15,7 @@ from typing import Final
 import orjson
 
 from smcp_bus.bus import Bus, Connection, Incoming, Reply, RequestHandler
-from smcp_bus.headers import ERROR, MOVING, NOT_RUN
+from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_proto.errors import ErrorCode, Unavailable
 
 _log = logging.getLogger("smcp_bus.owner")
@@ -23,13 +23,16 @@ _log = logging.getLogger("smcp_bus.owner")
 ABSENT_S: Final = 5.0
 """How long an Agent that is gone may take to come back before its calls are cancelled (seconds)."""
 
+MOVING: Final = "moving"
+"""The value of `Smcp-Not-Run` where the Computer changes its owner just now."""
+
 CLOSED_REPLY: Final = Reply(
     orjson.dumps(Unavailable("this Computer is being confirmed; ask again").body().model_dump()),
     {ERROR: str(int(ErrorCode.UNAVAILABLE)), NOT_RUN: "1"},
 )
 """What a gated owner answers: nothing was run, asking again is safe."""
 MOVING_REPLY: Final = replace(CLOSED_REPLY, headers={**CLOSED_REPLY.headers, NOT_RUN: MOVING})
-"""What it answers where the Computer changes its owner just now: it is on its way here, or leaves."""
+"""What it answers where the Computer is on its way here, or leaves."""
 
 
 class OwnerGate:

@@ -20,7 +20,8 @@ from smcp_bus.door.exception_table import to_smcp_error
 from smcp_bus.door.tracing import sending
 from smcp_bus.door.types import Call, RawJson
 from smcp_bus.errors import BusError, ConnectionLost, NoResponder, NotConnected, RequestTimedOut
-from smcp_bus.headers import ERROR, MOVING, NOT_RUN, REQ_ID
+from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID
+from smcp_bus.owner import MOVING
 from smcp_bus.registry.client import RegistryClient, to_error
 from smcp_gateway.calls.pending import NOT_SENT, CallTable, PendingCall
 from smcp_proto.catalog_row import TimeClass
