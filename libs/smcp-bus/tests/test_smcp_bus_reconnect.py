@@ -310,7 +310,7 @@ async def test_a_socket_that_is_closed_and_nobody_was_told_is_a_connection_that_
     async with open_bus(BusConfig(url=nats_server.url)) as bus:
         await bus.serve("echo", echo)
         with monkeypatch.context() as closed:
-            closed.setattr(bus._client._tcp, "write", write)
+            closed.setattr(bus._client._wire, "write", write)
             with pytest.raises(ConnectionLost):
                 await bus.request("echo", b"x", timeout=60)
             assert not bus.connected

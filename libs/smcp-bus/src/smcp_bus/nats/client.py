@@ -27,6 +27,7 @@ from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 
 from smcp_bus.errors import BusError, ConnectionLost, NotConnected
+from smcp_bus.nats.websocket import WebSocketTransport
 
 _log = logging.getLogger(__name__)
 
@@ -86,17 +87,26 @@ class _AbortingTransport(TcpTransport):
 class NatsClient(Client):
     """One connection to nats-server that comes back by itself.
 
+    Args:
+        websocket: it is one over WebSocket.
+
     Attributes:
         up: connected, subscribed, and told so.
     """
 
     def __init__(
-        self, on_up: Callable[[], None], on_down: Callable[[], None], on_denial: Callable[[str], None]
+        self,
+        on_up: Callable[[], None],
+        on_down: Callable[[], None],
+        on_denial: Callable[[str], None],
+        *,
+        websocket: bool = False,
     ) -> None:
         super().__init__()
         self._loop = asyncio.get_running_loop()
-        self._tcp = _AbortingTransport()  # type: ignore[no-untyped-call]
-        self._transport = self._tcp
+        self._websocket = websocket
+        self._wire = WebSocketTransport() if websocket else _AbortingTransport()  # type: ignore[no-untyped-call]
+        self._transport = self._wire
         self._receivers: dict[int, Receiver] = {}
         self._waiting: set[asyncio.Future[bool | None]] = set()
         self._on_up = on_up
@@ -133,7 +143,7 @@ class NatsClient(Client):
     @property
     def congested(self) -> bool:
         """Whether so much waits to be written that a sender should `await room()` first."""
-        return self._pending_data_size + self._tcp.unwritten > _CONGESTED
+        return self._pending_data_size + self._wire.unwritten > _CONGESTED
 
     def send(self, subject: str, reply: str, head: bytes, body: bytes | memoryview) -> None:
         """Write one message; it leaves with this round of the loop, together with the others.
@@ -154,7 +164,7 @@ class NatsClient(Client):
         if self.up and not self._pending:
             # Not through nats-py's flusher: that is a turn of a task for each message.
             try:
-                self._tcp.write(command)  # type: ignore[no-untyped-call]
+                self._wire.write(command)
             except RuntimeError:  # uvloop's, where the socket is closed and nats-py has not noticed yet
                 self._closed = self._tcp.stream
                 self._mark_down()
@@ -180,7 +190,7 @@ class NatsClient(Client):
             await queue.put(written)
             if await written is False:
                 raise NotConnected("not connected to nats-server")
-            await self._tcp.drain()  # type: ignore[no-untyped-call]
+            await self._wire.drain()
         except OSError:
             raise NotConnected("not connected to nats-server") from None
         finally:
@@ -235,6 +245,11 @@ class NatsClient(Client):
             raise BusError(f"not permitted to subscribe to {subject}")
 
     # -- what nats-py calls
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        # The addresses that the nodes of a cluster know of themselves lead nowhere from behind a proxy.
+        known = {name: value for name, value in info.items() if not (self._websocket and name == "connect_urls")}
+        await super()._process_info(known, initial_connection)
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         if not self.up:

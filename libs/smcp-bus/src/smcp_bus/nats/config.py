@@ -14,7 +14,8 @@ class BusConfig:
     """How to reach nats-server, and what this process may hold."""
 
     url: str
-    """`nats://host:port`, several with commas; a comma in a name or password is `%2C`, as in every URL."""
+    """`nats://host:port` or `ws://host:port/path`, several of one kind with commas; a comma in a name or password is
+    `%2C`, as in every URL."""
     credentials: Credentials | None = None
     max_payload: int = 32 * MIB
     """Bytes of the largest body, in and out."""
@@ -35,6 +36,11 @@ class BusConfig:
     backlog_messages: int = 65536
     backlog_bytes: int = 64 * MIB
     """What may wait for its turn in one subscription; more is dropped and told as `Connection.SLOW`."""
+
+    @property
+    def websocket(self) -> bool:
+        """Whether the servers are reached over WebSocket."""
+        return urlsplit(self.url).scheme in ("ws", "wss")
 
     @property
     def hosts(self) -> str:
