@@ -67,6 +67,19 @@ def test_a_credential_for_something_else_is_refused(tmp_path: Path, purpose: dic
         configured_credentials(file, ValueError, kind="computer", office="lab", name="pc")
 
 
+def test_the_user_is_called_like_the_credential_where_the_file_says_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "creds.json"
+    file.write_text(json.dumps(GOOD))
+    credentials = load_credentials(file)
+    assert credentials.login == GOOD["name"]
+    file.write_text(json.dumps({**GOOD, "user": "host-1/2", "secret": "new"}))
+    now = renewed(credentials)
+    assert (now.name, now.login, now.secret) == (GOOD["name"], "host-1/2", "new")
+    file.write_text(json.dumps({**GOOD, "user": 2}))
+    with pytest.raises(BadCredentials, match="'user' has to be a string"):
+        load_credentials(file)
+
+
 @pytest.mark.parametrize("prefix", ["a b", "a.*", ">", "a..b", ".a", "a."])
 def test_an_inbox_prefix_that_is_no_subject_is_refused(tmp_path: Path, prefix: str) -> None:
     file = tmp_path / "creds.json"

@@ -75,7 +75,7 @@ def test_nats_server_accepts_what_is_written(tmp_path: Path) -> None:
 def test_nats_server_accepts_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POD_NAME", "nats-0")
     text = SMALL + 'server_name: $POD_NAME\nhttp: "127.0.0.1:8222"\njetstream: {domain: hub, max_file: 1G}\n'
-    text += 'cluster: {name: c1, routes: ["nats-0:6222", "nats-1:6222"]}\n'
+    text += 'cluster: {name: c1, routes: ["nats-0:6222", "nats-1:6222"]}\nwebsocket: 127.0.0.1:8443\n'
     written = nats_files.write(parse_model(text), tmp_path)
     checked = check(written.conf)
     assert checked.returncode == 0, checked.stderr

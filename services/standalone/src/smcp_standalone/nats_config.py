@@ -9,7 +9,8 @@ bits. The salt follows from the secret, so the same model and secrets give the s
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import bcrypt
@@ -23,9 +24,33 @@ _BCRYPT_COST = 4
 _BCRYPT_ALPHABET = "./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What the holder of a credential says to nats-server."""
+
+    user: str
+    secret: str
+
+
 def new_secret() -> str:
     """256 random bits, in 43 characters (bcrypt reads 72)."""
     return secrets.token_urlsafe(32)
+
+
+def users(credential: str) -> tuple[str, str]:
+    """The names of NATS users that a credential may have, by turns.
+
+    The name of a credential holds no '/', so the second is the name of no other one.
+    """
+    return credential, f"{credential}/2"
+
+
+def new_login(credential: str, former: Login | None = None) -> Login:
+    """A new secret, under another user's name than the former one: a user has one password, and for a time nats-server
+    is to take both.
+    """
+    first, second = users(credential)
+    return Login(second if former is not None and former.user == first else first, new_secret())
 
 
 def grants(model: NatsModel) -> dict[str, Permissions]:
@@ -40,10 +65,10 @@ def grants(model: NatsModel) -> dict[str, Permissions]:
     }
 
 
-def render(model: NatsModel, credential_secrets: Mapping[str, str], cluster_secret: str | None = None) -> str:
+def render(model: NatsModel, logins: Mapping[str, Sequence[Login]], cluster_secret: str | None = None) -> str:
     """The text of `nats-server.conf`.
 
-    `credential_secrets` has a secret for each name of `grants(model)`; `cluster_secret` is what the nodes of a
+    `logins` has those that are taken of each name of `grants(model)`; `cluster_secret` is what the nodes of a
     cluster tell each other, needed where the model has a cluster.
     """
     lines = [
@@ -56,6 +81,9 @@ def render(model: NatsModel, credential_secrets: Mapping[str, str], cluster_secr
         lines.append(f"server_name: {name if name.startswith('$') else _quoted(name)}")
     if model.http is not None:
         lines.append(f"http: {_quoted(model.http)}")
+    if model.websocket is not None:
+        # A proxy before it does TLS, as before the gateways.
+        lines += ["websocket {", f"  listen: {_quoted(model.websocket)}", "  no_tls: true", "}"]
     lines += ["", "jetstream {", f"  store_dir: {_quoted(model.jetstream.store_dir)}"]
     if model.jetstream.domain is not None:
         lines.append(f"  domain: {_quoted(model.jetstream.domain)}")
@@ -66,7 +94,8 @@ def render(model: NatsModel, credential_secrets: Mapping[str, str], cluster_secr
         lines += _cluster(model, cluster_secret)
     lines += ["authorization {", "  users: ["]
     for name, permissions in grants(model).items():
-        lines += _user(name, credential_secrets[name], permissions)
+        for login in logins[name]:
+            lines += _user(login, permissions)
     lines += ["  ]", "}", ""]
     return "\n".join(lines)
 
@@ -87,10 +116,11 @@ def purposes(model: NatsModel) -> dict[str, dict[str, Any]]:
     }
 
 
-def credential_file(name: str, secret: str, purpose: Mapping[str, Any]) -> str:
+def credential_file(name: str, login: Login, purpose: Mapping[str, Any]) -> str:
     """The JSON that a process reads from `SMCP_NATS_CREDS`."""
+    user = {} if login.user == name else {"user": login.user}
     prefix = nats_permissions.inbox_prefix(name)
-    content = {"name": name, "secret": secret, "inbox_prefix": prefix, **purpose}
+    content = {"name": name, **user, "secret": login.secret, "inbox_prefix": prefix, **purpose}
     return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
 
@@ -118,11 +148,11 @@ def _cluster(model: NatsModel, cluster_secret: str | None) -> list[str]:
     ]
 
 
-def _user(name: str, secret: str, permissions: Permissions) -> list[str]:
+def _user(login: Login, permissions: Permissions) -> list[str]:
     lines = [
         "    {",
-        f"      user: {_quoted(name)}",
-        f"      password: {_quoted(hash_secret(secret))}",
+        f"      user: {_quoted(login.user)}",
+        f"      password: {_quoted(hash_secret(login.secret))}",
         "      permissions: {",
         *_allow("publish", permissions.publish),
         *_allow("subscribe", permissions.subscribe),

@@ -2,6 +2,7 @@
 
 OUT/nats-server.conf          0600
 OUT/creds/<credential>.json   0600, the name encoded as in subjects; for SMCP_NATS_CREDS
+OUT/former/<credential>.json  0600, the secret of before, while that is taken, too
 OUT/cluster-secret            0600, where there is a cluster
 """
 
@@ -10,17 +11,20 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from smcp_computer.config.places import meant
 from smcp_proto.names import encode_name
 from smcp_standalone import nats_config
+from smcp_standalone.nats_config import Login
 from smcp_standalone.nats_model import NatsModel
 from smcp_standalone.nats_yaml import NatsConfigError, parse_model
 
 _PRIVATE = 0o600
 _PRIVATE_DIR = 0o700
+_FORMER = "former"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class Written:
     conf: Path
     credentials: dict[str, Path]
     forgotten: tuple[Path, ...]
+    former: tuple[str, ...] = ()
+    """The credentials whose former secret is taken, too."""
 
 
 def read_model(path: Path) -> NatsModel:
@@ -51,37 +57,59 @@ def credential_path(out: Path, name: str) -> Path:
     return out / "creds" / f"{encode_name(name)}.json"
 
 
-def write(model: NatsModel, out: Path) -> Written:
+def write(model: NatsModel, out: Path, *, renew: Collection[str] = (), retire: bool = False) -> Written:
     """Write the configuration and the credentials into `out`; a second run changes only what the model changed.
 
+    Args:
+        renew: credentials that get a new secret; nats-server takes the former one, too.
+        retire: it takes former ones no more.
+
     Raises:
-        NatsConfigError: a file that is there cannot be read, or not everything can be written: nothing is changed then.
+        NatsConfigError: a file that is there cannot be read, one to renew is not there, or not everything can
+            be written: nothing is changed then.
     """
     creds, conf = out / "creds", out / "nats-server.conf"
     files = {name: credential_path(out, name) for name in nats_config.grants(model)}
-    known = {name: _kept_secret(name, path) or nats_config.new_secret() for name, path in files.items()}
+    now = {name: _kept_login(name, path) for name, path in files.items()}
+    before = {} if retire else {name: _kept_login(name, _former_path(out, name)) for name in files}
+    for name in renew:
+        if name not in files:
+            raise NatsConfigError(f"--renew {name}: there is no such credential in the file{meant(name, list(files))}")
+        if before.get(name) is not None:
+            raise NatsConfigError(f"--renew {name}: its former secret is taken still; --retire that first")
+        before[name], now[name] = now[name], None
+    former = {name: login for name, login in before.items() if login is not None}
+    logins = {name: login or nats_config.new_login(name, former.get(name)) for name, login in now.items()}
+    taken = {name: [login, *(kept for kept in (former.get(name),) if kept)] for name, login in logins.items()}
     cluster_secret = None if model.cluster is None else _kept_cluster_secret(out) or nats_config.new_secret()
     store = str((out / model.jetstream.store_dir).absolute())
     placed = model.model_copy(update={"jetstream": model.jetstream.model_copy(update={"store_dir": store})})
-    texts = {
-        files[name]: nats_config.credential_file(name, known[name], purpose)
-        for name, purpose in nats_config.purposes(model).items()
-    }
+    # The former ones first: whatever is written when this ends in the middle, the next run takes them, too.
+    texts = {_former_path(out, name): nats_config.credential_file(name, login, {}) for name, login in former.items()}
+    for name, purpose in nats_config.purposes(model).items():
+        texts[files[name]] = nats_config.credential_file(name, logins[name], purpose)
     if cluster_secret is not None:
         texts[_cluster_path(out)] = cluster_secret + "\n"
-    texts[conf] = nats_config.render(placed, known, cluster_secret)
+    texts[conf] = nats_config.render(placed, taken, cluster_secret)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        creds.mkdir(mode=_PRIVATE_DIR, exist_ok=True)
+        for directory in {path.parent for path in texts} - {out}:
+            directory.mkdir(mode=_PRIVATE_DIR, exist_ok=True)
         _write_private(texts)
+        for path in set((out / _FORMER).glob("*.json")) - set(texts):
+            path.unlink()
         forgotten = tuple(sorted(set(creds.glob("*.json")) - set(files.values())))
     except OSError as error:
         raise NatsConfigError(f"{error.filename or out}: cannot be written: {error.strerror or error}") from error
-    return Written(conf=conf, credentials=files, forgotten=forgotten)
+    return Written(conf=conf, credentials=files, forgotten=forgotten, former=tuple(former))
 
 
-def _kept_secret(name: str, path: Path) -> str | None:
-    """The secret of a credential that was written before; None where there is none yet."""
+def _former_path(out: Path, name: str) -> Path:
+    return out / _FORMER / f"{encode_name(name)}.json"
+
+
+def _kept_login(name: str, path: Path) -> Login | None:
+    """What stands in a credential's file that was written before; None where there is none yet."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -90,10 +118,11 @@ def _kept_secret(name: str, path: Path) -> str | None:
         raise NatsConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     except ValueError as error:
         raise NatsConfigError(f"{path}: not a credential file ({error}); remove it for a new secret") from error
-    secret = content.get("secret") if isinstance(content, dict) else None
-    if not isinstance(secret, str) or not secret or content.get("name") != name:
+    known = content if isinstance(content, dict) and content.get("name") == name else {}
+    user, secret = known.get("user", name), known.get("secret")
+    if not isinstance(secret, str) or not secret or user not in nats_config.users(name):
         raise NatsConfigError(f"{path}: not the credential of {name!r}; remove it for a new secret")
-    return secret
+    return Login(user, secret)
 
 
 def _cluster_path(out: Path) -> Path:
@@ -101,7 +130,7 @@ def _cluster_path(out: Path) -> Path:
 
 
 def _kept_cluster_secret(out: Path) -> str | None:
-    """As `_kept_secret`, for what the nodes of a cluster tell each other."""
+    """As `_kept_login`, for what the nodes of a cluster tell each other."""
     path = _cluster_path(out)
     try:
         secret = path.read_text(encoding="ascii").strip()

@@ -9,6 +9,7 @@ computers:
     names: [rack 1, rack 2]       # the Computers this host may be; the credential's name if absent
 listen: 127.0.0.1:4222
 http: 127.0.0.1:8222              # nats-server's monitoring; off if absent
+websocket: 127.0.0.1:8443         # NATS over WebSocket, for hosts outside; off if absent
 jetstream: {store_dir: ./jetstream}
 
 Whatever a validator says here is said to the user beside the field's path (`nats_yaml`).
@@ -125,6 +126,8 @@ class NatsModel(_Model):
     computers: list[ComputerHost] = Field(default_factory=list)
     listen: Address = "127.0.0.1:4222"
     http: Address | None = None
+    websocket: Address | None = None
+    """Without TLS: that is for the proxy before it."""
     server_name: ServerName | None = None
     jetstream: JetStream = JetStream()
     cluster: Cluster | None = None

@@ -55,7 +55,7 @@ async def nats_peer(url: str, credential: Path) -> AsyncIterator[Peer]:
 
     client = await nats.connect(
         url,
-        user=content["name"],
+        user=content.get("user", content["name"]),
         password=content["secret"],
         inbox_prefix=content["inbox_prefix"],
         error_cb=refused,

@@ -15,7 +15,7 @@ class Credentials:
     """A credential as `smcp nats-config` wrote it."""
 
     name: str
-    """The NATS user; stands in the process's subjects, bound there by nats-server's permissions."""
+    """Stands in the process's subjects, bound there by nats-server's permissions; the NATS user, mostly."""
     secret: str = field(repr=False)
     inbox_prefix: str
     """Where answers to this credential arrive; nobody else may listen there."""
@@ -27,6 +27,13 @@ class Credentials:
     """The Computers that its holder may be in that office."""
     file: Path | None = field(default=None, compare=False)
     """Where it was read."""
+    user: str | None = None
+    """The NATS user, where it is not called like the credential: nats-server may take two while a secret is renewed."""
+
+    @property
+    def login(self) -> str:
+        """The NATS user."""
+        return self.user or self.name
 
     def __str__(self) -> str:
         return f"the credential {self.name!r}" + (f" of {self.file}" if self.file is not None else "")
@@ -39,7 +46,8 @@ class BadCredentials(ValueError):
 def load_credentials(path: Path) -> Credentials:
     """Read the JSON object `{"name", "secret", "inbox_prefix"}`; further fields are ignored.
 
-    What it is for (`kind`, and `office` and `names` of a Computer's) may be missing: older files do not say it.
+    What it is for (`kind`, and `office` and `names` of a Computer's) may be missing: older files do not say it. So may
+    `user`: it is `name` then.
 
     Raises:
         BadCredentials: the file cannot be read, is not such an object, or a field is missing or mistyped.
@@ -71,6 +79,7 @@ def load_credentials(path: Path) -> Credentials:
         office=_text(path, data, "office"),
         names=None if names is None else tuple(names),
         file=path,
+        user=_text(path, data, "user"),
     )
 
 

@@ -95,7 +95,7 @@ class Link:
         }
         if config.credentials is not None:
             credentials = config.credentials
-            options.update(user=credentials.name, password=lambda: renewed(credentials).secret)
+            options.update(user=lambda: renewed(credentials).login, password=lambda: renewed(credentials).secret)
         elif any(urlsplit(url).password is not None for url in config.url.split(",")):
             # asked for each attempt, which may go to any of the servers; nats-py sends them as they stand in the URL
             options.update(
