@@ -1,6 +1,7 @@
 """The two buckets on a real nats-server: made once, compared and set, never overwritten."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -69,8 +70,41 @@ async def test_another_lease_than_the_buckets_is_refused_and_says_what_to_do(nat
 async def test_a_foreign_bucket_of_that_name_is_refused_and_says_what_is_wrong(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
         await bus.jetstream().create_key_value(api.KeyValueConfig(bucket="members", history=1, ttl=60))
-        with pytest.raises(StoreUnusable, match=r"keeps 1 revisions of a key, 64 are needed; .*expire after 60 s"):
+        with pytest.raises(
+            StoreUnusable,
+            match=r"keeps 1 revisions of a key, 64 are needed; .*expire after 60 s, they must not\. Change",
+        ) as refused:
             await opened(bus)
+        assert refused.value.exit_code == 2
+
+
+async def test_a_bucket_of_an_older_version_that_is_changed_as_it_is_said_is_taken_with_what_it_holds(
+    nats_url: str,
+) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        js = bus.jetstream()
+        older = await js.create_key_value(api.KeyValueConfig(bucket="members", history=1, ttl=60))
+        revision = await older.put("o.agent", b"1")
+        with pytest.raises(StoreUnusable) as refused:
+            await opened(bus)
+        named = re.search(
+            r"nats stream edit (\S+) --max-msgs-per-subject=(\d+) --max-age=0s --replicas=1", str(refused.value)
+        )
+        assert named is not None
+        found = (await js.stream_info(named[1])).config
+        await js.update_stream(found.evolve(max_msgs_per_subject=int(named[2]), max_age=0, duplicate_window=120))
+        assert await (await opened(bus)).members.read("o.agent") == Stored(b"1", revision)
+
+
+async def test_leases_without_markers_are_refused_and_made_anew_after_they_were_deleted(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        js = bus.jetstream()
+        await js.create_key_value(api.KeyValueConfig(bucket="leases", history=1, ttl=10))
+        with pytest.raises(StoreUnusable, match=r"sets no marker.*delete the stream KV_leases") as refused:
+            await opened(bus)
+        assert refused.value.exit_code == 2
+        await js.delete_stream("KV_leases")
+        assert (await leases_of(await opened(bus), 10).renew("c", "p", LeaseRenewal())).lease_s == 10
 
 
 async def test_more_replicas_than_servers_are_refused(nats_url: str) -> None:

@@ -190,8 +190,21 @@ async def _open(js: JetStreamContext, plan: _Plan, start_s: float, now: Callable
     except (nats.errors.Error, TimeoutError) as error:
         raise StoreUnusable(f"the bucket {plan.bucket} cannot be read: {said(error)}") from error
     if wrong:
-        raise StoreMisfit(f"the bucket {plan.bucket} exists, but not as this registry needs it: " + "; ".join(wrong))
+        raise StoreMisfit(
+            f"the bucket {plan.bucket} exists, but not as this registry needs it: {'; '.join(wrong)}. {_mended(plan)}"
+        )
     return bucket
+
+
+def _mended(plan: _Plan) -> str:
+    """What to do about a bucket that is not as it has to be."""
+    stream = f"KV_{plan.bucket}"
+    if plan.ttl is not None:
+        return f"Stop the registries and delete the stream {stream}: leases are taken again"
+    return (
+        f"Change the stream (nats stream edit {stream} --max-msgs-per-subject={plan.history} --max-age=0s "
+        f"--replicas={plan.replicas}), which keeps the rooms"
+    )
 
 
 async def _made(js: JetStreamContext, name: str, within: float) -> KeyValue:
@@ -212,7 +225,7 @@ async def _made(js: JetStreamContext, name: str, within: float) -> KeyValue:
 
 
 def _differences(found: api.StreamConfig, plan: _Plan) -> list[str]:
-    """What is wrong with an existing bucket, each with what to do about it."""
+    """What is wrong with an existing bucket."""
     wrong = []
     if found.max_msgs_per_subject != plan.history:
         wrong.append(f"it keeps {found.max_msgs_per_subject} revisions of a key, {plan.history} are needed")
@@ -221,8 +234,8 @@ def _differences(found: api.StreamConfig, plan: _Plan) -> list[str]:
             wrong.append(f"its entries expire after {found.max_age:g} s, they must not")
         else:
             wrong.append(
-                f"its TTL is {found.max_age or 0:g} s and SMCP_LEASE_S is {plan.ttl:g}: give all registries the same "
-                f"SMCP_LEASE_S, or stop them and delete the stream KV_{plan.bucket} (leases are taken again)"
+                f"its TTL is {found.max_age or 0:g} s and SMCP_LEASE_S is {plan.ttl:g}, which all registries have to "
+                "have alike"
             )
     if plan.marker_ttl is not None and not found.subject_delete_marker_ttl:
         wrong.append("it sets no marker where an entry expires (subject_delete_marker_ttl)")
