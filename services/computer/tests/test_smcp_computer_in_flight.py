@@ -201,6 +201,48 @@ async def repeated(in_flight: InFlight, tool: Tool, key: CallKey = KEY) -> Any:
     return json.loads(await in_flight.call(key, "echo", {}, limit=5, run=tool.run, repeat=True))
 
 
+@pytest.mark.parametrize(
+    ("sent_ago", "own_for_s", "runs"),
+    [(0.4, -60.0, 1), (0.4, 5.0, 0), (11.0, -60.0, 0), (-1.0, -60.0, 0), (None, -60.0, 0)],
+    ids=["long its own", "just placed", "too old", "of the future", "not said"],
+)
+async def test_a_repeat_runs_where_it_would_be_known_if_it_had_run(
+    sent_ago: float | None, own_for_s: float, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smcp_computer.in_flight.OWN_FOR_S", own_for_s)
+    async with InFlight() as in_flight:
+        in_flight.placed(True)
+        tool = Tool()
+        tool.go_on.set()
+        asked = in_flight.call(KEY, "echo", {}, limit=5, run=tool.run, repeat=True, sent_ago=sent_ago)
+        if runs:
+            assert json.loads(await asked) == RESULT
+            assert await repeated(in_flight, tool) == RESULT
+        else:
+            with pytest.raises(Unavailable) as refused:
+                await asked
+            assert refused.value.details == {"may_have_run": True}
+        assert tool.runs == runs
+
+
+async def test_a_place_that_was_lost_and_is_had_again_counts_from_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with InFlight() as in_flight:
+        tool = Tool()
+        tool.go_on.set()
+        monkeypatch.setattr("smcp_computer.in_flight.OWN_FOR_S", -60.0)
+        with pytest.raises(Unavailable):  # it has no place yet
+            await in_flight.call(KEY, "echo", {}, limit=5, run=tool.run, repeat=True, sent_ago=0.0)
+        in_flight.placed(True)
+        since = in_flight._own_since
+        in_flight.placed(False)  # confirmed
+        assert since is not None
+        assert in_flight._own_since == since
+        loop = asyncio.get_running_loop()
+        await eventually(lambda: loop.time() > since)
+        in_flight.placed(True)
+        assert in_flight._own_since > since
+
+
 async def test_a_repeat_of_a_call_that_is_not_known_is_not_run() -> None:
     async with InFlight() as in_flight:
         tool = Tool()

@@ -9,7 +9,7 @@ import pytest
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.errors import BodyTooLarge, BusError, NotConnected
-from smcp_bus.headers import ERROR, NOT_RUN
+from smcp_bus.headers import ERROR, NOT_RUN, SENT_AGO
 from smcp_bus.nats.bus import NatsBus
 from smcp_proto.schemas.tools import REPEAT
 from smcp_testing.box_calls import ask, call, late
@@ -132,11 +132,13 @@ async def test_a_connection_that_is_back_in_a_moment_costs_no_answer(
     """Of a cluster one node died: the Computer goes on with the call, and gives the answer when it is asked again."""
     monkeypatch.setattr("smcp_gateway.handlers.relay.RECONNECTED_S", 20)  # a busy machine may need more
     bodies: list[bytes] = []
+    ages: list[str | None] = []
 
     async def box(verb: str, incoming: Incoming) -> Reply:
         if verb == "pending":
             return reply({"unknown": [], "ended": []})
         bodies.append(incoming.body)
+        ages.append(incoming.headers.get(SENT_AGO))
         if len(bodies) == 1:
             await asyncio.Event().wait()
         return reply({"content": "kept"})
@@ -152,6 +154,29 @@ async def test_a_connection_that_is_back_in_a_moment_costs_no_answer(
         await nats_server.restart()
         assert await asking == {"content": "kept"}
         assert [orjson.loads(body).get(REPEAT) for body in bodies] == [None, True]
+        assert ages[0] is None
+        assert 0 < int(ages[1] or "") < 60_000
+
+
+async def test_how_old_a_call_is_that_another_gateway_may_have_sent_is_not_said(nats_server: NatsServer) -> None:
+    ages: list[str | None] = []
+
+    async def box(verb: str, incoming: Incoming) -> Reply:
+        if verb == "pending":
+            return reply({"unknown": [], "ended": orjson.loads(incoming.body)["calls"]})
+        ages.append(incoming.headers.get(SENT_AGO))
+        if len(ages) == 1:
+            await asyncio.Event().wait()  # its answer is lost
+        return reply({"content": "kept"})
+
+    async with (
+        gateway_world(nats_server.url) as world,
+        connected(world.url) as anna,
+        world.computer(OFFICE, "box", box),
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        assert await ask(anna, {**call(), REPEAT: True}, timeout=60) == {"content": "kept"}
+        assert ages == [None, None]
 
 
 async def test_a_computer_that_left_without_a_word_is_404_although_something_holds_its_subject(nats_url: str) -> None:

@@ -111,6 +111,7 @@ async def open_computer(
             lease_s=settings.lease_s,
             capabilities=lambda: inside.context.capabilities.now,
         )
+        membership.listen(inside.in_flight.placed)
         membership.listen(inside.resources.in_office)
         readiness.add("office", lambda: membership.problem)
         inside.tasks.start(gate.run(), name="gate")

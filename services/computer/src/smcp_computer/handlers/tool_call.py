@@ -4,6 +4,7 @@ import asyncio
 from typing import Any, Final
 
 from smcp_bus.door.types import Call, RawJson
+from smcp_bus.headers import SENT_AGO
 from smcp_bus.time_limit import time_limit
 from smcp_computer.confirmation import Confirmation
 from smcp_computer.handlers.call_log import CallRecord
@@ -76,6 +77,7 @@ class ToolCalls:
                 broken_off=broken_off,
                 timed_out=timed_out,
                 repeat=(request.model_extra or {}).get(REPEAT) is True,
+                sent_ago=_sent_ago(call),
             )
             if len(body) > self._max_body:
                 raise TooLarge("the result is too large", details={"size": len(body), "limit": self._max_body})
@@ -128,3 +130,9 @@ class ToolCalls:
         others = self._catalogue.candidates(name)
         hint = f"; it is listed as {' and '.join(map(repr, others))}" if others else ""
         return results.failed(f"this Computer has no tool {name!r}{hint}")
+
+
+def _sent_ago(call: Call) -> float | None:
+    """How long ago its gateway sent it first (seconds); None: that is not said, or is no number."""
+    said = call.headers.get(SENT_AGO, "")
+    return int(said) / 1000 if said.isascii() and said.isdigit() and len(said) < 10 else None

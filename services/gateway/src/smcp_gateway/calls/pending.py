@@ -53,6 +53,8 @@ class PendingCall:
     """When its owner asked for a part of it last (loop time); None when its owner has it all."""
     ended_at: float | None = None
     """When its owner said first, and has said since, that it has answered it."""
+    first_sent: float | None = None
+    """When it was sent first (loop time)."""
     asked_again: bool = False
     """It was sent once more, because its answer was lost."""
     repeat: bool = False
@@ -78,6 +80,7 @@ class PendingCall:
     def sent(self, now: float) -> None:
         """It goes on the wire."""
         self.on_wire = True
+        self.first_sent = now if self.first_sent is None else self.first_sent
         self.ask_from = now + ASK_AFTER_S
         self.moved_at = self.ended_at = None
 

@@ -6,6 +6,7 @@ asked, once.
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
@@ -20,7 +21,7 @@ from smcp_bus.door.exception_table import to_smcp_error
 from smcp_bus.door.tracing import sending
 from smcp_bus.door.types import Call, RawJson
 from smcp_bus.errors import BusError, ConnectionLost, NoResponder, NotConnected, RequestTimedOut
-from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID
+from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID, SENT_AGO
 from smcp_bus.owner import MOVING
 from smcp_bus.registry.client import RegistryClient, to_error
 from smcp_gateway.calls.pending import NOT_SENT, CallTable, PendingCall
@@ -166,6 +167,8 @@ class Relay:
         pending.computer_moves = False
         payload: Mapping[str, Any] | None = call.payload
         if pending.asked_again:
+            if pending.first_sent is not None and REPEAT not in call.payload:
+                headers = {**headers, SENT_AGO: str(math.ceil(1000 * (now - pending.first_sent)))}
             body, payload = _marked(body), None
         try:
             reply = await self._way.request(
