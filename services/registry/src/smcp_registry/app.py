@@ -86,7 +86,7 @@ async def open_registry(
     store = await open_store(bus, js, lease_s=settings.lease_s, replicas=settings.kv_replicas)
     raise_if_cancelled()
     link = Link(bus)
-    view, leases_view = MembersView(), LeasesView()
+    view, leases_view = MembersView(lease_s=settings.lease_s), LeasesView()
     now = store.clock.now
     make = partial(make_missing, js, lease_s=settings.lease_s, replicas=settings.kv_replicas, now=now)
     views: dict[str, View] = {MEMBERS: view, LEASES: leases_view}

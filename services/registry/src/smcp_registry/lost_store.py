@@ -1,7 +1,8 @@
 """NATS came back without its store: on another disk, or in a container that keeps nothing.
 
 The registries make the buckets anew, and the rooms fill by themselves: whose connection was down takes its lease again
-and asserts its members.
+and asserts its members. Until those are back who were in an office, for a lease at most, it is not listed
+(`MembersView.awaited`): who compared the list with what it knew would take those who come a moment later for gone.
 """
 
 import logging

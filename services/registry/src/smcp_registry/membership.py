@@ -58,6 +58,15 @@ class Membership:
             return StoredMember(None, stored.revision)
         return stored
 
+    def whole(self, office: str) -> None:
+        """Whether the office can be listed.
+
+        Raises:
+            Unavailable: NATS has lost its store, and some who were in the office have not asserted themselves yet.
+        """
+        if self._view.awaited(office):
+            raise Unavailable("the rooms are being put together again; ask again")
+
     async def caught_up(self, revision: int, call: Call) -> None:
         """Wait until the view has reached `revision`, at most `BEHIND_S`.
 

@@ -5,7 +5,7 @@ change waits until the view has reached its revision.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from smcp_bus.registry_contract import Claim
@@ -40,9 +40,14 @@ class Tombstone:
 
 
 class MembersView:
-    """A `watch.Sink`. `revision` never goes back but while a bucket that was made anew is empty."""
+    """A `watch.Sink`. `revision` never goes back but while a bucket that was made anew is empty.
 
-    def __init__(self) -> None:
+    Args:
+        lease_s: within which those that live have asserted their members again after a bucket was lost, in seconds.
+    """
+
+    def __init__(self, *, lease_s: float = 10.0) -> None:
+        self._lease_s = lease_s
         self._loop = asyncio.get_running_loop()
         self._entries: dict[str, Entry] = {}
         self._offices: dict[str, dict[str, Entry]] = {}
@@ -53,12 +58,15 @@ class MembersView:
         self._moving: set[str] = set()
         self._synced = asyncio.Event()
         self._moved = asyncio.Event()
+        self._awaited: dict[str, set[str]] = {}
+        self._awaited_until = 0.0
         self.revision = 0
 
     # what is fed in
 
     def reset(self, entries: Sequence[Change], revision: int) -> None:
         """As `watch.Sink.reset`."""
+        self._await(self._entries.keys() - {change.key for change in entries})
         tombstones = self._tombstones
         self._entries, self._offices, self._processes, self._tombstones, self._moving = {}, {}, {}, {}, set()
         self._versions = {}
@@ -94,6 +102,12 @@ class MembersView:
         """The member of that name; None where there is none (an Agent of another name is another)."""
         entry = self._entries.get(record_key(office, role, name))
         return entry if entry is not None and entry.record.name == name else None
+
+    def awaited(self, office: str) -> Set[str]:
+        """The keys of those who were in the office when its bucket was lost, and have not asserted themselves yet."""
+        if self._awaited and self._loop.time() > self._awaited_until:
+            self._awaited.clear()
+        return self._awaited.get(office, frozenset())
 
     def members(self, office: str) -> Iterable[Entry]:
         """All members of an office, also those that were not announced yet."""
@@ -145,6 +159,7 @@ class MembersView:
         record = parse_record(change.value, key=change.key)
         if record is None:
             return
+        self._came(record.office, change.key)
         if not record.is_member:
             same = known is not None and known.revision == change.revision
             self._tombstones[change.key] = (
@@ -175,6 +190,20 @@ class MembersView:
         self._processes[process].discard(key)
         if not self._processes[process]:
             del self._processes[process]
+
+    def _await(self, vanished: Set[str]) -> None:
+        """These were members, and nothing stands under their keys, where a leave would."""
+        for key in vanished:
+            self._awaited.setdefault(self._entries[key].record.office, set()).add(key)
+        if vanished:
+            self._awaited_until = self._loop.time() + self._lease_s
+
+    def _came(self, office: str, key: str) -> None:
+        awaited = self._awaited.get(office)
+        if awaited is not None:
+            awaited.discard(key)
+            if not awaited:
+                del self._awaited[office]
 
     def _changed(self, office: str) -> None:
         self._changes += 1

@@ -40,8 +40,9 @@ async def find(
     )
     if asker is None:
         raise NotInOffice("not in this office")
+    awaited = record_key(office, "computer", request.computer) in view.awaited(office)
     return Found(
-        member=record is not None,
+        member=record is not None or awaited,
         moving=record is not None and record.moving(now()),
         agent_since=_agent_since(view, office),
     )

@@ -15,7 +15,8 @@ async def list_room(request: ListRoomReq, call: Call, *, lists: RoomLists, membe
     Raises:
         NotAllowed: it asks for another office.
         NotInOffice: it is no member.
-        Unavailable: the view has not reached the asker's own join, or what it was told of others.
+        Unavailable: the view has not reached the asker's own join, or what it was told of others; or not everybody is
+            back after the store was lost.
     """
     office, _, _ = named(call)
     if request.office_id != office:
@@ -24,5 +25,6 @@ async def list_room(request: ListRoomReq, call: Call, *, lists: RoomLists, membe
     await membership.caught_up(after(call), call)
     asker = await membership.caller(call)
     await membership.caught_up(asker.revision, call)
+    membership.whole(office)
     sessions = lists.sessions(office, asker.record.owner)
     return RawJson(b'{"sessions":%b,"req_id":%b}' % (sessions, orjson.dumps(request.req_id)))

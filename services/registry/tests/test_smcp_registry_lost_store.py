@@ -1,0 +1,74 @@
+"""NATS loses its store while registries run: who was in an office is awaited before it is listed."""
+
+from functools import partial
+
+from smcp_bus.errors import BusError
+from smcp_proto.errors import NotInOffice, Unavailable
+from smcp_testing.member_process import MemberProcess, member_process
+from smcp_testing.nats_process import NatsServer
+from smcp_testing.registry_world import registries
+from smcp_testing.waiting import eventually
+
+WORDS = "the rooms are being put together again; ask again"
+LEASE_S = 3.0
+
+
+async def comes_back(member: MemberProcess, name: str) -> None:
+    async def joined() -> bool:
+        try:
+            await member.join("lab", "computer", name)
+        except (Unavailable, BusError):
+            return False
+        return True
+
+    await eventually(joined)
+
+
+async def listed(member: MemberProcess, name: str) -> set[str] | str:
+    """The names in the room, or why they are not told."""
+    try:
+        return {name for _, name in await member.room("lab", "computer", name)}
+    except (Unavailable, NotInOffice) as refused:
+        return refused.message
+
+
+async def all_list(member: MemberProcess, name: str, names: set[str]) -> bool:
+    """Whichever registry is asked."""
+    return [await listed(member, name) for _ in range(8)] == [names] * 8
+
+
+async def test_an_office_is_listed_when_all_are_back_and_another_one_at_once(nats_server: NatsServer) -> None:
+    url = nats_server.url
+    async with registries(url) as opened, member_process(url) as early, member_process(url) as late:
+        await early.join("lab", "computer", "early")
+        await early.join("den", "computer", "alone", early.claim("s2"))
+        await early.join("lab", "agent", "alice", early.claim("s3"))
+        revision = (await late.join("lab", "computer", "late")).revision
+        for registry in opened:
+            assert await registry.view.reached(revision, 5)
+        await nats_server.restart_empty()
+        await comes_back(early, "early")
+        await early.join("den", "computer", "alone", early.claim("s2"))
+        await early.join("lab", "agent", "alice", early.claim("s3"))
+        # whichever registry is asked
+        assert {str(await listed(early, "early")) for _ in range(8)} == {WORDS}
+        assert await early.room("den", "computer", "alone") == {("computer", "alone")}
+        for _ in range(8):
+            assert (await early.registry.find("lab", "agent", "alice", "late", timeout=2)).member
+        assert not (await early.registry.find("lab", "agent", "alice", "nobody", timeout=2)).member
+        await comes_back(late, "late")
+        await eventually(partial(all_list, early, "early", {"alice", "early", "late"}))
+
+
+async def test_who_died_with_the_store_is_awaited_for_a_lease_and_no_longer(nats_server: NatsServer) -> None:
+    url = nats_server.url
+    async with registries(url, lease_s=LEASE_S) as opened, member_process(url) as member:
+        async with member_process(url) as dying:
+            await member.join("lab", "computer", "lives")
+            revision = (await dying.join("lab", "computer", "died")).revision
+            for registry in opened:
+                assert await registry.view.reached(revision, 5)
+        await nats_server.restart_empty()
+        await comes_back(member, "lives")
+        assert await listed(member, "lives") == WORDS
+        await eventually(partial(all_list, member, "lives", {"lives"}), timeout=LEASE_S + 10)
