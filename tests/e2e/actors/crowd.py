@@ -62,9 +62,8 @@ async def crowd(world: World, *, gateway: int = 0) -> AsyncIterator[Crowd]:
 def nobody_moved_but(there: Crowd, *names: str) -> None:
     """Those that live, and whose gateway lives, neither leave nor enter."""
     still = {"alpha": [], "beta": [], "watcher": [], "caller": ["enter"]}
-    assert {name: there.noticed(name) for name in still if name not in names} == {
-        name: noticed for name, noticed in still.items() if name not in names
-    }
+    noticed = {name: there.noticed(name) for name in still if name not in names}
+    assert noticed == {name: still[name] for name in noticed}, noticed
 
 
 def _longest_s(world: World) -> float:

@@ -33,6 +33,7 @@ async def open_processes(
     later: Container[int] = (),
     over: Mapping[str, Line] | None = None,
     rebalance_s: float = 0,
+    by_websocket: Container[str] = (),
 ) -> AsyncIterator[World]:
     """One nats-server, `registries`, `gateways`, and the Computers of the layout; all ready, and all gone after it.
 
@@ -43,21 +44,28 @@ async def open_processes(
         later: numbers of gateways that are not started.
         rebalance_s: over how long gateways tell clients above their fair share to go; tests choose which one has whom.
         over: the lines over which parts reach nats-server, by credential; the others reach it directly.
+        by_websocket: the credentials of those that speak to it over WebSocket.
     """
     ports, mark, places = Ports(), uuid4().hex, [*places, *more]
-    nats_port, monitoring = ports.take(), ports.take()
-    model = _model(nats_port, monitoring, gateways, registries, [*places, *known], offices)
+    nats_port, monitoring, websocket = ports.take(), ports.take(), ports.take()
+    listens = {"listen": nats_port, "http": monitoring, "websocket": websocket}
+    model = _model(listens, gateways, registries, [*places, *known], offices)
     written = nats_files.write(model, directory / "nats")
     nats_url = f"nats://127.0.0.1:{nats_port}"
     lines = over or {}
     for line in lines.values():
         line.port = nats_port
 
+    def reached_at(credential: str) -> str:
+        if credential in by_websocket:
+            return f"ws://127.0.0.1:{websocket}"
+        return f"nats://{urlsplit(lines[credential].url).netloc}" if credential in lines else nats_url
+
     def part(name: str, credential: str, *arguments: str, health: str, **settings: str) -> Process:
         port = ports.take()
         env = child_environment(
             mark,
-            SMCP_NATS_URL=f"nats://{urlsplit(lines[credential].url).netloc}" if credential in lines else nats_url,
+            SMCP_NATS_URL=reached_at(credential),
             SMCP_NATS_CREDS=str(written.credentials[credential]),
             SMCP_LEASE_S=str(lease_s),
             SMCP_STATS="1",
@@ -100,7 +108,7 @@ async def open_processes(
 
 
 def _model(
-    port: int, monitoring: int, gateways: int, registries: int, places: Sequence[Place], offices: Sequence[str]
+    listens: Mapping[str, int], gateways: int, registries: int, places: Sequence[Place], offices: Sequence[str]
 ) -> NatsModel:
     return NatsModel.model_validate(
         {
@@ -110,7 +118,6 @@ def _model(
             "computers": [
                 {"credential": place.credential, "office": place.office, "names": [place.name]} for place in places
             ],
-            "listen": f"127.0.0.1:{port}",
-            "http": f"127.0.0.1:{monitoring}",
+            **{field: f"127.0.0.1:{port}" for field, port in listens.items()},
         }
     )
