@@ -109,6 +109,7 @@ bench: setup  ## Compare with the published server and a bare echo, side by side
 	$(BIN)/python -m bench.organize
 	$(BIN)/python -m bench.finder
 	$(BIN)/python -m bench.desktop
+	$(BIN)/python -m bench.replica_size
 
 .PHONY: demo
 demo: setup  ## An Agent asks mcp-server-git and mcp-server-time through the whole chain
