@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from smcp_service.settings import MIB, ServiceSettings, SettingsError, load_settings, shown, unknown_variables
+from smcp_testing.certificates import Authority
 
 
 class ThingSettings(ServiceSettings):
@@ -135,6 +136,23 @@ def test_a_refusal_gives_no_password_away(monkeypatch: pytest.MonkeyPatch) -> No
         load_settings(ServiceSettings)
 
     assert "hunter2" not in str(refused.value)
+
+
+def test_certificates_for_nats_are_read_and_need_an_encrypted_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ca, wrong = Authority(tmp_path).ca, tmp_path / "wrong.pem"
+    wrong.write_text("no certificate")
+    monkeypatch.setenv("SMCP_NATS_CA", str(ca))
+    monkeypatch.setenv("SMCP_NATS_URL", "tls://a:4222,tls://b:4222")
+    assert load_settings(ServiceSettings).nats_ca == ca
+    monkeypatch.setenv("SMCP_NATS_CA", str(wrong))
+    with pytest.raises(SettingsError, match=r"^SMCP_NATS_CA: holds no certificates that can be read \(PEM\)"):
+        load_settings(ServiceSettings)
+    monkeypatch.setenv("SMCP_NATS_CA", str(ca))
+    monkeypatch.setenv("SMCP_NATS_URL", "tls://a:4222,nats://b:4222")
+    with pytest.raises(SettingsError, match=r"^SMCP_NATS_CA: is for NATS with TLS: .*begin with tls://"):
+        load_settings(ServiceSettings)
 
 
 def test_shown_settings_are_by_variable_and_without_secrets(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from smcp_standalone import nats_config, nats_files
 from smcp_standalone.nats_model import NatsModel
 from smcp_standalone.nats_server import find_binary
 from smcp_standalone.nats_yaml import parse_model
+from smcp_testing.certificates import Authority
 
 SMALL = """
 offices: [lab, "北京 3.*.>"]
@@ -70,6 +71,23 @@ def test_nats_server_accepts_what_is_written(tmp_path: Path) -> None:
     checked = check(written.conf)
     assert "is valid" in checked.stderr
     assert checked.returncode == 0
+
+
+def test_nats_server_accepts_tls_for_clients_and_routes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POD_NAME", "nats-0")
+    authority = Authority(tmp_path / "ca")
+    made = authority.certificate("nats-0")
+    text = SMALL + "server_name: $POD_NAME\n"
+    text += f"tls: {{cert: {made.cert}, key: {made.key}, ca: {authority.ca}}}\n"
+    text += 'cluster: {name: c1, routes: ["nats-0:6222"], advertise: false}\n'
+    conf = nats_files.write(parse_model(text), tmp_path).conf
+    checked = check(conf)
+    assert "is valid" in checked.stderr, checked.stderr
+    written = conf.read_text(encoding="utf-8")
+    assert written.count(f'cert_file: "{made.cert}"') == 2
+    assert "no_advertise: true" in written
+    made.key.unlink()
+    assert check(conf).returncode != 0
 
 
 def test_nats_server_accepts_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

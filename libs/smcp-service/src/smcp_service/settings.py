@@ -7,6 +7,7 @@ A service derives its settings from `ServiceSettings`, adds its own fields, and 
 import difflib
 import os
 import re
+import ssl
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,7 +15,16 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, FilePath, SecretStr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    FilePath,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableVariable
 
@@ -28,6 +38,7 @@ LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 LogFormat = Literal["auto", "json", "console"]
 
 _WEBSOCKET: Final = ("ws", "wss")
+_ENCRYPTED: Final = ("tls", "wss")
 _NATS_SCHEMES: Final = ("nats", "tls", *_WEBSOCKET)
 _USER_INFO: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _LONGEST_SHOWN: Final = 80
@@ -94,6 +105,10 @@ class ServiceSettings(BaseSettings):
     nats_creds: FilePath | None = Field(
         default=None, description="file with the credential for NATS; without it an open server is expected"
     )
+    nats_ca: FilePath | None = Field(
+        default=None,
+        description="file with the certificates (PEM) that NATS's is checked against; without it the system's",
+    )
     lease_s: Annotated[Seconds, Field(ge=0.5, le=3600)] = Field(
         default=10.0, description="how long a process may be silent before it counts as dead"
     )
@@ -115,6 +130,20 @@ class ServiceSettings(BaseSettings):
     log_format: Annotated[LogFormat, BeforeValidator(_folded)] = Field(
         default="auto", description="json, console, or auto: console on a terminal, json elsewhere"
     )
+
+    @field_validator("nats_ca")
+    @classmethod
+    def _check_nats_ca(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if value is None:
+            return None
+        url = info.data.get("nats_url")  # not there where it is wrong itself: that is said then
+        if url is not None and any(urlsplit(one).scheme not in _ENCRYPTED for one in url.split(",")):
+            raise ValueError("is for NATS with TLS: each server of SMCP_NATS_URL has to begin with tls:// then")
+        try:
+            ssl.create_default_context(cafile=value)
+        except (ssl.SSLError, OSError):
+            raise ValueError("holds no certificates that can be read (PEM)") from None
+        return value
 
 
 S = TypeVar("S", bound=ServiceSettings)

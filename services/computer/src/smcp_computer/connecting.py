@@ -27,7 +27,7 @@ def check_connection(settings: ComputerSettings, *, asked_for_token: bool = Fals
         return
     problems = [
         f"SMCP_{name.upper()}: is for NATS, and --gateway (SMCP_GATEWAY_URL) is given: a Computer is connected one way"
-        for name in ("nats_url", "nats_creds")
+        for name in ("nats_url", "nats_creds", "nats_ca")
         if name in settings.model_fields_set and getattr(settings, name) is not None
     ]
     if settings.token is not None and settings.token_file is not None:

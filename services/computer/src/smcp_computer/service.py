@@ -63,6 +63,7 @@ async def _over_nats(
     bus_config = BusConfig(
         url=settings.nats_url,
         credentials=credentials,
+        ca=settings.nats_ca,
         max_payload=settings.max_payload,
         name="smcp-computer",
         drain_timeout=settings.drain_s,

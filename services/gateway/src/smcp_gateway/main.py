@@ -44,6 +44,7 @@ def serve(
     config = BusConfig(
         url=settings.nats_url,
         credentials=configured_credentials(settings.nats_creds, SettingsError, kind="gateway"),
+        ca=settings.nats_ca,
         max_payload=settings.max_payload,
         name="smcp-gateway",
     )

@@ -54,6 +54,7 @@ async def open_service(settings: RegistrySettings, credentials: Credentials | No
     config = BusConfig(
         url=settings.nats_url,
         credentials=credentials,
+        ca=settings.nats_ca,
         max_payload=settings.max_payload,
         name="smcp-registry",
         drain_timeout=settings.drain_s,

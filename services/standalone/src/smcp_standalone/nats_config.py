@@ -16,7 +16,7 @@ from typing import Any
 import bcrypt
 
 from smcp_standalone import nats_permissions
-from smcp_standalone.nats_model import NatsModel
+from smcp_standalone.nats_model import NatsModel, Tls
 from smcp_standalone.nats_permissions import Permissions
 
 CLUSTER_USER = "route"
@@ -90,6 +90,8 @@ def render(model: NatsModel, logins: Mapping[str, Sequence[Login]], cluster_secr
     if model.jetstream.max_file is not None:
         lines.append(f"  max_file_store: {model.jetstream.max_file}")
     lines += ["}", ""]
+    if model.tls is not None:
+        lines += ["tls {", *_tls(model.tls), "}", ""]
     if model.cluster is not None:
         lines += _cluster(model, cluster_secret)
     lines += ["authorization {", "  users: ["]
@@ -143,8 +145,19 @@ def _cluster(model: NatsModel, cluster_secret: str | None) -> list[str]:
         f"  listen: {_quoted(cluster.listen)}",
         f"  authorization {{ user: {CLUSTER_USER}, password: {_quoted(cluster_secret)} }}",
         f"  routes: [ {routes} ]",
+        *([] if cluster.advertise else ["  no_advertise: true"]),
+        # In a cluster nats-server asks for the other's certificate, and checks it, whatever it is told.
+        *(["  tls {", *(f"  {line}" for line in _tls(model.tls)), "  }"] if model.tls is not None else []),
         "}",
         "",
+    ]
+
+
+def _tls(tls: Tls) -> list[str]:
+    return [
+        f"  cert_file: {_quoted(tls.cert)}",
+        f"  key_file: {_quoted(tls.key)}",
+        f"  ca_file: {_quoted(tls.ca)}",
     ]
 
 

@@ -11,6 +11,7 @@ listen: 127.0.0.1:4222
 http: 127.0.0.1:8222              # nats-server's monitoring; off if absent
 websocket: 127.0.0.1:8443         # NATS over WebSocket, for hosts outside; off if absent
 jetstream: {store_dir: ./jetstream}
+tls: {cert: server.crt, key: server.key, ca: ca.crt}   # off if absent
 
 Whatever a validator says here is said to the user beside the field's path (`nats_yaml`).
 """
@@ -77,6 +78,7 @@ Credentials = Annotated[
     Discriminator(_form),
 ]
 Word = Annotated[str, _of_form("[A-Za-z0-9_-]{1,64}", "1 to 64 letters, digits, '_' or '-'")]
+FilePath = Annotated[str, _of_form(r"[^\x00-\x1f\x7f]+", "the path of a file")]
 Size = Annotated[str, _of_form("[0-9]+[KMGT]?B?", "a size, such as 1G or 512MB")]
 ServerName = Annotated[
     str, _of_form(r"\$?[A-Za-z0-9_.-]{1,64}", "1 to 64 letters, digits, '_', '.' or '-', or a $VARIABLE")
@@ -108,6 +110,15 @@ class JetStream(_Model):
     max_file: Size | None = None
 
 
+class Tls(_Model):
+    """Its certificate, for clients and for the routes of a cluster. Paths are as nats-server is to see them."""
+
+    cert: FilePath
+    key: FilePath
+    ca: FilePath
+    """The certificates that those of the cluster's other nodes are checked against."""
+
+
 class Cluster(_Model):
     """This server's place in a cluster. Each node has the same file, and its own `server_name`."""
 
@@ -115,6 +126,8 @@ class Cluster(_Model):
     listen: Address = "0.0.0.0:6222"
     """Routes come from other machines; they have to log in."""
     routes: list[Address] = Field(default_factory=list)
+    advertise: bool = True
+    """Whether clients are told the addresses of the other nodes; not where those change, and clients know names."""
 
 
 class NatsModel(_Model):
@@ -131,6 +144,7 @@ class NatsModel(_Model):
     server_name: ServerName | None = None
     jetstream: JetStream = JetStream()
     cluster: Cluster | None = None
+    tls: Tls | None = None
 
     @property
     def registry_credentials(self) -> list[str]:

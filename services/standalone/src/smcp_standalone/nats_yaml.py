@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 
 from smcp_computer.config.places import meant
 from smcp_service.failure import Failure
-from smcp_standalone.nats_model import COUNT, NAMES, Cluster, ComputerHost, JetStream, NatsModel, conflicts
+from smcp_standalone.nats_model import COUNT, NAMES, Cluster, ComputerHost, JetStream, NatsModel, Tls, conflicts
 
 _MAPPING: Final = "has to be a mapping, such as {key: value}"
 _WANTED: Final[Mapping[str, str]] = {
@@ -21,10 +21,11 @@ _WANTED: Final[Mapping[str, str]] = {
     "model_attributes_type": _MAPPING,
 }
 """What is said for the kinds of mistakes that pydantic words for programmers."""
-_FIELDS: Final[Mapping[str, type[ComputerHost | JetStream | Cluster]]] = {
+_FIELDS: Final[Mapping[str, type[ComputerHost | JetStream | Cluster | Tls]]] = {
     "computers": ComputerHost,
     "jetstream": JetStream,
     "cluster": Cluster,
+    "tls": Tls,
 }
 
 

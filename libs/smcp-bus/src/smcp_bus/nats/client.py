@@ -10,6 +10,7 @@ Why not the public methods alone (nats-py 2.16):
 - Any `-ERR` but a permission violation closes that client for good; here it reconnects.
 - A late PONG whose waiter has gone kills the read loop there.
 - Closing the transport waits there until a dead peer has taken what was written; here it is aborted.
+- A server of a `tls://` URL that offers no TLS is told the password all the same there; here it is told nothing.
 """
 
 import asyncio
@@ -24,9 +25,9 @@ from urllib.parse import ParseResult
 from nats import errors as nats_errors
 from nats.aio.client import Client, Server
 from nats.aio.subscription import Subscription
-from nats.aio.transport import TcpTransport
 
 from smcp_bus.errors import BusError, ConnectionLost, NotConnected
+from smcp_bus.nats.tcp import AbortingTransport
 from smcp_bus.nats.websocket import WebSocketTransport
 
 _log = logging.getLogger(__name__)
@@ -40,48 +41,8 @@ _REFUSED: Final = re.compile(
 )
 _CONGESTED: Final = 4 * 1024 * 1024
 """Bytes waiting to be written from which on senders have to wait."""
-_READ: Final = 1024 * 1024
-"""Bytes that are read at a time, at most."""
 _RECONNECT_S: Final = (0.05, 0.4)
 """Between two attempts: a random time in this range, so that a thousand clients do not come back at once."""
-
-
-class _AbortingTransport(TcpTransport):
-    """A TCP transport whose `close` lets go at once, and that reads as much as has come.
-
-    What must arrive is flushed before closing. nats-py reads 32 KiB at a time, and the stream pauses the socket above
-    twice that: a chunk of half a MiB would cost dozens of system calls.
-    """
-
-    def __bool__(self) -> bool:
-        return True  # else nats-py puts its own in place of one that has not been connected yet
-
-    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
-        self.close()  # of an attempt that nats-server refused: nats-py forgets it as it is
-        await super().connect(uri, max(buffer_size, _READ), connect_timeout)
-
-    async def read(self, buffer_size: int) -> bytes:
-        data: bytes = await super().read(max(buffer_size, _READ))
-        return data
-
-    @property
-    def stream(self) -> object:
-        """Of the connection; another one after each reconnect. None before the first."""
-        return self._io_writer
-
-    @property
-    def unwritten(self) -> int:
-        """Bytes that the socket has not taken yet."""
-        return 0 if self._io_writer is None else self._io_writer.transport.get_write_buffer_size()
-
-    def close(self) -> None:
-        if self._io_writer is not None:
-            self._io_writer.transport.abort()
-
-    async def wait_closed(self) -> None:
-        # Aborted, it is closed with the next round of the loop. The stream's own future is not for us: nats-py awaits
-        # it in two tasks, and where one is cancelled the other is as well.
-        await asyncio.sleep(0)
 
 
 class NatsClient(Client):
@@ -105,7 +66,7 @@ class NatsClient(Client):
         super().__init__()
         self._loop = asyncio.get_running_loop()
         self._websocket = websocket
-        self._wire = WebSocketTransport() if websocket else _AbortingTransport()  # type: ignore[no-untyped-call]
+        self._wire = WebSocketTransport() if websocket else AbortingTransport()  # type: ignore[no-untyped-call]
         self._transport = self._wire
         self._receivers: dict[int, Receiver] = {}
         self._waiting: set[asyncio.Future[bool | None]] = set()
@@ -166,7 +127,7 @@ class NatsClient(Client):
             try:
                 self._wire.write(command)
             except RuntimeError:  # uvloop's, where the socket is closed and nats-py has not noticed yet
-                self._closed = self._tcp.stream
+                self._closed = self._wire.stream
                 self._mark_down()
             return
         self._pending.append(command)
@@ -251,6 +212,12 @@ class NatsClient(Client):
         known = {name: value for name, value in info.items() if not (self._websocket and name == "connect_urls")}
         await super()._process_info(known, initial_connection)
 
+    def _connect_command(self) -> bytes:
+        if self.server is not None and self.server.scheme == "tls" and not self._wire.encrypted:
+            raise nats_errors.Error("nats: the server has no TLS, and its URL begins with tls://")
+        command: bytes = super()._connect_command()
+        return command
+
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         if not self.up:
             self._mark_up()
@@ -300,7 +267,7 @@ class NatsClient(Client):
     def _mark_up(self) -> None:
         # The first message of a new connection may come before nats-py says that it has reconnected. By then the
         # subscriptions have been written: nats-py does so without a pause after it sets its status.
-        if not self.up and self._status == Client.CONNECTED and self._tcp.stream is not self._closed:
+        if not self.up and self._status == Client.CONNECTED and self._wire.stream is not self._closed:
             self.up = True
             self._on_up()
 

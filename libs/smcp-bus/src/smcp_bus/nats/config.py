@@ -1,6 +1,7 @@
 """How a process joins the bus, and what it may hold there."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -15,8 +16,10 @@ class BusConfig:
 
     url: str
     """`nats://host:port` or `ws://host:port/path`, several of one kind with commas; a comma in a name or password is
-    `%2C`, as in every URL."""
+    `%2C`, as in every URL. With `tls://` nothing is said to a server that has no TLS, or another's certificate."""
     credentials: Credentials | None = None
+    ca: Path | None = None
+    """The certificates (PEM) that a server's own is checked against; None: those of the system."""
     max_payload: int = 32 * MIB
     """Bytes of the largest body, in and out."""
     name: str = "smcp"

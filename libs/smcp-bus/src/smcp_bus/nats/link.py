@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import re
+import ssl
 from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -75,6 +76,7 @@ class Link:
         """Connect. A nats-server that refuses the credential is asked again until it takes it.
 
         Raises:
+            OSError: the file of certificates cannot be read (`ssl.SSLError`: it holds none).
             NotConnected: nothing answered within the time that the configuration gives; says where and why.
         """
         config, client = self._config, self.client
@@ -93,6 +95,8 @@ class Link:
             "pending_size": 0,  # nothing is kept while there is no connection
             "inbox_prefix": inbox_prefix,
         }
+        if config.ca is not None:
+            options["tls"] = ssl.create_default_context(cafile=config.ca)
         if config.credentials is not None:
             credentials = config.credentials
             options.update(user=lambda: renewed(credentials).login, password=lambda: renewed(credentials).secret)

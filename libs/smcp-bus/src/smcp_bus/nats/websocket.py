@@ -39,6 +39,9 @@ class WebSocketTransport(Transport):
     Frames mean nothing: bytes are read as they come over TCP.
     """
 
+    encrypted = False
+    """Of `tls://` alone: `wss://` is a matter of HTTP."""
+
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
         self._socket: _Socket | None = None
@@ -88,6 +91,11 @@ class WebSocketTransport(Transport):
         self._sender = asyncio.create_task(self._send(socket), name="nats-websocket-sender")
 
     # -- out
+
+    @property
+    def stream(self) -> object:
+        """Of the connection; another one after each reconnect. None before the first."""
+        return self._socket
 
     @property
     def unwritten(self) -> int:
