@@ -7,7 +7,7 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 NPM_SERVERS := tests/e2e/npm
-SOURCES := libs services tests bench docker docs conftest.py
+SOURCES := libs services tests bench docker docs deploy conftest.py
 WORKSPACE := $(sort $(wildcard libs/*/pyproject.toml services/*/pyproject.toml tests/support/pyproject.toml))
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$python"; break; }; done)
@@ -143,6 +143,10 @@ images-of-tests: setup
 .PHONY: compose-demo
 compose-demo: images  ## As `make demo`, in containers: profile core of docker/compose.yaml, and an Agent
 	@docker/compose/demo.sh
+
+.PHONY: k8s
+k8s: setup  ## Render all of deploy/k8s, validate it, and hold it against the code
+	$(BIN)/pytest tests/deploy -q $(PYTEST_ARGS)
 
 .PHONY: docs
 docs: setup  ## Write docs/asyncapi.yaml and docs/schemas anew, after a change of the contract

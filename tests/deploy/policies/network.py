@@ -1,0 +1,109 @@
+"""The policies of the network let through the hops of the design, and nothing else."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from tests.deploy.objects import WORKLOADS, Manifests, Object, component, labels, matches, pod, title
+
+HOPS: Final = frozenset(
+    {
+        ("gateway", "nats", 4222),
+        ("registry", "nats", 4222),
+        ("computer", "nats", 4222),
+        ("nats", "nats", 6222),
+        ("agent", "gateway", 8000),
+        ("computer-nodes", "gateway", 8000),
+        ("gateway", "jaeger", 4318),
+        ("registry", "jaeger", 4318),
+        ("computer", "jaeger", 4318),
+    }
+)
+"""Who speaks to whom, and on which port; a Computer that comes by the gateway is `computer-nodes`."""
+
+OUTSIDE: Final = frozenset(
+    {
+        ("from", "ingress-nginx", "gateway", 8000),
+        ("from", "monitoring", "gateway", 8000),
+        ("from", "monitoring", "registry", 8080),
+        ("from", "monitoring", "computer", 8080),
+        ("to", "observability", "gateway", 4318),
+        ("to", "observability", "registry", 4318),
+        ("to", "observability", "computer", 4318),
+        ("to", "anywhere", "secrets", 443),
+        ("to", "anywhere", "secrets", 6443),
+    }
+)
+"""And with what is not ours, by namespace: clients, Prometheus, a collector, the API server."""
+
+_DNS: Final = 53
+
+
+def network(manifests: Manifests) -> list[str]:
+    workloads = manifests.of(*WORKLOADS)
+    problems = [
+        f"{title(each)}: everybody may speak to it, or it to everybody"
+        for each in workloads
+        if not _closed(manifests, each)
+    ]
+    for source in workloads:
+        for target in workloads:
+            for port in _ports(target):
+                hop = (component(source), component(target), port)
+                allowed = (
+                    _may(manifests, source, target, port, "egress"),
+                    _may(manifests, source, target, port, "ingress"),
+                )
+                if all(allowed) and hop not in HOPS:
+                    problems.append(f"{hop[0]} may speak to {hop[1]} on {port}, and has no business there")
+                elif not all(allowed) and hop in HOPS:
+                    problems.append(f"{hop[0]} has to speak to {hop[1]} on {port}, and may not")
+                elif any(allowed) and hop not in HOPS:
+                    problems.append(f"one side lets {hop[0]} speak to {hop[1]} on {port}")
+    problems += [f"what is outside: {hop} is let through" for hop in sorted(set(_outside(manifests)) - OUTSIDE)]
+    return problems
+
+
+def _closed(manifests: Manifests, workload: Object) -> bool:
+    types = {
+        kind
+        for policy in manifests.of("NetworkPolicy")
+        if matches(policy["spec"]["podSelector"], labels(workload))
+        for kind in policy["spec"]["policyTypes"]
+    }
+    return types == {"Ingress", "Egress"}
+
+
+def _ports(workload: Object) -> list[int]:
+    return [port["containerPort"] for each in pod(workload)["containers"] for port in each.get("ports", [])]
+
+
+def _rules(manifests: Manifests, workload: Object, way: str) -> Iterator[tuple[list[Object], list[int]]]:
+    """Of each rule that means the workload's pods: the peers (none: all), and the ports (none: all, as 0)."""
+    for policy in manifests.of("NetworkPolicy"):
+        if not matches(policy["spec"]["podSelector"], labels(workload)):
+            continue
+        for rule in policy["spec"].get(way, []):
+            numbers = [port["port"] for port in rule.get("ports", [])] or [0]
+            yield rule.get("from" if way == "ingress" else "to", []), numbers
+
+
+def _may(manifests: Manifests, source: Object, target: Object, port: int, way: str) -> bool:
+    whose, other = (source, target) if way == "egress" else (target, source)
+    return any(
+        (port in numbers or numbers == [0])
+        and (not peers or any("podSelector" in peer and matches(peer["podSelector"], labels(other)) for peer in peers))
+        for peers, numbers in _rules(manifests, whose, way)
+    )
+
+
+def _outside(manifests: Manifests) -> Iterator[tuple[str, str, str, int]]:
+    for workload in manifests.of(*WORKLOADS):
+        for way, word in (("ingress", "from"), ("egress", "to")):
+            for peers, numbers in _rules(manifests, workload, way):
+                if not peers and set(numbers) != {_DNS}:
+                    yield from ((word, "anywhere", component(workload), number) for number in numbers)
+                for peer in peers:
+                    if "podSelector" not in peer:
+                        where = peer.get("namespaceSelector", {}).get("matchLabels", {})
+                        name = where.get("kubernetes.io/metadata.name", str(peer))
+                        yield from ((word, name, component(workload), number) for number in numbers)
