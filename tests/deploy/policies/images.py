@@ -11,11 +11,7 @@ _OF_OTHERS = ("nats", "jaegertracing/jaeger")
 def images(manifests: Manifests) -> list[str]:
     problems = []
     for container in containers(manifests):
-        name, _, tag = (
-            container.spec["image"].partition("@")
-            if "@" in container.spec["image"]
-            else _split(container.spec["image"])
-        )
+        name, _, tag = _split(container.spec["image"])
         if not tag or tag == "latest":
             problems.append(f"{container.where}: {container.spec['image']} may be another image tomorrow")
         if not _BUILT.fullmatch(name) and name not in _OF_OTHERS:
@@ -26,5 +22,8 @@ def images(manifests: Manifests) -> list[str]:
 
 
 def _split(image: str) -> tuple[str, str, str]:
+    """Name and tag, or digest."""
+    if "@" in image:
+        return image.partition("@")
     head, colon, tag = image.rpartition(":")
     return (head, colon, tag) if colon and "/" not in tag else (image, "", "")

@@ -1,12 +1,10 @@
 """Ports, probes and the annotations for Prometheus are those on which the processes answer."""
 
-from aiohttp import web
-
 from smcp_service.health import Readiness, health_routes
 from tests.deploy.objects import Container, Manifests, Object, containers, environment, pod, title
 from tests.deploy.programs import command_of, settings_of
 
-_OURS = {route.path for route in health_routes(Readiness()) if isinstance(route, web.RouteDef)}
+_OURS = {route.path for route in health_routes(Readiness())}
 _OTHERS = {"nats": {"/healthz", "/healthz?js-enabled-only=true", "/healthz?js-server-only=true"}, "jaeger": {"/"}}
 _WANTED = {"livenessProbe": "/livez", "readinessProbe": "/readyz", "startupProbe": "/livez"}
 

@@ -1,4 +1,7 @@
-"""Nothing runs as root, with a root that can be written, or with more than it needs (the Pod Security Standard `restricted`)."""
+"""Nothing runs as root, with a root that can be written, or with more than it needs.
+
+That is the Pod Security Standard `restricted`, and more.
+"""
 
 from tests.deploy.objects import WORKLOADS, Manifests, containers, pod, title
 

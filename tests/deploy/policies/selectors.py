@@ -68,9 +68,11 @@ def _targets(manifests: Manifests) -> list[str]:
                     problems.append(
                         f"{title(ingress)}: no Service {wanted['name']} has a port {wanted['port']['name']}"
                     )
-    for workload in manifests.of("StatefulSet"):
-        if manifests.named("Service", workload["spec"]["serviceName"]) is None:
-            problems.append(f"{title(workload)}: there is no Service {workload['spec']['serviceName']}")
+    problems += [
+        f"{title(workload)}: there is no Service {workload['spec']['serviceName']}"
+        for workload in manifests.of("StatefulSet")
+        if manifests.named("Service", workload["spec"]["serviceName"]) is None
+    ]
     return problems
 
 

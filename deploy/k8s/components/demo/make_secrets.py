@@ -2,8 +2,8 @@
 
     python -I make_secrets.py OFFICES OFFICE      # in a pod whose account may create Secrets
 
-All of it goes into one Secret first (`smcp-made`), at once; those that pods mount are made from it. So one that is stopped
-half-way is finished by the next, and a second run changes nothing.
+All of it goes into one Secret first (`smcp-made`), at once; those that pods mount are made from it. So one that is
+stopped half-way is finished by the next, and a second run changes nothing.
 """
 
 import base64
@@ -29,7 +29,7 @@ FILES: Mapping[str, Mapping[str, str]] = {
 """Which Secret has which keys, and which file of all is each."""
 
 _TIMEOUT_S = 30.0
-_FOUND, _EXISTS = 404, 409
+_MISSING, _EXISTS = 404, 409
 
 
 class Cluster:
@@ -46,7 +46,7 @@ class Cluster:
         try:
             content = self._ask("GET", f"{self._secrets}/{name}")
         except urllib.error.HTTPError as error:
-            if error.code == _FOUND:
+            if error.code == _MISSING:
                 return None
             raise
         data = content["data"]
