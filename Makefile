@@ -5,6 +5,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
+# Tests start hundreds of processes, and each would compile everything anew. Images of Python like to set it.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 NPM_SERVERS := tests/e2e/npm
 SOURCES := libs services tests bench docker docs deploy conftest.py
@@ -77,6 +80,10 @@ format: setup  ## Format, and repair what ruff can repair
 .PHONY: types
 types: setup  ## Check all types, strictly: sources, tests and benchmarks
 	$(BIN)/mypy $(SOURCES)
+
+.PHONY: collect
+collect: setup  ## Find all tests, and run none: they are compiled then, once for all workers
+	@$(BIN)/pytest --collect-only -qq > .venv/collected.txt || { cat .venv/collected.txt >&2; exit 1; }
 
 .PHONY: test
 test: setup setup-e2e images-of-tests  ## Run all tests, with reduced counts

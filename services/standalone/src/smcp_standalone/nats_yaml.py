@@ -16,6 +16,7 @@ _WANTED: Final[Mapping[str, str]] = {
     "missing": "is missing",
     "list_type": "has to be a list, such as [a, b]",
     "string_type": "has to be a text (in quotes, where it looks like something else)",
+    "bool_type": "has to be true or false",
     "too_short": "has to name at least one",
     "model_type": _MAPPING,
     "model_attributes_type": _MAPPING,
