@@ -1,7 +1,7 @@
 """An Agent that calls tools, by whatever client."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Protocol
 
 from smcp_agent import SmcpAgent
@@ -50,16 +50,24 @@ class SdkAgent:
     async def call(
         self, computer: str, tool: str, params: Mapping[str, Any] | None = None, *, timeout: int = 30
     ) -> dict[str, Any]:
-        try:
+        with _flat_errors():
             return dict((await self.sdk.call_tool(computer, tool, params or {}, timeout=timeout)).raw)
-        except SmcpError as error:
-            raise FlatError(error.body().model_dump()) from error
 
     async def tools(self, computer: str) -> set[str]:
-        return {tool.name for tool in await self.sdk.get_tools(computer)}
+        with _flat_errors():
+            return {tool.name for tool in await self.sdk.get_tools(computer)}
 
     async def room(self) -> set[tuple[str, str]]:
-        return {(session.role or "", session.name or "") for session in await self.sdk.list_room()}
+        with _flat_errors():
+            return {(session.role or "", session.name or "") for session in await self.sdk.list_room()}
+
+
+@contextmanager
+def _flat_errors() -> Iterator[None]:
+    try:
+        yield
+    except SmcpError as error:
+        raise FlatError(error.body().model_dump()) from error
 
 
 @asynccontextmanager
