@@ -1,6 +1,7 @@
 """What holds of any desktop (desktop.txt, Desktop 组织策略)."""
 
 import random
+from types import MappingProxyType
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +36,12 @@ def numbered(windows: list[Window]) -> list[Window]:
         Window(each.server, {**each.resource, "uri": f"{each.resource['uri']}/{index}"}, each.contents)
         for index, each in enumerate(windows)
     ]
+
+
+@given(windows_of_any_kind, histories)
+def test_a_closer_look_without_need_makes_the_same_desktop(windows: list[Window], history: list[str]) -> None:
+    closer = [Window(each.server, MappingProxyType(dict(each.resource)), tuple(each.contents)) for each in windows]
+    assert organize_desktop(closer, None, history) == organize_desktop(windows, None, history)
 
 
 @given(windows_of_any_kind, histories, st.integers(0, 13))

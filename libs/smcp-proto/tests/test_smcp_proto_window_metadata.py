@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_proto.doubts import Rule
-from smcp_proto.window_metadata import WindowMetadata, read_metadata
+from smcp_proto.window_metadata import WindowMetadata, read_metadata, usual_metadata
 
 URI = "window://com.example/w"
 
@@ -148,3 +148,29 @@ def test_any_priority_ends_between_zero_and_one(priority: float) -> None:
     metadata, rules = read({"priority": priority})
     assert 0.0 <= metadata.priority <= 1.0
     assert bool(rules) == (isinstance(priority, bool) or not 0 <= priority <= 1)
+
+
+MODIFIED = ["2026-01-15T08:30:00Z", "2026-01-15T08:30:00z", "2026-01-15 08:30", "2026-01-32T00:00:00Z", "yesterday", 7]
+ANYTHING: st.SearchStrategy[object] = (
+    st.none() | st.booleans() | st.integers(-1, 2) | st.floats() | st.text(max_size=3) | st.just([])
+)
+ANNOTATIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "priority": ANYTHING,
+        "audience": ANYTHING | st.lists(st.sampled_from(["assistant", "user", "x"]), max_size=3),
+        "lastModified": ANYTHING | st.sampled_from(MODIFIED),
+    },
+)
+
+
+@given(ANNOTATIONS | ANYTHING, st.fixed_dictionaries({}, optional={"fullscreen": ANYTHING}) | ANYTHING)
+def test_what_is_read_in_the_usual_way_is_what_is_read_in_any_case(annotations: object, meta: object) -> None:
+    resource = {"uri": URI, "annotations": annotations, "_meta": meta}
+    usual = usual_metadata(resource)
+    assert usual is None or (usual, ()) == read_metadata("s", resource)
+
+
+def test_metadata_without_a_fault_are_read_in_the_usual_way() -> None:
+    annotations = {"priority": 0.5, "audience": ["assistant"], "lastModified": "2026-01-15T08:30:00Z"}
+    assert usual_metadata({"annotations": annotations, "_meta": {"fullscreen": True}}) == WindowMetadata(0.5, True)

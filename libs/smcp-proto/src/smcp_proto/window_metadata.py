@@ -37,6 +37,30 @@ def read_metadata(server: str, resource: Mapping[str, Any]) -> tuple[WindowMetad
     return metadata, tuple(doubt(server, resource.get("uri"), rule, message) for rule, message in found)
 
 
+def usual_metadata(resource: dict[str, Any]) -> WindowMetadata | None:
+    """What `read_metadata` reads where it finds nothing wrong, for most resources and much quicker; None: ask it."""
+    annotations, meta = resource.get("annotations"), resource.get("_meta")
+    priority, fullscreen = DEFAULT_PRIORITY, False
+    if annotations is not None:
+        if type(annotations) is not dict:
+            return None
+        priority = annotations.get("priority", DEFAULT_PRIORITY)
+        if type(priority) is not float or not 0 <= priority <= 1:
+            return None
+        audience, modified = annotations.get("audience"), annotations.get("lastModified")
+        if audience is not None and audience not in _USUAL:
+            return None
+        if modified is not None and (type(modified) is not str or not is_instant(modified)):
+            return None
+    if meta is not None:
+        if type(meta) is not dict:
+            return None
+        fullscreen = meta.get("fullscreen", False)
+        if type(fullscreen) is not bool:
+            return None
+    return WindowMetadata(priority, fullscreen)
+
+
 def _object(resource: Mapping[str, Any], name: str, rule: Rule, found: list[tuple[Rule, str]]) -> Mapping[str, Any]:
     value = resource.get(name)
     if isinstance(value, (dict, Mapping)):  # nearly always a dict, which is asked about first
