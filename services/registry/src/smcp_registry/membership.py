@@ -17,6 +17,7 @@ BEHIND_S: Final = 2.0
 SYNC_S: Final = 1.0
 """How long a question waits for a view that was just lost to be whole again (seconds). Then the old one
 answers: without quorum there is no newer one."""
+PUT_TOGETHER: Final = "the rooms are being put together again; ask again"
 
 
 class Membership:
@@ -39,7 +40,7 @@ class Membership:
 
         Raises:
             NotInOffice: it is none.
-            Unavailable: the view does not know it yet, and the store does not answer.
+            Unavailable: the view does not know it yet, and the store does not answer, or has lost it.
         """
         office, role, name = named(call)
         entry = self._view.member(office, role, name)
@@ -47,8 +48,15 @@ class Membership:
             return entry
         stored = await self.stored(office, role, name)
         if stored.record is None:
-            raise NotInOffice("not in this office")
+            raise self.missing(office, role, name)
         return Entry(stored.record, stored.revision)
+
+    def missing(self, office: str, role: Role, name: str) -> NotInOffice | Unavailable:
+        """What is said to one of whom there is no record. Who was there when NATS lost its store is not told that it is
+        no member: it would leave and enter again, and its process is about to assert it."""
+        if record_key(office, role, name) in self._view.awaited(office):
+            return Unavailable(PUT_TOGETHER)
+        return NotInOffice("not in this office")
 
     async def stored(self, office: str, role: Role, name: str) -> StoredMember:
         """The member as the store has it; its record is None where there is none of that name."""
@@ -65,7 +73,7 @@ class Membership:
             Unavailable: NATS has lost its store, and some who were in the office have not asserted themselves yet.
         """
         if self._view.awaited(office):
-            raise Unavailable("the rooms are being put together again; ask again")
+            raise Unavailable(PUT_TOGETHER)
 
     async def caught_up(self, revision: int, call: Call) -> None:
         """Wait until the view has reached `revision`, at most `BEHIND_S`.

@@ -8,7 +8,7 @@ from typing import Final
 from smcp_bus.door.types import Call
 from smcp_bus.headers import AFTER
 from smcp_bus.registry_contract import FindComputer, Found
-from smcp_proto.errors import NotInOffice, Unavailable
+from smcp_proto.errors import Unavailable
 from smcp_proto.ids import Role
 from smcp_registry.membership import Membership, after, named
 from smcp_registry.records import MemberRecord, record_key
@@ -26,7 +26,7 @@ async def find(
 
     Raises:
         NotInOffice: the asker is no member.
-        Unavailable: the view has not reached what the asker was told of.
+        Unavailable: the view has not reached what the asker was told of; or the store is lost, and the asker with it.
     """
     place = named(call)
     office = place[0]
@@ -39,7 +39,7 @@ async def find(
         _look(office, "computer", request.computer, view=view, membership=membership),
     )
     if asker is None:
-        raise NotInOffice("not in this office")
+        raise membership.missing(*place)
     awaited = record_key(office, "computer", request.computer) in view.awaited(office)
     return Found(
         member=record is not None or awaited,
