@@ -4,6 +4,7 @@ from functools import partial
 
 from smcp_bus.errors import BusError
 from smcp_proto.errors import Unavailable
+from smcp_proto.ids import Role
 from smcp_testing.member_process import MemberProcess, member_process
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.registry_world import registries
@@ -37,17 +38,20 @@ async def all_list(member: MemberProcess, name: str, names: set[str]) -> bool:
     return [await listed(member, name) for _ in range(8)] == [names] * 8
 
 
-async def all_wait(member: MemberProcess, agent: str) -> bool:
-    """Whether each registry puts off an Agent that has not come back; NotInOffice is raised."""
+async def all_put_off(member: MemberProcess, name: str, role: Role = "computer") -> bool:
+    """Whether each registry lets who has not come back wait. Who is told that it is no member raises NotInOffice."""
 
-    async def waits() -> bool:
+    async def put_off() -> bool:
         try:
-            await member.registry.find("lab", "agent", agent, "late", timeout=2)
-        except Unavailable as refused:
-            return refused.message == WORDS
-        return False  # that one has not noticed yet that the store is lost
+            if role == "agent":
+                await member.registry.find("lab", role, name, "late", timeout=2)
+            else:
+                await member.room("lab", role, name)
+        except (Unavailable, BusError) as refused:
+            return str(refused) == WORDS
+        return False  # that registry has not noticed yet that the store is lost
 
-    return [await waits() for _ in range(8)] == [True] * 8
+    return [await put_off() for _ in range(8)] == [True] * 8
 
 
 async def test_an_office_is_listed_when_all_are_back_and_another_one_at_once(nats_server: NatsServer) -> None:
@@ -61,12 +65,12 @@ async def test_an_office_is_listed_when_all_are_back_and_another_one_at_once(nat
             assert await registry.view.reached(revision, 5)
         await nats_server.restart_empty()
         await comes_back(early, "early")
-        await eventually(partial(all_wait, early, "alice"))
+        await eventually(partial(all_put_off, early, "alice", role="agent"))
         await early.join("den", "computer", "alone", early.claim("s2"))
         await early.join("lab", "agent", "alice", early.claim("s3"))
         # whichever registry is asked
         assert {str(await listed(early, "early")) for _ in range(8)} == {WORDS}
-        assert {str(await listed(late, "late")) for _ in range(8)} == {WORDS}, "nobody is told that it is no member"
+        await eventually(partial(all_put_off, late, "late"))
         assert await early.room("den", "computer", "alone") == {("computer", "alone")}
         for _ in range(8):
             assert (await early.registry.find("lab", "agent", "alice", "late", timeout=2)).member

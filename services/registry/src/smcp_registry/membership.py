@@ -43,20 +43,24 @@ class Membership:
             Unavailable: the view does not know it yet, and the store does not answer, or has lost it.
         """
         office, role, name = named(call)
-        entry = self._view.member(office, role, name)
+        entry = self.seen(office, role, name)
         if entry is not None:
             return entry
         stored = await self.stored(office, role, name)
         if stored.record is None:
-            raise self.missing(office, role, name)
+            raise NotInOffice("not in this office")
         return Entry(stored.record, stored.revision)
 
-    def missing(self, office: str, role: Role, name: str) -> NotInOffice | Unavailable:
-        """What is said to one of whom there is no record. Who was there when NATS lost its store is not told that it is
-        no member: it would leave and enter again, and its process is about to assert it."""
+    def seen(self, office: str, role: Role, name: str) -> Entry | None:
+        """The membership of who asks, as the view has it.
+
+        Raises:
+            Unavailable: it was there when NATS lost its store, and its process is about to assert it. Were it told that
+                it is no member it would leave and enter again. To be asked before the store is: it may come meanwhile.
+        """
         if record_key(office, role, name) in self._view.awaited(office):
-            return Unavailable(PUT_TOGETHER)
-        return NotInOffice("not in this office")
+            raise Unavailable(PUT_TOGETHER)
+        return self._view.member(office, role, name)
 
     async def stored(self, office: str, role: Role, name: str) -> StoredMember:
         """The member as the store has it; its record is None where there is none of that name."""

@@ -8,7 +8,7 @@ from typing import Final
 from smcp_bus.door.types import Call
 from smcp_bus.headers import AFTER
 from smcp_bus.registry_contract import FindComputer, Found
-from smcp_proto.errors import Unavailable
+from smcp_proto.errors import NotInOffice, Unavailable
 from smcp_proto.ids import Role
 from smcp_registry.membership import Membership, after, named
 from smcp_registry.records import MemberRecord, record_key
@@ -33,13 +33,14 @@ async def find(
     if AFTER in call.headers:
         await membership.settled(call)
         await membership.caught_up(after(call), call)
+    membership.seen(*place)
     # one after the other they would take twice the time that the store is given
     asker, record = await asyncio.gather(
         _look(*place, view=view, membership=membership),
         _look(office, "computer", request.computer, view=view, membership=membership),
     )
     if asker is None:
-        raise membership.missing(*place)
+        raise NotInOffice("not in this office")
     awaited = record_key(office, "computer", request.computer) in view.awaited(office)
     return Found(
         member=record is not None or awaited,
