@@ -22,7 +22,8 @@ test "$$(id -u)" = 0 && command -v apt-get > /dev/null && \
 	apt-get update --quiet=2 && DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --yes $(notdir $(PYTHON))-venv > /dev/null
 endef
 
-# Most tests share the processors, and wait half of their time; those with time limits get the machine to themselves.
+# Most tests share the processors, and wait half of their time; those with time limits have one other beside them, and with
+# full counts the machine to themselves.
 JOBS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 2)))
 PYTEST_ARGS ?=
 SOAK := PYTEST_ADDOPTS="--timeout 3600" HYPOTHESIS_PROFILE=soak WORLD_LEASE_S=10
@@ -88,7 +89,7 @@ collect: setup  ## Find all tests, and run none: they are compiled then, once fo
 .PHONY: test
 test: setup setup-e2e images-of-tests  ## Run all tests, with reduced counts
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not alone" $(PYTEST_ARGS)
-	$(BIN)/pytest -m alone $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile -m alone $(PYTEST_ARGS)
 
 .PHONY: coverage
 coverage: setup setup-e2e  ## Show which lines and branches the tests reach; measuring costs half as much time again
