@@ -1,7 +1,8 @@
 """`/livez` says that the process runs, `/readyz` that it can do its work.
 
 A service names its checks in a `Readiness`; it serves them with `serve_health` on a port of their own, or adds
-`health_routes` to an application that it has anyway. Where it is told to (`SMCP_STATS`), `/statz` says what it holds.
+`health_routes` to an application that it has anyway. `/metrics` is for Prometheus. Where it is told to (`SMCP_STATS`),
+`/statz` says what it holds.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +14,7 @@ import orjson
 from aiohttp import web
 
 from smcp_service.addresses import cannot_listen
+from smcp_service.metrics import CONTENT_TYPE, Metrics
 from smcp_service.stats import Stats
 
 Check = Callable[[], str | None]
@@ -76,10 +78,13 @@ class HealthServer:
         return f"http://{host}:{self.port}"
 
 
-def health_routes(readiness: Readiness, stats: Stats | None = None) -> list[web.RouteDef]:
+def health_routes(
+    readiness: Readiness, stats: Stats | None = None, metrics: Metrics | None = None
+) -> list[web.RouteDef]:
     """`GET /livez` (always 200) and `GET /readyz` (200 or 503), both with a small JSON object.
 
-    With `stats` also `GET /statz`: `{SOURCE: {WHAT: COUNT}}`.
+    With `stats` also `GET /statz`: `{SOURCE: {WHAT: COUNT}}`. With `metrics` that are on also `GET /metrics`, in the
+    text format of Prometheus.
     """
 
     async def livez(request: web.Request) -> web.Response:
@@ -92,20 +97,28 @@ def health_routes(readiness: Readiness, stats: Stats | None = None) -> list[web.
     async def statz(request: web.Request) -> web.Response:
         return _json(200, {} if stats is None else {**stats.now()})
 
+    async def scraped(request: web.Request) -> web.Response:
+        assert metrics is not None
+        return web.Response(body=metrics.text(), headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"})
+
     asked = [web.get("/livez", livez), web.get("/readyz", readyz)]
-    return asked if stats is None else [*asked, web.get("/statz", statz)]
+    if stats is not None:
+        asked.append(web.get("/statz", statz))
+    if metrics is not None and metrics.registry is not None:
+        asked.append(web.get("/metrics", scraped))
+    return asked
 
 
 @asynccontextmanager
 async def serve_health(
-    readiness: Readiness, host: str, port: int, stats: Stats | None = None
+    readiness: Readiness, host: str, port: int, stats: Stats | None = None, metrics: Metrics | None = None
 ) -> AsyncIterator[HealthServer]:
-    """Answer `/livez` and `/readyz` (and `/statz`) on `host`:`port` (0: any free port) while the body runs.
+    """Answer `/livez` and `/readyz` (and `/statz`, `/metrics`) on `host`:`port` (0: any free port) while the body runs.
 
     Raises `Failure` if the address cannot be had.
     """
     app = web.Application()
-    app.add_routes(health_routes(readiness, stats))
+    app.add_routes(health_routes(readiness, stats, metrics))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
     await runner.setup()
     try:

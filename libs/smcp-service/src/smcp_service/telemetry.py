@@ -67,7 +67,7 @@ async def open_telemetry(
     sampler = sampler_from(environ, own_decision_key=own_decision_key)
     provider = TracerProvider(
         sampler=sampler if trace_id_key is None else OnlyRequests(trace_id_key, sampler),
-        resource=_resource(service),
+        resource=resource_of(service),
         id_generator=ContextIdGenerator(trace_id_key),
         shutdown_on_exit=False,
     )
@@ -140,7 +140,8 @@ def _otlp_exporter(environ: Mapping[str, str]) -> SpanExporter:
     return HttpExporter()
 
 
-def _resource(service: str) -> Resource:
+def resource_of(service: str) -> Resource:
+    """Who it is that is traced and counted: `service`, where the standard variables do not say another name."""
     # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over the name that the service gives itself.
     return Resource.create({"service.name": service}).merge(OTELResourceDetector().detect())
 

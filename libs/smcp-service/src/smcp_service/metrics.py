@@ -1,0 +1,204 @@
+"""What a process counts, for Prometheus at `/metrics`, and over OTLP where the standard `OTEL_*` variables ask for it.
+
+Instruments are OpenTelemetry's; those that observe are asked on the event loop, when somebody collects. How long calls
+take is counted by `Durations`. `OTEL_SDK_DISABLED=true` turns all of it off. Pushed over OTLP is where
+`OTEL_METRICS_EXPORTER` says `otlp`, or `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` is set, every
+`OTEL_METRIC_EXPORT_INTERVAL` ms (60 000).
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.metrics import CallbackOptions, Meter, NoOpMeter, Observation
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    InMemoryMetricReader,
+    MetricExporter,
+    MetricReader,
+    MetricsData,
+    ScopeMetrics,
+)
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from smcp_service.durations import Durations
+from smcp_service.logging import get_logger
+from smcp_service.otel_variables import value_of, warn_of
+from smcp_service.telemetry import resource_of
+
+CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
+"""Of what `Metrics.text` gives."""
+INTERVAL_MS: Final = 60_000.0
+LAST_EXPORT_S: Final = 5.0
+"""How long the last export may take when a process ends (seconds)."""
+_SCOPE: Final = "smcp"
+
+Read = Callable[[], float | Mapping[str, float]]
+"""Asked when somebody collects, so cheap and without waiting: a number, or numbers by the value of a label."""
+
+
+class Metrics:
+    """What this process counts. Made by `open_metrics`; one that is made without a provider counts for nobody."""
+
+    def __init__(self) -> None:
+        self.meter: Meter = NoOpMeter(_SCOPE)
+        self.registry: CollectorRegistry | None = None
+        """None: metrics are off."""
+        self._durations: list[Durations] = []
+        self._since_ns = time.time_ns()
+
+    def text(self) -> bytes:
+        """All of it in the text format of Prometheus. Only on the event loop, and only where metrics are on."""
+        assert self.registry is not None
+        return generate_latest(self.registry)
+
+    def gauge(self, name: str, description: str, read: Read, *, unit: str = "1", label: str = "") -> None:
+        """Something that goes up and down; with `label`, one for each of its values."""
+        self.meter.create_observable_gauge(name, [_observing(read, label)], unit, description)
+
+    def counter(self, name: str, description: str, read: Read, *, unit: str = "1", label: str = "") -> None:
+        """Something that only rises; with `label`, one for each of its values."""
+        self.meter.create_observable_counter(name, [_observing(read, label)], unit, description)
+
+    def durations(self, name: str, description: str, *labels: str) -> Durations:
+        """How long something takes, by labels whose values come from a small, closed set."""
+        durations = Durations(name, description, labels, since_ns=self._since_ns)
+        self._durations.append(durations)
+        return durations
+
+    def completed(self, data: MetricsData) -> MetricsData:
+        """`data`, and the durations."""
+        now = time.time_ns()
+        counted = [durations.collected(now) for durations in self._durations]
+        scope = ScopeMetrics(InstrumentationScope(_SCOPE), counted, schema_url="")
+        return MetricsData([replace(of, scope_metrics=[*of.scope_metrics, scope]) for of in data.resource_metrics])
+
+
+class _Pulled(PrometheusMetricReader):
+    """For Prometheus, with the durations."""
+
+    def __init__(self, metrics: Metrics, registry: CollectorRegistry) -> None:
+        super().__init__(scope_info_enabled=False, registry=registry)
+        self._metrics = metrics
+
+    def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
+        super()._receive_metrics(self._metrics.completed(metrics_data), timeout_millis, **kwargs)
+
+
+@asynccontextmanager
+async def open_metrics(service: str, *, environ: Mapping[str, str] | None = None) -> AsyncIterator[Metrics]:
+    """Count while the body runs; where OTLP is asked for, what was counted is exported a last time at the end.
+
+    `service` is the name where `OTEL_SERVICE_NAME` does not say another.
+    """
+    environ = os.environ if environ is None else environ
+    metrics = Metrics()
+    if value_of(environ, "OTEL_SDK_DISABLED") == "true":
+        yield metrics
+        return
+    metrics.registry = CollectorRegistry()
+    ProcessCollector(registry=metrics.registry)
+    exporter = _exporter(environ)
+    pushed = InMemoryMetricReader()
+    readers: list[MetricReader] = [_Pulled(metrics, metrics.registry)]
+    if exporter is not None:
+        readers.append(pushed)
+    provider = MeterProvider(readers, resource=resource_of(service), shutdown_on_exit=False)
+    metrics.meter = provider.get_meter(_SCOPE)
+    try:
+        async with _exporting(metrics, pushed, exporter, environ):
+            yield metrics
+    finally:
+        provider.shutdown()
+
+
+def _observing(read: Read, label: str) -> Callable[[CallbackOptions], list[Observation]]:
+    attributes: dict[str, dict[str, str]] = {}
+
+    def observe(_: CallbackOptions) -> list[Observation]:
+        value = read()
+        if isinstance(value, Mapping):
+            return [Observation(count, attributes.setdefault(name, {label: name})) for name, count in value.items()]
+        return [Observation(value)]
+
+    return observe
+
+
+@asynccontextmanager
+async def _exporting(
+    metrics: Metrics, reader: InMemoryMetricReader, exporter: MetricExporter | None, environ: Mapping[str, str]
+) -> AsyncIterator[None]:
+    if exporter is None:
+        yield
+        return
+    interval = _interval_s(environ)
+
+    async def export() -> None:
+        data = reader.get_metrics_data()  # here, on the loop: what is observed belongs to it
+        if data is not None:
+            await asyncio.to_thread(exporter.export, metrics.completed(data))
+
+    async def run() -> None:
+        while True:
+            await asyncio.sleep(interval)
+            await export()
+
+    task = asyncio.create_task(run(), name="metrics")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_EXPORT_S):
+                await export()
+        exporter.shutdown()
+
+
+def _interval_s(environ: Mapping[str, str]) -> float:
+    text = value_of(environ, "OTEL_METRIC_EXPORT_INTERVAL")
+    try:
+        interval = float(text or INTERVAL_MS)
+    except ValueError:
+        interval = 0.0
+    if not 1.0 <= interval < float("inf"):
+        warn_of("OTEL_METRIC_EXPORT_INTERVAL", text, str(INTERVAL_MS))
+        interval = INTERVAL_MS
+    return interval / 1000
+
+
+def _exporter(environ: Mapping[str, str]) -> MetricExporter | None:
+    names = value_of(environ, "OTEL_METRICS_EXPORTER")
+    if not names:
+        names = "otlp" if value_of(environ, "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT") else "none"
+    asked = {name.strip() for name in names.split(",")}
+    for name in sorted(asked - {"otlp", "prometheus", "none", ""}):  # Prometheus is answered anyway
+        warn_of("OTEL_METRICS_EXPORTER", name, "none")
+    if "otlp" not in asked:
+        return None
+    protocol = (
+        value_of(environ, "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL")
+        or value_of(environ, "OTEL_EXPORTER_OTLP_PROTOCOL")
+        or "http/protobuf"
+    )
+    if protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (  # noqa: PLC0415 -- brings grpc along
+            OTLPMetricExporter as GrpcExporter,
+        )
+
+        return GrpcExporter()
+    if protocol != "http/protobuf":
+        get_logger(__name__).warning("telemetry setting is not known", variable="OTEL_EXPORTER_OTLP_PROTOCOL")
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import (  # noqa: PLC0415 -- brings requests along
+        OTLPMetricExporter as HttpExporter,
+    )
+
+    return HttpExporter()
