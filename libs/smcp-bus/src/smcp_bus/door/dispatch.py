@@ -5,6 +5,7 @@ front of it; what is behind it are typed handlers.
 """
 
 import asyncio
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -38,6 +39,8 @@ NAMED_BYTES: Final = 1024 * 1024
 
 Observe = Callable[[Call], AbstractContextManager[object]]
 """What a process does round every call (log fields); given by the composition root."""
+Ended = Callable[[Row, float, Answer | None], None]
+"""Told of every request when it ends, how long it took (seconds) and its answer; None: it was broken off."""
 
 
 class Door:
@@ -49,6 +52,7 @@ class Door:
             know and that are passed on); None: the event answers 503.
         tracing: opens the span of a request (`tracing.client_spans()`, `tracing.bus_spans()`).
         observe: entered round every call, for log fields.
+        ended: told of every request when it ends, for metrics; must be quick.
     """
 
     def __init__(
@@ -58,11 +62,13 @@ class Door:
         otherwise: Callable[[Row], Handler | None] = lambda row: None,
         tracing: Tracing = no_tracing,
         observe: Observe | None = None,
+        ended: Ended | None = None,
     ) -> None:
         self._handlers = dict(handlers)
         self._otherwise = otherwise
         self._tracing = tracing
         self._observe = observe
+        self._ended = ended
 
     async def dispatch(
         self,
@@ -87,6 +93,26 @@ class Door:
 
         Never raises but `asyncio.CancelledError`: every failure is an answer.
         """
+        if self._ended is None:
+            return await self._dispatch(row, caller, body, deadline, headers, subject, admit, payload)
+        began, answer = time.perf_counter(), None
+        try:
+            answer = await self._dispatch(row, caller, body, deadline, headers, subject, admit, payload)
+            return answer
+        finally:
+            self._ended(row, time.perf_counter() - began, answer)
+
+    async def _dispatch(
+        self,
+        row: Row,
+        caller: Caller,
+        body: object,
+        deadline: float | None,
+        headers: Headers,
+        subject: str,
+        admit: Admit | None,
+        payload: Mapping[str, Any] | None,
+    ) -> Answer:
         try:
             payload, raw = await _parse(body, payload)
         except Malformed as error:

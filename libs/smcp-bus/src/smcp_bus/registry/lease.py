@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -57,11 +58,19 @@ class LeaseKeeper:
         self._had_one = False
         self._failing = False
         self._wake = asyncio.Event()
+        self._renewed_at: float | None = None
+        self.renewals = 0
+        """Those that succeeded, the first one among them."""
 
     @property
     def held(self) -> bool:
         """Whether the last renewal succeeded."""
         return self._held
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last renewal that succeeded; 0 before the first."""
+        return 0.0 if self._renewed_at is None else time.monotonic() - self._renewed_at
 
     async def acquire(self) -> None:
         """Take the lease; called once, before the first member is claimed.
@@ -103,6 +112,8 @@ class LeaseKeeper:
             self._had_one = True
 
     def _told(self, state: LeaseState) -> None:
+        self.renewals += 1
+        self._renewed_at = time.monotonic()
         if state.lease_s not in (self._told_s, self._configured_s):  # once for each difference
             _log.warning(
                 "SMCP_LEASE_S is %g here and %g at the registries: the shorter one counts; set it alike everywhere",

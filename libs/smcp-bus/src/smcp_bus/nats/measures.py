@@ -1,0 +1,47 @@
+"""What a connection to NATS is and holds, as metrics of the process."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+from smcp_bus.bus import Connection
+from smcp_bus.nats.bus import NatsBus
+from smcp_bus.nats.config import BusStats
+
+
+def measure_bus(meter: Meter, bus: NatsBus) -> Callable[[], None]:
+    """Observe the bus from now on, once for each meter; what it returns ends the counting of reconnects."""
+    seen: Counter[Connection] = Counter()
+
+    def observed(read: Callable[[], float]) -> list[Callable[[CallbackOptions], Iterable[Observation]]]:
+        return [lambda _: [Observation(read())]]
+
+    def of_stats(read: Callable[[BusStats], float]) -> list[Callable[[CallbackOptions], Iterable[Observation]]]:
+        return observed(lambda: read(bus.stats()))
+
+    gauge, counter = meter.create_observable_gauge, meter.create_observable_counter
+    gauge("smcp_bus_connected", observed(lambda: bus.connected), description="1 while connected to NATS, else 0")
+    counter("smcp_bus_reconnects", observed(lambda: seen[Connection.UP]), description="Connections that came back")
+    counter(
+        "smcp_bus_slow_consumers",
+        observed(lambda: seen[Connection.SLOW]),
+        description="Times that messages were dropped on the way in",
+    )
+    gauge("smcp_bus_pending", of_stats(lambda s: s.pending), description="Requests and bodies that are awaited")
+    gauge("smcp_bus_handlers_running", of_stats(lambda s: s.running), description="Handlers that run")
+    gauge("smcp_bus_messages_waiting", of_stats(lambda s: s.waiting), description="Messages that wait for a handler")
+    gauge(
+        "smcp_bus_outgoing", of_stats(lambda s: s.outgoing_bytes), "By", "Bytes of large bodies until they are pulled"
+    )
+    gauge("smcp_bus_budget_used", of_stats(lambda s: s.budget_used), "By", "Bytes given out to bodies on their way in")
+    gauge(
+        "smcp_bus_budget_waiting",
+        of_stats(lambda s: s.budget_waiting),
+        description="Bodies that wait for a share of the budget",
+    )
+
+    def watched(connection: Connection) -> None:
+        seen[connection] += 1
+
+    return bus.watch(watched)
