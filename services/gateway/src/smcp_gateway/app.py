@@ -29,6 +29,7 @@ from smcp_gateway.handlers.alive import alive
 from smcp_gateway.handlers.read_limits import ReadLimits
 from smcp_gateway.handlers.relay import Relay, TimedOutCall
 from smcp_gateway.lease import Lease
+from smcp_gateway.measures import calls_timed, measure
 from smcp_gateway.rebalance import Rebalance
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
@@ -165,6 +166,8 @@ async def open_gateway(
             clock=asyncio.get_running_loop().time,
         )
         route = CallRoute(bus, computers.serving)
+        if front is None:
+            front = await stack.enter_async_context(open_front(settings))
         door = client_door(
             sessions,
             offices,
@@ -174,9 +177,8 @@ async def open_gateway(
             calls,
             Relay(route, registry, calls, _cancelling(errands, registry)),
             limits,
+            calls_timed(front.metrics),
         )
-        if front is None:
-            front = await stack.enter_async_context(open_front(settings))
         transport = SocketIoServer(
             sessions,
             door,
@@ -224,6 +226,7 @@ async def open_gateway(
             lease_s=settings.lease_s,
         )
 
+        measure(front.metrics, sessions, offices, calls, computers, lease, lambda: transport.draining)
         readiness = front.readiness
         readiness.add("nats", lambda: bus.problem)
         readiness.add("registry", lambda: None if lease.acquired else "no lease yet")

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from smcp_bus.door.dispatch import Door
+from smcp_bus.door.dispatch import Door, Ended
 from smcp_bus.door.tracing import client_spans, office_of, trace_id_of
 from smcp_bus.door.types import Call
 from smcp_bus.registry.client import RegistryClient
@@ -35,6 +35,7 @@ def client_door(
     calls: CallTable,
     relay: Relay,
     limits: ReadLimits,
+    ended: Ended,
 ) -> Door:
     """The door in front of which the Socket.IO server stands."""
     listing = limits.before(ListResources(relay, offices))
@@ -57,6 +58,7 @@ def client_door(
         otherwise=PassingOn(relay=limits.before(relay), update=partial(update, registry=registry, computers=computers)),
         tracing=client_spans(),
         observe=log_fields,
+        ended=ended,
     )
 
 

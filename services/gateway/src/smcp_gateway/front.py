@@ -16,6 +16,7 @@ from smcp_service.addresses import cannot_listen
 from smcp_service.failure import Failure
 from smcp_service.health import Readiness, health_routes
 from smcp_service.logging import get_logger
+from smcp_service.metrics import Metrics, open_metrics
 from smcp_service.stats import Stats
 
 SHUTDOWN_S: Final = 1.0
@@ -35,12 +36,15 @@ class Front:
         guard: lets clients in; None: everybody.
     """
 
-    def __init__(self, readiness: Readiness, stats: Stats, *, shown: bool, guard: Guard | None = None) -> None:
+    def __init__(
+        self, readiness: Readiness, stats: Stats, metrics: Metrics, *, shown: bool, guard: Guard | None = None
+    ) -> None:
         self.readiness = readiness
         self.stats = stats
+        self.metrics = metrics
         self.guard = guard
         self.app = web.Application(middlewares=[version_rule, bounded_upload])
-        self.app.add_routes(health_routes(readiness, stats if shown else None))
+        self.app.add_routes(health_routes(readiness, stats if shown else None, metrics))
         self.app.add_routes([web.route(method, PATH, self._pass_on) for method in ("GET", "POST", "OPTIONS")])
         self.host = ""
         self.port = 0
@@ -83,7 +87,7 @@ class Front:
 
 @asynccontextmanager
 async def open_front(settings: GatewaySettings) -> AsyncIterator[Front]:
-    """Listen while the body runs, and answer `/livez` and `/readyz` (and `/statz`, where the settings say so).
+    """Listen while the body runs, and answer `/livez`, `/readyz`, `/metrics` (and `/statz`, where the settings say so).
 
     Raises:
         Failure: the address cannot be had, or nothing says who may connect, and others than this machine could.
@@ -96,11 +100,12 @@ async def open_front(settings: GatewaySettings) -> AsyncIterator[Front]:
     except KeyFileError as error:
         raise Failure(f"SMCP_AUTH_KEYS: {error}") from None
     guard = None if authority is None else Guard(authority, settings.proxies)
-    front = Front(Readiness(), Stats(), shown=settings.stats, guard=guard)
-    runner = web.AppRunner(front.app, access_log=None, shutdown_timeout=SHUTDOWN_S)
-    await runner.setup()
-    try:
-        await front.listen(runner, settings.gateway_host, settings.gateway_port)
-        yield front
-    finally:
-        await runner.cleanup()
+    async with open_metrics("smcp-gateway") as metrics:
+        front = Front(Readiness(), Stats(), metrics, shown=settings.stats, guard=guard)
+        runner = web.AppRunner(front.app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+        await runner.setup()
+        try:
+            await front.listen(runner, settings.gateway_host, settings.gateway_port)
+            yield front
+        finally:
+            await runner.cleanup()

@@ -40,6 +40,21 @@ class Lease:
         )
         self.acquired = False
 
+    @property
+    def held(self) -> bool:
+        """Whether the last renewal succeeded."""
+        return self._keeper.held
+
+    @property
+    def age(self) -> float:
+        """As `LeaseKeeper.age`."""
+        return self._keeper.age
+
+    @property
+    def renewals(self) -> int:
+        """As `LeaseKeeper.renewals`."""
+        return self._keeper.renewals
+
     def renew_soon(self) -> None:
         """What goes with a renewal has changed: say so now."""
         self._keeper.renew_soon()

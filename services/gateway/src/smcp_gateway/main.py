@@ -12,6 +12,7 @@ from smcp_bus.errors import BusError
 from smcp_bus.nats.bus import open_bus
 from smcp_bus.nats.config import BusConfig
 from smcp_bus.nats.credentials import configured_credentials
+from smcp_bus.nats.measures import measure_bus
 from smcp_gateway.app import Gateway, open_gateway
 from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.front import open_front
@@ -78,6 +79,7 @@ async def open_service(settings: GatewaySettings, config: BusConfig) -> AsyncIte
             bus = await stack.enter_async_context(
                 open_bus(config, opening=lambda bus: front.readiness.starting("nats", lambda: bus.problem))
             )
+            stack.callback(measure_bus(front.metrics.meter, bus))
             front.stats.add("bus", lambda: asdict(bus.stats()))
             gateway = await stack.enter_async_context(open_gateway(settings, bus, front=front))
             front.stats.add("gateway", gateway.held)

@@ -1,0 +1,61 @@
+"""What a gateway tells of itself at `/metrics`."""
+
+from collections.abc import Callable
+
+from smcp_bus.door.dispatch import Ended
+from smcp_bus.door.outcomes import event_of, outcome_of
+from smcp_bus.door.types import Answer
+from smcp_gateway.calls.pending import CallTable
+from smcp_gateway.computers.relay_computers import RelayComputers
+from smcp_gateway.lease import Lease
+from smcp_gateway.rooms.offices import Offices
+from smcp_gateway.sockets.session import Sessions
+from smcp_proto.catalog_row import Row
+from smcp_service.metrics import Metrics
+
+
+def calls_timed(metrics: Metrics) -> Ended:
+    """For the door: how long each request of a client takes, and how it ends."""
+    durations = metrics.durations(
+        "smcp_gateway_call_duration", "Requests of clients, until they are answered", "event", "outcome"
+    )
+
+    def ended(row: Row, seconds: float, answer: Answer | None) -> None:
+        durations.add(seconds, event_of(row), outcome_of(answer))
+
+    return ended
+
+
+def measure(
+    metrics: Metrics,
+    sessions: Sessions,
+    offices: Offices,
+    calls: CallTable,
+    computers: RelayComputers,
+    lease: Lease,
+    draining: Callable[[], bool],
+) -> None:
+    """Have it observed from now on."""
+    gauge = metrics.gauge
+    gauge("smcp_gateway_sockets", "Clients that are connected", lambda: len(sessions))
+    gauge("smcp_gateway_members", "Clients that are in an office", lambda: _by_role(sessions), label="role")
+    gauge("smcp_gateway_offices", "Offices of which members are here", lambda: len(offices))
+    gauge("smcp_gateway_calls_in_flight", "Calls of Agents that are relayed and not answered", lambda: len(calls))
+    gauge(
+        "smcp_gateway_events_in_flight",
+        "Events of clients that are not answered",
+        lambda: sum(session.in_flight for session in sessions),
+    )
+    gauge("smcp_gateway_computer_calls", "Calls that run at Computers on Socket.IO", lambda: computers.running)
+    gauge("smcp_gateway_draining", "1 while it stops, else 0", draining)
+    gauge("smcp_lease_held", "1 where the last renewal of the lease succeeded, else 0", lambda: lease.held)
+    metrics.counter("smcp_lease_renewals", "Renewals of the lease that succeeded", lambda: lease.renewals)
+    gauge("smcp_lease_age", "Since the last renewal of the lease; 0 before the first", lambda: lease.age, unit="s")
+
+
+def _by_role(sessions: Sessions) -> dict[str, int]:
+    roles = {"agent": 0, "computer": 0}
+    for session in sessions.members():
+        if session.role is not None:
+            roles[session.role] += 1
+    return roles
