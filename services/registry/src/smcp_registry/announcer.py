@@ -46,6 +46,10 @@ class Announcer:
         self._members = members
         self.ready = False
         """Whether this registry takes records to announce now."""
+        self.announced = 0
+        """Records that this registry announced."""
+        self.behind = 0
+        """Records that none has taken, when this registry took its last one; 0 where it waited for one in vain."""
 
     async def prepare(self) -> None:
         """Make the shared consumer if it is missing; any number of registries may do so at once.
@@ -92,6 +96,7 @@ class Announcer:
                 try:
                     messages = await subscription.fetch(1, timeout=FETCH_S)
                 except TimeoutError:
+                    self.behind = 0
                     continue  # nothing to announce
                 for message in messages:
                     await self._announce(message)
@@ -111,7 +116,9 @@ class Announcer:
 
     async def _announce(self, message: Msg) -> None:
         revision = message.metadata.sequence.stream
+        self.behind = message.metadata.num_pending
         await self._publish(message, revision)
+        self.announced += 1
         # It goes over the same connection after the notifications, so the server has them when it has this. Whether it
         # arrived is not waited for: where it did not, the record is told again, with the epoch that it had.
         await message.ack()

@@ -34,6 +34,7 @@ from smcp_registry.handlers.update_capabilities import update_capabilities
 from smcp_registry.leases import Leases, LeasesView
 from smcp_registry.link import Link
 from smcp_registry.lost_store import LostStore, View
+from smcp_registry.measures import measure, requests_timed
 from smcp_registry.membership import Membership
 from smcp_registry.owners import SETTLE_S, Owners
 from smcp_registry.places import Places
@@ -47,6 +48,7 @@ from smcp_registry.wording import said
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import background
 from smcp_service.logging import bind_call
+from smcp_service.metrics import Metrics
 
 CATCH_UP_S: Final = 10.0
 """How long the views may take to know all rooms when a registry starts (seconds)."""
@@ -72,7 +74,11 @@ class Registry:
 
 @asynccontextmanager
 async def open_registry(
-    settings: RegistrySettings, bus: JetStreamBus, *, readiness: Readiness | None = None
+    settings: RegistrySettings,
+    bus: JetStreamBus,
+    *,
+    readiness: Readiness | None = None,
+    metrics: Metrics | None = None,
 ) -> AsyncIterator[Registry]:
     """Serve rooms over `bus` while the body runs. Any number of registries may do so at once.
 
@@ -82,6 +88,7 @@ async def open_registry(
         StoreUnusable: JetStream is not there, or a bucket is not as it has to be.
     """
     readiness = Readiness() if readiness is None else readiness
+    metrics = Metrics() if metrics is None else metrics
     js = bus.jetstream()
     store = await open_store(bus, js, lease_s=settings.lease_s, replicas=settings.kv_replicas)
     raise_if_cancelled()
@@ -105,6 +112,7 @@ async def open_registry(
     sweeper = Sweeper(
         link, store.members, view, leases, leases_view, owners, announcer, lease_s=settings.lease_s, now=now
     )
+    measure(metrics, view, leases_view, sweeper, announcer)
     readiness.add("nats", lambda: bus.problem)
     readiness.add("members", lambda: None if view.synced else "the view of the members is not caught up")
     readiness.add("leases", lambda: None if leases_view.synced else "the view of the leases is not caught up")
@@ -114,6 +122,7 @@ async def open_registry(
         otherwise=partial(handler_of_unknown, told=partial(update, bus=bus, membership=membership)),
         tracing=bus_spans(),
         observe=lambda call: bind_call(req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call)),
+        ended=requests_timed(metrics),
     )
     try:
         await _prepared(announcer)

@@ -47,6 +47,9 @@ class LeasesView:
         elif self._revisions.pop(change.key, None) is not None:
             self.ran_out.set()
 
+    def __len__(self) -> int:
+        return len(self._revisions)
+
     def unsynced(self) -> None:
         """The connection is down, or the watch begins anew: what is known may be old."""
         self._synced.clear()

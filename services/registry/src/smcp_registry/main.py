@@ -11,6 +11,7 @@ from smcp_bus.door.tracing import OWN_DECISION_KEY
 from smcp_bus.errors import BusError
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.nats.credentials import Credentials, configured_credentials
+from smcp_bus.nats.measures import measure_bus
 from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_registry.app import Registry, open_registry
 from smcp_registry.settings import RegistrySettings
@@ -19,6 +20,7 @@ from smcp_service.cli import check_config_option, run_app, serve_command, versio
 from smcp_service.failure import Failure
 from smcp_service.health import Readiness, serve_health
 from smcp_service.logging import get_logger
+from smcp_service.metrics import open_metrics
 from smcp_service.settings import SettingsError, load_settings
 from smcp_service.stats import Stats
 
@@ -60,8 +62,11 @@ async def open_service(settings: RegistrySettings, credentials: Credentials | No
         drain_timeout=settings.drain_s,
     )
     async with AsyncExitStack() as stack:
+        metrics = await stack.enter_async_context(open_metrics("smcp-registry"))
         health = await stack.enter_async_context(
-            serve_health(readiness, settings.health_host, settings.health_port, stats if settings.stats else None)
+            serve_health(
+                readiness, settings.health_host, settings.health_port, stats if settings.stats else None, metrics
+            )
         )
         try:
             bus = await stack.enter_async_context(
@@ -69,8 +74,9 @@ async def open_service(settings: RegistrySettings, credentials: Credentials | No
             )
         except BusError as error:
             raise Failure(said(error)) from error
+        stack.callback(measure_bus(metrics.meter, bus))
         stats.add("bus", lambda: asdict(bus.stats()))
-        registry = await stack.enter_async_context(open_registry(settings, bus, readiness=readiness))
+        registry = await stack.enter_async_context(open_registry(settings, bus, readiness=readiness, metrics=metrics))
         stats.add(
             "registry", lambda: {"owners": len(registry.view.owners()), "tombstones": len(registry.view.tombstones())}
         )

@@ -73,6 +73,10 @@ class Sweeper:
         self._asking = asyncio.Semaphore(AT_ONCE)
         # of its own: what was decided must not grow old behind questions to processes that do not answer
         self._removing = asyncio.Semaphore(AT_ONCE)
+        self.sweeps = 0
+        """How many were finished."""
+        self.swept = 0
+        """Members of dead processes that were removed."""
 
     async def run(self) -> None:
         """Sweep after each lease that ran out, and every quarter of a lease; begins anew with each connection."""
@@ -84,6 +88,7 @@ class Sweeper:
             try:
                 await self.sweep()
                 await self.purge()
+                self.sweeps += 1
             except (Unavailable, nats.errors.Error, TimeoutError) as error:
                 _log.info("the sweep ends early: %s", said(error))
 
@@ -174,6 +179,7 @@ class Sweeper:
                 return
             try:
                 await write_member(self._members, key, tombstone(record), last=stored.revision)
+                self.swept += 1
             except Conflict:
                 _log.debug("another wrote %s first", key)
 

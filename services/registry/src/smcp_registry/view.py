@@ -125,6 +125,18 @@ class MembersView:
         """The keys of the members that each owner process holds."""
         return self._processes
 
+    def by_role(self) -> dict[str, int]:
+        """How many members there are of each role."""
+        roles = {"agent": 0, "computer": 0}
+        for entry in self._entries.values():
+            roles[entry.record.role] += 1
+        return roles
+
+    @property
+    def offices(self) -> int:
+        """How many have members."""
+        return len(self._offices)
+
     def moving(self) -> Mapping[str, Entry]:
         """The members that are marked as moving, also those whose time is over, by key."""
         return {key: self._entries[key] for key in self._moving}

@@ -1,0 +1,45 @@
+"""What a registry tells of itself at `/metrics`."""
+
+from smcp_bus.door.dispatch import Ended
+from smcp_bus.door.outcomes import event_of, outcome_of
+from smcp_bus.door.types import Answer
+from smcp_proto.catalog_row import Row
+from smcp_registry.announcer import Announcer
+from smcp_registry.leases import LeasesView
+from smcp_registry.sweeper import Sweeper
+from smcp_registry.view import MembersView
+from smcp_service.metrics import Metrics
+
+
+def requests_timed(metrics: Metrics) -> Ended:
+    """For the door: how long each request takes, and how it ends."""
+    durations = metrics.durations(
+        "smcp_registry_request_duration", "Requests over the bus, until they are answered", "event", "outcome"
+    )
+
+    def ended(row: Row, seconds: float, answer: Answer | None) -> None:
+        durations.add(seconds, event_of(row), outcome_of(answer))
+
+    return ended
+
+
+def measure(metrics: Metrics, view: MembersView, leases: LeasesView, sweeper: Sweeper, announcer: Announcer) -> None:
+    """Have it observed from now on. Members, offices and leases are those of the whole system, as seen from here."""
+    gauge, counter = metrics.gauge, metrics.counter
+    gauge("smcp_registry_members", "Members of all offices", view.by_role, label="role")
+    gauge("smcp_registry_members_moving", "Members whose place is kept for a move", lambda: len(view.moving()))
+    gauge("smcp_registry_offices", "Offices that have members", lambda: view.offices)
+    gauge("smcp_registry_owners", "Processes that hold members", lambda: len(view.owners()))
+    gauge("smcp_registry_tombstones", "Records of leaves that are not removed yet", lambda: len(view.tombstones()))
+    gauge("smcp_registry_leases", "Leases that live", lambda: len(leases))
+    gauge(
+        "smcp_registry_views_synced",
+        "1 while both views follow their buckets, else 0",
+        lambda: view.synced and leases.synced,
+    )
+    gauge("smcp_registry_announcements_behind", "Records that are not announced yet", lambda: announcer.behind)
+    counter("smcp_registry_announcements", "Records that this registry announced", lambda: announcer.announced)
+    counter("smcp_registry_sweeps", "Sweeps that were finished", lambda: sweeper.sweeps)
+    counter(
+        "smcp_registry_swept_members", "Members of dead processes that this registry removed", lambda: sweeper.swept
+    )
