@@ -21,12 +21,14 @@ from smcp_computer.in_flight import InFlight
 from smcp_computer.inside import Inside, open_inside
 from smcp_computer.lifetimes import calls_ended, member
 from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.measures import measure_lease
 from smcp_computer.membership import Membership
 from smcp_computer.resource_services import ResourceServices
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.subscriptions import subscribed
 from smcp_computer.tools.catalogue import Catalogue
 from smcp_service.health import Readiness
+from smcp_service.metrics import Metrics
 
 
 class ProcessBus(Bus, Protocol):
@@ -69,6 +71,7 @@ async def open_computer(
     readiness: Readiness | None = None,
     asker: Asker | None = None,
     environ: Mapping[str, str] | None = None,
+    metrics: Metrics | None = None,
 ) -> AsyncIterator[Computer]:
     """Run the MCP servers of this host and answer for them in the settings' office, over `bus`.
 
@@ -98,6 +101,7 @@ async def open_computer(
         config=config,
         asker=asker,
         environ=environ,
+        metrics=metrics,
         more={internal_rows.ALIVE.event: partial(alive, session=bus.process)},
     ) as inside:
         membership = Membership(
@@ -112,6 +116,8 @@ async def open_computer(
             capabilities=lambda: inside.context.capabilities.now,
         )
         membership.listen(inside.in_flight.placed)
+        if metrics is not None:
+            measure_lease(metrics, membership.lease)
         membership.listen(inside.resources.in_office)
         readiness.add("office", lambda: membership.problem)
         inside.tasks.start(gate.run(), name="gate")

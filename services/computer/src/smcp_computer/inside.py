@@ -28,6 +28,7 @@ from smcp_computer.lifetimes import running
 from smcp_computer.mcp.environment import network_variables
 from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.supervisor import Limits
+from smcp_computer.measures import calls_timed, measure
 from smcp_computer.office_client import OfficeClient
 from smcp_computer.resource_services import ResourceServices, resource_services
 from smcp_computer.settings import ComputerSettings
@@ -35,6 +36,7 @@ from smcp_computer.tools.catalogue import Catalogue
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import Background, background
 from smcp_service.logging import bind_call
+from smcp_service.metrics import Metrics
 
 _log = logging.getLogger("smcp_computer")
 
@@ -67,6 +69,7 @@ async def open_inside(
     asker: Asker | None = None,
     environ: Mapping[str, str] | None = None,
     more: Mapping[str, Handler] = MappingProxyType({}),
+    metrics: Metrics | None = None,
 ) -> AsyncIterator[Inside]:
     """Run the MCP servers of this host, and have ready what answers for them.
 
@@ -78,12 +81,14 @@ async def open_inside(
         asker: who confirms tools; None where nobody can be asked.
         environ: for the placeholders of the configuration; None is this process's environment.
         more: handlers that only this connection needs, by event.
+        metrics: count what happens here.
 
     Raises:
         ConfigError: the file cannot be used.
     """
     config = load_config(settings.config) if config is None else config
     environ = os.environ if environ is None else environ
+    metrics = Metrics() if metrics is None else metrics
     network = network_variables(environ)
     for doubt in config.doubts:
         if doubt in config.undeclared:
@@ -123,6 +128,7 @@ async def open_inside(
             context.history,
             max_body=max_body,
             trace_content=settings.trace_content,
+            ended=calls_timed(metrics),
         )
         door = Door(
             {**handlers(calls, catalogue, in_flight, config), **context.handlers(), **resources.handlers, **more},
@@ -131,6 +137,7 @@ async def open_inside(
                 req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call)
             ),
         )
+        measure(metrics, fleet, in_flight, may_tell)
         async with running(tasks, fleet, context):
             yield Inside(tasks, door, fleet, catalogue, in_flight, confirmation, announcer, context, resources)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from smcp_bus.errors import BusError
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.nats.credentials import Credentials
+from smcp_bus.nats.measures import measure_bus
 from smcp_computer.app import Computer, open_computer
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.connecting import token_of
@@ -16,6 +17,7 @@ from smcp_computer.terminal import terminal
 from smcp_service.failure import Failure
 from smcp_service.health import Readiness, serve_health
 from smcp_service.logging import get_logger
+from smcp_service.metrics import Metrics, open_metrics
 from smcp_service.stats import Stats
 
 if TYPE_CHECKING:
@@ -33,8 +35,11 @@ async def open_service(
     """
     readiness, stats = Readiness(), Stats()
     async with AsyncExitStack() as stack:
+        metrics = await stack.enter_async_context(open_metrics("smcp-computer"))
         health = await stack.enter_async_context(
-            serve_health(readiness, settings.health_host, settings.health_port, stats if settings.stats else None)
+            serve_health(
+                readiness, settings.health_host, settings.health_port, stats if settings.stats else None, metrics
+            )
         )
         computer: Computer | GatewayComputer
         if settings.gateway_url is not None:
@@ -42,11 +47,16 @@ async def open_service(
 
             computer = await stack.enter_async_context(
                 open_gateway_computer(
-                    settings, token=token_of(settings), config=config, readiness=readiness, asker=terminal()
+                    settings,
+                    token=token_of(settings),
+                    config=config,
+                    readiness=readiness,
+                    asker=terminal(),
+                    metrics=metrics,
                 )
             )
         else:
-            computer = await _over_nats(stack, settings, config, credentials, readiness, stats)
+            computer = await _over_nats(stack, settings, config, credentials, readiness, stats, metrics)
         stats.add("computer", computer.in_flight.held)
         get_logger(__name__).info("serving", health=health.url, office=settings.office, computer=settings.name)
         yield computer
@@ -59,6 +69,7 @@ async def _over_nats(
     credentials: Credentials | None,
     readiness: Readiness,
     stats: Stats,
+    metrics: Metrics,
 ) -> Computer:
     bus_config = BusConfig(
         url=settings.nats_url,
@@ -73,9 +84,10 @@ async def _over_nats(
             open_bus(bus_config, opening=lambda bus: readiness.starting("nats", lambda: bus.problem))
         )
         computer = await stack.enter_async_context(
-            open_computer(settings, bus, config=config, readiness=readiness, asker=terminal())
+            open_computer(settings, bus, config=config, readiness=readiness, asker=terminal(), metrics=metrics)
         )
     except BusError as error:
         raise Failure(f"NATS: {str(error) or type(error).__name__}") from error
+    stack.callback(measure_bus(metrics.meter, bus))
     stats.add("bus", lambda: asdict(bus.stats()))
     return computer

@@ -26,6 +26,7 @@ from smcp_computer.settings import ComputerSettings
 from smcp_computer.tools.catalogue import Catalogue
 from smcp_proto.schemas import EnterOfficeReq
 from smcp_service.health import Readiness
+from smcp_service.metrics import Metrics
 
 ROUND_A_BODY: Final = 4 * 1024 * 1024
 """Bytes that a message may have beside the request in it."""
@@ -59,6 +60,7 @@ async def open_gateway_computer(
     readiness: Readiness | None = None,
     asker: Asker | None = None,
     environ: Mapping[str, str] | None = None,
+    metrics: Metrics | None = None,
 ) -> AsyncIterator[GatewayComputer]:
     """Run the MCP servers of this host and answer for them in the settings' office, by the gateways at `gateway_url`.
 
@@ -101,6 +103,7 @@ async def open_gateway_computer(
         config=config,
         asker=asker,
         environ=environ,
+        metrics=metrics,
     ) as inside:
         requests.begin(inside.door)
         notified.begin(inside.in_flight, inside.resources.room)

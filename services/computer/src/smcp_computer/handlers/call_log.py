@@ -40,12 +40,17 @@ class CallRecord:
         """Something else than its own answer ended it."""
         self.ended(NOT_CONFIRMED if why == "timeout" and self.asking else why)
 
+    @property
+    def seconds(self) -> float:
+        """How long it took until now."""
+        return time.perf_counter() - self.began
+
     def log(self) -> None:
         """Write the line."""
         if not _log.isEnabledFor(logging.INFO):
             return
         fields: dict[str, object] = {"tool": self.tool, "agent": self.agent, "outcome": self.outcome}
-        fields["ms"] = round(1000 * (time.perf_counter() - self.began), 1)
+        fields["ms"] = round(1000 * self.seconds, 1)
         if self.server:
             fields["mcp_server"] = self.server
         if self.why:

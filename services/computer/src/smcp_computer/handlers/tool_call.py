@@ -11,6 +11,7 @@ from smcp_computer.handlers.call_log import CallRecord
 from smcp_computer.in_flight import InFlight
 from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerError
+from smcp_computer.measures import CallEnded
 from smcp_computer.resources.errors import too_large
 from smcp_computer.resources.history import History
 from smcp_computer.tools import result as results
@@ -27,6 +28,7 @@ class ToolCalls:
     history: told of the server of each call that is run.
     max_body: bytes that an answer may have on the bus.
     trace_content: whether traces show arguments and results.
+    ended: told of each call how it ended.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class ToolCalls:
         *,
         max_body: int,
         trace_content: bool = False,
+        ended: CallEnded = lambda outcome, seconds: None,
     ) -> None:
         self._catalogue = catalogue
         self._in_flight = in_flight
@@ -45,6 +48,7 @@ class ToolCalls:
         self._history = history
         self._max_body = max_body
         self._trace_content = trace_content
+        self._ended = ended
 
     async def __call__(self, request: ToolCallReq, call: Call) -> RawJson:
         """Run the tool, or join the call that runs it.
@@ -86,6 +90,7 @@ class ToolCalls:
             raise
         finally:
             record.log()
+            self._ended(record.outcome, record.seconds)
         return RawJson(body)
 
     async def _run(self, request: ToolCallReq, limit: float, span: CallSpan, record: CallRecord) -> dict[str, Any]:

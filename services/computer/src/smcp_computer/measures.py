@@ -1,0 +1,54 @@
+"""What a Computer tells of itself at `/metrics`."""
+
+from collections.abc import Callable
+from typing import Final
+
+from smcp_bus.registry.lease import LeaseKeeper
+from smcp_computer.in_flight import InFlight
+from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.mcp.supervisor import State
+from smcp_proto.errors import ErrorCode
+from smcp_service.metrics import Metrics
+
+CallEnded = Callable[[str, float], None]
+"""Told of each request for a tool how it ended (`CallRecord.outcome`), and how long it took (seconds)."""
+
+_OUTCOMES: Final = frozenset(
+    {"ok", "tool_error", "timeout", "cancelled", "not_confirmed", "refused", "failed", "aborted", "repeated"}
+    | {str(int(code)) for code in ErrorCode}
+)
+
+
+def calls_timed(metrics: Metrics) -> CallEnded:
+    """For the handler of calls: how long each takes, and how it ends."""
+    durations = metrics.durations(
+        "smcp_computer_call_duration", "Requests for tools, until they are answered", "outcome"
+    )
+
+    def ended(outcome: str, seconds: float) -> None:
+        durations.add(seconds, outcome if outcome in _OUTCOMES else "other")
+
+    return ended
+
+
+def measure_lease(metrics: Metrics, lease: LeaseKeeper) -> None:
+    """Have the lease of a Computer on the bus observed from now on."""
+    metrics.gauge("smcp_lease_held", "1 where the last renewal of the lease succeeded, else 0", lambda: lease.held)
+    metrics.counter("smcp_lease_renewals", "Renewals of the lease that succeeded", lambda: lease.renewals)
+    metrics.gauge(
+        "smcp_lease_age", "Since the last renewal of the lease; 0 before the first", lambda: lease.age, unit="s"
+    )
+
+
+def measure(metrics: Metrics, fleet: Fleet, in_flight: InFlight, joined: Callable[[], bool]) -> None:
+    """Have it observed from now on."""
+
+    def servers() -> dict[str, int]:
+        states = {str(state.value): 0 for state in State}
+        for supervisor in fleet.supervisors.values():
+            states[str(supervisor.state.value)] += 1
+        return states
+
+    metrics.gauge("smcp_computer_mcp_servers", "MCP servers that are to run", servers, label="state")
+    metrics.gauge("smcp_computer_calls_in_flight", "Calls of tools that run", lambda: in_flight.running)
+    metrics.gauge("smcp_computer_in_office", "1 while it is a member of its office, else 0", joined)
