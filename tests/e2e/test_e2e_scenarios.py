@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from tests.e2e.actors.agents import AGENTS, OpenAgent
-from tests.e2e.scenarios import calls, context, credentials, leftovers, rooms, socketio_computers
+from tests.e2e.scenarios import calls, context, credentials, leftovers, metrics, rooms, socketio_computers
 from tests.e2e.worlds.kinds import CONTAINERS, OPEN, PROCESSES, STANDALONE, kinds
 from tests.e2e.worlds.world import World
 
@@ -51,6 +51,12 @@ async def test_with_an_agent(
 ) -> None:
     with world.telling():
         await scenario(world, open_agent)
+
+
+async def test_what_each_process_tells_prometheus(world: World) -> None:
+    scenario = metrics.each_process_tells_what_the_table_says
+    with world.telling():
+        await (scenario if world.spread else metrics.one_process_tells_what_its_gateway_does)(world)
 
 
 @pytest.mark.parametrize("scenario", BY_ITSELF, ids=lambda scenario: scenario.__name__)

@@ -94,9 +94,30 @@ def test_the_collector_has_what_its_pipelines_name() -> None:
         assert set(pipeline["receivers"]) <= {*told["receivers"], *told["connectors"]}
         assert set(pipeline["processors"]) <= told["processors"].keys()
         assert set(pipeline["exporters"]) <= {*told["exporters"], *told["connectors"]}
-    (scraped,) = yaml.safe_load((DOCKER / "compose" / "prometheus.yaml").read_text(encoding="utf-8"))["scrape_configs"]
-    ((target,),) = (each["targets"] for each in scraped["static_configs"])
+    (target,) = scraped()["collector"]
     assert target.partition(":")[2] == told["exporters"]["prometheus"]["endpoint"].partition(":")[2]
+
+
+def scraped() -> dict[str, list[str]]:
+    """Whom Prometheus asks, by job."""
+    told = yaml.safe_load((DOCKER / "compose" / "prometheus.yaml").read_text(encoding="utf-8"))
+    return {
+        job["job_name"]: [to for each in job["static_configs"] for to in each["targets"]]
+        for job in told["scrape_configs"]
+    }
+
+
+def test_prometheus_asks_each_process_of_ours_where_it_answers() -> None:
+    ports = {"gateway": 8000, "registry": 8080, "computer": 8080}
+    ours = {name: ports[name.partition("-")[0]] for name in CORE if name.partition("-")[0] in ports}
+    asked = [target for job, targets in scraped().items() if job != "collector" for target in targets]
+    assert sorted(asked) == sorted(f"{name}:{port}" for name, port in ours.items())
+
+
+def test_the_proxy_passes_on_what_clients_need_and_no_metrics() -> None:
+    lines = [line.strip() for line in (DOCKER / "compose" / "haproxy.cfg").read_text(encoding="utf-8").splitlines()]
+    kept = lines.index("http-request return status 404 if { path /metrics }")
+    assert lines.index("bind :8000") < kept < lines.index("default_backend gateways")
 
 
 @pytest.mark.timeout(600)

@@ -78,7 +78,8 @@ class Metrics:
         """`data`, and the durations."""
         now = time.time_ns()
         counted = [durations.collected(now) for durations in self._durations]
-        scope = ScopeMetrics(InstrumentationScope(_SCOPE), counted, schema_url="")
+        # A scope of its own: of two of one name the exporter sends one.
+        scope = ScopeMetrics(InstrumentationScope(f"{_SCOPE}.durations"), counted, schema_url="")
         return MetricsData([replace(of, scope_metrics=[*of.scope_metrics, scope]) for of in data.resource_metrics])
 
 
@@ -87,10 +88,10 @@ class _Pulled(PrometheusMetricReader):
 
     def __init__(self, metrics: Metrics, registry: CollectorRegistry) -> None:
         super().__init__(scope_info_enabled=False, registry=registry)
-        self._metrics = metrics
+        self._of = metrics
 
     def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
-        super()._receive_metrics(self._metrics.completed(metrics_data), timeout_millis, **kwargs)
+        super()._receive_metrics(self._of.completed(metrics_data), timeout_millis, **kwargs)
 
 
 @asynccontextmanager
