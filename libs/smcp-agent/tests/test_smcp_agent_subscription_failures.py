@@ -94,6 +94,29 @@ async def test_what_is_refused_is_told_once_and_tried_again_when_the_computer_ch
             await eventually(lambda: red.subscribed == {A})
 
 
+async def test_what_was_refused_once_and_granted_since_is_kept_up_as_any_other() -> None:
+    async with fake_gateway() as gateway:
+        agent, red = at(gateway)
+        async with agent:
+            await agent.subscribe_resource("red", A)
+            red.refusal, events = REFUSAL, watched(agent)
+            red.subscribed.clear()
+            gateway.cut()
+            await eventually(lambda: any(isinstance(event, SubscriptionRefused) for event in events))
+            red.refusal = None
+            await agent.subscribe_resource("red", A)
+            subscribe, failures = gateway.answers[SUBSCRIBE], [{"code": 503, "message": "not now", "details": {}}]
+
+            async def at_last(data: JsonObject) -> Any:
+                return failures.pop() if failures else await subscribe(data)
+
+            gateway.answers[SUBSCRIBE] = at_last
+            red.subscribed.clear()
+            with pytest.raises(Unavailable):
+                await agent.subscribe_resource("red", A)
+            await eventually(lambda: red.subscribed == {A})
+
+
 async def test_what_is_refused_to_the_application_is_not_kept() -> None:
     async with fake_gateway() as gateway:
         agent, _ = at(gateway)

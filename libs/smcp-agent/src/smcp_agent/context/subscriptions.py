@@ -201,6 +201,7 @@ class Subscriptions:
         except BaseException:
             state.active = False
             raise
+        state.refused = False  # what it refused before, it has granted: that is kept up again
 
 
 def _resource_of(subscription: Subscription) -> tuple[str, str]:
