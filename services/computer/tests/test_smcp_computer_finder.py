@@ -1,6 +1,7 @@
 """`client:get_finder` of a native Computer with real MCP servers of both eras."""
 
 import asyncio
+import json
 from typing import Any, Literal
 
 import pytest
@@ -176,6 +177,19 @@ async def test_a_request_out_of_range_is_refused_by_its_field(nats_url: str) -> 
                 assert refused.get("code") == 400, (field, value)
                 assert refused["details"]["field"].split(".")[0] == field
         assert (await here.ask("get_finder", limit=100, offset=0, keywords=[], file_type=""))["total_count"] == 0
+
+
+async def test_whole_numbers_of_any_size_in_metadata_are_shown_as_they_are(nats_url: str) -> None:
+    large = {"n": 12345678901234567890123, "more": [-(2**63) - 1, 2**64 - 1, 1.5]}
+    async with world(nats_url, one=configs.context("2026", host="h", documents=1)) as here:
+        for text in (json.dumps({"large": large}), json.dumps({"half": "\ud800", "large": large})):
+            await here.tell("one", "update", uri="dpe://h/doc-0", text=text)
+
+            async def shown(of: str = text) -> list[Any]:
+                found = await here.ask("get_finder")
+                return [each["large"] for each in found["documents"] if each.keys() >= json.loads(of).keys()]
+
+            assert await eventually(shown, timeout=30) == [large]
 
 
 @SELDOM

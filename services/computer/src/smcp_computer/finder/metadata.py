@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-import orjson
-
+from smcp_bus import exact_json
 from smcp_proto.documents import Document
 from smcp_proto.errors import Malformed
 from smcp_proto.surrogates import mended
@@ -75,7 +74,8 @@ def _text(result: Mapping[str, Any]) -> str:
 
 
 def _parsed(text: str) -> Any:
+    """Whole numbers of any size as they are. Raises ValueError."""
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return orjson.loads(mended(text))
+        return exact_json.read(text.encode())
+    except ValueError:
+        return exact_json.read(mended(text).encode())
