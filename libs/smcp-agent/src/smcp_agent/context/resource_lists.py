@@ -9,7 +9,8 @@ Computer's."""
 
 
 class Resource(TypedDict):
-    """An item of `resources/list` (computer.txt, resources chapter, 3). `size` is in bytes, `serverId` its server."""
+    """A resource as its MCP server lists it (computer.txt, resources chapter, 3); what else the server says of it is
+    there, too."""
 
     uri: str
     name: str
@@ -17,13 +18,11 @@ class Resource(TypedDict):
     description: NotRequired[str]
     mimeType: NotRequired[str]
     size: NotRequired[int]
+    """Bytes."""
     annotations: NotRequired[dict[str, Any]]
     _meta: NotRequired[dict[str, Any]]
     serverId: NotRequired[str]
-
-
-"""A resource as its MCP server lists it; what else the server says of it is there, too. A Computer of ours says in
-`serverId` whose it is."""
+    """Its MCP server, where its Computer says so: ours does."""
 
 
 class ResourceTemplate(TypedDict):
