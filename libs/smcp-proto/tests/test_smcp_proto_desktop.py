@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from smcp_proto import desktop
 from smcp_proto.desktop import Window, organize_desktop
 from smcp_proto.doubts import MAX_DOUBTED_URI, Rule
 
@@ -283,3 +284,23 @@ def test_a_warning_holds_no_more_of_a_uri_than_a_line_of_a_log_takes() -> None:
     (warning,) = organize_desktop([long], None, ()).warnings
     assert warning.uri == "window://".ljust(MAX_DOUBTED_URI, "x")
     assert len(warning.message) < 200
+
+
+# -- beside the page
+
+
+def test_a_desktop_says_where_each_of_its_windows_is_from() -> None:
+    windows = [window("b", "1"), window("a", "low", priority=0.1), window("a", "high", priority=0.9)]
+    shown = organize_desktop([*windows, Window("a", {"uri": "file:///x"}, [{"text": "t"}])], 2, ("b", "a"))
+    assert shown.sources == (("a", f"{HOST}.a/high"), ("a", f"{HOST}.a/low"))
+    assert organize_desktop(windows, 0, ()).sources == ()
+
+
+def test_a_window_without_a_fault_is_looked_at_in_the_quick_way_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desktop, "read_metadata", None)
+    annotations = {"priority": 0.5, "audience": ["assistant"], "lastModified": "2026-01-15T08:30:00Z"}
+    resource = {"uri": f"{HOST}/with%20space", "annotations": annotations, "_meta": {"fullscreen": False}}
+    shown = organize_desktop(
+        [Window("a", resource, [{"text": "t"}]), Window("b", {"uri": HOST}, [{"text": ""}])], None, ()
+    )
+    assert shown.desktops == [f"{HOST}/with%20space\n\nt", HOST]

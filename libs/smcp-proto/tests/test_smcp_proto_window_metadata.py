@@ -171,6 +171,40 @@ def test_what_is_read_in_the_usual_way_is_what_is_read_in_any_case(annotations: 
     assert usual is None or (usual, ()) == read_metadata("s", resource)
 
 
-def test_metadata_without_a_fault_are_read_in_the_usual_way() -> None:
-    annotations = {"priority": 0.5, "audience": ["assistant"], "lastModified": "2026-01-15T08:30:00Z"}
-    assert usual_metadata({"annotations": annotations, "_meta": {"fullscreen": True}}) == WindowMetadata(0.5, True)
+FINE = {"priority": 0.5, "audience": ["assistant"], "lastModified": "2026-01-15T08:30:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "meta", "read"),
+    [
+        (FINE, {"fullscreen": True}, WindowMetadata(0.5, True)),
+        (FINE | {"priority": 0.0, "audience": ["user", "assistant"]}, {"fullscreen": False}, WindowMetadata()),
+        (FINE | {"priority": 1.0, "audience": None, "lastModified": None}, {}, WindowMetadata(1.0)),
+        ({}, None, WindowMetadata()),
+        (None, {"fullscreen": True}, WindowMetadata(0.0, True)),
+    ],
+)
+def test_metadata_without_a_fault_are_read_in_the_usual_way(annotations: Any, meta: Any, read: WindowMetadata) -> None:
+    assert usual_metadata({"annotations": annotations, "_meta": meta}) == read
+
+
+WRONG: list[dict[str, Any]] = [
+    {"priority": 1.5}, {"priority": -0.5}, {"priority": float("nan")}, {"priority": True},
+    {"audience": ["user"]}, {"audience": "assistant"}, {"audience": ["assistant", "x"]}, {"audience": []},
+    {"lastModified": "yesterday"}, {"lastModified": 7}, {"lastModified": ""},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"annotations": []},
+        {"_meta": "x"},
+        {"_meta": {"fullscreen": 1}},
+        *({"annotations": FINE | wrong} for wrong in WRONG),
+    ],
+)
+def test_metadata_with_a_fault_are_not_read_in_the_usual_way(fault: dict[str, Any]) -> None:
+    resource = {"uri": URI, "annotations": FINE, "_meta": {}} | fault
+    assert usual_metadata(resource) is None
+    assert read_metadata("s", resource)[1], "and the other way finds something wrong with them"
