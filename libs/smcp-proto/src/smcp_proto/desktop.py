@@ -11,7 +11,7 @@ from smcp_proto.schemas.desktop import Desktop
 from smcp_proto.server_order import server_order
 from smcp_proto.uris import parse_window_uri
 from smcp_proto.uris.parts import MAX_URI_LENGTH
-from smcp_proto.window_metadata import WindowMetadata, read_metadata, usual_metadata
+from smcp_proto.window_metadata import read_metadata, usual_metadata
 
 _CHARACTERS: Final = "[A-Za-z0-9._~-]"
 _PLAIN: Final = re.compile(
@@ -20,7 +20,7 @@ _PLAIN: Final = re.compile(
 )
 """URIs without anything that the parser would refuse or drop: nearly all, and parsing them costs half of a desktop."""
 
-_PRIORITY: Final = attrgetter("metadata.priority")
+_PRIORITY: Final = attrgetter("priority")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,8 @@ class _Shown(NamedTuple):
     server: str
     uri: str
     texts: Sequence[str]
-    metadata: WindowMetadata
+    priority: float
+    fullscreen: bool
 
 
 def organize_desktop(windows: Sequence[Window], size: int | None, history: Sequence[str]) -> OrganizedDesktop:
@@ -72,7 +73,7 @@ def organize_desktop(windows: Sequence[Window], size: int | None, history: Seque
     warnings: list[Doubt] = []
     servers: dict[str, list[_Shown]] = {}
     for window in windows:
-        shown = _shown(window, warnings)
+        shown = _usual(window) or _shown(window, warnings)
         if shown is not None:
             servers.setdefault(window.server, []).append(shown)
     ordered = [shown for server in server_order(servers, history) for shown in _of_server(servers[server])][:size]
@@ -85,9 +86,6 @@ def organize_desktop(windows: Sequence[Window], size: int | None, history: Seque
 
 def _shown(window: Window, warnings: list[Doubt]) -> _Shown | None:
     """Step 1: None for a window without a valid URI, and for one without text."""
-    usual = _usual(window)
-    if usual is not None:
-        return usual
     resource: Any = window.resource
     given = resource.get("uri") if isinstance(resource, (dict, Mapping)) else None
     uri = _identity(window.server, given, warnings)
@@ -98,11 +96,11 @@ def _shown(window: Window, warnings: list[Doubt]) -> _Shown | None:
         return None
     metadata, doubts = read_metadata(window.server, resource)
     warnings += doubts
-    return _Shown(window.server, uri, texts, metadata)
+    return _Shown(window.server, uri, texts, metadata.priority, metadata.fullscreen)
 
 
 def _usual(window: Window) -> _Shown | None:
-    """The same for one of which nothing has to be said, as nearly all are: at half the cost. None: look closer."""
+    """Step 1 for one of which nothing has to be said, as nearly all are: at half the cost. None: ask `_shown`."""
     resource, contents = window.resource, window.contents
     if type(resource) is not dict or type(contents) is not list or len(contents) != 1:
         return None
@@ -113,7 +111,7 @@ def _usual(window: Window) -> _Shown | None:
     if type(text) is not str:
         return None
     metadata = usual_metadata(resource)
-    return None if metadata is None else _Shown(window.server, uri, (text,), metadata)
+    return None if metadata is None else _Shown(window.server, uri, (text,), metadata[0], metadata[1])
 
 
 def _identity(server: str, given: object, warnings: list[Doubt]) -> str | None:
@@ -157,12 +155,13 @@ def _texts(window: Window, uri: object, warnings: list[Doubt]) -> list[str]:
 def _of_server(windows: list[_Shown]) -> Iterable[_Shown]:
     """Steps 3 and 4."""
     for window in windows:
-        if window.metadata.fullscreen:
+        if window.fullscreen:
             return [window]
     return sorted(windows, key=_PRIORITY, reverse=True)  # which leaves those of one priority in their order
 
 
 def _render(window: _Shown) -> Desktop:
-    if not any(window.texts):
-        return window.uri
-    return "\n\n".join((window.uri, *window.texts))
+    uri, texts = window.uri, window.texts
+    if len(texts) == 1:  # nearly always, and quicker than joining
+        return f"{uri}\n\n{texts[0]}" if texts[0] else uri
+    return "\n\n".join((uri, *texts)) if any(texts) else uri

@@ -37,8 +37,11 @@ def read_metadata(server: str, resource: Mapping[str, Any]) -> tuple[WindowMetad
     return metadata, tuple(doubt(server, resource.get("uri"), rule, message) for rule, message in found)
 
 
-def usual_metadata(resource: dict[str, Any]) -> WindowMetadata | None:
-    """What `read_metadata` reads where it finds nothing wrong, for most resources and much quicker; None: ask it."""
+def usual_metadata(resource: dict[str, Any]) -> tuple[float, bool] | None:
+    """Priority and fullscreen as `read_metadata` reads them where it finds nothing wrong; None: ask it.
+
+    That does for most resources, and much quicker: so it is a plain tuple.
+    """
     annotations, meta = resource.get("annotations"), resource.get("_meta")
     priority, fullscreen = DEFAULT_PRIORITY, False
     if annotations is not None:
@@ -58,7 +61,7 @@ def usual_metadata(resource: dict[str, Any]) -> WindowMetadata | None:
         fullscreen = meta.get("fullscreen", False)
         if type(fullscreen) is not bool:
             return None
-    return WindowMetadata(priority, fullscreen)
+    return priority, fullscreen
 
 
 def _object(resource: Mapping[str, Any], name: str, rule: Rule, found: list[tuple[Rule, str]]) -> Mapping[str, Any]:
