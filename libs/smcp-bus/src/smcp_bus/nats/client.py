@@ -3,7 +3,7 @@
 Why not the public methods alone (nats-py 2.16):
 
 - Messages pass through one queue and one task per subscription there; here a receiver is called where the message
-  is parsed, so that nothing of an old connection is handled after its end was told, and an answer costs one
+  comes, so that nothing of an old connection is handled after its end was told, and an answer costs one
   future instead of two queues.
 - `publish` may swallow a cancellation while its buffer is full, and keeps unsent commands over a reconnect; here
   writing is synchronous, and what was not sent when the connection broke is forgotten: its senders were told so.
@@ -25,6 +25,7 @@ from urllib.parse import ParseResult
 from nats import errors as nats_errors
 from nats.aio.client import Client, Server
 from nats.aio.subscription import Subscription
+from nats.protocol.parser import AWAITING_CONTROL_LINE
 
 from smcp_bus.errors import BusError, ConnectionLost, NotConnected
 from smcp_bus.nats.tcp import AbortingTransport
@@ -39,6 +40,9 @@ block nor raise."""
 _REFUSED: Final = re.compile(
     r"authorization violation|authorization failed|authentication (?:expired|revoked)", re.IGNORECASE
 )
+_MESSAGE: Final = re.compile(rb"(H)?MSG (\S+) ([0-9]+) (?:(\S+) )?(?(1)([0-9]+) )([0-9]+)\r\n")
+"""The line before a message: subject, number of the subscription, reply subject, bytes of the headers (`H`), and bytes
+of all (https://docs.nats.io/reference/reference-protocols/nats-protocol)."""
 _CONGESTED: Final = 4 * 1024 * 1024
 """Bytes waiting to be written from which on senders have to wait."""
 _RECONNECT_S: Final = (0.05, 0.4)
@@ -66,7 +70,7 @@ class NatsClient(Client):
         super().__init__()
         self._loop = asyncio.get_running_loop()
         self._websocket = websocket
-        self._wire = WebSocketTransport() if websocket else AbortingTransport()  # type: ignore[no-untyped-call]
+        self._wire = WebSocketTransport() if websocket else AbortingTransport(self._take)
         self._transport = self._wire
         self._receivers: dict[int, Receiver] = {}
         self._waiting: set[asyncio.Future[bool | None]] = set()
@@ -226,6 +230,28 @@ class NatsClient(Client):
             await super()._process_msg(sid, subject, reply, data, headers)
             return
         receive(subject, reply, headers or b"", data)
+
+    def _take(self, came: bytes) -> bytes:
+        """Hand the whole messages at the beginning of `came` to their receivers; the rest is for nats-py's parser.
+
+        That copies a body five times, and is a task that has to be woken. It reads what is in parts, what is no
+        message, and what is its own (JetStream's).
+        """
+        parser = self._ps
+        if parser.buf or parser.state != AWAITING_CONTROL_LINE:
+            return came
+        at = 0
+        while self.up and (line := _MESSAGE.match(came, at)) is not None:
+            _, subject, number, reply, head, size = line.groups()
+            receive = self._receivers.get(int(number))
+            begin = line.end()
+            end = begin + int(size)
+            if receive is None or len(came) < end + 2:
+                break
+            at = end + 2
+            body = begin if head is None else begin + int(head)
+            receive(subject, reply or b"", came[begin:body], came[body:end])
+        return came[at:] if at else came
 
     async def _process_op_err(self, e: Exception) -> None:
         self._mark_down()

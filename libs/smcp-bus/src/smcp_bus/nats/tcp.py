@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import ParseResult
 
@@ -11,15 +12,55 @@ READ: Final = 1024 * 1024
 """Bytes that are read at a time, at most."""
 
 
+Take = Callable[[bytes], bytes]
+"""Given what came, takes from its beginning what it can; returns the rest. It must neither block nor raise."""
+
+
+class _Reader(asyncio.StreamReader):
+    """A stream of which `take` is given first what comes while nothing before it is unread.
+
+    What is taken so costs no copy, no future and no turn of the task that reads.
+    """
+
+    def __init__(self, take: Take, limit: int, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(limit, loop)
+        self._take = take
+        self._unread = 0
+
+    def feed_data(self, data: bytes) -> None:
+        if not self._unread:
+            data = self._take(data)
+        self._unread += len(data)
+        super().feed_data(data)
+
+    async def read(self, n: int = -1) -> bytes:
+        data = await super().read(n)
+        self._unread -= len(data)
+        return data
+
+    async def readline(self) -> bytes:
+        line = await super().readline()
+        self._unread -= len(line)
+        return line
+
+
 class AbortingTransport(TcpTransport):
     """A TCP transport whose `close` lets go at once, and that reads as much as has come.
 
     What must arrive is flushed before closing. nats-py reads 32 KiB at a time, and the stream pauses the socket above
     twice that: a chunk of half a MiB would cost dozens of system calls.
+
+    Args:
+        take: see `Take`; nats-py reads the rest.
     """
 
     encrypted = False
     """Whether the connection that stands, or that is made, speaks TLS by now."""
+
+    def __init__(self, take: Take) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._take = take
+        self._loop = asyncio.get_running_loop()
 
     def __bool__(self) -> bool:
         return True  # else nats-py puts its own in place of one that has not been connected yet
@@ -28,7 +69,11 @@ class AbortingTransport(TcpTransport):
         """As `Transport.connect`."""
         self.close()  # of an attempt that nats-server refused: nats-py forgets it as it is
         self.encrypted = False
-        await super().connect(uri, max(buffer_size, READ), connect_timeout)
+        reader, protocol = self._receiving(max(buffer_size, READ))
+        async with asyncio.timeout(connect_timeout):
+            transport, _ = await self._loop.create_connection(lambda: protocol, uri.hostname, uri.port)
+        self._io_reader = self._bare_io_reader = reader
+        self._io_writer = self._bare_io_writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
 
     async def read(self, buffer_size: int) -> bytes:
         """As `Transport.read`."""
@@ -44,8 +89,20 @@ class AbortingTransport(TcpTransport):
         self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
     ) -> None:
         """As `Transport.connect_tls`."""
-        await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
+        assert self._io_writer is not None, "`connect` comes first"
+        reader, protocol = self._receiving(max(buffer_size, READ))
+        name = uri if isinstance(uri, str) else uri.hostname
+        async with asyncio.timeout(connect_timeout):
+            bare = self._io_writer.transport
+            transport = await self._loop.start_tls(bare, protocol, ssl_context, server_hostname=name)
+        if transport is None:
+            raise ConnectionResetError("the connection ended while TLS was begun")
+        self._io_reader, self._io_writer = reader, asyncio.StreamWriter(transport, protocol, reader, self._loop)
         self.encrypted = True
+
+    def _receiving(self, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamReaderProtocol]:
+        reader = _Reader(self._take, limit, self._loop)
+        return reader, asyncio.StreamReaderProtocol(reader, loop=self._loop)
 
     @property
     def unwritten(self) -> int:
