@@ -10,6 +10,9 @@ from smcp_proto.errors import Internal, TooLarge, Unavailable
 from smcp_proto.tool_results import with_meta
 
 _MCP_META: Final = b'"_meta"'
+_TRIES: Final = 32
+"""Underscores that are looked at one by one. To find one byte costs a tenth of what it costs to find several, and most
+answers have few of it."""
 
 
 def answered(outcome: Outcome, limit: int) -> bytes:
@@ -40,13 +43,25 @@ def answered(outcome: Outcome, limit: int) -> bytes:
 def tool_result(answer: bytes) -> bytes:
     """An answer to a call of a tool, with its result-level metadata under the name that they have on our wire: a
     Computer may pass on what an MCP server gave as it is. All else stays as it stands there."""
-    if _MCP_META not in answer:
+    if not _names_mcp_meta(answer):
         return answer
     try:
         result = exact_json.read(answer)
         return exact_json.written(with_meta(result, ours=True)) if "_meta" in result else answer
     except (orjson.JSONDecodeError, RecursionError):
         return answer  # the gateway of the Agent refuses it, or mends it
+
+
+def _names_mcp_meta(answer: bytes) -> bool:
+    """Whether `_meta` stands there in quotes, at any level."""
+    at = 0
+    for _ in range(_TRIES):
+        at = answer.find(b"_", at) + 1
+        if at == 0:
+            return False
+        if answer.startswith(_MCP_META, max(at - 2, 0)):
+            return True
+    return _MCP_META in answer
 
 
 def _is_braced(text: bytes) -> bool:
