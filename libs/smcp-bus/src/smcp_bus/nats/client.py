@@ -28,21 +28,17 @@ from nats.aio.subscription import Subscription
 from nats.protocol.parser import AWAITING_CONTROL_LINE
 
 from smcp_bus.errors import BusError, ConnectionLost, NotConnected
+from smcp_bus.nats.messages import Messages, Receiver
 from smcp_bus.nats.tcp import AbortingTransport
 from smcp_bus.nats.websocket import WebSocketTransport
 
 _log = logging.getLogger(__name__)
 
-Receiver = Callable[[bytes, bytes, bytes, bytes], None]
-"""Takes subject, reply subject, header block and body of a message. Runs inside the read loop: it must neither
-block nor raise."""
-
 _REFUSED: Final = re.compile(
     r"authorization violation|authorization failed|authentication (?:expired|revoked)", re.IGNORECASE
 )
-_MESSAGE: Final = re.compile(rb"(H)?MSG (\S+) ([0-9]+) (?:(\S+) )?(?(1)([0-9]+) )([0-9]+)\r\n")
-"""The line before a message: subject, number of the subscription, reply subject, bytes of the headers (`H`), and bytes
-of all (https://docs.nats.io/reference/reference-protocols/nats-protocol)."""
+_GATHERED: Final = 16 * 1024
+"""Bytes from which a message is written as it lies in memory, where copying it to one place costs more."""
 _CONGESTED: Final = 4 * 1024 * 1024
 """Bytes waiting to be written from which on senders have to wait."""
 _RECONNECT_S: Final = (0.05, 0.4)
@@ -73,6 +69,7 @@ class NatsClient(Client):
         self._wire = WebSocketTransport() if websocket else AbortingTransport(self._take)
         self._transport = self._wire
         self._receivers: dict[int, Receiver] = {}
+        self._messages = Messages(self._receivers, lambda: self.up)
         self._waiting: set[asyncio.Future[bool | None]] = set()
         self._on_up = on_up
         self._on_down = on_down
@@ -115,25 +112,31 @@ class NatsClient(Client):
 
         The caller has checked `up`, the size, and that the subjects hold no white space.
         """
+        size = len(head) + len(body)
         if head:
-            size = len(head)
-            start = b"HPUB %b %b %d %d\r\n" % (subject.encode(), reply.encode(), size, size + len(body))
-            command = b"".join((start, head, body, b"\r\n"))
+            start = b"HPUB %b %b %d %d\r\n" % (subject.encode(), reply.encode(), len(head), size)
         else:
-            command = b"".join((b"PUB %b %b %d\r\n" % (subject.encode(), reply.encode(), len(body)), body, b"\r\n"))
+            start = b"PUB %b %b %d\r\n" % (subject.encode(), reply.encode(), size)
         self.stats["out_msgs"] += 1
         self.stats["out_bytes"] += len(body)
-        self._write(command)
+        if size < _GATHERED:
+            self._write(b"".join((start, head, body, b"\r\n")))
+        else:
+            self._write(start + head, body, b"\r\n")
 
-    def _write(self, command: bytes) -> None:
+    def _write(self, *parts: bytes | memoryview) -> None:
         if self.up and not self._pending:
             # Not through nats-py's flusher: that is a turn of a task for each message.
             try:
-                self._wire.write(command)
+                if len(parts) == 1:
+                    self._wire.write(parts[0])
+                else:
+                    self._wire.writelines(parts)
             except RuntimeError:  # uvloop's, where the socket is closed and nats-py has not noticed yet
                 self._closed = self._wire.stream
                 self._mark_down()
             return
+        command = b"".join(parts)
         self._pending.append(command)
         self._pending_data_size += len(command)
         queue = self._flush_queue
@@ -232,26 +235,10 @@ class NatsClient(Client):
         receive(subject, reply, headers or b"", data)
 
     def _take(self, came: bytes) -> bytes:
-        """Hand the whole messages at the beginning of `came` to their receivers; the rest is for nats-py's parser.
-
-        That copies a body five times, and is a task that has to be woken. It reads what is in parts, what is no
-        message, and what is its own (JetStream's).
-        """
         parser = self._ps
         if parser.buf or parser.state != AWAITING_CONTROL_LINE:
-            return came
-        at = 0
-        while self.up and (line := _MESSAGE.match(came, at)) is not None:
-            _, subject, number, reply, head, size = line.groups()
-            receive = self._receivers.get(int(number))
-            begin = line.end()
-            end = begin + int(size)
-            if receive is None or len(came) < end + 2:
-                break
-            at = end + 2
-            body = begin if head is None else begin + int(head)
-            receive(subject, reply or b"", came[begin:body], came[body:end])
-        return came[at:] if at else came
+            return came  # it goes on with what nats-py has begun to read
+        return self._messages.take(came)
 
     async def _process_op_err(self, e: Exception) -> None:
         self._mark_down()
@@ -302,6 +289,7 @@ class NatsClient(Client):
             return
         self.up = False
         self._tried = set() if self.server is None else {self.server.netloc}
+        self._messages.forget()
         self._pending.clear()
         self._pending_data_size = 0
         for waiting in self._waiting:

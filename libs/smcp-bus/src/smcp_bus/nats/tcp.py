@@ -27,7 +27,7 @@ class _Reader(asyncio.StreamReader):
         self._take = take
         self._unread = 0
 
-    def feed_data(self, data: bytes) -> None:
+    def feed_data(self, data: bytes) -> None:  # type: ignore[override] # what a transport gives
         if not self._unread:
             data = self._take(data)
         self._unread += len(data)
@@ -70,6 +70,8 @@ class AbortingTransport(TcpTransport):
         self.close()  # of an attempt that nats-server refused: nats-py forgets it as it is
         self.encrypted = False
         reader, protocol = self._receiving(max(buffer_size, READ))
+        assert uri.hostname is not None
+        assert uri.port is not None
         async with asyncio.timeout(connect_timeout):
             transport, _ = await self._loop.create_connection(lambda: protocol, uri.hostname, uri.port)
         self._io_reader = self._bare_io_reader = reader

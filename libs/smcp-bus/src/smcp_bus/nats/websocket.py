@@ -6,6 +6,7 @@ writes and goes on; it takes a frame for a line; and it ends with a farewell tha
 
 import asyncio
 import ssl
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import ParseResult
 
@@ -48,7 +49,7 @@ class WebSocketTransport(Transport):
         self._sender: asyncio.Task[None] | None = None
         self._received = b""
         self._ended = False
-        self._written: list[bytes] = []
+        self._written: list[bytes | memoryview] = []
         self._waiting = 0
         """Bytes in `_written`, and in the frame that is being sent."""
         self._more = asyncio.Event()
@@ -102,7 +103,7 @@ class WebSocketTransport(Transport):
         """Bytes that the socket has not taken yet."""
         return self._waiting + (0 if self._socket is None else self._socket.unwritten)
 
-    def write(self, payload: bytes) -> None:
+    def write(self, payload: bytes | memoryview) -> None:
         """As `Transport.write`; dropped where the connection is closed."""
         if self._sender is None or self._sender.done():
             return
@@ -111,7 +112,7 @@ class WebSocketTransport(Transport):
         self._sent.clear()
         self._more.set()
 
-    def writelines(self, payload: list[bytes]) -> None:
+    def writelines(self, payload: Iterable[bytes | memoryview]) -> None:
         """As `write`."""
         for part in payload:
             self.write(part)
