@@ -54,12 +54,12 @@ class Questions:
         timer = self._loop.call_at(ends, settle, answer, Fate.EXPIRED)
         try:
             frame = request_frame(number, call.row.event, body)
-            if len(frame.wire) >= session.max_message:
+            if frame.size >= session.max_message:
                 raise TooLarge(
                     "the request is larger than this Computer takes in one message",
                     details={"limit": session.max_message, "size": len(body)},
                 )
-            if len(frame.wire) >= LARGE_BYTES and (room := self._room(session)) is not None:
+            if frame.size >= LARGE_BYTES and (room := self._room(session)) is not None:
                 await self._until_room(room, answer)
             if not answer.done() and (self.ended or not self._send(session, frame)):
                 settle(answer, Fate.GONE)

@@ -162,14 +162,14 @@ class Connection:
         if transport.get_write_buffer_size() > AT_ONCE:
             return False
         if len(frames) == 1:  # often large: it is not copied
-            wire = frames[0].wire
-            if len(wire) >= HERALDED:
+            frame = frames[0]
+            if frame.size >= HERALDED:
                 return False
-            transport.writelines((text_header(len(wire)), wire))
+            transport.writelines((text_header(frame.size), *frame.parts))
             return True
-        if any(len(frame.wire) >= HERALDED for frame in frames):
+        if any(frame.size >= HERALDED for frame in frames):
             return False
-        transport.write(b"".join([part for frame in frames for part in (text_header(len(frame.wire)), frame.wire)]))
+        transport.write(b"".join([part for frame in frames for part in (text_header(frame.size), frame.wire)]))
         return True
 
     async def _write(self) -> None:

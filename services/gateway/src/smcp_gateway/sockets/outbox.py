@@ -88,7 +88,7 @@ class Outbox(asyncio.Queue[Any]):
     def gather(self, frame: Frame) -> None:
         """As `put_nowait`, but it may wait for others until `write_gathered`, or until the next is put."""
         self._gathered.append(frame)
-        self._gathered_bytes += len(frame.wire)
+        self._gathered_bytes += frame.size
         if self._gathered_bytes > GATHERED:
             self.write_gathered()
 
@@ -147,5 +147,7 @@ class Outbox(asyncio.Queue[Any]):
 
 
 def _size(packet: Any) -> int:
+    if isinstance(packet, Frame):
+        return packet.size
     data = getattr(packet, "data", None)
     return len(data) if isinstance(data, str | bytes) else 0

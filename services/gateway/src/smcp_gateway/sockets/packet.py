@@ -85,13 +85,25 @@ class ClientAck:
 ClientPacket = ClientEvent | ClientAck | ClientConnect | ClientDisconnect
 
 
+GATHERED: Final = 16 * 1024
+"""Bytes from which a frame is written as it lies in memory, where copying it to one place costs more."""
+
+
 class Frame:
     """A text message of engine.io, ready to be written: what stands in an `Outbox` beside engine.io's own packets."""
 
-    __slots__ = ("wire",)
+    __slots__ = ("parts", "size")
 
-    def __init__(self, wire: bytes) -> None:
-        self.wire = wire
+    def __init__(self, *parts: bytes) -> None:
+        self.size = sum(map(len, parts))
+        self.parts = parts if self.size >= GATHERED or len(parts) == 1 else (b"".join(parts),)
+
+    @property
+    def wire(self) -> bytes:
+        """In one piece."""
+        if len(self.parts) > 1:
+            self.parts = (b"".join(self.parts),)
+        return self.parts[0]
 
     @property
     def data(self) -> bytes:
@@ -105,17 +117,17 @@ class Frame:
 
 def ack_frame(packet_id: int, argument: bytes) -> Frame:
     """The acknowledgement of a request; `argument` is JSON."""
-    return Frame(b"".join((b"43/smcp,%d[" % packet_id, argument, b"]")))
+    return Frame(b"43/smcp,%d[" % packet_id, argument, b"]")
 
 
 def request_frame(packet_id: int, event: str, body: bytes) -> Frame:
     """An event that the client acknowledges; `body` is JSON."""
-    return Frame(b"".join((b'42/smcp,%d["' % packet_id, event.encode(), b'",', body, b"]")))
+    return Frame(b'42/smcp,%d["%b",' % (packet_id, event.encode()), body, b"]")
 
 
 def event_frame(event: str, body: bytes) -> Frame:
     """A notification; `body` is JSON."""
-    return Frame(b"".join((b'42/smcp,["', event.encode(), b'",', body, b"]")))
+    return Frame(b"".join((b'42/smcp,["', event.encode(), b'",', body, b"]")))  # for many: copied once
 
 
 def read_packet(text: bytes, start: int = 0) -> ClientPacket | None:
