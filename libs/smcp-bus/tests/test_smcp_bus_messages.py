@@ -1,0 +1,111 @@
+"""Messages are cut from the bytes of a connection as nats-py's own parser cuts them, however these come in."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nats.protocol.parser import Parser
+
+from smcp_bus.nats.messages import Messages, Receiver
+
+Received = tuple[int, bytes, bytes, bytes, bytes]
+"""Number of the subscription, subject, reply subject, header block, body."""
+
+subjects = st.text("abcM.-_0123456789", min_size=1, max_size=12).map(str.encode)
+bodies = st.one_of(st.binary(max_size=40), st.just(b"PING\r\nMSG a 1 1\r\nx\r\n"), st.just(b"x" * 5000))
+heads = st.one_of(st.just(b""), st.just(b"NATS/1.0\r\n\r\n"), st.just(b"NATS/1.0\r\nSmcp-Budget: 12\r\n\r\n"))
+messages = st.tuples(st.integers(1, 3), subjects, st.one_of(st.just(b""), subjects), heads, bodies)
+
+
+def on_the_wire(message: Received) -> bytes:
+    number, subject, reply, head, body = message
+    to = b"%b %d %b" % (subject, number, reply + b" " if reply else b"")
+    if head:
+        return b"HMSG %b%d %d\r\n%b%b\r\n" % (to, len(head), len(head) + len(body), head, body)
+    return b"MSG %b%d\r\n%b\r\n" % (to, len(body), body)
+
+
+def collecting(received: list[Received], numbers: Iterable[int]) -> dict[int, Receiver]:
+    def receiver(number: int) -> Receiver:
+        return lambda *message: received.append((number, *message))
+
+    return {number: receiver(number) for number in numbers}
+
+
+def cut(stream: bytes, at: Iterable[int]) -> list[bytes]:
+    ends = sorted({end for each in at if 0 < (end := each % (len(stream) + 1)) < len(stream)})
+    return [stream[a:b] for a, b in zip([0, *ends], [*ends, len(stream)], strict=True)]
+
+
+def read_by_nats_py(stream: bytes) -> list[Received]:
+    received: list[Received] = []
+
+    class Client:
+        async def _process_msg(
+            self, number: int, subject: bytes, reply: bytes, body: bytes, head: bytes | None
+        ) -> None:
+            received.append((number, subject, reply, head or b"", body))
+
+    async def read() -> None:
+        parser: Any = Parser(Client())  # type: ignore[no-untyped-call]
+        await parser.parse(stream)
+
+    asyncio.run(read())
+    return received
+
+
+@given(st.lists(messages, min_size=1, max_size=8), st.lists(st.integers(0, 60_000), max_size=12))
+def test_every_message_arrives_once_whole_and_in_order_however_the_stream_is_cut(
+    sent: list[Received], at: list[int]
+) -> None:
+    received: list[Received] = []
+    cutter = Messages(collecting(received, (1, 2, 3)), lambda: True)
+    stream = b"".join(map(on_the_wire, sent))
+    for part in cut(stream, at):
+        assert cutter.take(part) == b""
+    assert received == sent == read_by_nats_py(stream)
+
+
+@given(st.lists(messages, max_size=4), st.lists(st.integers(0, 60_000), max_size=12))
+@pytest.mark.parametrize("other", [b"PING\r\n", b"PONG\r\n", b"-ERR 'x'\r\n", b"MSG a 9 2\r\nhi\r\n", b"MSG odd\r\n"])
+def test_what_is_no_message_for_a_receiver_is_given_back_from_its_first_byte_on(
+    other: bytes, sent: list[Received], at: list[int]
+) -> None:
+    received: list[Received] = []
+    cutter = Messages(collecting(received, (1, 2, 3)), lambda: True)
+    before = b"".join(map(on_the_wire, sent))
+    for part in cut(before, at) if before else []:
+        assert cutter.take(part) == b""
+    assert cutter.take(other + before) == other + before
+    assert received == sent
+
+
+def test_a_message_whose_subscription_ended_while_it_came_is_dropped() -> None:
+    received: list[Received] = []
+    receivers = collecting(received, (1, 2))
+    cutter = Messages(receivers, lambda: True)
+    assert cutter.take(b"MSG a 1 4\r\nab") == b""
+    del receivers[1]
+    assert cutter.take(b"cd\r\nMSG b 2 1\r\nx\r\n") == b""
+    assert received == [(2, b"b", b"", b"", b"x")]
+
+
+@pytest.mark.parametrize("begun", [b"MSG a 1 4\r\nab", b"MSG a"])
+def test_what_had_begun_on_a_connection_that_broke_does_not_end_on_the_next(begun: bytes) -> None:
+    received: list[Received] = []
+    cutter = Messages(collecting(received, (1,)), lambda: True)
+    assert cutter.take(begun) == b""
+    cutter.forget()
+    assert cutter.take(b"MSG b 1 1\r\nx\r\n") == b""
+    assert received == [(1, b"b", b"", b"", b"x")]
+
+
+def test_nothing_is_handed_on_after_a_receiver_found_the_connection_broken() -> None:
+    received: list[Received] = []
+    cutter = Messages(collecting(received, (1,)), lambda: not received)
+    stream = b"MSG a 1 1\r\nx\r\nMSG b 1 1\r\ny\r\n"
+    assert cutter.take(stream) == b"MSG b 1 1\r\ny\r\n"
+    assert received == [(1, b"a", b"", b"", b"x")]
