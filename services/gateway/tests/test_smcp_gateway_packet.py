@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from smcp_gateway.sockets.packet import (
     AUTH_BYTES,
+    GATHERED,
     OVERSIZED,
     UNREADABLE,
     ClientAck,
@@ -118,6 +119,14 @@ def test_what_somebody_says_who_may_be_nobody_is_read_up_to_a_limit_alone() -> N
 
 def test_a_request_is_written_as_socket_io_says() -> None:
     assert request_frame(12, "client:get_tools", b'{"a":1}').wire == b'42/smcp,12["client:get_tools",{"a":1}]'
+
+
+def test_a_large_frame_is_kept_in_parts_that_are_not_copied_and_has_the_size_of_the_whole() -> None:
+    body = b'{"a":"%b"}' % (b"x" * GATHERED)
+    frame = request_frame(12, "client:get_tools", body)
+    assert any(part is body for part in frame.parts)
+    whole = b'42/smcp,12["client:get_tools",' + body + b"]"
+    assert (frame.size, b"".join(frame.parts), frame.wire) == (len(whole), whole, whole)
 
 
 def test_connecting_and_disconnecting_are_read() -> None:

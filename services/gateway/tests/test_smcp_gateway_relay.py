@@ -73,11 +73,13 @@ async def test_an_answer_that_is_no_json_is_500_and_the_socket_stays(nats_url: s
         assert (await anna.call("client:get_tools", {"agent": "anna", "req_id": "1", "computer": "box"}))["verb"]
 
 
-@pytest.mark.parametrize("bracket", ["{}", "[]"])
-async def test_an_answer_that_is_nested_too_deep_to_be_read_everywhere_is_500(nats_url: str, bracket: str) -> None:
+@pytest.mark.parametrize("kinds", ["{", "[", "{["])
+async def test_an_answer_that_is_nested_too_deep_to_be_read_everywhere_is_500(nats_url: str, kinds: str) -> None:
     def nested(depth: int) -> bytes:
-        opening, closing = ('{"a":', "}") if bracket == "{}" else ("[", "]")
-        return f'{{"a":{opening * (depth - 1)}1{closing * (depth - 1)}}}'.encode()
+        text = "1"
+        for level in range(depth - 1):
+            text = f'{{"a":{text}}}' if kinds[level % len(kinds)] == "{" else f"[{text}]"
+        return f'{{"a":{text}}}'.encode()
 
     async def answer(verb: str, incoming: Incoming) -> Reply:
         return Reply(nested(orjson.loads(incoming.body)["depth"]))

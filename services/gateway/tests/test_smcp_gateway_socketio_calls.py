@@ -35,11 +35,13 @@ async def test_a_call_goes_to_the_computer_unchanged_and_its_result_comes_back_u
         assert pair.owner.computers.running == 0
 
 
+@pytest.mark.parametrize("text", ["done", "names_with_underscores_" * 20])
+@pytest.mark.parametrize("paged", [True, False])
 async def test_the_metadata_of_a_result_is_called_meta_also_where_the_computer_passes_on_what_mcp_says(
-    nats_url: str, replicas: int
+    nats_url: str, replicas: int, text: str, paged: bool
 ) -> None:
     async with couple(nats_url, replicas) as pair:
-        content = [{"type": "text", "text": "done", "_meta": {"page": 1}}]
+        content = [{"type": "text", "text": text, "_meta": {"page": 1}}] if paged else [{"type": "text", "text": text}]
         given: dict[str, Any] = {}
 
         async def tool(_: dict[str, Any]) -> Any:
