@@ -50,7 +50,7 @@ def read_by_nats_py(stream: bytes) -> list[Received]:
             received.append((number, subject, reply, head or b"", body))
 
     async def read() -> None:
-        parser: Any = Parser(Client())  # type: ignore[no-untyped-call]
+        parser: Any = Parser(Client())
         await parser.parse(stream)
 
     asyncio.run(read())
