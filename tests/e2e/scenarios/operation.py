@@ -23,6 +23,7 @@ from tests.e2e.actors.traffic import Traffic
 from tests.e2e.rooms.bucket import members_bucket
 from tests.e2e.scenarios.calls import text
 from tests.e2e.scenarios.faults import past_the_lease
+from tests.e2e.scenarios.metrics import scraped
 from tests.e2e.worlds.layout import ALPHA, BETA
 from tests.e2e.worlds.process import Process
 from tests.e2e.worlds.world import LAB, Part, World
@@ -70,13 +71,18 @@ async def the_store_of_nats_is_lost(world: World) -> None:
                 pass
         await there.watcher.told(LEAVE, computer="visitor")
         _, last = await _revisions(world)
+        gateway = world.gateway(0).part
+        reconnects = (await scraped(gateway))["smcp_bus_reconnects_total", ()]
         await world.nats.kill()
+        await eventually(partial(_is_connected, gateway, False))
         shutil.rmtree(world.credentials.parent / store)
         await world.nats.start()
         async with timed("the first call after the store was lost", BACK_S, world):
             await eventually(lambda: _is_answered(there), timeout=BACK_S)
         async with timed("the list of the room after the store was lost", BACK_S, world):
             await eventually(lambda: _lists(there, everybody), timeout=BACK_S)
+        assert await _is_connected(gateway, True)
+        assert (await scraped(gateway))["smcp_bus_reconnects_total", ()] == reconnects + 1
         first, _ = await _revisions(world)
         assert first > last, "whoever saw the lost store takes nothing of the new one for old"
         async with member(world.url(0), "computer", LAB, "newcomer"):
@@ -108,6 +114,11 @@ async def a_computer_over_websocket_does_all_that_others_do(world: World) -> Non
     assert there.noticed("beta") == ["leave", "enter"]
     nobody_moved_but(there, "beta")
     assert there.streams[0].failed == []
+
+
+async def _is_connected(part: Part, expected: bool) -> bool:
+    """Whether Prometheus is told so."""
+    return (await scraped(part))["smcp_bus_connected", ()] == expected
 
 
 def _pids(world: World) -> dict[str, int]:

@@ -30,8 +30,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from smcp_service.durations import Durations
-from smcp_service.logging import get_logger
-from smcp_service.otel_variables import value_of, warn_of
+from smcp_service.otel_variables import otlp_over_grpc, value_of, warn_of
 from smcp_service.telemetry import resource_of
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -185,19 +184,12 @@ def _exporter(environ: Mapping[str, str]) -> MetricExporter | None:
         warn_of("OTEL_METRICS_EXPORTER", name, "none")
     if "otlp" not in asked:
         return None
-    protocol = (
-        value_of(environ, "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL")
-        or value_of(environ, "OTEL_EXPORTER_OTLP_PROTOCOL")
-        or "http/protobuf"
-    )
-    if protocol == "grpc":
+    if otlp_over_grpc(environ, "METRICS"):
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (  # noqa: PLC0415 -- brings grpc along
             OTLPMetricExporter as GrpcExporter,
         )
 
         return GrpcExporter()
-    if protocol != "http/protobuf":
-        get_logger(__name__).warning("telemetry setting is not known", variable="OTEL_EXPORTER_OTLP_PROTOCOL")
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import (  # noqa: PLC0415 -- brings requests along
         OTLPMetricExporter as HttpExporter,
     )

@@ -29,7 +29,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExport
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
 from smcp_service.logging import get_logger
-from smcp_service.otel_variables import value_of, warn_of
+from smcp_service.otel_variables import otlp_over_grpc, value_of, warn_of
 from smcp_service.sampling import OnlyRequests, sampler_from
 from smcp_service.span_texts import WithoutTexts
 
@@ -119,20 +119,13 @@ def _exporters(environ: Mapping[str, str]) -> list[SpanExporter]:
 
 
 def _otlp_exporter(environ: Mapping[str, str]) -> SpanExporter:
-    protocol = (
-        value_of(environ, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
-        or value_of(environ, "OTEL_EXPORTER_OTLP_PROTOCOL")
-        or "http/protobuf"
-    )
     # The exporters bring requests or grpc along: who does not export does not pay for importing them.
-    if protocol == "grpc":
+    if otlp_over_grpc(environ, "TRACES"):
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (  # noqa: PLC0415
             OTLPSpanExporter as GrpcExporter,
         )
 
         return GrpcExporter()
-    if protocol != "http/protobuf":
-        warn_of("OTEL_EXPORTER_OTLP_PROTOCOL", protocol, "http/protobuf")
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
         OTLPSpanExporter as HttpExporter,
     )

@@ -3,14 +3,12 @@
 from collections.abc import Callable
 
 from smcp_bus.door.dispatch import Ended
-from smcp_bus.door.outcomes import event_of, outcome_of
-from smcp_bus.door.types import Answer
+from smcp_bus.door.outcomes import counted
 from smcp_gateway.calls.pending import CallTable
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.lease import Lease
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Sessions
-from smcp_proto.catalog_row import Row
 from smcp_service.metrics import Metrics
 
 
@@ -19,11 +17,7 @@ def calls_timed(metrics: Metrics) -> Ended:
     durations = metrics.durations(
         "smcp_gateway_call_duration", "Requests of clients, until they are answered", "event", "outcome"
     )
-
-    def ended(row: Row, seconds: float, answer: Answer | None) -> None:
-        durations.add(seconds, event_of(row), outcome_of(answer))
-
-    return ended
+    return counted(durations.add)
 
 
 def measure(

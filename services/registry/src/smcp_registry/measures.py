@@ -1,9 +1,7 @@
 """What a registry tells of itself at `/metrics`."""
 
 from smcp_bus.door.dispatch import Ended
-from smcp_bus.door.outcomes import event_of, outcome_of
-from smcp_bus.door.types import Answer
-from smcp_proto.catalog_row import Row
+from smcp_bus.door.outcomes import counted
 from smcp_registry.announcer import Announcer
 from smcp_registry.leases import LeasesView
 from smcp_registry.sweeper import Sweeper
@@ -16,11 +14,7 @@ def requests_timed(metrics: Metrics) -> Ended:
     durations = metrics.durations(
         "smcp_registry_request_duration", "Requests over the bus, until they are answered", "event", "outcome"
     )
-
-    def ended(row: Row, seconds: float, answer: Answer | None) -> None:
-        durations.add(seconds, event_of(row), outcome_of(answer))
-
-    return ended
+    return counted(durations.add)
 
 
 def measure(metrics: Metrics, view: MembersView, leases: LeasesView, sweeper: Sweeper, announcer: Announcer) -> None:

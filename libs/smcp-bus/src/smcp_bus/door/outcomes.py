@@ -1,5 +1,6 @@
 """Requests as metrics name them: the event and how it ended, each of a small, closed set, whatever peers say."""
 
+from collections.abc import Callable
 from typing import Final
 
 import orjson
@@ -22,6 +23,15 @@ _CODES: Final = {int(code): str(int(code)) for code in ErrorCode}
 _LONGEST: Final = 4096
 """Bytes of an answer that may be one of those that a server makes in the place of a tool's: they are short."""
 _MARKS: Final = ((TIMED_OUT, TIMEOUT), (CANCELLED, CALL_CANCELLED))
+
+
+def counted(add: Callable[[float, str, str], None]) -> Callable[[Row, float, Answer | None], None]:
+    """For a door's `ended`: each request goes to `add` as its seconds, its event and its outcome."""
+
+    def ended(row: Row, seconds: float, answer: Answer | None) -> None:
+        add(seconds, event_of(row), outcome_of(answer))
+
+    return ended
 
 
 def event_of(row: Row) -> str:
