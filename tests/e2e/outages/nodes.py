@@ -40,7 +40,8 @@ async def _killed(world: World, directory: Path, node: Part) -> None:
             pass
         await node.start()
     for office in (NORTH, SOUTH):
-        assert codes(there.in_flight(office, at)) <= {None}, "each has its result"
+        flown = there.in_flight(office, at)
+        assert codes(flown) <= {None}, f"each has its result: {[call for call in flown if call.code is not None]}"
         assert codes(there.calls(office, at, fine)) <= {None, 503}
         assert codes(there.calls(office, fine)) == {None}
     _nobody_moved(there)
