@@ -1,11 +1,17 @@
 """How long a subscription to a resource of a Computer on Socket.IO lasts: as long as both are members."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from smcp_bus.bus import Incoming
+from smcp_bus import subjects
+from smcp_bus.bus import Incoming, Reply, RequestHandler
+from smcp_bus.door.dispatch import failed
+from smcp_bus.door.serving import to_reply
+from smcp_proto.errors import Unavailable
 from smcp_testing.gateway_world import World, connected, gateway_world
 from smcp_testing.granting_computer import BOX, OFFICE, UPDATED, URI, Granting, ask, heard, scene, updated
+from smcp_testing.interposed_buses import InterposedBuses, as_it_is
 from smcp_testing.leaving_gateway import gone, in_time, two_gateways
 from smcp_testing.line import Line, open_line
 from smcp_testing.nats_process import NatsServer
@@ -51,6 +57,36 @@ async def test_nothing_is_kept_of_who_vanished_whichever_of_both(nats_url: str) 
             await box.client.sio.disconnect()
             await eventually(lambda: len(owner) == 0)
             assert owner.subscribed == 0
+
+
+async def test_what_no_registry_could_tell_before_the_agent_left_is_not_told_to_who_comes_next(nats_url: str) -> None:
+    buses, tried, answering = InterposedBuses(), asyncio.Event(), asyncio.Event()
+
+    async def between(incoming: Incoming, handler: RequestHandler) -> Reply:
+        if subjects.verb_of(incoming.subject) == "resources_updated" and b"other" in incoming.body:
+            tried.set()
+            await answering.wait()
+            return to_reply(failed(Unavailable("no store").body()))
+        return await handler(incoming)
+
+    buses.between = between
+    async with scene(nats_url, bad=buses) as (world, anna, box):
+        await ask(anna)
+        await ask(anna, uri="file:///other")
+        assert await box.updated() is None
+        assert await box.updated("file:///other") is None  # it waits, since it comes closely
+        await tried.wait()
+        assert await anna.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
+        await eventually(lambda: box.client.told("notify:leave_office"))
+        buses.between = as_it_is
+        answering.set()
+        async with connected(world.gateways[0].url) as again:
+            assert await again.join("agent", "anna", OFFICE) == [True, None]
+            assert await box.updated() is None
+            assert await heard(again, box) == []
+            await ask(again)
+            assert await box.updated() is None
+            assert await heard(again, box) == [URI]
 
 
 async def test_a_leave_that_is_heard_late_does_not_end_what_was_subscribed_after_it(nats_url: str) -> None:

@@ -151,6 +151,37 @@ async def test_what_is_refused_for_good_holds_up_nothing(caplog: pytest.LogCaptu
         await eventually(lambda: here.heard == ["b"])
 
 
+async def test_what_waits_for_a_subscription_that_has_ended_is_dropped_and_what_else_waits_is_told() -> None:
+    async with office() as here:
+        here.failure = Unavailable("no registry")
+        await here.say("a", size=KIB)
+        await here.say("b", size=KIB)
+        await here.say("a", size=KIB, agent="bert")
+        here.updates.drop(lambda key: key.agent == "anna" and key.uri == "a")
+        assert len(here.updates) == 2
+        here.failure = None
+        await eventually(lambda: here.heard == ["b", "a"])
+        assert len(here.updates) == 0
+
+
+async def test_what_is_dropped_while_it_is_told_is_not_asked_for_again_and_holds_up_nothing() -> None:
+    async with office() as here:
+        stuck = asyncio.Event()
+
+        async def never() -> None:
+            stuck.set()
+            await asyncio.Event().wait()
+
+        key = Key("anna", None, "a")
+        telling = asyncio.create_task(here.updates.add(key, never, KIB, short=Short(key, never)))
+        await stuck.wait()
+        await here.say("b")
+        for _ in range(2):
+            here.updates.drop(lambda update: update == key)
+        await telling
+        await eventually(lambda: here.heard == ["b"])
+
+
 async def test_of_a_computer_that_went_what_waits_is_tried_once_more() -> None:
     async with office() as here:
         await here.say("a")

@@ -25,7 +25,8 @@ class _Interposed(BadBus):
         return await super().serve(subject, handle, queue=queue, limit=limit)
 
 
-async def _as_it_is(incoming: Incoming, handler: RequestHandler) -> Reply:
+async def as_it_is(incoming: Incoming, handler: RequestHandler) -> Reply:
+    """Does nothing to it."""
     return await handler(incoming)
 
 
@@ -34,7 +35,7 @@ class InterposedBuses(BadBuses):
     """For `gateway_world(bad=…)`."""
 
     faults: Faults = field(default_factory=Faults)
-    between: Between = _as_it_is
+    between: Between = as_it_is
     """May be changed at any time."""
 
     @asynccontextmanager

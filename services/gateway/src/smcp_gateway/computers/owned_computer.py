@@ -27,7 +27,7 @@ from smcp_gateway.computers.answered import answered, tool_result
 from smcp_gateway.computers.questions import Questions
 from smcp_gateway.computers.subscriptions import Subscriptions, epoch_of, granted
 from smcp_gateway.computers.surroundings import Surroundings
-from smcp_gateway.computers.updates import Updates
+from smcp_gateway.computers.updates import Key, Updates
 from smcp_gateway.sockets.asks import Fate, Outcome, settle
 from smcp_gateway.sockets.packet import event_frame
 from smcp_gateway.sockets.session import Session
@@ -123,6 +123,16 @@ class OwnedComputer:
         if running is not None:
             settle(running.answer, Fate.CANCELLED)
 
+    def agent_left(self, agent: str, epoch: int | None) -> None:
+        """See `Subscriptions.left`."""
+        self.subscriptions.left(agent, epoch)
+        self.updates.drop(self._is_unwanted)
+
+    def agent_began(self, epoch: int) -> None:
+        """See `Subscriptions.began`."""
+        self.subscriptions.began(epoch)
+        self.updates.drop(self._is_unwanted)
+
     def calls(self, agent: str) -> bool:
         """Whether calls of that Agent run."""
         return any(caller == agent for caller, _ in self._running)
@@ -133,6 +143,11 @@ class OwnedComputer:
             if caller == agent and running.asked_at < since and not running.answer.done():
                 self._tell_cancelled(agent, req_id)
                 settle(running.answer, Fate.CANCELLED)
+
+    def _is_unwanted(self, update: Key) -> bool:
+        """Whether it is known that nobody subscribes any more to what that update tells of."""
+        known = self.subscriptions
+        return known.unknown_since is None and update.agent not in set(known.agents(update.server, update.uri))
 
     def _tell_cancelled(self, agent: str, req_id: str) -> None:
         """To the Computer, which hears of no cancel in its office."""
@@ -227,6 +242,7 @@ class OwnedComputer:
         answer = await self._query(request, call)
         if request.agent is not None and granted(answer.body):
             self.subscriptions.end(request.agent, request.serverId, request.payload.params.uri)
+            self.updates.drop(self._is_unwanted)
         return answer
 
     async def _tool_call(self, request: ToolCallReq, call: Call) -> RawJson:

@@ -221,7 +221,7 @@ class RelayComputers:
         """
         here = self._offices.get(office, ())
         for owned in here:
-            owned.subscriptions.left(agent, epoch)
+            owned.agent_left(agent, epoch)
         if any(owned.calls(agent) for owned in here):
             loop = asyncio.get_running_loop()
             loop.call_later(ABSENT_S, self._abandon, office, agent, loop.time(), self._gate.generation)
@@ -241,7 +241,7 @@ class RelayComputers:
         since = await self._registry.agent_since(office, asker.name, after=after)
         if since is not None:
             for owned in self._offices.get(office, ()):
-                owned.subscriptions.began(since)
+                owned.agent_began(since)
 
     def _abandon(self, office: str, agent: str, since: float, generation: int) -> None:
         """An Agent left some seconds ago: what it called is cancelled, unless it has come back."""

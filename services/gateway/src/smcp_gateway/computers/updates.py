@@ -2,7 +2,8 @@
 
 A change that comes after a pause is told at once. What follows it closely waits, at most `GATHER_S`, and goes together:
 of each resource once, however often it was said. What was said first is told first. Where very much has to wait, since
-no registry answers, a change of a part becomes one of the whole that is subscribed to, and says nothing but which.
+no registry answers, a change of a part becomes one of the whole that is subscribed to, and says nothing but which. What
+waits ends with the subscription that it is told for.
 """
 
 import asyncio
@@ -75,6 +76,7 @@ class Updates:
         self._gathering = False
         self._ended = False
         self._order = asyncio.Lock()
+        self._telling: tuple[Key, asyncio.Timeout] | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -120,17 +122,28 @@ class Updates:
         """
         async with self._order:
             for key in list(self._waiting):
-                said = self._waiting[key]  # the last word, also of what is said while others are told
+                said = self._waiting.get(key)  # the last word, also of what is said while others are told
+                if said is None:
+                    continue  # dropped meanwhile
                 try:
-                    await said.tell()
+                    await self._tell(key, said)
                 except (SmcpError, BodyTooLarge) as error:
                     if isinstance(error, HEALING):
                         raise
                     _log.warning("an update cannot be told, and is dropped: %s", type(error).__name__)
-                if self._waiting.get(key) is said:  # else it was said once more while it was told
+                if self._waiting.get(key) is said:  # else it was said once more while it was told, or dropped
                     del self._waiting[key]
                     self._bytes -= said.size
             self._refusing = False
+
+    def drop(self, unwanted: Callable[[Key], bool]) -> None:
+        """Subscriptions have ended: what waits for them is told to nobody, and nothing of it is asked of a registry
+        again. Else an Agent that comes next under the same name would hear it."""
+        for key in [key for key in self._waiting if unwanted(key)]:
+            self._bytes -= self._waiting.pop(key).size
+        if self._telling is not None and unwanted(self._telling[0]):
+            self._telling[1].reschedule(asyncio.get_running_loop().time())
+            self._telling = None
 
     def end(self) -> None:
         """The Computer is no member here any more: what waits is tried once more. Idempotent.
@@ -142,6 +155,19 @@ class Updates:
         capabilities, `resources/list_changed`) does not wait here: it is told before it is acknowledged.
         """
         self._ended = True
+
+    async def _tell(self, key: Key, said: _Said) -> None:
+        """Raises BusError, SmcpError: it does not work now."""
+        scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                self._telling = key, scope
+                await said.tell()
+        except TimeoutError:
+            if not scope.expired():
+                raise
+        finally:
+            self._telling = None
 
     def _has_room_for(self, short: Short) -> bool:
         """Whether it can be kept; that it is refused is said once, until all could be told again."""
