@@ -26,7 +26,8 @@ class Office:
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         self.heard: list[str] = []
         self.failure: Exception | None = None
-        self.updates = Updates(self._later, computer="box")
+        self.unwanted: Callable[[Key], bool] = lambda key: False
+        self.updates = Updates(self._later, unwanted=self._is_unwanted, computer="box")
         self._tasks = tasks
 
     async def say(self, uri: str, text: str = "", *, size: int = 1, agent: str = "anna", whole: str = "") -> None:
@@ -36,6 +37,9 @@ class Office:
         subscribed = whole or uri
         short = Short(Key(agent, None, subscribed), partial(self._hear, f"{subscribed} in short"))
         await self.updates.add(Key(agent, None, uri), partial(self._hear, f"{uri}{text}"), size, short=short)
+
+    def _is_unwanted(self, key: Key) -> bool:
+        return self.unwanted(key)
 
     async def _hear(self, said: str) -> None:
         await asyncio.sleep(0)
@@ -157,7 +161,8 @@ async def test_what_waits_for_a_subscription_that_has_ended_is_dropped_and_what_
         await here.say("a", size=KIB)
         await here.say("b", size=KIB)
         await here.say("a", size=KIB, agent="bert")
-        here.updates.drop(lambda key: key.agent == "anna" and key.uri == "a")
+        here.unwanted = lambda key: key.agent == "anna" and key.uri == "a"
+        here.updates.drop()
         assert len(here.updates) == 2
         here.failure = None
         await eventually(lambda: here.heard == ["b", "a"])
@@ -176,10 +181,35 @@ async def test_what_is_dropped_while_it_is_told_is_not_asked_for_again_and_holds
         telling = asyncio.create_task(here.updates.add(key, never, KIB, short=Short(key, never)))
         await stuck.wait()
         await here.say("b")
+        here.unwanted = lambda update: update == key
         for _ in range(2):
-            here.updates.drop(lambda update: update == key)
+            here.updates.drop()
         await telling
         await eventually(lambda: here.heard == ["b"])
+
+
+async def test_a_change_that_waited_for_room_is_not_kept_when_its_subscription_has_ended_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(updates, "MOST_BYTES", 4 * KIB)
+    async with office() as here:
+        telling, told = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> None:
+            telling.set()
+            await told.wait()
+
+        first = Key("anna", None, "first")
+        saying = asyncio.create_task(here.updates.add(first, slow, 3 * KIB, short=Short(first, slow)))
+        await telling.wait()
+        adding = asyncio.create_task(here.say("second", size=3 * KIB))  # it waits for room
+        await asyncio.sleep(0)
+        here.unwanted = lambda key: key.agent == "anna"
+        here.updates.drop()
+        told.set()
+        await asyncio.gather(saying, adding)
+        assert len(here.updates) == 0
+        assert here.heard == []
 
 
 async def test_of_a_computer_that_went_what_waits_is_tried_once_more() -> None:

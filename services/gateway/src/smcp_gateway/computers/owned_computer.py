@@ -67,7 +67,7 @@ class OwnedComputer:
         """Generation of the gate in which the registry has confirmed the claim."""
         self.subscription: Subscription | None = None
         self.subscriptions = Subscriptions()
-        self.updates = Updates(around.later, computer=name)
+        self.updates = Updates(around.later, unwanted=self._is_unwanted, computer=name)
         self._around = around
         self._questions = Questions(session, around.send, around.room)
         self._loop = asyncio.get_running_loop()
@@ -126,12 +126,12 @@ class OwnedComputer:
     def agent_left(self, agent: str, epoch: int | None) -> None:
         """See `Subscriptions.left`."""
         self.subscriptions.left(agent, epoch)
-        self.updates.drop(self._is_unwanted)
+        self.updates.drop()
 
     def agent_began(self, epoch: int) -> None:
         """See `Subscriptions.began`."""
         self.subscriptions.began(epoch)
-        self.updates.drop(self._is_unwanted)
+        self.updates.drop()
 
     def calls(self, agent: str) -> bool:
         """Whether calls of that Agent run."""
@@ -242,7 +242,7 @@ class OwnedComputer:
         answer = await self._query(request, call)
         if request.agent is not None and granted(answer.body):
             self.subscriptions.end(request.agent, request.serverId, request.payload.params.uri)
-            self.updates.drop(self._is_unwanted)
+            self.updates.drop()
         return answer
 
     async def _tool_call(self, request: ToolCallReq, call: Call) -> RawJson:

@@ -64,11 +64,13 @@ class Short(NamedTuple):
 class Updates:
     """Args:
     later: runs what tells of what waits, again and again until it works.
+    unwanted: whether nobody is subscribed (any more) to what that update tells of.
     computer: whose they are, for the log.
     """
 
-    def __init__(self, later: Later, *, computer: str) -> None:
+    def __init__(self, later: Later, *, unwanted: Callable[[Key], bool], computer: str) -> None:
         self._later = later
+        self._unwanted = unwanted
         self._computer = computer
         self._refusing = False
         self._waiting: dict[Key, _Said] = {}
@@ -103,6 +105,8 @@ class Updates:
                 if not self._has_room_for(short):
                     raise
                 key, tell, size = *short, short.size
+        if self._unwanted(key):
+            return  # since it was said
         self._bytes += size - self._size(key)
         self._waiting[key] = _Said(tell, size)
         if self._gathering:
@@ -136,12 +140,12 @@ class Updates:
                     self._bytes -= said.size
             self._refusing = False
 
-    def drop(self, unwanted: Callable[[Key], bool]) -> None:
+    def drop(self) -> None:
         """Subscriptions have ended: what waits for them is told to nobody, and nothing of it is asked of a registry
         again. Else an Agent that comes next under the same name would hear it."""
-        for key in [key for key in self._waiting if unwanted(key)]:
+        for key in [key for key in self._waiting if self._unwanted(key)]:
             self._bytes -= self._waiting.pop(key).size
-        if self._telling is not None and unwanted(self._telling[0]):
+        if self._telling is not None and self._unwanted(self._telling[0]):
             self._telling[1].reschedule(asyncio.get_running_loop().time())
             self._telling = None
 
