@@ -127,6 +127,11 @@ def worked(answer: Any) -> bool:
     return isinstance(answer, dict) and answer.get("isError") is False
 
 
+def timed_out(answer: Any) -> bool:
+    """Its time was over while it ran: it was asked for again and again, and came late."""
+    return isinstance(answer, dict) and "a2c_timeout" in answer.get("meta", {})
+
+
 def open_end(answer: Any) -> bool:
     """An error that leaves open whether the call ran, and says so; or one after which it did not."""
     return answer.get("code") in {408, 503} and isinstance(answer["details"]["may_have_run"], bool)
@@ -147,7 +152,7 @@ async def test_no_call_runs_twice_and_each_has_one_answer(nats_url: str, case: C
             if worked(answer):
                 assert answer["content"][0]["text"] == mark
                 assert ran[mark] == 1, what
-            else:
+            elif not timed_out(answer):
                 assert open_end(answer), (what, answer)
                 assert ran[mark] == 0 or answer["details"]["may_have_run"] or f"{mark} again" in scene.answers
         assert sum(worked(answer) for [answer] in scene.answers.values()) >= CALLS / 2

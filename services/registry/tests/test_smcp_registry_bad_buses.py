@@ -23,7 +23,8 @@ from smcp_testing.member_process import MemberProcess, Observer, member_process,
 from smcp_testing.profiles import scaled
 from smcp_testing.waiting import eventually
 
-LEASE_S = 10.0
+LEASE_S = 120.0
+"""Longer than any of these takes: nobody renews."""
 NAMES = FAULTS if scaled(ci=0, soak=1) else ("lost", "late", "doubled", "reordered")
 SEEDS = range(1, 1 + scaled(ci=1, soak=10))
 RIVALS = scaled(ci=6, soak=20)

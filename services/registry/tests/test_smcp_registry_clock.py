@@ -3,13 +3,16 @@
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
-from smcp_bus.nats.bus import BusConfig, open_bus
+from smcp_bus.bus import Reply
+from smcp_bus.errors import RequestTimedOut
+from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_contract import Assertion, AssertOutcome, Member
 from smcp_registry.app import open_registry
+from smcp_registry.buckets import StoreUnusable, open_store
 from smcp_registry.clock import StoreClock
 from smcp_registry.settings import RegistrySettings
 from smcp_testing.member_process import member_process, observe
@@ -89,3 +92,35 @@ async def test_a_stream_that_is_gone_changes_nothing_of_what_is_known(nats_url: 
         unknown = StoreClock(bus, "KV_nobody")
         await unknown.measure()
         assert unknown.now() == pytest.approx(time.time(), abs=1)
+
+
+class Forgetful:
+    """Stands in for a bus's `request`: so many questions about a stream have no answer."""
+
+    def __init__(self, bus: NatsBus, unanswered: int) -> None:
+        self._request = bus.request
+        self._left = unanswered
+
+    async def request(self, subject: str, body: bytes, **options: Any) -> Reply:
+        if subject.startswith("$JS.API.STREAM.INFO.") and self._left:
+            self._left -= 1
+            raise RequestTimedOut("no answer in time")
+        return await self._request(subject, body, **options)
+
+
+async def test_a_registry_starts_though_answers_about_the_time_are_lost(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        monkeypatch.setattr(bus, "request", Forgetful(bus, 2).request)
+        store = await open_store(bus, bus.jetstream(), lease_s=LEASE_S, replicas=1)
+        assert store.clock.known
+
+
+async def test_where_nats_server_never_says_what_time_it_is_the_store_cannot_be_used(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        monkeypatch.setattr(bus, "request", Forgetful(bus, 1_000_000).request)
+        with pytest.raises(StoreUnusable, match="does not say what time it is: no answer in time"):
+            await open_store(bus, bus.jetstream(), lease_s=LEASE_S, replicas=1, start_s=0.5)

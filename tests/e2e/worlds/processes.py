@@ -10,8 +10,8 @@ from smcp_standalone import nats_files
 from smcp_standalone.nats_model import NatsModel
 from smcp_standalone.nats_server import find_binary
 from smcp_testing.line import Line
+from smcp_testing.ports import Ports
 from tests.e2e.worlds.layout import PLACES, Place, command
-from tests.e2e.worlds.ports import Ports
 from tests.e2e.worlds.process import Process
 from tests.e2e.worlds.running import running
 from tests.e2e.worlds.world import LEASE_S, ComputerHost, Gateway, World, child_environment

@@ -9,8 +9,8 @@ from uuid import uuid4
 from smcp_standalone.nats_files import credential_path
 from smcp_standalone.nats_model import NatsModel
 from smcp_standalone.up import with_local_parts
+from smcp_testing.ports import Ports
 from tests.e2e.worlds.layout import ALPHA, BETA, OTHER_ALPHA, Place, command
-from tests.e2e.worlds.ports import Ports
 from tests.e2e.worlds.process import Process
 from tests.e2e.worlds.running import running
 from tests.e2e.worlds.world import LEASE_S, ComputerHost, Gateway, World, child_environment

@@ -97,6 +97,16 @@ class BadBus:
         return self.inner.problem
 
     @property
+    def node_left_at(self) -> float | None:
+        """As `Bus.node_left_at`."""
+        return self.inner.node_left_at
+
+    @property
+    def has_other_nodes(self) -> bool:
+        """As `Bus.has_other_nodes`."""
+        return self.inner.has_other_nodes
+
+    @property
     def max_body(self) -> int:
         """As `Bus.max_body`."""
         return self.inner.max_body

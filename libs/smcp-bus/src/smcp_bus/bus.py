@@ -105,6 +105,16 @@ class Bus(Protocol):
         """Why they cannot: a few words for `/readyz`, without names or addresses. None: they can."""
 
     @property
+    def node_left_at(self) -> float | None:
+        """When it was heard last that a node of NATS' cluster is there no more (loop time); None: never, or NATS does
+        not say. Who was connected to it serves nothing until it has found another one."""
+
+    @property
+    def has_other_nodes(self) -> bool:
+        """Whether another node of NATS' cluster is known than the one that it is, or was, connected to: where that
+        dies, there is a connection again soon."""
+
+    @property
     def max_body(self) -> int:
         """Bytes a body may have (`SMCP_MAX_PAYLOAD`)."""
         ...

@@ -92,10 +92,7 @@ async def open_store(
     members, leases = _plans(lease_s, replicas)
     clock = StoreClock(bus, f"KV_{LEASES}")
     kept_leases = await _open(js, leases, start_s, clock.now)
-    try:
-        await clock.measure()
-    except BusError as error:
-        raise StoreUnusable(f"nats-server does not say what time it is: {said(error)}") from error
+    await _know_the_time(clock, start_s)
     return Store(
         members=Bucket(MEMBERS, js, await _open(js, members, start_s, clock.now), bus),
         leases=Bucket(LEASES, js, kept_leases, bus),
@@ -170,6 +167,23 @@ async def _wait_for_jetstream(js: JetStreamContext, start_s: float) -> api.Accou
                     f"JetStream does not answer ({reason}): is it enabled on this nats-server (`jetstream {{}}` in its "
                     "configuration, or --jetstream), has it a leader, and may this credential use $JS.API.>?"
                 ) from error
+            await asyncio.sleep(PAUSE_S)
+
+
+async def _know_the_time(clock: StoreClock, start_s: float) -> None:
+    """Ask until there is an answer: one may be lost, or the stream have no leader yet."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + start_s
+    while not clock.known:
+        lost: BusError | None = None
+        try:
+            await clock.measure()
+        except BusError as error:
+            lost = error
+        if not clock.known:
+            if loop.time() + PAUSE_S >= deadline:
+                reason = "it answers with something else" if lost is None else said(lost)
+                raise StoreUnusable(f"nats-server does not say what time it is: {reason}") from lost
             await asyncio.sleep(PAUSE_S)
 
 

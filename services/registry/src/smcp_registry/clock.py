@@ -45,6 +45,11 @@ class StoreClock:
         self._offset: float | None = None
         self._said = False
 
+    @property
+    def known(self) -> bool:
+        """Whether nats-server has said what time it is."""
+        return self._offset is not None
+
     def now(self) -> float:
         """Unix seconds (UTC). Before the first measurement by this machine's clock."""
         # counted on by the loop's clock: this machine's own may be set at any time

@@ -20,7 +20,8 @@ from smcp_registry.records import MemberRecord
 ASK_AGAIN_S: Final = 0.1
 """One "no responder" proves nothing: in a cluster a subscription is known everywhere only after a moment."""
 SETTLE_S: Final = 2.0
-"""After NATS came back, owners may take this long to be back too (seconds); no longer than a lease."""
+"""After NATS came back, or a node of it left, owners may take this long to be back too (seconds); no longer than a
+lease."""
 
 MALFORMED: Final = str(int(ErrorCode.MALFORMED))
 
@@ -30,7 +31,8 @@ class Owners:
 
     Args:
         patience_s: how long an owner may take to answer, in seconds.
-        settle_s: "no responder" is believed only after the connection stood for so long, in seconds.
+        settle_s: "no responder" is believed only after the connection stood, and no node of NATS left, for so long, in
+            seconds.
     """
 
     def __init__(self, bus: Bus, link: Link, leases: Leases, *, patience_s: float, settle_s: float) -> None:
@@ -39,6 +41,7 @@ class Owners:
         self._leases = leases
         self._patience_s = patience_s
         self._settle_s = settle_s
+        self._loop = asyncio.get_running_loop()
 
     async def ask(
         self,
@@ -70,10 +73,11 @@ class Owners:
                     body = question.model_dump_json(exclude_none=True).encode()
                     reply = await self._bus.request(subject, body, timeout=self._patience_s, headers=headers)
             except NoResponder:
-                if unheard and self._link.up_for() >= self._settle_s:
+                settled_for = self._settled_for()
+                if unheard and settled_for >= self._settle_s:
                     return Owner.GONE
                 unheard = True
-                await asyncio.sleep(max(ASK_AGAIN_S, self._settle_s - self._link.up_for()))
+                await asyncio.sleep(max(ASK_AGAIN_S, self._settle_s - settled_for))
                 continue
             except (RequestTimedOut, TransferFailed):
                 lives = await self._leases.lives(credential, process)
@@ -90,3 +94,8 @@ class Owners:
             except ValidationError:
                 return Owner.ALIVE
             return Owner.ALIVE if answer.session else Owner.GONE
+
+    def _settled_for(self) -> float:
+        """Seconds since when neither the own connection broke nor a node of NATS left."""
+        left_at, up_for = self._bus.node_left_at, self._link.up_for()
+        return up_for if left_at is None else min(up_for, self._loop.time() - left_at)

@@ -186,6 +186,7 @@ async def gateway_world(
     gateways: int = 1,
     registries: int = 1,
     registry: bool = True,
+    kv_replicas: int = 1,
     drain_s: float = 1.0,
     max_payload: int = 32 * MIB,
     lease_s: float = LEASE_S,
@@ -199,6 +200,7 @@ async def gateway_world(
 
     Args:
         registry: False: there are registries already.
+        kv_replicas: on how many nodes of NATS the rooms are kept.
         bad: makes the buses bad.
         settings: more of the gateways'. Clients are not told to go where another gateway has fewer, unless it says
             so (`rebalance_s`): tests choose which gateway has whom.
@@ -218,7 +220,9 @@ async def gateway_world(
             return sound, sound if bad is None else await stack.enter_async_context(bad.over(sound))
 
         for number in range(registries if registry else 0):
-            registry_settings = RegistrySettings(nats_url=nats_url, lease_s=lease_s, move_s=move_s)
+            registry_settings = RegistrySettings(
+                nats_url=nats_url, lease_s=lease_s, move_s=move_s, kv_replicas=kv_replicas
+            )
             _, used = await bus("registry", number)
             world.registries.append(await stack.enter_async_context(open_registry(registry_settings, used)))
         for number in range(gateways):

@@ -6,8 +6,9 @@ system.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal, Self
 
 from smcp_bus.nats.credentials import Credentials, load_credentials
@@ -15,12 +16,10 @@ from smcp_standalone.nats_config import new_secret
 from smcp_standalone.nats_files import Written, write
 from smcp_standalone.nats_model import NatsModel
 from smcp_testing.nats_process import NatsServer
-from smcp_testing.waiting import eventually
 
 Kind = Literal["gateway", "registry"]
 
 BYSTANDER: Final = "bystander"
-_RELOADED: Final = "Reloaded server configuration"
 _USERS: Final = "  users: [\n"
 
 
@@ -39,13 +38,17 @@ class GuardedUrl(str):
 class GuardedNats(NatsServer):
     """Credentials of two registries and four gateways are there from the start; for others it reads its file again."""
 
-    def __init__(self, directory: Path, *, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, directory: Path, *, options: Sequence[str] = (), more: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        """`more` is what else the file of `smcp nats-config` says."""
         self._model: dict[str, Any] = {
             "offices": ["office"],
             "registries": 2,
             "gateways": 4,
             "computers": [],
             "jetstream": {"store_dir": str((directory / "jetstream").absolute())},
+            **more,
         }
         self._taken = Counter[Kind]()
         self._out = directory / "config"
@@ -83,13 +86,7 @@ class GuardedNats(NatsServer):
     async def _allow(self) -> None:
         """Write the file anew, and wait until the server has read it; one that does not run reads it when it starts."""
         self._written = self._write()
-        if self.running:
-            before = self._reloads()
-            self.reload()
-            await eventually(lambda: self._reloads() > before, message="nats-server did not read its file again")
-
-    def _reloads(self) -> int:
-        return self.log.read_text(encoding="utf-8").count(_RELOADED)
+        await self.read_again()
 
     def _write(self) -> Written:
         written = write(NatsModel.model_validate(self._model), self._out)

@@ -11,6 +11,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from smcp_testing.waiting import eventually
+
+_RELOADED = "Reloaded server configuration"
 _START_S = 15.0
 _STOP_S = 10.0
 _NOTICED = 5
@@ -163,6 +166,17 @@ class NatsServer:
     def reload(self) -> None:
         """Make it read its configuration again (SIGHUP)."""
         self._signal(signal.SIGHUP)
+
+    async def read_again(self) -> None:
+        """Make it read its configuration again, and wait until it has; one that does not run does so when it starts."""
+        if not self.running:
+            return
+        before = self._reloads()
+        self.reload()
+        await eventually(lambda: self._reloads() > before, message="nats-server did not read its file again")
+
+    def _reloads(self) -> int:
+        return self.log.read_text(encoding="utf-8").count(_RELOADED)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is None:

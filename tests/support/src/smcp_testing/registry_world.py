@@ -14,8 +14,10 @@ from smcp_registry.settings import RegistrySettings
 
 
 @asynccontextmanager
-async def registries(url: str, *, lease_s: float = 10, count: int = 2) -> AsyncIterator[list[Registry]]:
-    settings = RegistrySettings(nats_url=url, lease_s=lease_s)
+async def registries(
+    url: str, *, lease_s: float = 10, count: int = 2, kv_replicas: int = 1
+) -> AsyncIterator[list[Registry]]:
+    settings = RegistrySettings(nats_url=url, lease_s=lease_s, kv_replicas=kv_replicas)
     async with AsyncExitStack() as stack:
         opened = []
         for _ in range(count):

@@ -14,6 +14,7 @@ from smcp_bus.chunks import SIZE, Outgoing
 from smcp_bus.errors import BodyTooLarge, BusError, NoResponder
 from smcp_bus.nats.config import BusConfig as BusConfig
 from smcp_bus.nats.config import BusStats as BusStats
+from smcp_bus.nats.denials import is_of_publishing
 from smcp_bus.nats.headers import decode_head, encode_head, encode_request_head, is_no_responders
 from smcp_bus.nats.inbox import ROOT, Inbox
 from smcp_bus.nats.link import Link
@@ -60,6 +61,16 @@ class NatsBus:
     def problem(self) -> str | None:
         """As `Bus.problem`."""
         return self._link.problem
+
+    @property
+    def node_left_at(self) -> float | None:
+        """As `Bus.node_left_at`."""
+        return self._client.nodes.left_at
+
+    @property
+    def has_other_nodes(self) -> bool:
+        """As `Bus.has_other_nodes`."""
+        return self._client.has_other_servers
 
     @property
     def max_body(self) -> int:
@@ -194,12 +205,12 @@ class NatsBus:
     async def _subscribe(self, received: Serving | Listening, queue: str) -> None:
         subject = received.subject
         self._link.check(subject, 0, 0)
-        self._client.forgive(subject)
+        self._client.denials.forgive(subject)
         sid = received.sid = self._client.attach(subject, queue, received.receive)
         self._received[sid] = received
         try:
             await self.flush()
-            self._client.check_permitted(subject)
+            self._client.denials.check_permitted(subject)
         except BaseException:
             self._client.unsubscribe_at_server(sid)
             self._forget(sid)
@@ -259,7 +270,7 @@ class NatsBus:
     def _denied(self, text: str) -> None:
         _log.warning("nats-server refused: %s", text)
         for place in list(self._inbox.places.values()):
-            if isinstance(place, Waiter) and f'for publish to "{place.subject.lower()}"' in text:
+            if isinstance(place, Waiter) and is_of_publishing(text, place.subject):
                 place.fail(NoResponder("not permitted to ask on this subject"))
 
     async def open(self) -> None:

@@ -17,7 +17,6 @@ import asyncio
 import logging
 import random
 import re
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import ParseResult
@@ -27,8 +26,10 @@ from nats.aio.client import Client, Server
 from nats.aio.subscription import Subscription
 from nats.protocol.parser import AWAITING_CONTROL_LINE
 
-from smcp_bus.errors import BusError, ConnectionLost, NotConnected
+from smcp_bus.errors import ConnectionLost, NotConnected
+from smcp_bus.nats.denials import Denials
 from smcp_bus.nats.messages import Messages, Receiver
+from smcp_bus.nats.nodes import Nodes
 from smcp_bus.nats.tcp import AbortingTransport
 from smcp_bus.nats.websocket import WebSocketTransport
 
@@ -53,6 +54,8 @@ class NatsClient(Client):
 
     Attributes:
         up: connected, subscribed, and told so.
+        denials: what nats-server's permissions have refused.
+        nodes: of the cluster, as it was told.
     """
 
     def __init__(
@@ -74,11 +77,12 @@ class NatsClient(Client):
         self._on_up = on_up
         self._on_down = on_down
         self._on_denial = on_denial
-        self._denials: deque[str] = deque(maxlen=64)
         self._tried: set[str] = set()
         """The servers (`host:port`) that are not tried again before all others were."""
         self._closed: object = None
         """The socket's stream that was found closed: what it had read before says nothing of a connection."""
+        self.denials = Denials()
+        self.nodes = Nodes()
         self.up = False
 
     def choose_server(self, servers: list[Server], _info: dict[str, Any]) -> tuple[Server | None, float]:
@@ -99,6 +103,11 @@ class NatsClient(Client):
     def server(self) -> ParseResult | None:
         """The URL of the server that is connected to, or that is tried."""
         return None if self._current_server is None else self._current_server.uri
+
+    @property
+    def has_other_servers(self) -> bool:
+        """Whether there is one to connect to beside that of the connection."""
+        return len(self._server_pool) > 1
 
     # -- sending
 
@@ -203,21 +212,20 @@ class NatsClient(Client):
         self._receivers.pop(sid, None)
         self._subs.pop(sid, None)
 
-    def forgive(self, subject: str) -> None:
-        """Forget an earlier refusal to subscribe to `subject`: permissions may have changed."""
-        self._denials = deque((text for text in self._denials if _refusal(subject) not in text), self._denials.maxlen)
-
-    def check_permitted(self, subject: str) -> None:
-        """After a round trip. Raises BusError where nats-server refused to subscribe to `subject`."""
-        if any(_refusal(subject) in text for text in self._denials):
-            raise BusError(f"not permitted to subscribe to {subject}")
-
     # -- what nats-py calls
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        self.nodes.hear(info)
         # The addresses that the nodes of a cluster know of themselves lead nowhere from behind a proxy.
         known = {name: value for name, value in info.items() if not (self._websocket and name == "connect_urls")}
         await super()._process_info(known, initial_connection)
+        if addresses := known.get("connect_urls"):
+            # nats-py keeps for ever what it was told once; each attempt with what is dead may take until the time-out
+            self._server_pool[:] = [
+                server
+                for server in self._server_pool
+                if not server.discovered or server is self._current_server or server.uri.netloc in addresses
+            ]
 
     def _connect_command(self) -> bytes:
         if self.server is not None and self.server.scheme == "tls" and not self._wire.encrypted:
@@ -246,7 +254,7 @@ class NatsClient(Client):
 
     async def _process_err(self, err_msg: str) -> None:
         if "permissions violation" in err_msg:
-            self._denials.append(err_msg)
+            self.denials.hear(err_msg)
             self._on_denial(err_msg)
             return
         error = nats_errors.Error(f"nats: {err_msg}")
@@ -315,8 +323,3 @@ class NatsClient(Client):
 def is_refusal(text: str) -> bool:
     """Whether nats-server says with `text` that it does not take the credential (any more)."""
     return _REFUSED.search(text) is not None
-
-
-def _refusal(subject: str) -> str:
-    """How nats-server names a subscription that it refuses; nats-py gives its words in lower case."""
-    return f'for subscription to "{subject.lower()}"'

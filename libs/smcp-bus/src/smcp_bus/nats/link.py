@@ -129,7 +129,7 @@ class Link:
 
     def _say_that_it_does_not_answer(self) -> None:
         config = self._config
-        if self._trouble == _REFUSED:
+        if self._trouble == _REFUSED or self.client.up:  # up: opened in a moment
             return
         _log.warning("NATS at %s does not answer yet; trying for %g s", config.hosts, config.connect_timeout)
 

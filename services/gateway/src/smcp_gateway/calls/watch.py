@@ -5,6 +5,8 @@ every call that is older than a moment is asked `pending`, again and again.
 
 - Nobody there, and a moment later neither, so that a connection that broke and came back kills no call; or one there
   who does not know the call, and has all of it: it may have run, and nobody will answer it.
+- Where a node of NATS left, nobody there says nothing for some seconds: whoever was connected to it looks for another
+  one, and goes on with its calls meanwhile.
 - The call has ended there, twice in a row, and nothing of its answer is here: it was lost on the way. The call is sent
   once more, for the answer that its owner keeps.
 - An owner that is silent for most of a lease, and asks for no part of a request either, stands still (a suspended
@@ -33,6 +35,8 @@ EVERY_S: Final = 0.25
 AWAY_S: Final = 0.4
 """For how long nobody may be there: a connection that broke is back after less, mostly. Together with `EVERY_S` and
 the age from which on a call is asked after (`ASK_AFTER_S`) it is below a second."""
+ELSEWHERE_S: Final = 5.0
+"""For how long nobody may be there after a node of NATS left: each attempt with what is dead as well may take 2 s."""
 STILL_S: Final = 16.0
 """For how long no part of a request may be asked for: an owner gives up after less, and never tells."""
 BATCH: Final = 1000
@@ -114,10 +118,16 @@ class CallWatch:
             if not await self._question(owner, asked, calls, now):
                 await asyncio.sleep(AWAY_S)
                 there = await self._question(owner, asked, calls, self._loop.time())
-                if not there and asked.heard_at < now:  # another question may have been answered in between
+                # another question may have been answered in between
+                if not there and asked.heard_at < now and not self._looks_for_a_node():
                     self._lost(calls, now, "the Computer is gone")
         finally:
             asked.questions -= 1
+
+    def _looks_for_a_node(self) -> bool:
+        """Whether a Computer that nobody answers for may only have lost its node of NATS."""
+        left_at = self._bus.node_left_at
+        return left_at is not None and self._loop.time() - left_at < ELSEWHERE_S
 
     async def _question(self, owner: Owner, asked: _Asked, calls: Sequence[PendingCall], now: float) -> bool:
         """Whether anybody is there."""

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
-import orjson
 from pydantic import BaseModel
 
 from smcp_bus import exact_json, subjects
@@ -21,14 +20,14 @@ from smcp_bus.door.exception_table import to_smcp_error
 from smcp_bus.door.tracing import sending
 from smcp_bus.door.types import Call, RawJson
 from smcp_bus.errors import BusError, ConnectionLost, NoResponder, NotConnected, RequestTimedOut
-from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID, SENT_AGO
+from smcp_bus.headers import NOT_RUN, REQ_ID, SENT_AGO
 from smcp_bus.owner import MOVING
-from smcp_bus.registry.client import RegistryClient, to_error
+from smcp_bus.registry.client import RegistryClient
 from smcp_gateway.calls.pending import NOT_SENT, CallTable, PendingCall
+from smcp_gateway.handlers.relayed_answer import checked
 from smcp_proto.catalog_row import TimeClass
-from smcp_proto.errors import Internal, NotFound, SmcpError, TimedOut, Unavailable
+from smcp_proto.errors import NotFound, SmcpError, TimedOut, Unavailable
 from smcp_proto.schemas.tools import REPEAT
-from smcp_proto.surrogates import mended
 
 _log = logging.getLogger("smcp_gateway.relay")
 
@@ -36,15 +35,16 @@ RETRY_S: Final = 5.0
 """How long a member that nobody answers for is tried again, at most (seconds)."""
 RECONNECTED_S: Final = 0.8
 """For how long a call waits for a connection that broke (seconds). What is lost is told within a second."""
+RECONNECTED_ELSEWHERE_S: Final = 1.5
+"""For how long it does where there is another node of NATS to connect to."""
+ELSEWHERE_S: Final = 5.0
+"""For how long a call does that was sent before, where there is another node of NATS to connect to: each attempt with
+what is dead as well may take 2 s, and the Computer goes on with the call meanwhile."""
 RECONNECT_PAUSE_S: Final = 0.05
 LOOK_AGAIN: Final = 0.8
 """After this share of it the registry is asked whether the member has begun to move."""
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.4
-
-DEEPEST: Final = 254
-"""Levels of an answer, as many as orjson writes. Readers of JSON in other languages have bounds, too; Python's own
-raises at some 950, and then python-socketio tells nobody that the answer came."""
 
 _MARK: Final = b',"%b":true}' % REPEAT.encode()
 
@@ -73,13 +73,22 @@ TimedOutCall = Callable[[PendingCall], None]
 class Relay:
     """Args:
     timed_out: told of each call that timed out here, so that its Computer stops it; must not block.
+    has_other_nodes: `Bus.has_other_nodes`.
     """
 
-    def __init__(self, way: Way, registry: RegistryClient, calls: CallTable, timed_out: TimedOutCall) -> None:
+    def __init__(
+        self,
+        way: Way,
+        registry: RegistryClient,
+        calls: CallTable,
+        timed_out: TimedOutCall,
+        has_other_nodes: Callable[[], bool],
+    ) -> None:
         self._way = way
         self._registry = registry
         self._calls = calls
         self._timed_out = timed_out
+        self._has_other_nodes = has_other_nodes
         self._loop = asyncio.get_running_loop()
 
     async def __call__(self, request: BaseModel, call: Call) -> RawJson:
@@ -131,15 +140,7 @@ class Relay:
     async def _ask(self, subject: str, headers: Headers, pending: PendingCall, call: Call) -> RawJson:
         body = call.raw if call.raw is not None else exact_json.written(call.payload)
         try:
-            try:
-                reply = await self._send(subject, body, headers, pending, call)
-            except (ConnectionLost, NotConnected) as lost:
-                if not pending.tracked or pending.asked_again:
-                    raise
-                reply = await self._send_again(subject, body, headers, pending, call, lost)
-            if reply is None:
-                reply = await self._try_again(subject, body, headers, pending, call)
-            return _checked(reply)
+            return checked(await self._answer(subject, body, headers, pending, call))
         except RequestTimedOut:
             self._timed_out(pending)
             raise TimedOut("the Computer did not answer in time", details={"may_have_run": True}) from None
@@ -187,24 +188,38 @@ class Relay:
         pending.computer_moves = reply.headers.get(NOT_RUN) == MOVING
         return None if NOT_RUN in reply.headers else reply
 
-    async def _send_again(
-        self, subject: str, body: bytes, headers: Headers, pending: PendingCall, call: Call, lost: BusError
-    ) -> Reply | None:
-        """There is no connection. Where one node of several died it is back in a moment, and what was not sent is sent.
+    async def _answer(self, subject: str, body: bytes, headers: Headers, pending: PendingCall, call: Call) -> Reply:
+        """What the Computer replies, also where the connection breaks meanwhile, each time that it does: nodes of NATS
+        that are restarted one after the other break it more than once.
 
-        Where it broke while the answer was awaited, the Computer goes on with the call, or has ended it, and is asked
-        for its answer.
+        It is back in a moment, and what was not sent is sent then. Where it broke while the answer was awaited, the
+        Computer goes on with the call, or has ended it, and is asked for its answer.
         """
-        pending.asked_again = isinstance(lost, ConnectionLost)
-        until = self._loop.time() + RECONNECTED_S
+        lost: BusError | None = None
+        until = 0.0
         while True:
-            await asyncio.sleep(RECONNECT_PAUSE_S)
             try:
-                return await self._send(subject, body, headers, pending, call)
-            except NotConnected:
-                pending.ask_from, pending.on_wire = NOT_SENT, False
-                if self._loop.time() >= until:
-                    raise lost from None
+                reply = await self._send(subject, body, headers, pending, call)
+                lost = None
+                return reply if reply is not None else await self._try_again(subject, body, headers, pending, call)
+            except (ConnectionLost, NotConnected) as error:
+                if not pending.tracked:
+                    raise
+                if isinstance(error, ConnectionLost):
+                    pending.asked_again = True
+                else:
+                    pending.ask_from, pending.on_wire = NOT_SENT, False
+                if lost is None or isinstance(error, ConnectionLost):
+                    lost, until = error, self._loop.time() + self._patience(pending)
+            if self._loop.time() >= until:
+                raise lost
+            await asyncio.sleep(RECONNECT_PAUSE_S)
+
+    def _patience(self, pending: PendingCall) -> float:
+        """For how long a connection that broke is waited for (seconds)."""
+        if not self._has_other_nodes():
+            return RECONNECTED_S
+        return ELSEWHERE_S if pending.asked_again else RECONNECTED_ELSEWHERE_S
 
     async def _try_again(self, subject: str, body: bytes, headers: Headers, pending: PendingCall, call: Call) -> Reply:
         """Nobody was there. A member that moves is waited for: the registry is asked again while it says so."""
@@ -250,12 +265,15 @@ class Relay:
 
         Raises:
             NotFound: it is no member; nothing was run.
+            NotConnected: there is no connection to ask over.
             Unavailable: the registry cannot say; or the call was sent before, and its answer is lost.
         """
         try:
             found = await self._registry.find(
                 pending.office, "agent", pending.agent, pending.computer, timeout=timeout, req_id=pending.req_id
             )
+        except (ConnectionLost, NotConnected):
+            raise NotConnected("the registry could not be asked") from None  # nothing of the call itself was lost
         except (SmcpError, BusError):
             raise _not_available(pending) from None
         if not found.member and pending.asked_again:
@@ -287,58 +305,3 @@ def _target(request: Any) -> str:
     name = getattr(request, "computer", None) or getattr(request, "computerId", None)
     assert isinstance(name, str), "what may go without (`ListResources`) is not relayed as it is"
     return name
-
-
-def _checked(reply: Reply) -> RawJson:
-    """The answer as it goes on. A Computer must not be able to break the Agent's connection with what is no JSON."""
-    if ERROR in reply.headers:
-        raise to_error(reply)
-    body = reply.body
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        body = _mended(body)
-        value = orjson.loads(body)
-    if _may_be_too_deep(body) and _is_too_deep(value):
-        raise Internal(f"the Computer's answer is nested more than {DEEPEST} levels deep")
-    return RawJson(body)
-
-
-def _may_be_too_deep(body: bytes) -> bool:
-    """Whether so many objects and lists begin in it, also in its strings."""
-    return _has_more(body, b"{", DEEPEST // 2) or _has_more(body, b"[", DEEPEST // 2)
-
-
-def _has_more(body: bytes, what: bytes, most: int) -> bool:
-    """Whether it stands there more than so many times. To find the next one costs a twentieth of `count`, which goes
-    byte by byte; and where there are many, the first of them are soon found."""
-    at = body.find(what)
-    while at >= 0 and most > 0:
-        at = body.find(what, at + 1)
-        most -= 1
-    return at >= 0
-
-
-def _is_too_deep(value: Any) -> bool:
-    """Whether the writer, which goes no deeper, refuses it. It has a few ms for what was 32 MiB of text."""
-    try:
-        orjson.dumps(value)
-    except TypeError:
-        return True
-    return False
-
-
-def _mended(body: bytes) -> bytes:
-    """An answer that may be JSON but for halves of surrogate pairs, which only a native Computer takes out of what MCP
-    servers send.
-
-    Raises:
-        Internal: it is no JSON.
-    """
-    try:
-        whole = mended(body).encode()
-        orjson.loads(whole)
-    except ValueError:
-        raise Internal("the Computer's answer is not JSON") from None
-    _log.info("halves of surrogate pairs in a Computer's answer were replaced by U+FFFD")
-    return whole

@@ -1,0 +1,50 @@
+"""What a bus knows of the nodes of NATS' cluster."""
+
+import asyncio
+from pathlib import Path
+
+from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_testing.nats_cluster import open_cluster
+from smcp_testing.nats_process import NatsServer
+from smcp_testing.waiting import eventually
+
+
+def tried(bus: NatsBus) -> set[str]:
+    """The addresses (`host:port`) that are tried once the connection breaks."""
+    return {url.netloc for url in bus._client.servers}
+
+
+def addresses(*nodes: NatsServer) -> set[str]:
+    return {f"127.0.0.1:{node.port}" for node in nodes}
+
+
+async def test_a_node_that_leaves_is_noticed_at_once_and_is_not_tried_any_more(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    async with open_cluster(tmp_path) as (first, second, third), open_bus(BusConfig(url=first.url)) as bus:
+        await eventually(lambda: tried(bus) == addresses(first, second, third))
+        assert not bus.node_left_at
+        began = loop.time()
+        await third.kill()
+        left_at = await eventually(lambda: bus.node_left_at)
+        assert left_at is not None
+        assert began <= left_at <= loop.time()
+        assert tried(bus) == addresses(first, second)
+        await third.start()
+        await eventually(lambda: tried(bus) == addresses(first, second, third))
+        assert bus.node_left_at == left_at, "one that comes is none that leaves"
+
+
+async def test_a_node_that_left_with_the_own_connection_is_noticed_at_another_one(tmp_path: Path) -> None:
+    async with open_cluster(tmp_path) as (first, second, third), open_bus(BusConfig(url=first.url)) as bus:
+        await eventually(lambda: tried(bus) == addresses(first, second, third))
+        await first.kill()
+        await eventually(lambda: bus.connected and bus.node_left_at is not None)
+        assert tried(bus) == addresses(first, second, third), "what was configured is tried all the same"
+
+
+async def test_a_server_that_stands_alone_and_is_restarted_is_no_node_that_left(nats_server: NatsServer) -> None:
+    async with open_bus(BusConfig(url=nats_server.url)) as bus:
+        await nats_server.restart()
+        await eventually(lambda: bus.connected)
+        await bus.flush()
+        assert bus.node_left_at is None
