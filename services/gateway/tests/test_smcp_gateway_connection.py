@@ -1,7 +1,6 @@
 """What is written to a WebSocket: the gateway's own frames, read here byte by byte, by a client that reads late."""
 
 import asyncio
-import os
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -17,94 +16,19 @@ from smcp_gateway.sockets.outbox import Outbox
 from smcp_gateway.sockets.packet import Frame
 from smcp_gateway.sockets.session import Session
 from smcp_testing.gateway_world import gateway_world
+from smcp_testing.raw_websocket import CLOSE, KIB, TEXT, RawWebSocket
 from smcp_testing.waiting import eventually
 
-KIB = 1024
 BUFFER: Final = 32 * KIB
 """Of each side's kernel: little fits between a client that does not read and the gateway."""
-TEXT, CLOSE = 1, 8
-PING, PONG, NOOP = b"2", b"3", b"6"
-
-
-class LateReader:
-    """The client's end of a WebSocket: nothing is read from the TCP connection but when `frame` asks for it."""
-
-    def __init__(self, tcp: socket.socket) -> None:
-        self._tcp = tcp
-        self._loop = asyncio.get_running_loop()
-        self._read = bytearray()
-
-    async def connect(self, host: str, port: int) -> None:
-        await self._loop.sock_connect(self._tcp, (host, port))
-        request = (
-            f"GET /socket.io/?EIO=4&transport=websocket HTTP/1.1\r\nHost: {host}:{port}\r\nUpgrade: websocket\r\n"
-            "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-        )
-        await self._loop.sock_sendall(self._tcp, request.encode())
-        while b"\r\n\r\n" not in self._read:
-            assert await self._more(), "the gateway hung up"
-        head, _, rest = bytes(self._read).partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 101 ")
-        self._read = bytearray(rest)
-
-    async def frame(self) -> tuple[int, bytes] | None:
-        """Opcode and payload of the next frame; None at the end of the connection."""
-        if not await self._have(2):
-            assert not self._read
-            return None
-        first, length = self._read[0], self._read[1]
-        assert first & 0xF0 == 0x80, "whole, and with no extension"
-        assert length < 128, "a server masks nothing"
-        start = 2
-        if length == 126:
-            start = 4
-            assert await self._have(start)
-            (length,) = struct.unpack_from("!H", self._read, 2)
-            assert length > 125, "the shortest form is the one to use"
-        elif length == 127:
-            start = 10
-            assert await self._have(start)
-            (length,) = struct.unpack_from("!Q", self._read, 2)
-            assert length > 0xFFFF, "the shortest form is the one to use"
-        assert await self._have(start + length)
-        payload = bytes(self._read[start : start + length])
-        del self._read[: start + length]
-        return first & 0x0F, payload
-
-    async def message(self) -> bytes:
-        """The next text message, within 10 s; pings are answered."""
-        async with asyncio.timeout(10):
-            while True:
-                frame = await self.frame()
-                assert frame is not None, "the gateway hung up"
-                opcode, payload = frame
-                assert opcode == TEXT
-                if payload != PING:
-                    return payload
-                await self.send(TEXT, PONG)
-
-    async def send(self, opcode: int, payload: bytes) -> None:
-        mask = os.urandom(4)
-        masked = bytes(byte ^ mask[n % 4] for n, byte in enumerate(payload))
-        await self._loop.sock_sendall(self._tcp, bytes((0x80 | opcode, 0x80 | len(payload))) + mask + masked)
-
-    async def _have(self, size: int) -> bool:
-        while len(self._read) < size:
-            if not await self._more():
-                return False
-        return True
-
-    async def _more(self) -> bool:
-        part = await asyncio.wait_for(self._loop.sock_recv(self._tcp, 256 * KIB), 15)
-        self._read += part
-        return bool(part)
+NOOP = b"6"
 
 
 @dataclass(frozen=True)
 class Line:
     """Both ends of one WebSocket."""
 
-    client: LateReader
+    client: RawWebSocket
     gateway: Gateway
     session: Session
     outbox: Outbox
@@ -147,7 +71,7 @@ async def line(nats_url: str) -> AsyncIterator[Line]:
         with socket.socket() as tcp:
             tcp.setblocking(False)
             tcp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
-            client = LateReader(tcp)
+            client = RawWebSocket(tcp)
             await client.connect(gateway.host, gateway.port)
             assert (await client.message()).startswith(b"0{")
             await client.send(TEXT, b"40/smcp,")

@@ -13,6 +13,7 @@ from smcp_gateway import rebalance
 from smcp_gateway.app import Gateway
 from smcp_gateway.rebalance import AGAIN_S, Told
 from smcp_gateway.sockets.session import Session
+from smcp_gateway.surplus import most
 from smcp_testing.gateway_world import SHORT_LEASE_S, Client, World, connected, gateway_world
 from smcp_testing.leaving_gateway import OFFICE, RESULT, agent_and_box, call, in_time, two_gateways
 from smcp_testing.waiting import eventually
@@ -39,7 +40,7 @@ class Roaming:
         self.refused: list[Any] = []
         self._first = first
         self._then = then
-        self._over = False
+        self._over = asyncio.Event()
 
     @asynccontextmanager
     async def here(self, names: Sequence[str], *, members: bool = True) -> AsyncIterator[None]:
@@ -53,17 +54,19 @@ class Roaming:
             try:
                 yield
             finally:
-                self._over = True  # a cancellation in the middle of a disconnect is lost
+                self._over.set()  # a cancellation in the middle of a disconnect is lost
                 for task in tasks:
                     task.cancel()
 
     async def _roam(self, name: str, came: asyncio.Event, *, members: bool) -> None:
         url = self._first
-        while not self._over:
+        while not self._over.is_set():
             async with connected(url) as client:
                 if members and (answer := await client.join("computer", name, OFFICE)) != [True, None]:
                     self.refused.append(answer)
                 came.set()
+                if self._over.is_set():
+                    return  # its cancellation was lost while it connected or joined
                 await client.gone.wait()
                 self.moves.append(name)
             url = self._then
@@ -90,6 +93,16 @@ async def renewals(world: World, gateway: Gateway, count: int) -> None:
     await eventually(another)
 
 
+def is_even(world: World, count: int) -> bool:
+    """None of that many clients is on its way, and neither gateway has so many above its share that it tells one to go.
+
+    A share that is not known for a moment, or is too large by a client that two gateways count, ends the telling early.
+    """
+    share = -(-count // 2)
+    here = [len(gateway.sessions) for gateway in world.gateways]
+    return sum(here) == count and max(here) <= most(share)
+
+
 def comings_and_goings(client: Client) -> tuple[int, int]:
     return len(client.told("notify:enter_office")), len(client.told("notify:leave_office"))
 
@@ -101,11 +114,11 @@ async def test_who_is_above_the_fair_share_moves_and_the_office_hears_nothing(na
         roaming = Roaming(full.url, empty.url)
         async with roaming.here(names("pc")):
             await eventually(lambda: comings_and_goings(anna) == (MANY, 0))
-            await eventually(lambda: (len(full.sessions), len(empty.sessions)) == (7, 6))
-            assert set(roaming.moves) == set(names("pc", 5)), "those that have been here longest"
-            assert len(roaming.moves) == 5
+            await eventually(lambda: is_even(world, MANY + 1))
             await renewals(world, full, 3)
-            assert (len(full.sessions), len(empty.sessions)) == (7, 6), "and no more"
+            assert len(full.sessions) >= 7, "and no more"
+            await eventually(lambda: len(roaming.moves) == len(empty.sessions) - 1)
+            assert set(roaming.moves) == set(names("pc", len(roaming.moves))), "those that have been here longest"
             room = await anna.call("server:list_room", {"agent": "anna", "req_id": "1", "office_id": OFFICE})
             assert len(room["sessions"]) == MANY + 1
             async with connected(empty.url) as last:  # what was announced before it is heard before it
@@ -120,7 +133,7 @@ async def test_clients_that_are_in_no_office_move_too(nats_url: str) -> None:
     async with full_and_empty(nats_url) as world:
         full, empty = world.gateways
         async with Roaming(full.url, empty.url).here(names("nobody"), members=False):
-            await eventually(lambda: (len(full.sessions), len(empty.sessions)) == (6, 6))
+            await eventually(lambda: is_even(world, MANY))
 
 
 async def test_who_has_a_call_in_flight_stays_however_long_it_takes(nats_url: str) -> None:
@@ -134,7 +147,7 @@ async def test_who_has_a_call_in_flight_stays_however_long_it_takes(nats_url: st
         running = asyncio.create_task(anna.call("client:tool_call", call(), timeout=30))
         await eventually(lambda: box.asked == ["r0"])
         async with Roaming(full.url, empty.url).here(names("pc")):
-            await eventually(lambda: (len(full.sessions), len(empty.sessions)) == (7, 7))
+            await eventually(lambda: is_even(world, MANY + 2))
             assert not anna.gone.is_set(), "it has been here longest"
             assert not client.gone.is_set()
             box.released.set()
@@ -143,10 +156,14 @@ async def test_who_has_a_call_in_flight_stays_however_long_it_takes(nats_url: st
 
 @pytest.mark.parametrize("members", [True, False])
 async def test_who_comes_back_to_the_same_gateway_is_not_told_again(nats_url: str, *, members: bool) -> None:
-    async with full_and_empty(nats_url) as world:
-        full, _ = world.gateways
+    settings = {"rebalance_s": SPREAD_S}
+    async with gateway_world(nats_url, lease_s=SHORT_LEASE_S, settings=settings) as world:
+        (full,) = world.gateways
         roaming = Roaming(full.url, full.url)  # a proxy that is sticky by address
-        async with roaming.here(names("pc"), members=members):
+        async with (  # another one when all are here: who comes after the first was told may be one that was
+            roaming.here(names("pc"), members=members),
+            gateway_world(nats_url, registry=False, lease_s=SHORT_LEASE_S, settings=settings),
+        ):
             await eventually(lambda: len(roaming.moves) == MANY)
             await eventually(lambda: len(full.sessions) == MANY)
             await renewals(world, full, 4)

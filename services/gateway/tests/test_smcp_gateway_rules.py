@@ -8,7 +8,7 @@ import orjson
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_proto.catalog import CATALOG
-from smcp_testing.gateway_world import NAMESPACE, Client, connected, gateway_world, reply
+from smcp_testing.gateway_world import MIB, NAMESPACE, Client, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
@@ -177,6 +177,40 @@ async def test_more_unanswered_events_than_a_client_may_have_are_429(nats_url: s
         release.set()
         for _ in range(MAX_IN_FLIGHT):
             assert await answered(anna, answers) == {}
+
+
+async def test_unanswered_events_that_are_too_large_together_are_429_but_for_one_alone(nats_url: str) -> None:
+    release = asyncio.Event()
+
+    async def hang(_: str, __: Incoming) -> Reply:
+        await release.wait()
+        return reply({})
+
+    async with (
+        gateway_world(nats_url, lease_s=30.0, max_payload=MIB) as world,
+        connected(world.url) as anna,
+        world.computer(OFFICE, "box", hang),
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        answers: asyncio.Queue[Any] = asyncio.Queue()
+        large = {
+            "computer": "box",
+            "agent": "anna",
+            "tool_name": "t",
+            "timeout": 60,
+            "params": {"x": "y" * (MIB - 1024)},
+        }
+        for number in range(3):
+            await anna.sio.emit(
+                "client:tool_call", large | {"req_id": f"r{number}"}, namespace=NAMESPACE, callback=answers.put_nowait
+            )
+        refused = await answered(anna, answers)
+        assert (refused["code"], refused["details"]) == (429, {"limit": 2 * MIB})
+        assert answers.empty()
+        release.set()
+        for _ in range(2):
+            assert await answered(anna, answers) == {}
+        assert await anna.call("client:tool_call", large | {"req_id": "again"}) == {}
 
 
 async def test_what_a_computer_says_it_can_do_when_it_joins_is_listed(nats_url: str) -> None:

@@ -8,11 +8,12 @@ arrived before is never run where its key is not known: another owner may have r
 """
 
 import asyncio
-import hashlib
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
+
+from xxhash import xxh3_128_digest
 
 from smcp_bus import exact_json
 from smcp_proto import tool_results
@@ -53,8 +54,11 @@ class Ended:
 
 
 def digest_of(tool: str, params: Mapping[str, Any]) -> bytes:
-    """What two requests have in common that ask for the same call."""
-    return hashlib.sha256(exact_json.written([tool, params], sort_keys=True)).digest()
+    """What two requests have in common that ask for the same call: 128 bits.
+
+    No secret depends on it: an Agent that finds two calls of the same digest is given its own result for the other.
+    """
+    return xxh3_128_digest(exact_json.written([tool, params], sort_keys=True))
 
 
 def same_call(known: bytes, digest: bytes) -> None:
@@ -146,14 +150,14 @@ class CallRecords(Generic[CallKey, CancelKey]):
             self._bytes += len(kept)
             while self._bytes > self._keeping.results_bytes:
                 self._drop()
-        self._tidy_in_time()
+        self._tidy_in_time(self._keeping.keys_s if kept is None else self._keeping.results_s)
 
     def bury(self, key: CancelKey) -> None:
         """A cancel: a call of that name that comes later is not run."""
         self._tidy()
         self._tombstones[key] = self._loop.time()
         self._tombstones.move_to_end(key)
-        self._tidy_in_time()
+        self._tidy_in_time(self._keeping.tombstones_s)
 
     def close(self) -> None:
         """Wait for nothing to grow too old any more, until something is kept again. Idempotent."""
@@ -161,8 +165,14 @@ class CallRecords(Generic[CallKey, CancelKey]):
             self._tidies.cancel()
             self._tidies = None
 
-    def _tidy_in_time(self) -> None:
-        """See to it that everything goes when its time is over, also where nothing comes any more."""
+    def _tidy_in_time(self, newest: float = 0.0) -> None:
+        """See to it that everything goes when its time is over, also where nothing comes any more.
+
+        Args:
+            newest: seconds until what was just kept is too old. Whatever goes before that is seen to already.
+        """
+        if self._tidies is not None and self._tidies.when() <= self._loop.time() + newest:
+            return
         due = self._due()
         if due is None or (self._tidies is not None and self._tidies.when() <= due):
             return

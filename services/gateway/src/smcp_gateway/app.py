@@ -175,7 +175,7 @@ async def open_gateway(
             computers,
             registry,
             calls,
-            Relay(route, registry, calls, _cancelling(errands, registry)),
+            Relay(route, registry, calls, _cancelling(errands, registry), lambda: bus.has_other_nodes),
             limits,
             calls_timed(front.metrics),
         )
@@ -204,7 +204,7 @@ async def open_gateway(
             registry,
             calls,
             hang_up=transport.hang_up,
-            unwritten=transport.held_bytes,
+            unwritten=transport.unsent_bytes,
             move_s=settings.move_s,
         )
 
@@ -214,7 +214,7 @@ async def open_gateway(
             hang_up=transport.hang_up,
             keep_place=drain.keep_place,
             doubt=generations.want,
-            unwritten=transport.held_bytes,
+            unwritten=transport.unsent_bytes,
             spread_s=settings.rebalance_s,
             lease_s=settings.lease_s,
         )

@@ -18,6 +18,7 @@ from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.front import open_front
 from smcp_gateway.settings import GatewaySettings
 from smcp_proto.trace_ids import TRACE_ID_KEY
+from smcp_service.allocator import keep_freed_memory
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
 from smcp_service.failure import Failure
 from smcp_service.logging import get_logger
@@ -91,4 +92,5 @@ async def open_service(settings: GatewaySettings, config: BusConfig) -> AsyncIte
 
 def main() -> None:
     """Read the command line, and run."""
+    keep_freed_memory()
     run_app(app)

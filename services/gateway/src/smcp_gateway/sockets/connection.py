@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
 from engineio import packet as engine_packet
 
+from smcp_gateway.sockets.arriving import ArrivingWebSocket
 from smcp_gateway.sockets.outbox import Outbox
 from smcp_gateway.sockets.packet import Frame
 
@@ -60,6 +61,9 @@ class EngineServer(Protocol):
     async def message(self, sid: str, text: bytes, start: int) -> None:
         """A Socket.IO packet came; it begins at `start`."""
 
+    def message_at_once(self, sid: str, text: bytes, start: int) -> bool:
+        """As `message`, for a packet that needs no waiting; False: it is none."""
+
 
 class Connection:
     """What engine.io calls a WebSocket: made for a request, called once, ends with the connection."""
@@ -67,14 +71,14 @@ class Connection:
     def __init__(self, handler: Callable[..., Awaitable[Any]], server: EngineServer) -> None:
         self._engine: EngineSocket = handler.__self__  # type: ignore[attr-defined] # a method of engine.io's socket
         self._server = server
-        self._socket = web.WebSocketResponse(
-            max_msg_size=server.max_http_buffer_size, decode_text=False, timeout=LINGER_S, compress=False
-        )
+        self._socket = ArrivingWebSocket(max_msg_size=server.max_http_buffer_size, timeout=LINGER_S, compress=False)
         self._transport: asyncio.Transport | None = None
         self._goodbye = False
         """The client closed the WebSocket in order; python-socketio's says nothing else when it disconnects."""
         self._read_all = asyncio.Event()
         """Nothing is read from the client any more."""
+        self._taken = 0
+        """Messages that were taken where they arrived."""
 
     async def __call__(self, environ: dict[str, Any]) -> web.StreamResponse:
         """Serve the WebSocket until it ends; engine.io calls this for the request that opens it."""
@@ -134,11 +138,34 @@ class Connection:
                 self._goodbye = message.type is WSMsgType.CLOSE and message.data == WSCloseCode.OK
                 return None
 
+    def _take(self, text: bytes) -> bool:
+        """A message has arrived, and nothing that came before it waits."""
+        engine = self._engine
+        self._taken += 1
+        if engine.closed or self._taken % BURST == 0:  # this one, and what has arrived behind it, is read in turns
+            return False
+        match text[:1]:
+            case b"4":
+                try:
+                    return self._server.message_at_once(engine.sid, text, 1)
+                except Exception:  # noqa: BLE001 -- aiohttp would close the connection, and say nothing
+                    _log.exception("a message could not be taken")
+                    return False
+            case b"3":
+                engine.schedule_ping()
+                return True
+            case _:
+                return False
+
     async def _read(self) -> None:
         engine = self._engine
         read = 0
         while not engine.closed:
-            text = await self._receive()
+            self._socket.take_with(self._take)
+            try:
+                text = await self._receive()
+            finally:
+                self._socket.take_with(None)
             if text is None:
                 return
             read += 1

@@ -87,6 +87,8 @@ class Session:
     """The registry keeps its place for it: its membership does not end with this connection."""
     in_flight: int = 0
     """Events that have not been answered yet."""
+    in_flight_bytes: int = 0
+    """What they have, all together."""
     asks: Asks = field(default_factory=Asks)
     """What it was asked and has not acknowledged yet."""
     order: asyncio.Lock = field(default_factory=asyncio.Lock)

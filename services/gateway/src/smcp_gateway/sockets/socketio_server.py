@@ -17,9 +17,9 @@ from smcp_gateway.auth.guard import Guard
 from smcp_gateway.auth.strangers import Strangers
 from smcp_gateway.limits.reply_room import ReplyRoom, ReplyShare
 from smcp_gateway.sockets.acks import ack_argument
-from smcp_gateway.sockets.engine import Server
 from smcp_gateway.sockets.handshake import read_greeting, refused_connect
 from smcp_gateway.sockets.packet import NAMESPACE, Frame, Inbound, event_frame
+from smcp_gateway.sockets.server import Server
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto import catalog
 from smcp_proto.catalog import CATALOG, upstream
@@ -48,6 +48,8 @@ SAID_AS: Final[Mapping[str, str]] = {
 """What native Computers tell the registry, and what a client says in its place."""
 MAX_IN_FLIGHT: Final = 4096
 """Events of one client that may be unanswered at a time; above it 429."""
+IN_FLIGHT: Final = 2
+"""What they may have together, in the measure of the largest; above it 429, but for one alone."""
 
 _log: Final = logging.getLogger("smcp_gateway.sockets.socketio_server")
 
@@ -139,6 +141,11 @@ class SocketIoServer:
         outbox = self._server.eio.outbox(session.engine_id)
         return session.replies.bytes + (0 if outbox is None else outbox.held)
 
+    def unsent_bytes(self, session: Session) -> int:
+        """What is held for a client, and what was written that its socket has not taken yet."""
+        tcp = self._server.eio.tcp.get(session.engine_id)
+        return self.held_bytes(session) + (0 if tcp is None else tcp.get_write_buffer_size())
+
     @property
     def draining(self) -> bool:
         """Whether new clients are refused."""
@@ -172,7 +179,9 @@ class SocketIoServer:
         session = self._sessions.get(sid)
         if session is None:
             return None
+        size = len(inbound.body or b"")
         session.in_flight += 1
+        session.in_flight_bytes += size
         share = ReplyShare(session.replies)
         try:
             row = catalog.lookup(inbound.event)
@@ -187,6 +196,7 @@ class SocketIoServer:
         finally:
             share.release()
             session.in_flight -= 1
+            session.in_flight_bytes -= size
             session.answered()
 
     def _on_ack(self, sid: str, number: int, argument: bytes | None) -> None:
@@ -220,6 +230,9 @@ class SocketIoServer:
             return TooLarge("the request is too large", details={"limit": limit, "size": len(inbound.body)})
         if session.in_flight > MAX_IN_FLIGHT:
             return RateLimited("too many unanswered events on this connection", details={"limit": MAX_IN_FLIGHT})
+        most = IN_FLIGHT * self._max_payload
+        if session.in_flight_bytes > most and session.in_flight > 1:
+            return RateLimited("unanswered events on this connection are too large together", details={"limit": most})
         if session.leaving and (row.event == JOIN or row.event.startswith(CALLED)):
             # by `moving` our SDK knows that it is to ask again when it has come back
             details = {"may_have_run": False, "moving": True}

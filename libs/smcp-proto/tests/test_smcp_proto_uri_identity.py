@@ -1,0 +1,37 @@
+"""What of a URI names a resource, and what only says how it is shown."""
+
+import pytest
+
+from smcp_proto.uris.identity import scheme_of, without_query
+
+
+@pytest.mark.parametrize(
+    ("uri", "scheme"),
+    [
+        ("dpe://host/doc", "dpe"),
+        ("WINDOW://host/a:b", "window"),
+        ("File:x:y", "file"),
+        ("no scheme", "no scheme"),
+        ("No Scheme", "no scheme"),
+    ],
+)
+def test_a_scheme_ends_at_the_first_colon_and_is_compared_in_lower_case(uri: str, scheme: str) -> None:
+    assert scheme_of(uri) == scheme
+
+
+@pytest.mark.parametrize(
+    ("uri", "named"),
+    [
+        ("dpe://host/doc?level=1", "dpe://host/doc"),
+        ("DPE://host/doc?level=1?more", "DPE://host/doc"),
+        ("dpe://host/doc", "dpe://host/doc"),
+        ("window://host/a?priority=1", "window://host/a"),
+    ],
+)
+def test_the_query_of_a_uri_of_ours_is_no_part_of_what_it_names(uri: str, named: str) -> None:
+    assert without_query(uri) == named
+
+
+@pytest.mark.parametrize("uri", ["https://host/doc?id=1", "file:///a?b", "a?b"])
+def test_the_query_of_any_other_uri_is(uri: str) -> None:
+    assert without_query(uri) == uri

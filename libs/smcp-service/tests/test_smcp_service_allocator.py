@@ -1,0 +1,32 @@
+"""Memory that a process frees and needs again at once is kept."""
+
+import subprocess
+import sys
+
+SCRIPT = """
+import resource, sys
+from smcp_service.allocator import keep_freed_memory
+
+if sys.argv[1] == "keep":
+    assert keep_freed_memory()
+
+def bodies():
+    return [bytes(100_000) for _ in range(8)]
+
+bodies()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(100):
+    bodies()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(how: str) -> int:
+    """Pages that the kernel had to give a process for bodies that it had had before."""
+    run = subprocess.run([sys.executable, "-c", SCRIPT, how], capture_output=True, text=True, check=True, timeout=60)
+    return int(run.stdout)
+
+
+def test_bodies_that_were_freed_cost_no_new_pages() -> None:
+    assert faults("keep") < 1000
+    assert faults("leave") > 10_000

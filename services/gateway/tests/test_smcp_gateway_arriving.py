@@ -1,0 +1,169 @@
+"""What comes over a WebSocket is taken where it arrives, in the order in which it was sent, however it was cut."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from smcp_gateway.sockets.connection import BURST
+from smcp_testing.gateway_world import World, connected, gateway_world
+from smcp_testing.raw_websocket import CLOSE, CONTINUATION, KIB, PONG, TEXT, RawWebSocket, client_frame
+from smcp_testing.waiting import eventually
+
+OFFICE = "office"
+BOX = "box"
+CONNECT = b"40/smcp,"
+WS_PING = 9
+
+
+@asynccontextmanager
+async def raw(world: World) -> AsyncIterator[RawWebSocket]:
+    """A WebSocket that has been opened, and has said nothing yet."""
+    gateway = world.gateways[0]
+    with socket.socket() as tcp:
+        tcp.setblocking(False)
+        client = RawWebSocket(tcp)
+        await client.connect(gateway.host, gateway.port)
+        assert (await client.message()).startswith(b"0{")
+        yield client
+
+
+def event(number: int, name: str, payload: dict[str, Any]) -> bytes:
+    return b"42/smcp,%d%s" % (number, json.dumps([name, payload]).encode())
+
+
+def joining(number: int, role: str = "agent", name: str = "anna") -> bytes:
+    return event(number, "server:join_office", {"role": role, "name": name, "office_id": OFFICE})
+
+
+def listing(number: int) -> bytes:
+    return event(number, "server:list_room", {"agent": "anna", "req_id": f"r{number}", "office_id": OFFICE})
+
+
+async def acked(client: RawWebSocket) -> tuple[int, Any]:
+    """The next acknowledgement: its number and its argument."""
+    while not (message := await client.message()).startswith(b"43/smcp,"):
+        pass
+    number, _, argument = message.removeprefix(b"43/smcp,").partition(b"[")
+    return int(number), json.loads(b"[" + argument)[0]
+
+
+@pytest.mark.parametrize("size", [1, 7, 64 * KIB])
+async def test_what_is_sent_behind_a_connect_is_answered_after_it_and_in_order(nats_url: str, size: int) -> None:
+    async with gateway_world(nats_url) as world, raw(world) as client:
+        frames = [
+            CONNECT,
+            joining(1),
+            listing(2),
+            PONG,
+            event(3, "server:leave_office", {"office_id": OFFICE}),
+            listing(4),
+        ]
+        sent = b"".join(client_frame(TEXT, frame) for frame in frames)
+        for at in range(0, len(sent), size):
+            await client.write(sent[at : at + size])
+        assert (await client.message()).startswith(b"40/smcp,{")
+        assert await acked(client) == (1, [True, None])
+        number, room = await acked(client)
+        assert (number, [member["name"] for member in room["sessions"]]) == (2, ["anna"])
+        assert await acked(client) == (3, [True, None])
+        number, refused = await acked(client)
+        assert (number, refused["code"]) == (4, 4103)
+
+
+async def test_a_message_in_several_frames_is_one(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, raw(world) as client:
+        join = joining(1)
+        await client.write(client_frame(TEXT, CONNECT))
+        await client.write(
+            client_frame(TEXT, join[:9], last=False) + client_frame(CONTINUATION, join[9:30], last=False)
+        )
+        await client.write(client_frame(CONTINUATION, join[30:]) + client_frame(TEXT, listing(2)))
+        assert (await client.message()).startswith(b"40/smcp,{")
+        assert await acked(client) == (1, [True, None])
+        assert (await acked(client))[0] == 2
+
+
+async def test_an_acknowledgement_is_taken_where_it_arrives_and_so_is_what_stands_behind_it(nats_url: str) -> None:
+    async with (
+        gateway_world(nats_url, gateways=2) as world,
+        raw(world) as client,
+        connected(world.gateways[1].url) as anna,
+    ):
+        await client.write(client_frame(TEXT, CONNECT) + client_frame(TEXT, joining(1, "computer", BOX)))
+        assert (await client.message()).startswith(b"40/smcp,{")
+        assert await acked(client) == (1, [True, None])
+        assert await anna.join("agent", "anna", OFFICE) == [True, None]
+        request = {"agent": "anna", "req_id": "r", "computer": BOX}
+        asking = asyncio.create_task(anna.call("client:get_tools", request))
+        while not (asked := await client.message()).startswith(b"42/smcp,") or b"get_tools" not in asked:
+            pass
+        number = asked.removeprefix(b"42/smcp,").partition(b"[")[0]
+        answer = b"43/smcp,%s%s" % (number, json.dumps([{"tools": [], "req_id": "r"}]).encode())
+        notice = event(2, "server:update_config", {"computer": BOX})
+        await client.write(client_frame(TEXT, answer) + client_frame(TEXT, notice))
+        assert await asking == {"tools": [], "req_id": "r"}
+        await eventually(lambda: anna.told("notify:update_config"))
+
+
+async def test_a_client_that_says_goodbye_behind_an_event_leaves(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, raw(world) as client, connected(world.url) as box:
+        assert await box.join("computer", BOX, OFFICE) == [True, None]
+        await client.write(client_frame(TEXT, CONNECT) + client_frame(TEXT, joining(1)))
+        assert (await client.message()).startswith(b"40/smcp,{")
+        assert await acked(client) == (1, [True, None])
+        await client.write(client_frame(TEXT, listing(2)) + client_frame(TEXT, b"41/smcp,") + client_frame(CLOSE, b""))
+        await eventually(lambda: box.told("notify:leave_office"))
+        await eventually(lambda: len(world.gateways[0].sessions) == 1)
+
+
+async def test_of_a_client_that_floods_others_are_answered_meanwhile(nats_url: str) -> None:
+    async with gateway_world(nats_url) as world, raw(world) as client, connected(world.url) as other:
+        await client.write(client_frame(TEXT, CONNECT))
+        assert (await client.message()).startswith(b"40/smcp,{")
+        flood = asyncio.create_task(client.write(client_frame(TEXT, event(1, "server:none", {})) * 20_000))
+        assert await other.join("agent", "anna", OFFICE) == [True, None]
+        for _ in range(20_000):
+            number, refused = await acked(client)
+            assert (number, refused["code"]) == (1, 400)
+        await flood
+
+
+async def test_what_stands_behind_a_large_message_is_taken_after_it(nats_url: str) -> None:
+    large = {"params": "x" * 140 * KIB}  # so much waits then that aiohttp holds back what came with it
+    async with gateway_world(nats_url) as world, raw(world) as client:
+        await client.write(client_frame(TEXT, CONNECT))
+        assert (await client.message()).startswith(b"40/smcp,{")
+        for number in range(2, 12, 2):
+            first, second = event(number, "server:none", large), event(number + 1, "server:none", {})
+            # behind a ping of the WebSocket a message waits for its turn
+            await client.write(client_frame(WS_PING, b"") + client_frame(TEXT, first) + client_frame(TEXT, second))
+            assert (await client.frame()) == (10, b"")
+            assert [(await acked(client))[0] for _ in range(2)] == [number, number + 1]
+
+
+async def test_no_more_than_some_events_of_one_client_are_begun_at_a_time(nats_url: str) -> None:
+    most = 0
+    async with gateway_world(nats_url) as world, raw(world) as client:
+        begun = world.gateways[0].transport._server._events
+
+        async def watch() -> None:
+            nonlocal most
+            while True:
+                most = max(most, len(begun))
+                await asyncio.sleep(0)
+
+        await client.write(client_frame(TEXT, CONNECT))
+        assert (await client.message()).startswith(b"40/smcp,{")
+        watching = asyncio.create_task(watch())
+        flood = asyncio.create_task(client.write(client_frame(TEXT, event(1, "server:none", {})) * 20_000))
+        for _ in range(20_000):
+            assert (await acked(client))[0] == 1
+        await flood
+        watching.cancel()
+        await asyncio.wait([watching])
+    assert 0 < most <= 3 * BURST
