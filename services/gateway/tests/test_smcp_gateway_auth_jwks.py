@@ -51,6 +51,20 @@ async def test_a_new_key_is_fetched_when_a_token_names_it() -> None:
         assert issuer.fetched == 2
 
 
+async def test_all_who_name_a_new_key_at_the_same_time_wait_for_one_fetch() -> None:
+    async with open_issuer(OLD) as issuer, fetched_from(issuer, refetch_s=0.2) as jwks:
+        assert await jwks.find("old", "ES256") is not None
+        issuer.keys = (OLD, NEW)
+
+        async def asked() -> bool:
+            found = await asyncio.gather(*(jwks.find("new", "ES256") for _ in range(30)))
+            assert len({key is None for key in found}) == 1, "all or none"
+            return found[0] is not None
+
+        await eventually(asked, timeout=5)
+        assert issuer.fetched == 2
+
+
 async def test_made_up_kids_make_no_more_than_one_fetch_in_a_while() -> None:
     async with open_issuer(OLD) as issuer, fetched_from(issuer, refetch_s=60) as jwks:
         assert await jwks.find("old", "ES256") is not None

@@ -6,7 +6,7 @@ import stat
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -70,6 +70,43 @@ def test_a_key_is_removed_by_its_id_and_all_of_a_holder_by_the_subject(tmp_path:
     assert key_file.remove(path, "rack") == tuple(entries[1:3])
     assert key_file.remove(path, "rack") == ()
     assert key_file.read(path) == (entries[3],)
+
+
+def test_a_file_that_is_changed_stays_whose_it_was_and_as_private_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    kept, gone = some_key("kept")[1], some_key("gone")[1]
+    key_file.add(path, kept)
+    path.chmod(0o640)
+    if os.geteuid() == 0:  # as root does it for a gateway that is not
+        os.chown(path, 10001, 10002)
+    before = path.stat()
+    key_file.add(path, gone)
+    key_file.remove(path, gone.id)
+    after = path.stat()
+    assert (after.st_uid, after.st_gid, after.st_mode) == (before.st_uid, before.st_gid, before.st_mode)
+
+
+def test_a_file_that_could_not_be_read_for_a_moment_is_read_when_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.json"
+    (key, entry), other = some_key(), some_key()[1]
+    key_file.add(path, entry)
+    key_file.add(path, other)
+    watched = WatchedKeys(path)
+    key_file.remove(path, entry.id)
+    with monkeypatch.context() as patch:
+        patch.setattr(key_file, "read", _unreadable)
+        with pytest.raises(KeyFileError):
+            watched.refresh()
+        assert not watched.refresh(), "it is said once"
+    assert watched.ring.find(key) == entry
+    assert watched.refresh(), "though nothing has changed since"
+    assert watched.ring.find(key) is None
+
+
+def _unreadable(path: Path) -> NoReturn:
+    raise KeyFileError(f"{path}: cannot be read: Too many open files")
 
 
 def test_keys_that_are_added_at_the_same_time_are_all_there(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def _until(text: str) -> datetime:
         except ValueError:
             raise WrongUsage(f"--expires: {text!r} is no time: 90d, 12h, 30m, or like 2027-01-31T12:00+01:00") from None
         if until.tzinfo is None:
-            raise WrongUsage(f"--expires: {text!r} says no time zone: add Z or +01:00")
+            raise WrongUsage(f"--expires: {text!r} says no time zone: write it like 2027-01-31T12:00Z")
     if until <= now:
         raise WrongUsage(f"--expires: {text!r} is over already")
     return until.replace(microsecond=0)

@@ -49,6 +49,8 @@ class Jwks:
         """When the fetch of that set began (loop time)."""
         self._asked_at = float("-inf")
         """When a fetch was last begun."""
+        self._fetching = False
+        """Whether one is under way, or asked for: who needs a key that is not known waits for it."""
         self._wanted = asyncio.Event()
         self._done = asyncio.Event()
         """Of the next fetch that ends; replaced each time."""
@@ -58,6 +60,7 @@ class Jwks:
         """Fetch the set now, and again in time, until cancelled."""
         while True:
             good = await self._fetch()
+            self._fetching = False
             self._done.set()
             self._done = asyncio.Event()
             try:
@@ -79,9 +82,7 @@ class Jwks:
         if keys is None:
             raise Unavailable("the keys of the tokens' issuer cannot be had now; try again")
         found = keys.find(kid, algorithm)
-        if found is None and kid is not None and self._may_ask():
-            self._asked_at = asyncio.get_running_loop().time()
-            self._wanted.set()
+        if found is None and kid is not None and self._asked():
             await self._next()
             found = (self._current() or KeySet()).find(kid, algorithm)
         return found
@@ -90,8 +91,13 @@ class Jwks:
         over = asyncio.get_running_loop().time() - self._fetched_at >= self._lifetime_s
         return None if over else self._set
 
-    def _may_ask(self) -> bool:
-        return asyncio.get_running_loop().time() - self._asked_at >= self._refetch_s
+    def _asked(self) -> bool:
+        """Whether a fetch is under way; one is asked for where that may be."""
+        now = asyncio.get_running_loop().time()
+        if not self._fetching and now - self._asked_at >= self._refetch_s:
+            self._asked_at, self._fetching = now, True
+            self._wanted.set()
+        return self._fetching
 
     async def _next(self) -> None:
         """Wait until a fetch has ended, but no longer than one may take."""
@@ -104,6 +110,7 @@ class Jwks:
 
     async def _fetch(self) -> bool:
         began = self._asked_at = asyncio.get_running_loop().time()
+        self._fetching = True
         try:
             async with asyncio.timeout(FETCH_S):
                 keys = read_key_set(await self._load())

@@ -1,4 +1,5 @@
-"""The file of API keys: JSON, `{"keys": [entry, …]}` (`keys.KeyEntry`), for its owner alone, replaced as a whole.
+"""The file of API keys: JSON, `{"keys": [entry, …]}` (`keys.KeyEntry`), made for its owner alone. It is replaced as a
+whole, and belongs to whom it belonged to before.
 
 A gateway reads it again when it has changed. One that cannot be read then changes nothing: the keys that were read
 last count on. To end all keys, write `{"keys": []}`.
@@ -7,6 +8,7 @@ last count on. To end all keys, write `{"keys": []}`.
 import fcntl
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,6 +86,8 @@ class WatchedKeys:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen = self._stamp()
+        self._refused = self._seen
+        """What could not be read last, and was said."""
         self.ring = KeyRing(read(path))
 
     def refresh(self) -> bool:
@@ -92,19 +96,25 @@ class WatchedKeys:
         Raises:
             KeyFileError: it has changed, and cannot be read; the keys stay as they are. Said once for a change.
         """
-        stamp = self._stamp()
+        stamp = self._stamp()  # before it is read: what changes meanwhile is seen next time
         if stamp == self._seen:
             return False
-        self._seen = stamp  # before it is read: what changes meanwhile is seen next time
-        self.ring = KeyRing(read(self._path))
+        try:
+            self.ring = KeyRing(read(self._path))
+        except KeyFileError:  # tried again each time: it may be the machine that could not read just then
+            if stamp == self._refused:
+                return False
+            self._refused = stamp
+            raise
+        self._seen = self._refused = stamp
         return True
 
-    def _stamp(self) -> tuple[int, int, int] | None:
+    def _stamp(self) -> tuple[int, int, int, int] | None:
         try:
             found = self._path.stat()
         except OSError:
             return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
 def _write(path: Path, entries: tuple[KeyEntry, ...]) -> None:
@@ -118,18 +128,30 @@ def _write(path: Path, entries: tuple[KeyEntry, ...]) -> None:
     target = path.resolve()  # of a link the file that it names
     temporary: Path | None = None
     try:
+        before = target.stat() if target.exists() else None
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         temporary = Path(name)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(_PRIVATE)
+            _belong_as(before, file.fileno())
         temporary.replace(target)
     except OSError as error:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
         raise KeyFileError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _belong_as(before: os.stat_result | None, handle: int) -> None:
+    """Let who could read the file that is replaced read the new one: who manages keys may be another user."""
+    if before is None:
+        os.fchmod(handle, _PRIVATE)
+        return
+    made = os.fstat(handle)
+    if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):
+        os.fchown(handle, before.st_uid, before.st_gid)
+    os.fchmod(handle, stat.S_IMODE(before.st_mode))
 
 
 @contextmanager
