@@ -16,6 +16,7 @@ A service's ``main.py`` is::
 
 import asyncio
 import gc
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
@@ -27,7 +28,8 @@ import typer
 from smcp_service.failure import Failure
 from smcp_service.lifecycle import run, serve_until_stopped
 from smcp_service.logging import configure_logging, get_logger
-from smcp_service.settings import ServiceSettings, shown, unknown_variables
+from smcp_service.otel_variables import wrong_endpoints
+from smcp_service.settings import ServiceSettings, SettingsError, shown, unknown_variables
 from smcp_service.telemetry import open_telemetry
 
 YOUNGEST: Final = 5000
@@ -79,15 +81,17 @@ def serve_command(
 ) -> NoReturn:
     """Log, trace and serve until a signal comes, then exit with the process's code; or only check the settings.
 
-    Does not return: raises typer.Exit. `parts` are the settings of what runs here beside the service; they are shown by
-    `check_config`, too, and where a part has the same setting, the service's is shown. `also_read` and `options` are
-    those of `unknown_variables`; `at_once` is that of `run`; `trace_id_key` and `own_decision_key` are those of
-    `open_telemetry`.
+    Does not return: raises typer.Exit, or SettingsError where a variable of OpenTelemetry names no collector. `parts`
+    are the settings of what runs here beside the service; they are shown by `check_config`, too, and where a part has
+    the same setting, the service's is shown. `also_read` and `options` are those of `unknown_variables`; `at_once` is
+    that of `run`; `trace_id_key` and `own_decision_key` are those of `open_telemetry`.
     """
     configure_logging(service, level=settings.log_level, log_format=settings.log_format)
     log = get_logger(__name__)
     for sentence in unknown_variables(type(settings), also_read=also_read, options=options):
         log.warning(sentence)
+    if problems := list(wrong_endpoints(os.environ)):
+        raise SettingsError(*problems)
     if check_config:
         print_settings(*parts, settings, without=options)
         raise typer.Exit(0)
