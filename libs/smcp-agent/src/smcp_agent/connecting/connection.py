@@ -234,12 +234,18 @@ class Connection:
         self._refusal = args[0] if args else None
 
     def _on_disconnect(self, reason: str = "") -> None:
-        if self._protocol is not None and isinstance(self._protocol.exception(), aiohttp.SocketTimeoutError):
+        if self._heard_nothing():
             self.silent = True
             reason = f"nothing was heard for {self.heartbeat_s:g} s"
         self.moving = getattr(self._sio.eio.ws, "close_code", None) == NOTHING_BEGUN
         reason = "the gateway sent it away" if self.moving else reason or "connection lost"
         self._break_off(reason, begun=not self.moving)
+
+    def _heard_nothing(self) -> bool:
+        """python-engineio's own time is up first where nothing came after the opening: that wait had begun before."""
+        protocol = self._protocol
+        timed_out = protocol is not None and isinstance(protocol.exception(), aiohttp.SocketTimeoutError)
+        return timed_out or self._opening.unheard
 
     def _on_event(self, event: str, *args: Any) -> None:
         data = args[0] if args and isinstance(args[0], dict) else {}

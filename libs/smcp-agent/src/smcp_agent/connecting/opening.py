@@ -1,5 +1,5 @@
-"""What is heard while a connection is opened, and python-engineio does not keep: more of engine.io's open packet, and
-whether anybody is there at all."""
+"""What is heard on a connection, and python-engineio does not keep: more of engine.io's open packet, whether anybody is
+there at all, and whether nothing was heard any more."""
 
 import asyncio
 import errno
@@ -21,11 +21,13 @@ class Opening:
             long as it has not said so.
         nobody_there: whether the host, or a proxy before it, said to the last request that no gateway runs there; no
             network in between is to blame then.
+        unheard: whether python-engineio gave up waiting for a message: it waits as long as the server promised a ping.
     """
 
     def __init__(self) -> None:
         self.max_payload: int | None = None
         self.nobody_there = False
+        self.unheard = False
         self._sockets: list[aiohttp.ClientWebSocketResponse] = []
 
     async def close(self, *, within: float) -> None:
@@ -39,7 +41,7 @@ class Opening:
 
     def http_session(self) -> aiohttp.ClientSession:
         """The session for the connection; both transports are read."""
-        hear, opened = self._hear, self._sockets.append
+        hear, opened, gave_up = self._hear, self._sockets.append, self._gave_up
 
         class WebSocket(aiohttp.ClientWebSocketResponse):
             def __init__(self, *args: Any, **options: Any) -> None:
@@ -47,7 +49,11 @@ class Opening:
                 opened(self)
 
             async def receive(self, timeout: float | None = None) -> Any:
-                message = await super().receive(timeout)
+                try:
+                    message = await super().receive(timeout)
+                except asyncio.CancelledError:
+                    gave_up()
+                    raise
                 hear(message.data)
                 return message
 
@@ -74,6 +80,9 @@ class Opening:
 
     async def _on_answer(self, _: object, context: object, params: aiohttp.TraceRequestEndParams) -> None:
         self.nobody_there = params.response.status in _NO_GATEWAY
+
+    def _gave_up(self) -> None:
+        self.unheard = True
 
     def _hear(self, said: object) -> None:
         if self.max_payload is not None or not isinstance(said, str | bytes):
