@@ -48,6 +48,10 @@ class Announcer:
         """Verbs of the updates that the registry has not taken yet."""
         return frozenset(key.verb for key in self._outbox)
 
+    def held(self) -> dict[str, int]:
+        """How many updates are still to be told."""
+        return self._outbox.held()
+
     def changed(self, *verbs: str) -> None:
         """Tell it soon."""
         for verb in verbs:

@@ -82,6 +82,10 @@ class Outbox:
     def __contains__(self, key: Key) -> bool:
         return key in self._lanes.get((key.verb, key.server), ())
 
+    def held(self) -> dict[str, int]:
+        """How much is still to be told, or is being told now."""
+        return {"untold": len(self) + (self._telling is not None)}
+
     def count(self, verb: str, server: str) -> int:
         """How many of these are still to be told."""
         return len(self._lanes.get((verb, server), ()))
@@ -130,6 +134,7 @@ class Outbox:
             entry = self._take(place, key)  # a change while it is told is told again
             if not await self._told(key, entry) and self._telling is not None:
                 self._lanes.setdefault(place, {}).setdefault(key, entry)
+            self._telling = None
 
     async def _told(self, key: Key, entry: _Entry) -> bool:
         """Whether nothing is left to do for it."""

@@ -58,6 +58,7 @@ async def open_service(
         else:
             computer = await _over_nats(stack, settings, config, credentials, readiness, stats, metrics)
         stats.add("computer", computer.in_flight.held)
+        stats.add("updates", computer.announcer.held)
         get_logger(__name__).info("serving", health=health.url, office=settings.office, computer=settings.name)
         yield computer
 
