@@ -1,5 +1,6 @@
 """The file of offices and hosts, and what becomes of it on disk."""
 
+import asyncio
 import json
 import re
 import stat
@@ -18,6 +19,7 @@ from smcp_standalone.nats_model import NatsModel
 from smcp_standalone.nats_server import find_binary
 from smcp_standalone.nats_yaml import parse_model
 from smcp_testing.certificates import Authority
+from smcp_testing.nats_process import NatsServer
 
 SMALL = """
 offices: [lab, "北京 3.*.>"]
@@ -98,6 +100,23 @@ def test_nats_server_accepts_a_cluster(tmp_path: Path, monkeypatch: pytest.Monke
     checked = check(written.conf)
     assert checked.returncode == 0, checked.stderr
     assert mode(tmp_path / "cluster-secret") == 0o600
+
+
+async def test_clients_are_told_the_name_of_a_node_that_its_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NATS_ADVERTISE", "nats-0.nats:4222")
+    written = nats_files.write(parse_model("{offices: [lab], client_advertise: $NATS_ADVERTISE}"), tmp_path / "out")
+    server = NatsServer(tmp_path / "nats", config=written.conf, jetstream=False)
+    await server.start()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        info = json.loads((await asyncio.wait_for(reader.readline(), 10)).removeprefix(b"INFO "))
+        writer.close()
+        await writer.wait_closed()
+    finally:
+        await server.stop()
+    assert (info["host"], info["port"]) == ("nats-0.nats", 4222)
 
 
 def test_secrets_are_private_and_only_hashed_in_the_configuration(tmp_path: Path) -> None:

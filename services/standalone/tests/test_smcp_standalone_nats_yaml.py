@@ -65,6 +65,8 @@ SMALL = "{offices: [lab], gateways: [ga, gb], server_name: a, cluster: {name: c}
         ),
         ("{offices: [a], gateways: [a, ..]}", "gateways.1: a credential is a file of this name: without '/'"),
         ("{offices: [a], listen: here}", "listen: has to be HOST:PORT"),
+        ("{offices: [a], client_advertise: here}", "client_advertise: has to be HOST:PORT"),
+        ("{offices: [a], client_advertise: $POD_NAME.nats:4222}", "client_advertise: a $VARIABLE stands alone"),
         ("{offices: [a], listen: 'h:99999'}", "listen: has to be HOST:PORT"),
         ("{offices: [a], computers: [{credential: registry-1, office: a}]}", "computers.0.credential: 'registry-1' is"),
         ("{offices: [kitchen], computers: [{credential: c, office: kichen}]}", "did you mean 'kitchen'?"),

@@ -16,7 +16,7 @@ from typing import Any
 import bcrypt
 
 from smcp_standalone import nats_permissions
-from smcp_standalone.nats_model import NatsModel, Tls
+from smcp_standalone.nats_model import JetStream, NatsModel, Tls
 from smcp_standalone.nats_permissions import Permissions
 
 CLUSTER_USER = "route"
@@ -75,21 +75,16 @@ def render(model: NatsModel, logins: Mapping[str, Sequence[Login]], cluster_secr
         "# Written by `smcp nats-config`; its next run writes it again. Change the YAML instead.",
         f"listen: {_quoted(model.listen)}",
     ]
+    if model.client_advertise is not None:
+        lines.append(f"client_advertise: {_quoted_or_variable(model.client_advertise)}")
     if model.server_name is not None:
-        name = model.server_name
-        # Unquoted, nats-server takes `$NAME` from its environment.
-        lines.append(f"server_name: {name if name.startswith('$') else _quoted(name)}")
+        lines.append(f"server_name: {_quoted_or_variable(model.server_name)}")
     if model.http is not None:
         lines.append(f"http: {_quoted(model.http)}")
     if model.websocket is not None:
         # A proxy before it does TLS, as before the gateways.
         lines += ["websocket {", f"  listen: {_quoted(model.websocket)}", "  no_tls: true", "}"]
-    lines += ["", "jetstream {", f"  store_dir: {_quoted(model.jetstream.store_dir)}"]
-    if model.jetstream.domain is not None:
-        lines.append(f"  domain: {_quoted(model.jetstream.domain)}")
-    if model.jetstream.max_file is not None:
-        lines.append(f"  max_file_store: {model.jetstream.max_file}")
-    lines += ["}", ""]
+    lines += ["", *_jetstream(model.jetstream), ""]
     if model.tls is not None:
         lines += ["tls {", *_tls(model.tls), "}", ""]
     if model.cluster is not None:
@@ -132,6 +127,16 @@ def hash_secret(secret: str) -> str:
     # 21 characters of 6 bits and one that carries the last two of 128: `.`, `O`, `e` or `u`.
     salt = "".join(_BCRYPT_ALPHABET[byte & 63] for byte in digest[:21]) + ".Oeu"[digest[21] & 3]
     return bcrypt.hashpw(secret.encode(), f"$2a${_BCRYPT_COST:02d}${salt}".encode()).decode()
+
+
+def _jetstream(jetstream: JetStream) -> list[str]:
+    return [
+        "jetstream {",
+        f"  store_dir: {_quoted(jetstream.store_dir)}",
+        *([] if jetstream.domain is None else [f"  domain: {_quoted(jetstream.domain)}"]),
+        *([] if jetstream.max_file is None else [f"  max_file_store: {jetstream.max_file}"]),
+        "}",
+    ]
 
 
 def _cluster(model: NatsModel, cluster_secret: str | None) -> list[str]:
@@ -182,6 +187,11 @@ def _allow(what: str, subjects: tuple[str, ...]) -> list[str]:
         *(f"          {_quoted(subject)}" for subject in subjects),
         "        ] }",
     ]
+
+
+def _quoted_or_variable(text: str) -> str:
+    """Unquoted, nats-server takes `$NAME` from its environment."""
+    return text if text.startswith("$") else _quoted(text)
 
 
 def _quoted(text: str) -> str:

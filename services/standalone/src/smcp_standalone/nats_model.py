@@ -41,6 +41,15 @@ def check_address(value: str) -> str:
     return value
 
 
+def check_advertised(value: str) -> str:
+    """Return `value` if it is `HOST:PORT` or a $VARIABLE. Raises ValueError otherwise."""
+    if not value.startswith("$"):
+        return check_address(value)
+    if not re.fullmatch(r"\$[A-Za-z0-9_]{1,64}", value):
+        raise ValueError("a $VARIABLE stands alone, and has HOST:PORT as a whole")  # nats-server puts none into a text
+    return value
+
+
 def check_credential(value: str) -> str:
     """Return `value` if it is no path, and its token short enough to be a file's name and to stand in subjects beside
     two names. Raises ValueError otherwise."""
@@ -72,6 +81,7 @@ def _form(value: object) -> str:
 
 
 Address = Annotated[str, AfterValidator(check_address)]
+Advertised = Annotated[str, AfterValidator(check_advertised)]
 CredentialId = Annotated[Name, AfterValidator(check_credential)]
 Credentials = Annotated[
     Annotated[int, BeforeValidator(check_count), Tag(COUNT)] | Annotated[list[CredentialId], Tag(NAMES)],
@@ -127,17 +137,20 @@ class Cluster(_Model):
     """Routes come from other machines; they have to log in."""
     routes: list[Address] = Field(default_factory=list)
     advertise: bool = True
-    """Whether clients are told the addresses of the other nodes; not where those change, and clients know names."""
+    """Whether clients are told where the other nodes are, and that one left."""
 
 
 class NatsModel(_Model):
-    """See the head of this file. `server_name` may be `$VARIABLE`: nats-server reads it from its environment."""
+    """See the head of this file. `server_name` and `client_advertise` may be `$VARIABLE`: nats-server reads it from its
+    environment."""
 
     offices: list[Name] = Field(min_length=1)
     registries: Credentials = 1
     gateways: Credentials = 1
     computers: list[ComputerHost] = Field(default_factory=list)
     listen: Address = "127.0.0.1:4222"
+    client_advertise: Advertised | None = None
+    """What clients are told as the address of this node of a cluster: a name, where addresses change."""
     http: Address | None = None
     websocket: Address | None = None
     """Without TLS: that is for the proxy before it."""
