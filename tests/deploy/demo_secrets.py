@@ -16,6 +16,10 @@ def module() -> ModuleType:
     return loaded
 
 
+MADE = str(module().MADE)
+"""The Secret of which the others are made."""
+
+
 def keys() -> dict[str, frozenset[str]]:
     """The Secrets that it makes, and their keys."""
     return {name: frozenset(files) for name, files in module().FILES.items()}

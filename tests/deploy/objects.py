@@ -16,6 +16,8 @@ class Manifests:
 
     objects: list[Object]
     secrets: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    offices: str = ""
+    """The YAML of which NATS's configuration is made."""
 
     def of(self, *kinds: str) -> list[Object]:
         return [each for each in self.objects if each["kind"] in kinds]

@@ -49,7 +49,11 @@ def _choices() -> list[tuple[str, ...]]:
 
 def rendered(variant: str) -> Manifests:
     """One of `variants`, with the Secrets that it may count on."""
-    return Manifests(_objects(variant), demo_secrets.keys() if variant in ("top", "dev") else documented_secrets())
+    objects = _objects(variant)
+    if variant in ("top", "dev"):
+        offices = Manifests(objects).config("smcp-secrets")["offices.yaml"]
+        return Manifests(objects, demo_secrets.keys(), offices)
+    return Manifests(objects, documented_secrets(), (K8S / "overlays" / "prod" / "offices.yaml").read_text("utf-8"))
 
 
 def _objects(variant: str) -> list[Object]:

@@ -2,14 +2,18 @@
 
 import functools
 import json
+import re
+from decimal import Decimal
 
 import kubernetes_validate
 import pytest
 import yaml
 
-from tests.deploy.objects import Manifests
+from smcp_standalone.nats_yaml import parse_model
+from tests.deploy.objects import WORKLOADS, Manifests, containers, environment, pod
 from tests.deploy.policies import POLICIES
-from tests.deploy.rendering import K8S, overlays, rendered, variants
+from tests.deploy.policies.resources import amount
+from tests.deploy.rendering import K8S, README, overlays, rendered, variants
 
 once = functools.cache(rendered)
 
@@ -39,6 +43,17 @@ def test_each_overlay_says_where_each_of_its_images_comes_from_in_one_block() ->
         assert told == set(_images(once(overlay)))
 
 
+def test_the_overlay_to_try_finds_room_on_a_node_with_two_processors() -> None:
+    """What a cluster of kind runs of its own asks for 950m on such a node."""
+    assert _asked("dev", "cpu") <= Decimal("1.0")
+    assert _asked("dev", "memory") <= 2 * 1024**3
+
+
+def test_the_readme_loads_all_images_that_are_built_here_and_no_others() -> None:
+    [loaded] = re.findall(r"kind load docker-image (.+?)  ", README.read_text(encoding="utf-8"))
+    assert set(loaded.split()) == {image for image in _images(once("dev")) if image.startswith("smcp")}
+
+
 def test_rendering_twice_gives_the_same() -> None:
     assert rendered("prod").objects == once("prod").objects
 
@@ -48,6 +63,36 @@ def test_nothing_is_templated_elsewhere() -> None:
     assert not [file for file in inner if "images" in yaml.safe_load(file.read_text())]
 
 
+def test_clients_are_told_the_nodes_of_nats_by_the_names_that_they_know() -> None:
+    """So they hear of a node that left, and learn no address that is another pod's tomorrow."""
+    manifests = once("prod")
+    nats = manifests.named("StatefulSet", "smcp-nats")
+    assert nats is not None
+    offices = parse_model((K8S / "overlays" / "prod" / "offices.yaml").read_text(encoding="utf-8"))
+    told = str(offices.client_advertise).removeprefix("$")
+    variables = [entry["name"] for entry in pod(nats)["containers"][0]["env"]]
+    assert variables.index("POD_NAME") < variables.index(told), "what refers to another variable comes after it"
+    [container] = [each for each in containers(manifests) if each.workload is nats and not each.first]
+    name = environment(container, manifests)[told]
+    nodes = [name.replace("$(POD_NAME)", f"smcp-nats-{number}") for number in range(nats["spec"]["replicas"])]
+    [known] = {
+        config["data"]["SMCP_NATS_URL"] for config in manifests.of("ConfigMap") if "SMCP_NATS_URL" in config["data"]
+    }
+    assert [f"tls://{node}" for node in nodes] == known.split(",")
+
+
 def _images(manifests: Manifests) -> list[str]:
     specs = [each["spec"]["template"]["spec"] for each in manifests.objects if "template" in each.get("spec", {})]
     return [one["image"] for spec in specs for one in (*spec.get("initContainers", []), *spec["containers"])]
+
+
+def _asked(variant: str, what: str) -> Decimal:
+    """For how much all pods ask: the most of any first step, or all that run side by side."""
+    total = Decimal(0)
+    for workload in once(variant).of(*WORKLOADS):
+        asked = [
+            [amount(one["resources"]["requests"][what]) for one in pod(workload).get(kind, [])]
+            for kind in ("initContainers", "containers")
+        ]
+        total += max(max(asked[0], default=Decimal(0)), sum(asked[1], Decimal(0))) * workload["spec"].get("replicas", 1)
+    return total

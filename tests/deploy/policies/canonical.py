@@ -10,6 +10,10 @@ from typing import Any, Final
 from tests.deploy.objects import Manifests, title
 
 _QUANTITIES: Final = ("cpu", "memory", "storage", "sizeLimit", "averageValue")
+_NOTHING_IS_SAID: Final = ("podSelector", "emptyDir")
+"""Fields in which an empty object means something."""
+_FALSE_IS_DROPPED: Final = ("hostNetwork", "hostPID", "hostIPC", "readOnly", "stdin", "tty", "publishNotReadyAddresses")
+_ZERO_IS_DROPPED: Final = ("minReadySeconds", "initialDelaySeconds")
 _CANONICAL: Final = re.compile(r"[1-9][0-9]*(m|[KMGT]i)?")
 
 
@@ -32,7 +36,7 @@ def _walk(value: Any, key: str) -> Iterator[str]:
         for name, inside in value.items():
             if name == "ports" and any("protocol" not in port for port in inside):
                 yield f"{name}: a port without its protocol"
-            if name == "creationTimestamp" or inside is None:
+            if name == "creationTimestamp" or inside is None or _is_dropped(name, inside):
                 yield f"{name}: is dropped"
             yield from _walk(inside, name)
     elif isinstance(value, list):
@@ -43,6 +47,13 @@ def _walk(value: Any, key: str) -> Iterator[str]:
             yield f"{key}: {value} is no text"
         elif not _CANONICAL.fullmatch(value) or not _smallest(value):
             yield f"{key}: {value} would be kept otherwise"
+
+
+def _is_dropped(name: str, value: Any) -> bool:
+    """What is the same as not to be there is not kept."""
+    if (name in _FALSE_IS_DROPPED and value is False) or (name in _ZERO_IS_DROPPED and value == 0):
+        return True
+    return value in ({}, []) and name not in _NOTHING_IS_SAID
 
 
 def _smallest(quantity: str) -> bool:

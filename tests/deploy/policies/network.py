@@ -1,4 +1,7 @@
-"""The policies of the network let through the hops of the design, and nothing else."""
+"""The policies of the network let through the hops of the design, and nothing else.
+
+What is not ours is in `outside`.
+"""
 
 from collections.abc import Iterator
 from typing import Final
@@ -20,23 +23,6 @@ HOPS: Final = frozenset(
 )
 """Who speaks to whom, and on which port; a Computer that comes by the gateway is `computer-nodes`."""
 
-OUTSIDE: Final = frozenset(
-    {
-        ("from", "ingress-nginx", "gateway", 8000),
-        ("from", "monitoring", "gateway", 8000),
-        ("from", "monitoring", "registry", 8080),
-        ("from", "monitoring", "computer", 8080),
-        ("to", "observability", "gateway", 4318),
-        ("to", "observability", "registry", 4318),
-        ("to", "observability", "computer", 4318),
-        ("to", "anywhere", "secrets", 443),
-        ("to", "anywhere", "secrets", 6443),
-    }
-)
-"""And with what is not ours, by namespace: clients, Prometheus, a collector, the API server."""
-
-_DNS: Final = 53
-
 
 def network(manifests: Manifests) -> list[str]:
     workloads = manifests.of(*WORKLOADS)
@@ -49,18 +35,25 @@ def network(manifests: Manifests) -> list[str]:
         for target in workloads:
             for port in _ports(target):
                 hop = (component(source), component(target), port)
-                allowed = (
-                    _may(manifests, source, target, port, "egress"),
-                    _may(manifests, source, target, port, "ingress"),
-                )
+                allowed = [_may(manifests, source, target, port, way) for way in ("egress", "ingress")]
                 if all(allowed) and hop not in HOPS:
                     problems.append(f"{hop[0]} may speak to {hop[1]} on {port}, and has no business there")
                 elif not all(allowed) and hop in HOPS:
                     problems.append(f"{hop[0]} has to speak to {hop[1]} on {port}, and may not")
                 elif any(allowed) and hop not in HOPS:
                     problems.append(f"one side lets {hop[0]} speak to {hop[1]} on {port}")
-    problems += [f"what is outside: {hop} is let through" for hop in sorted(set(_outside(manifests)) - OUTSIDE)]
     return problems
+
+
+def may_speak(manifests: Manifests, source: Object, target: Object, port: int) -> bool:
+    """Whether one's pods may send to the other's on that port, and these take it."""
+    return all(_may(manifests, source, target, port, way) for way in ("egress", "ingress"))
+
+
+def let_out(manifests: Manifests, workload: Object, namespace: str, port: int) -> bool:
+    """Whether its pods may send to another namespace on that port."""
+    wanted = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+    return any(port in numbers and wanted in peers for peers, numbers in rules(manifests, workload, "egress"))
 
 
 def _closed(manifests: Manifests, workload: Object) -> bool:
@@ -77,7 +70,7 @@ def _ports(workload: Object) -> list[int]:
     return [port["containerPort"] for each in pod(workload)["containers"] for port in each.get("ports", [])]
 
 
-def _rules(manifests: Manifests, workload: Object, way: str) -> Iterator[tuple[list[Object], list[int]]]:
+def rules(manifests: Manifests, workload: Object, way: str) -> Iterator[tuple[list[Object], list[int]]]:
     """Of each rule that means the workload's pods: the peers (none: all), and the ports (none: all, as 0)."""
     for policy in manifests.of("NetworkPolicy"):
         if not matches(policy["spec"]["podSelector"], labels(workload)):
@@ -92,18 +85,5 @@ def _may(manifests: Manifests, source: Object, target: Object, port: int, way: s
     return any(
         (port in numbers or numbers == [0])
         and (not peers or any("podSelector" in peer and matches(peer["podSelector"], labels(other)) for peer in peers))
-        for peers, numbers in _rules(manifests, whose, way)
+        for peers, numbers in rules(manifests, whose, way)
     )
-
-
-def _outside(manifests: Manifests) -> Iterator[tuple[str, str, str, int]]:
-    for workload in manifests.of(*WORKLOADS):
-        for way, word in (("ingress", "from"), ("egress", "to")):
-            for peers, numbers in _rules(manifests, workload, way):
-                if not peers and set(numbers) != {_DNS}:
-                    yield from ((word, "anywhere", component(workload), number) for number in numbers)
-                for peer in peers:
-                    if "podSelector" not in peer:
-                        where = peer.get("namespaceSelector", {}).get("matchLabels", {})
-                        name = where.get("kubernetes.io/metadata.name", str(peer))
-                        yield from ((word, name, component(workload), number) for number in numbers)

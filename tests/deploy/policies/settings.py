@@ -13,13 +13,14 @@ from unittest.mock import patch
 from smcp_computer.connecting import check_connection
 from smcp_computer.settings import ComputerSettings
 from smcp_gateway.auth.settings import AuthSettings, is_loopback
+from smcp_service.otel_variables import wrong_endpoints
 from smcp_service.settings import ServiceSettings, SettingsError, load_settings, unknown_variables, variables
 from smcp_testing.certificates import Authority
 from tests.deploy.objects import Container, Manifests, Object, containers, environment, pod
 from tests.deploy.programs import IMAGE_OF, command_of, image_name, is_command, settings_of
 
 _OF_OTEL = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_RESOURCE_ATTRIBUTES", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG")
-_OF_OTHERS = {"nats": {"POD_NAME"}, "jaeger": {"JAEGER_LISTEN_HOST"}, "agent": {"SMCP_TOKEN"}}
+_OF_OTHERS = {"nats": {"POD_NAME", "NATS_ADVERTISE"}, "jaeger": {"JAEGER_LISTEN_HOST"}, "agent": {"SMCP_TOKEN"}}
 """What the containers of others, and the Agent, are told."""
 _PROGRAMS = ("sh", "python")
 
@@ -51,6 +52,7 @@ def _of_ours(container: Container, manifests: Manifests, kind: type[ServiceSetti
     given = environment(container, manifests)
     ours = {name: value for name, value in given.items() if name.startswith("SMCP_")}
     yield from unknown_variables(kind, ours)
+    yield from wrong_endpoints(given)
     used = " ".join(given.values())
     for name in sorted(set(given) - set(ours) - set(_OF_OTEL)):
         if f"$({name})" not in used:

@@ -87,12 +87,23 @@ def made_now(offices: Path, office: str) -> dict[str, str]:
 
 
 def main(offices: Path, office: str, cluster: Cluster) -> None:
-    """Make what is missing, and say what was made."""
+    """Make what is missing, and say what was made.
+
+    Raises:
+        SystemExit: what was made formerly is not enough; nothing is made then.
+        URLError: the API server cannot be reached, or refuses (HTTPError).
+    """
     made = cluster.secret(MADE)
     if made is None:
         made = made_now(offices, office)
         if not cluster.create(MADE, made):
             made = cluster.secret(MADE) or made
+    if missing := {file for files in FILES.values() for file in files.values()} - made.keys():
+        names = " ".join((MADE, *FILES))
+        sys.exit(
+            f"the Secret {MADE} is of an older version, and has no {', '.join(sorted(missing))}. To make all anew: "
+            f"kubectl delete secret {names}, and restart what uses them"
+        )
     for name, files in FILES.items():
         new = cluster.create(name, {key: made[file] for key, file in files.items()})
         print(f"{name}: {'made' if new else 'is there'}")  # noqa: T201
@@ -101,4 +112,10 @@ def main(offices: Path, office: str, cluster: Cluster) -> None:
 if __name__ == "__main__":
     account = Path(os.environ.get("SERVICE_ACCOUNT", "/var/run/secrets/kubernetes.io/serviceaccount"))
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
-    main(Path(sys.argv[1]), sys.argv[2], Cluster(account, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
+    try:
+        main(Path(sys.argv[1]), sys.argv[2], Cluster(account, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
+    except urllib.error.HTTPError as error:
+        with error:
+            sys.exit(f"the API server refuses {error.url}: {error.code} {error.reason}: {error.read().decode()}")
+    except urllib.error.URLError as error:
+        sys.exit(f"the API server at {host}:{port}: {error.reason}")

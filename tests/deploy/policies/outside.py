@@ -1,0 +1,92 @@
+"""With what is not ours pods speak where they have to, and nowhere else: DNS, clients, Prometheus, the API server."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from tests.deploy.objects import WORKLOADS, Manifests, Object, component, labels, matches, pod, title
+from tests.deploy.policies.network import rules
+
+ALLOWED: Final = frozenset(
+    {
+        ("from", "ingress-nginx", "gateway", 8000),
+        ("from", "monitoring", "gateway", 8000),
+        ("from", "monitoring", "registry", 8080),
+        ("from", "monitoring", "computer", 8080),
+        ("from", "monitoring", "computer-nodes", 8080),
+        ("to", "observability", "gateway", 4318),
+        ("to", "observability", "registry", 4318),
+        ("to", "observability", "computer", 4318),
+        ("to", "anywhere", "secrets", 443),
+        ("to", "anywhere", "secrets", 6443),
+        ("to", "anywhere", "secrets", 8443),
+        ("to", "anywhere", "secrets", 16443),
+    }
+)
+"""By namespace; the API server is in none, and no pod."""
+
+_DNS: Final = 53
+_API: Final = (443, 6443, 8443, 16443)
+"""Where API servers listen: of managed clusters; of kubeadm, kind and k3s; of minikube; of MicroK8s."""
+
+
+def outside(manifests: Manifests) -> list[str]:
+    let = set(_let_through(manifests))
+    problems = [f"{hop} is let through" for hop in sorted(let - ALLOWED)]
+    problems += [f"{hop} is not let through" for hop in sorted(set(_needed(manifests, let)) - let)]
+    problems += [
+        f"{title(each)}: may not ask DNS by {protocol}"
+        for each in manifests.of(*WORKLOADS)
+        for protocol in ("TCP", "UDP")
+        if not _may_ask_dns(manifests, each, protocol)
+    ]
+    return problems
+
+
+def _let_through(manifests: Manifests) -> Iterator[tuple[str, str, str, int]]:
+    for workload in manifests.of(*WORKLOADS):
+        for way, word in (("ingress", "from"), ("egress", "to")):
+            for peers, numbers in rules(manifests, workload, way):
+                if not peers and set(numbers) != {_DNS}:
+                    yield from ((word, "anywhere", component(workload), number) for number in numbers)
+                for peer in peers:
+                    if "podSelector" not in peer:
+                        where = peer.get("namespaceSelector", {}).get("matchLabels", {})
+                        name = where.get("kubernetes.io/metadata.name", str(peer))
+                        yield from ((word, name, component(workload), number) for number in numbers)
+
+
+def _needed(manifests: Manifests, let: set[tuple[str, str, str, int]]) -> Iterator[tuple[str, str, str, int]]:
+    for workload in manifests.of(*WORKLOADS):
+        of = component(workload)
+        if pod(workload).get("automountServiceAccountToken"):
+            yield from (("to", "anywhere", of, port) for port in _API)
+        notes = workload["spec"]["template"]["metadata"].get("annotations", {})
+        # Where there is a Prometheus for some, it is there for all.
+        if "prometheus.io/port" in notes and any(where == "monitoring" for _, where, _, _ in let):
+            yield "from", "monitoring", of, int(notes["prometheus.io/port"])
+    for service in _behind_an_ingress(manifests):
+        for workload in manifests.of("Deployment"):
+            if service["spec"]["selector"].items() <= labels(workload).items():
+                yield from (("from", "ingress-nginx", component(workload), one["port"]) for one in _ports(service))
+
+
+def _behind_an_ingress(manifests: Manifests) -> Iterator[Object]:
+    for ingress in manifests.of("Ingress"):
+        for rule in ingress["spec"]["rules"]:
+            for path in rule["http"]["paths"]:
+                service = manifests.named("Service", path["backend"]["service"]["name"])
+                if service is not None:
+                    yield service
+
+
+def _ports(service: Object) -> list[Object]:
+    return list(service["spec"]["ports"])
+
+
+def _may_ask_dns(manifests: Manifests, workload: Object, protocol: str) -> bool:
+    return any(
+        {"port": _DNS, "protocol": protocol} in rule.get("ports", []) and not rule.get("to")
+        for policy in manifests.of("NetworkPolicy")
+        if matches(policy["spec"]["podSelector"], labels(workload))
+        for rule in policy["spec"].get("egress", [])
+    )
