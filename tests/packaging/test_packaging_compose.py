@@ -1,7 +1,10 @@
 """docker/compose.yaml and what it mounts, read as Compose, NATS, the Computer and haproxy read them."""
 
+import asyncio
 import json
 import subprocess
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,8 +12,11 @@ import pytest
 import yaml
 
 from smcp_computer.config.file import load_config
+from smcp_computer.settings import ComputerSettings
+from smcp_gateway.settings import GatewaySettings
 from smcp_standalone.demo import COMPUTER, OFFICE
 from smcp_standalone.nats_files import read_model
+from smcp_testing.waiting import eventually
 from tests.e2e.worlds.engine import docker, require_engine
 from tests.packaging.wheelhouse import ROOT
 
@@ -42,6 +48,27 @@ def test_a_container_can_write_nowhere_and_become_nobody_else(name: str) -> None
 @pytest.mark.parametrize("name", SERVICES)
 def test_what_is_published_is_published_on_loopback(name: str) -> None:
     assert all(port.startswith("127.0.0.1:") for port in SERVICES[name].get("ports", []))
+
+
+def test_only_the_proxy_shares_a_network_with_clients_and_the_computer_shares_none_with_gateways() -> None:
+    def on(network: str) -> set[str]:
+        return {name for name, service in SERVICES.items() if network in service.get("networks", [])}
+
+    assert on("clients") == {"proxy", "demo"}
+    assert on("gateways") == {"proxy", "gateway-1", "gateway-2"}
+    assert on("hosts") & CORE == {"nats", "computer"}
+    assert on("bus") & CORE == {"nats", "registry-1", "registry-2", "gateway-1", "gateway-2"}
+    declared = yaml.safe_load(FILE.read_text(encoding="utf-8"))["networks"]
+    for name, service in SERVICES.items():
+        assert set(service.get("networks", [])) <= declared.keys()
+        assert ("networks" in service) != ("network_mode" in service), f"{name} is on no network, or on the default one"
+
+
+def test_who_lets_calls_end_before_it_stops_is_given_longer_than_that() -> None:
+    settings = {"gateway-1": GatewaySettings, "gateway-2": GatewaySettings, "computer": ComputerSettings}
+    for name, of in settings.items():
+        drain_s = of.model_fields["drain_s"].default
+        assert int(SERVICES[name]["stop_grace_period"].removesuffix("s")) > drain_s
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -116,16 +143,46 @@ def test_prometheus_asks_each_process_of_ours_where_it_answers() -> None:
 
 def test_the_proxy_passes_on_what_clients_need_and_no_metrics() -> None:
     lines = [line.strip() for line in (DOCKER / "compose" / "haproxy.cfg").read_text(encoding="utf-8").splitlines()]
-    kept = lines.index("http-request return status 404 if { path /metrics }")
+    kept = lines.index("http-request return status 404 unless { path_beg /socket.io/ }")
     assert lines.index("bind :8000") < kept < lines.index("default_backend gateways")
 
 
-@pytest.mark.timeout(600)
-def test_haproxy_itself_reads_its_file() -> None:
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[str]:
+    """Its address; no gateway is behind it."""
     require_engine()
     image = subprocess.check_output([DOCKER / "image.sh", "haproxy:2.8", "haproxy"], text=True).strip()
     mounts = [f"--volume={DOCKER}/{each.removeprefix('./')}" for each in SERVICES["proxy"]["volumes"]]
-    docker("run", "--rm", "--network=none", *mounts, image, *SERVICES["proxy"]["command"], "-c")
+    options = ("--detach", "--rm", "--label=smcp.e2e", "--publish=127.0.0.1::8000")
+    container = docker("run", *options, *mounts, image, *SERVICES["proxy"]["command"])
+    try:
+        yield docker("port", container, "8000")
+    finally:
+        docker("kill", container)
+
+
+@pytest.mark.timeout(600)
+async def test_haproxy_itself_reads_its_file_and_lets_clients_ask_for_socketio_alone(proxy: str) -> None:
+    async def listens() -> bool:
+        return (
+            await asyncio.to_thread(status, proxy, "/socket.io/?EIO=4&transport=polling") == 503
+        )  # no gateway is there
+
+    await eventually(listens, timeout=60)
+    for path in ("/metrics", "/%6detrics", "//metrics", "/readyz", "/"):
+        assert await asyncio.to_thread(status, proxy, path) == 404, path
+
+
+def status(address: str, path: str) -> int:
+    """Of what is asked for with the path as it stands here; 0: nobody answered."""
+    connection = HTTPConnection(address, timeout=10)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except (OSError, HTTPException):
+        return 0
+    finally:
+        connection.close()
 
 
 @pytest.mark.timeout(600)

@@ -48,7 +48,7 @@ WAYS: Final = variables_of(ENVIRONMENT.read_text(encoding="utf-8"))
 
 def test_its_command_is_an_installed_one_with_arguments_that_it_has() -> None:
     scripts = tomllib.loads((ROOT / "services/computer/pyproject.toml").read_text())["project"]["scripts"]
-    for line in (*SERVICE["ExecStartPre"], *SERVICE["ExecStart"]):
+    for line in SERVICE["ExecStart"]:
         program, *arguments = line.split()
         assert Path(program).name in scripts
         assert Path(program).parent.as_posix() in SERVICE["Environment"][1]
@@ -94,6 +94,7 @@ def test_it_has_longer_to_stop_than_its_calls_have_to_end() -> None:
 
 def test_wrong_configuration_is_not_tried_again_and_all_else_is() -> None:
     assert SERVICE["RestartPreventExitStatus"] == ["2"]
+    assert "ExecStartPre" not in SERVICE, "what ends there is tried again, whatever it ends with"
     assert (SERVICE["Restart"], SERVICE["StartLimitIntervalSec"]) == (["always"], ["0"])
 
 

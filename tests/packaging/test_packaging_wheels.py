@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from smcp_testing.mcp_servers import configs
+from smcp_testing.ports import Ports
 from tests.e2e.worlds.layout import Place
-from tests.e2e.worlds.ports import Ports
 from tests.e2e.worlds.process import Process
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.world import LAB, child_environment
