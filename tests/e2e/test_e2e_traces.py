@@ -23,7 +23,7 @@ from tests.e2e.actors.socketio_computer import socketio_computer
 from tests.e2e.scenarios.calls import text
 from tests.e2e.traces import agent_app
 from tests.e2e.traces.recorder import ENVIRONMENT, Barrier, Recorder
-from tests.e2e.worlds.process import Process
+from tests.e2e.worlds.process import Launched
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.standalone import open_standalone
 from tests.e2e.worlds.world import ELSEWHERE, LAB, ComputerHost, Part
@@ -302,7 +302,7 @@ async def test_what_dies_and_what_does_not_answer(tmp_path: Path) -> None:
 
 
 def logged(part: Part) -> list[dict[str, Any]]:
-    assert isinstance(part, Process)
+    assert isinstance(part, Launched)
     return [json.loads(line) for line in part.log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
 
 

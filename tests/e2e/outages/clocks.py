@@ -14,7 +14,7 @@ from tests.e2e.actors.bare import member
 from tests.e2e.actors.crowd import BACK_S, ENTER, LEAVE
 from tests.e2e.outages.offices import NORTH, SOUTH, WORKER
 from tests.e2e.outages.scene import CALLER, NEIGHBOUR, codes, scene
-from tests.e2e.worlds.process import Process
+from tests.e2e.worlds.process import Launched
 from tests.e2e.worlds.world import Part, World
 
 APART_S: Final = 300
@@ -69,6 +69,6 @@ async def _are_apart(world: World) -> None:
 
 async def _clock(part: Part) -> float:
     """What time it is by its own word (unix seconds)."""
-    assert isinstance(part, Process)
+    assert isinstance(part, Launched)
     async with aiohttp.ClientSession() as http, http.get(part.ready_url) as answer:
         return parsedate_to_datetime(answer.headers["Date"]).timestamp()

@@ -6,6 +6,7 @@ from typing import Any
 import aiohttp
 
 from smcp_testing.waiting import eventually
+from tests.e2e.outages.offices import NORTH, SOUTH, WORKER
 from tests.e2e.worlds.container import Container
 from tests.e2e.worlds.world import Part, World
 
@@ -28,12 +29,6 @@ async def leader(world: World, bucket: str = "members") -> Part:
     return found
 
 
-async def followers(world: World, bucket: str = "members") -> list[Part]:
-    """The nodes that do not."""
-    first = await leader(world, bucket)
-    return [node for node in world.nodes if node is not first]
-
-
 async def come_back(*nodes: Part) -> None:
     """They were killed, and run again: not yet ready, which without the others none can be."""
     for node in nodes:
@@ -48,6 +43,22 @@ async def node_of(world: World, part: Part) -> Part:
         if any(each.get("authorized_user") == part.name for each in connections):
             return node
     raise AssertionError(f"{part.name} is connected to none of {len(world.nodes)} nodes")
+
+
+async def path_on_one_node(world: World) -> tuple[str, Part]:
+    """An office whose gateway and whose Computer are connected to the same node, and that node.
+
+    Who connects chooses a node at random: a Computer is started again until it is so.
+    """
+    async with asyncio.timeout(_ELECTED_S + 60):
+        while True:
+            for number, office in enumerate((NORTH, SOUTH)):
+                node = await node_of(world, world.gateway(number).part)
+                if node is await node_of(world, world.computer(office, WORKER).part):
+                    return office, node
+            worker = world.computer(NORTH, WORKER).part
+            await worker.stop()
+            await worker.start()
 
 
 async def _told(node: Part, what: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tests.e2e.actors.bare import BareMember, Refused, member
 from tests.e2e.actors.crowd import ENTER
 from tests.e2e.outages.nodes import QUORUM_S, RETRY_S
 from tests.e2e.outages.offices import NORTH, SOUTH, WORKER
-from tests.e2e.outages.scene import CALLER, NEIGHBOUR, Scene, codes, scene
+from tests.e2e.outages.scene import CALLER, NEIGHBOUR, Scene, codes, flown, scene
 from tests.e2e.restarts.checker import Call
 from tests.e2e.worlds.world import World
 
@@ -80,9 +80,11 @@ async def _full(
         try:
             for each in (mover, newcomer):
                 await each.connect(world.url(0))
+            await there.flying(NORTH, SOUTH)
             at = time.monotonic()
             await fill()
             await _until_refused(mover)
+            await there.flying(NORTH, SOUTH)
             full = time.monotonic()
             while time.monotonic() < full + 2 * world.lease_s:
                 await _refused(newcomer)
@@ -101,8 +103,8 @@ async def _full(
         finally:
             await asyncio.gather(mover.close(), newcomer.close())
     for office in (NORTH, SOUTH):
-        assert codes(there.in_flight(office, at)) == {None}
-        assert codes(there.in_flight(office, full)) == {None}
+        assert codes(flown(there, office, at)) == {None}
+        assert codes(flown(there, office, full)) == {None}
         whole = there.calls(office) if not restarted else [*_before(there, office, room), *there.calls(office, fine)]
         assert codes(whole) == {None}
         assert codes(there.calls(office)) <= {None, 503}

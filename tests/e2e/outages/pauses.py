@@ -9,13 +9,14 @@ from tests.e2e.actors.bare import member
 from tests.e2e.actors.crowd import ENTER, LEAVE
 from tests.e2e.outages.cuts import the_south_noticed_nothing, unknown_from_its_leave_on
 from tests.e2e.outages.offices import NORTH, WORKER
-from tests.e2e.outages.scene import codes, scene
+from tests.e2e.outages.scene import codes, flown, scene
 from tests.e2e.worlds.world import World
 
 
 async def a_computer_stands_still_past_its_lease(world: World, directory: Path) -> None:
     part = world.computer(NORTH, WORKER).part
     async with scene(world, directory) as there:
+        await there.flying(NORTH)
         await asyncio.to_thread(part.pause)
         at = time.monotonic()
         try:
@@ -26,7 +27,7 @@ async def a_computer_stands_still_past_its_lease(world: World, directory: Path) 
         await there.result_after(resumed, world.lease_s, NORTH)
         await there.back(NORTH, WORKER, by=resumed + world.lease_s)
         assert there.noticed(NORTH, WORKER) == ["leave", "enter"]
-    flying = there.in_flight(NORTH, at)
+    flying = flown(there, NORTH, at)
     assert codes(flying) <= {None, 503}
     late = [call for call in flying if call.ended is not None and call.ended > at + world.lease_s + 0.75]
     assert not late, late

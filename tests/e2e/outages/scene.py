@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -25,8 +25,10 @@ from tests.e2e.worlds.world import World
 
 CALLS_PER_S: Final = scaled(ci=30, soak=100)
 """Of both offices together."""
-LONGEST_S: Final = 1.5
+LONGEST_S: Final = 2.5
 """Of a call."""
+LEFT_S: Final = 1.2
+"""Of a call that is to be in flight when something is hurt."""
 TIMEOUT_S: Final = 8
 BUDGET_S: Final = TIMEOUT_S + 2.0
 """In which our SDK has an answer, or gives up."""
@@ -44,6 +46,8 @@ class Scene:
     journal: Path
     agents: Mapping[str, SmcpAgent]
     watchers: Mapping[str, BareMember]
+    over: dict[str, int] = field(default_factory=dict)
+    """By office, how many notices its watcher had when the block was over: then everybody goes."""
 
     def calls(self, office: str, since: float = 0.0, until: float = float("inf")) -> list[Call]:
         """Those that were sent between two moments (monotonic seconds)."""
@@ -52,6 +56,18 @@ class Scene:
     def in_flight(self, office: str, at: float) -> list[Call]:
         """Those whose tool ran at that moment, and had done so for long enough to be there."""
         return [call for call in self._seen(office).in_flight(at) if call.office == office]
+
+    async def flying(self, *offices: str) -> None:
+        """Wait until a tool runs in each office that takes as long again as hurting something does.
+
+        Raises:
+            AssertionError: none did for a long time.
+        """
+
+        def runs_on(office: str) -> bool:
+            return any(run.began + run.seconds > time.monotonic() + LEFT_S for run in self._runs(office))
+
+        await eventually(lambda: all(map(runs_on, offices)), timeout=30)
 
     async def result_after(self, moment: float, within: float, *offices: str) -> None:
         """Wait until a call of each office that was sent after the moment has its result; that many seconds after it.
@@ -79,8 +95,8 @@ class Scene:
         )
 
     def noticed(self, office: str, name: str) -> list[str]:
-        """The comings and goings of a member, since the beginning."""
-        return comings_and_goings(self.watchers[office].notices, name)
+        """The comings and goings of a member, from the beginning to the block's end."""
+        return comings_and_goings(self.watchers[office].notices[: self.over.get(office)], name)
 
     def told_at(self, office: str, event: str, name: str) -> float:
         """When the watcher was told of a coming or going last (monotonic seconds)."""
@@ -121,7 +137,10 @@ class Scene:
 
     def _seen(self, office: str) -> Observed:
         calls = {call.id: call for call in self.calls(office)}
-        return Observed(list(noted.read(runs(self.directory, office))), calls, [], [])
+        return Observed(self._runs(office), calls, [], [])
+
+    def _runs(self, office: str) -> list[noted.Run]:
+        return list(noted.read(runs(self.directory, office)))
 
     def _calls(self) -> dict[str, Call]:
         return calls_of(json.loads(line) for line in self.journal.read_text(encoding="utf-8").splitlines())
@@ -130,6 +149,7 @@ class Scene:
 @asynccontextmanager
 async def scene(world: World, directory: Path, urls: Mapping[str, Sequence[str]] | None = None) -> AsyncIterator[Scene]:
     """Calls go on while the block runs, and after it until one of each office has a result; then all are checked.
+    What was noticed by then stays to be asked for.
 
     Args:
         directory: that of the world.
@@ -163,6 +183,7 @@ async def scene(world: World, directory: Path, urls: Mapping[str, Sequence[str]]
                 yield there
             finally:
                 finishing.set()
+        there.over.update({office: len(watcher.notices) for office, watcher in watchers.items()})
         there.check()
 
 
@@ -170,6 +191,17 @@ def codes(calls: Collection[Call]) -> set[int | None]:
     """How they ended: the codes of errors, None for a result."""
     assert all(call.code is not None or call.error is None for call in calls), "an error without a code"
     return {call.code for call in calls}
+
+
+def flown(there: Scene, office: str, at: float) -> list[Call]:
+    """The office's calls that were in flight at that moment (monotonic seconds).
+
+    Raises:
+        AssertionError: none was, so nothing can be said of them.
+    """
+    found = there.in_flight(office, at)
+    assert found, f"no call of {office} was in flight"
+    return found
 
 
 async def _has_its_tool(agent: SmcpAgent) -> bool:

@@ -70,7 +70,6 @@ async def two_offices_use_the_same_computer_name_without_noticing_each_other(
         open_agent(world.url(0), LAB, "caller") as here,
         open_agent(world.url(1), ELSEWHERE, "caller") as there,
     ):
-        assert text(await here.call("alpha", "pid")) != text(await there.call("alpha", "pid"))
         await here.call("alpha", "append", {"mark": marks[LAB]})
         await there.call("alpha", "append", {"mark": marks[ELSEWHERE]})
         await lists(there, ("agent", "caller"), ("computer", "alpha"))

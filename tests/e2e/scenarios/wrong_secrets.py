@@ -13,7 +13,7 @@ from smcp_agent import SmcpAgent
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import member
 from tests.e2e.worlds.layout import ALPHA, BETA
-from tests.e2e.worlds.process import Process
+from tests.e2e.worlds.process import Launched
 from tests.e2e.worlds.world import LAB, Part, World
 
 REFUSED: Final = "nats-server refuses the credential"
@@ -25,7 +25,7 @@ async def who_is_refused_by_nats_says_so_and_works_once_its_secret_is_right(worl
     """A registry, a gateway and a Computer, one after the other; the others work meanwhile."""
     async with SmcpAgent(world.url(0), office=LAB, name="caller") as agent:
         for part in (world.registries[-1], world.gateway(1).part, world.computer(LAB, BETA.name).part):
-            assert isinstance(part, Process)
+            assert isinstance(part, Launched)
             assert await part.stop() == 0
             file = world.credentials / f"{part.name}.json"
             right = file.read_text(encoding="utf-8")
@@ -77,7 +77,7 @@ async def _sees(agent: SmcpAgent, name: str) -> bool:
 
 async def says_refused(part: Part) -> bool:
     """Whether its `/readyz` is 503, and says that nats-server does not take its credential."""
-    assert isinstance(part, Process)
+    assert isinstance(part, Launched)
     try:
         async with aiohttp.ClientSession() as http, http.get(part.ready_url) as answer:
             said = (await answer.json())["checks"]

@@ -1,16 +1,20 @@
 """One container as a part of a world: it is hurt as a process is, and comes back as it was made."""
 
 import asyncio
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from tests.e2e.worlds.engine import client, docker
-from tests.e2e.worlds.process import Process
+from docker.models.containers import Container as Wrapped
+from testcontainers.core.container import DockerContainer
+
+from tests.e2e.worlds.attached import Attached
+from tests.e2e.worlds.engine import options, told
+from tests.e2e.worlds.network import CutNetwork
+from tests.e2e.worlds.process import Child, Launched
 
 USER: Final = 10001
 """As whom the images run."""
@@ -34,7 +38,7 @@ class Made:
     image: str
     arguments: Sequence[str]
     env: Mapping[str, str]
-    network: str
+    network: CutNetwork
     publish: Mapping[int, int]
     mounts: Sequence[Path]
     shown: Sequence[Path] = ()
@@ -47,35 +51,82 @@ class Made:
     """How often the engine asks for its health (seconds), where that is not to be as the image says."""
 
 
-class Container(Process):
-    """Its log is what it prints, followed by a docker client that lives as long as it does."""
+class Hardened(DockerContainer):
+    """A container as it is made for a world. testcontainers' own `start` would run it as soon as it is made, on one
+    network; this one is on a second one by then, is started again and again, and is followed from its first line on."""
 
-    def __init__(self, name: str, made: Made, env: Mapping[str, str], directory: Path, ready_url: str) -> None:
-        """Args:
-        env: of the docker client.
-        """
+    def __init__(self, made: Made, image: str) -> None:
+        super().__init__(image, docker_client_kw=options(), command=list(made.arguments))  # type: ignore[arg-type] # it hands it on
+        user, group = (USER, USER) if os.getuid() == 0 else (os.getuid(), os.getgid())
+        self.with_envs(**made.env)
+        for directory in made.mounts:
+            self.with_volume_mapping(str(directory), str(directory), "rw")
+        for directory in made.shown:
+            self.with_volume_mapping(str(directory), str(directory), "ro")
+        for volume, place in made.volumes.items():
+            self.with_volume_mapping(volume, str(place), "rw")
+        self._options: dict[str, Any] = {
+            "read_only": True,
+            "tmpfs": {"/tmp": "", "/var/lib/smcp": f"exec,uid={user},gid={group}"},
+            "cap_drop": ["ALL"],
+            "security_opt": ["no-new-privileges:true"],
+            "user": f"{user}:{group}",
+            "network": "bridge",
+            "ports": {f"{inside}/tcp": ("127.0.0.1", outside) for inside, outside in made.publish.items()},
+            "labels": dict(made.labels),
+        }
+        if made.health_s is not None:
+            self._options["healthcheck"] = {"interval": int(made.health_s * 1e9)}
         self._made = made
-        self.image = made.image
+
+    def create(self) -> None:
+        """Make it, on both networks."""
+        with told():
+            self._container = self.get_docker_client().create(
+                self.image,
+                command=self._command,
+                environment=self.env,
+                volumes={host: {"bind": mount["bind"], "mode": mount["mode"]} for host, mount in self.volumes.items()},
+                **self._options,
+            )
+        self._made.network.join(self.get_container_id(), alias=self._made.alias)
+
+
+class Container(Launched):
+    """One of a world. Its log is what it prints."""
+
+    def __init__(self, name: str, made: Made, directory: Path, ready_url: str) -> None:
+        super().__init__(name, directory, ready_url)
+        self._made = made
+        self._address: str | None = None
+        self._container = self._create(made.image)
+
+    @property
+    def image(self) -> str:
         """Which it was made of last."""
-        self.id = docker("create", *_options(made), self.image, *made.arguments)
-        self._network = made.network
-        self._alias = [] if made.alias is None else ["--alias", made.alias]
-        self._address: list[str] = []
-        self._connect()
-        super().__init__(name, [client(), "start", "--attach", self.id], env, directory, ready_url)
+        return self._container.image
 
     @property
     def pid(self) -> int:
         """Of its first process, as this machine counts them."""
         assert self.running, f"{self.name} does not run"
-        return int(docker("inspect", "--format", "{{.State.Pid}}", self.id))
+        return int(self._state()["Pid"])
+
+    @property
+    def health(self) -> str:
+        """As the engine sees it: `starting`, `healthy` or `unhealthy`."""
+        return str(self._state()["Health"]["Status"])
 
     @property
     def inside_url(self) -> str:
         """Where it listens, past docker's proxy of published ports, which takes megabytes at once. For this machine."""
         (port, *_) = self._made.publish
-        address = docker("inspect", "--format", "{{.NetworkSettings.IPAddress}}", self.id)
-        return f"http://{address}:{port}"
+        return f"http://{self._looked_at().attrs['NetworkSettings']['IPAddress']}:{port}"
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether it ended because it wanted more than its limit."""
+        return bool(self._state()["OOMKilled"])
 
     async def start(self) -> None:
         self.launch()
@@ -88,52 +139,68 @@ class Container(Process):
 
     async def kill(self) -> None:
         child = self._running()
-        await asyncio.to_thread(docker, "kill", self.id)
+        await asyncio.to_thread(child.kill)
         await self._ended(child, 30.0)
 
     def pause(self) -> None:
         """As SIGSTOP of all its processes at once (the kernel's freezer)."""
-        docker("pause", self.id)
+        with told():
+            self._wrapped.pause()
 
     def resume(self) -> None:
-        if self.running and docker("inspect", "--format", "{{.State.Paused}}", self.id) == "true":
-            docker("unpause", self.id)
+        if self.running and self._state()["Paused"]:
+            with told():
+                self._wrapped.unpause()
 
     def cut(self) -> None:
         """From now on there is no way between it and NATS; clients reach it as before."""
-        networks = json.loads(docker("inspect", "--format", "{{json .NetworkSettings.Networks}}", self.id))
-        self._address = ["--ip", networks[self._network]["IPAddress"]]
-        docker("network", "disconnect", self._network, self.id)
+        networks = self._looked_at().attrs["NetworkSettings"]["Networks"]
+        self._address = networks[self._made.network.name]["IPAddress"]
+        self._made.network.leave(self._container.get_container_id())
 
     def heal(self) -> None:
         """The way is back, at the same address: whoever has not noticed goes on."""
-        docker("network", "connect", *self._address, *self._alias, self._network, self.id)
+        identity = self._container.get_container_id()
+        self._made.network.join(identity, alias=self._made.alias, address=self._address)
 
     def limit_memory(self, limit: int) -> None:
         """Args:
         limit: bytes that it may have from now on, in memory or swapped out; one that runs has to have fewer.
         """
-        docker("update", "--memory", str(limit), "--memory-swap", str(limit), self.id)
-
-    @property
-    def out_of_memory(self) -> bool:
-        """Whether it ended because it wanted more than its limit."""
-        return docker("inspect", "--format", "{{.State.OOMKilled}}", self.id) == "true"
+        with told():
+            self._wrapped.update(mem_limit=limit, memswap_limit=limit)
 
     def replace(self, image: str) -> None:
         """The next start is of this image; otherwise it is as it was. For one that does not run."""
         assert not self.running, f"{self.name} runs"
         self.remove()
-        self.image = image
-        self.id = docker("create", *_options(self._made), image, *self._made.arguments)
-        self._connect()
-        self.command = (client(), "start", "--attach", self.id)
+        self._container = self._create(image)
 
     def remove(self) -> None:
-        docker("rm", "--force", "--volumes", self.id)
+        with told():
+            self._container.stop()
 
-    def _connect(self) -> None:
-        docker("network", "connect", *self._alias, self._network, self.id)
+    def _spawn(self) -> Child:
+        return Attached(self._wrapped, self.log)
+
+    def _create(self, image: str) -> Hardened:
+        container = Hardened(self._made, image)
+        container.create()
+        return container
+
+    @property
+    def _wrapped(self) -> Wrapped:
+        return self._container.get_wrapped_container()
+
+    def _looked_at(self) -> Wrapped:
+        """As it is now."""
+        with told():
+            self._wrapped.reload()
+        return self._wrapped
+
+    def _state(self) -> dict[str, Any]:
+        state: dict[str, Any] = self._looked_at().attrs["State"]
+        return state
 
 
 def hand_over(path: Path) -> None:
@@ -158,24 +225,3 @@ def in_image(server: Mapping[str, object]) -> dict[str, object]:
         _, _, _, _, module, *rest = arguments
         arguments = ["-m", module, *rest]
     return {**server, "server_parameters": {**parameters, "command": "/opt/testing/bin/python", "args": arguments}}
-
-
-def _options(made: Made) -> list[str]:
-    user, group = (USER, USER) if os.getuid() == 0 else (os.getuid(), os.getgid())
-    options = ["--read-only", "--tmpfs", "/tmp", "--tmpfs", f"/var/lib/smcp:exec,uid={user},gid={group}"]
-    options += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges:true", "--user", f"{user}:{group}"]
-    for variable, value in made.env.items():
-        options += ["--env", f"{variable}={value}"]
-    for inside, outside in made.publish.items():
-        options += ["--publish", f"127.0.0.1:{outside}:{inside}"]
-    for directory in made.mounts:
-        options += ["--volume", f"{directory}:{directory}"]
-    for directory in made.shown:
-        options += ["--volume", f"{directory}:{directory}:ro"]
-    if made.health_s is not None:
-        options += ["--health-interval", f"{made.health_s:g}s"]
-    for volume, place in made.volumes.items():
-        options += ["--volume", f"{volume}:{place}"]
-    for label, value in made.labels.items():
-        options += ["--label", f"{label}={value}"]
-    return options

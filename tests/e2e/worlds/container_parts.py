@@ -11,14 +11,15 @@ from typing import Final
 
 from smcp_standalone.nats_files import Written
 from smcp_standalone.nats_model import NatsModel
+from smcp_testing.ports import Ports
 from tests.e2e.worlds import clocks, nats_nodes
 from tests.e2e.worlds.container import USER, Container, Made, hand_over, in_image
 from tests.e2e.worlds.disk import Disk, open_disk
 from tests.e2e.worlds.engine import image, nats_image
 from tests.e2e.worlds.layout import Place
 from tests.e2e.worlds.nats_nodes import CLIENTS, MONITORING
-from tests.e2e.worlds.ports import Ports
-from tests.e2e.worlds.world import MARK, ComputerHost, Gateway, World, child_environment
+from tests.e2e.worlds.network import CutNetwork
+from tests.e2e.worlds.world import MARK, ComputerHost, Gateway, World
 
 LABEL: Final = "smcp.e2e"
 """Of all containers and networks of the tests: `docker ps --filter label=smcp.e2e` finds what a killed run left."""
@@ -39,7 +40,7 @@ class ContainerParts:
     stack: ExitStack
     directory: Path
     mark: str
-    network: str
+    network: CutNetwork
     lease_s: float
     gateways: int
     registries: int
@@ -110,7 +111,7 @@ class ContainerParts:
         if self.store is None:
             return None
         user = USER if os.getuid() == 0 else os.getuid()
-        labels = ["--label", f"{LABEL}={self.mark}"]
+        labels = {LABEL: self.mark}
         any_image = image("smcp-registry", self.tag)
         return self.stack.enter_context(
             open_disk(f"smcp-e2e-{self.mark}", self.store, user=user, image=any_image, labels=labels)
@@ -189,7 +190,7 @@ class ContainerParts:
         )
 
     def _container(self, name: str, made: Made, *, ready: str) -> Container:
-        container = Container(name, made, child_environment(self.mark), self.directory, ready)
+        container = Container(name, made, self.directory, ready)
         self.stack.callback(container.remove)
         return container
 

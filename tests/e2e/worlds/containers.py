@@ -1,15 +1,14 @@
 """World `containers`: every part runs in a container of the images of this tree, on a network of the world's own."""
 
-import random
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
-from ipaddress import IPv4Network
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
 from tests.e2e.worlds.container_parts import LABEL, ContainerParts
-from tests.e2e.worlds.engine import TAG, docker, require_engine
+from tests.e2e.worlds.engine import TAG, require_engine
 from tests.e2e.worlds.layout import PLACES, Place
+from tests.e2e.worlds.network import CutNetwork
 from tests.e2e.worlds.running import running
 from tests.e2e.worlds.world import LEASE_S, World
 
@@ -53,12 +52,12 @@ async def open_containers(
     """
     require_engine()
     mark = uuid4().hex
-    with ExitStack() as stack:
+    with CutNetwork(f"smcp-e2e-{mark}", {LABEL: mark}) as network, ExitStack() as stack:
         parts = ContainerParts(
             stack=stack,
             directory=directory,
             mark=mark,
-            network=stack.enter_context(_network(mark)),
+            network=network,
             lease_s=lease_s,
             gateways=gateways,
             registries=registries,
@@ -76,30 +75,3 @@ async def open_containers(
         world = parts.world()
         async with running(world, [each.part for number, each in enumerate(world.gateways) if number in later]):
             yield world
-
-
-@contextmanager
-def _network(mark: str) -> Iterator[str]:
-    name = f"smcp-e2e-{mark}"
-    docker("network", "create", "--label", f"{LABEL}={mark}", "--subnet", _free_subnet(), name)
-    try:
-        yield name
-    finally:
-        docker("network", "rm", name)
-
-
-def _free_subnet() -> str:
-    """One that no network of the engine has: only there a container may come back to its address."""
-    networks = docker("network", "ls", "--quiet").split()
-    taken = [
-        IPv4Network(subnet)
-        for subnet in docker(
-            "network", "inspect", "--format", "{{range .IPAM.Config}}{{.Subnet}} {{end}}", *networks
-        ).split()
-    ]
-    return next(str(subnet) for subnet in _candidates() if not any(subnet.overlaps(other) for other in taken))
-
-
-def _candidates() -> Iterator[IPv4Network]:
-    while True:
-        yield IPv4Network((random.randrange(0x0AC80000, 0x0AFF0000) & ~0xFF, 24))  # of 10.200.0.0 to 10.254.255.0

@@ -1,10 +1,12 @@
 """A small disk in memory, for what JetStream keeps in world `containers`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tests.e2e.worlds.engine import docker
+from docker.models.containers import Container
+
+from tests.e2e.worlds.engine import engine, told
 
 
 @dataclass(frozen=True)
@@ -14,40 +16,56 @@ class Disk:
     """
 
     volume: str
-    _holder: str
+    _holder: Container
 
     def fill(self) -> None:
         """Write a file until no page is free; what is in a file's last page may still grow to its end."""
-        docker("exec", self._holder, "sh", "-c", "cat /dev/zero > /disk/filler || true")
-        free = docker("exec", self._holder, "df", "--output=avail", "/disk").split()[-1]
+        self._run("sh", "-c", "cat /dev/zero > /disk/filler || true")
+        free = self._run("df", "--output=avail", "/disk").split()[-1]
         assert free == "0", f"{free} KiB are free"
 
     def make_room(self) -> None:
         """Remove it."""
-        docker("exec", self._holder, "rm", "--force", "/disk/filler")
+        self._run("rm", "--force", "/disk/filler")
+
+    def _run(self, *command: str) -> str:
+        with told():
+            code, printed = self._holder.exec_run(list(command))
+        assert isinstance(printed, bytes)
+        assert code == 0, printed
+        return printed.decode()
 
 
 @contextmanager
-def open_disk(name: str, size: str, *, user: int, image: str, labels: Sequence[str]) -> Iterator[Disk]:
+def open_disk(name: str, size: str, *, user: int, image: str, labels: Mapping[str, str]) -> Iterator[Disk]:
     """A container holds the disk: what is in it would be gone otherwise while NATS is restarted.
 
     Args:
         size: as mount(8) takes it (`8m`).
         user: whose it is.
         image: any that has coreutils.
-        labels: `--label` of what the engine makes.
+        labels: of what the engine makes.
     """
-    options = ("type=tmpfs", "device=tmpfs", f"o=size={size},uid={user}")
-    docker("volume", "create", *labels, *(word for option in options for word in ("--opt", option)), name)
-    try:
-        holder = docker(
-            "run", "--detach", *labels, "--network", "none", "--read-only", "--cap-drop", "ALL",
-            "--security-opt", "no-new-privileges:true", "--user", str(user), "--volume", f"{name}:/disk",
-            "--entrypoint", "sleep", image, "infinity",
-        )  # fmt: skip
+    options = {"type": "tmpfs", "device": "tmpfs", "o": f"size={size},uid={user}"}
+    with engine() as asked, told():
+        volume = asked.client.volumes.create(name, driver_opts=options, labels=dict(labels))
         try:
-            yield Disk(name, holder)
+            holder = asked.run(
+                image,
+                ["infinity"],
+                detach=True,
+                labels=dict(labels),
+                entrypoint="sleep",
+                network="none",
+                read_only=True,
+                cap_drop=["ALL"],
+                security_opt=["no-new-privileges:true"],
+                user=str(user),
+                volumes={name: {"bind": "/disk", "mode": "rw"}},
+            )
+            try:
+                yield Disk(name, holder)
+            finally:
+                holder.remove(force=True)
         finally:
-            docker("rm", "--force", holder)
-    finally:
-        docker("volume", "rm", name)
+            volume.remove()

@@ -4,8 +4,10 @@ import asyncio
 import signal
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import aiohttp
 
@@ -14,19 +16,35 @@ _STOP_S = 30.0
 _POLL_S = 0.02
 
 
-class Process:
-    """A command, its log in a file, and the URL that says when it is ready."""
+class Child(Protocol):
+    """What was started: that of `subprocess.Popen` which is used here."""
 
-    def __init__(
-        self, name: str, command: Sequence[str], env: Mapping[str, str], directory: Path, ready_url: str
-    ) -> None:
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def poll(self) -> int | None: ...
+
+    def send_signal(self, sig: int, /) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class Launched(ABC):
+    """Something that runs, its log in a file, and the URL that says when it is ready."""
+
+    def __init__(self, name: str, directory: Path, ready_url: str) -> None:
         self.name = name
-        self.command = tuple(command)
-        self.env = dict(env)
         self.log = directory / f"{name}.log"
         self.ready_url = ready_url
         self.wanted = False
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
+
+    @abstractmethod
+    def _spawn(self) -> Child:
+        """Start it; what it prints goes to the end of its log."""
 
     @property
     def running(self) -> bool:
@@ -46,16 +64,7 @@ class Process:
         if self.running:
             raise RuntimeError(f"{self.name} runs already")
         self.wanted = True
-        with self.log.open("ab") as log:
-            # In a session of its own, so that a ctrl-C at the terminal ends the test and not its world first.
-            self._child = subprocess.Popen(
-                self.command,
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self._child = self._spawn()
 
     async def ready(self, timeout: float = _START_S) -> None:
         """Wait until it says that it is ready.
@@ -130,15 +139,38 @@ class Process:
         told = [line for line in text if '"smcp_computer.mcp.stderr"' not in line and "[INF]" not in line]
         return "\n".join(told[-lines:])
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> Child:
         if self._child is None or self._child.poll() is not None:
             raise RuntimeError(f"{self.name} does not run")
         return self._child
 
-    async def _ended(self, child: subprocess.Popen[bytes], timeout: float) -> int:
+    async def _ended(self, child: Child, timeout: float) -> int:
         deadline = time.monotonic() + timeout
         while (code := child.poll()) is None:
             if time.monotonic() > deadline:
                 raise TimeoutError
             await asyncio.sleep(_POLL_S)
         return code
+
+
+class Process(Launched):
+    """A command."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], env: Mapping[str, str], directory: Path, ready_url: str
+    ) -> None:
+        super().__init__(name, directory, ready_url)
+        self.command = tuple(command)
+        self.env = dict(env)
+
+    def _spawn(self) -> Child:
+        with self.log.open("ab") as log:
+            # In a session of its own, so that a ctrl-C at the terminal ends the test and not its world first.
+            return subprocess.Popen(
+                self.command,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )

@@ -3,6 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+
+import aiohttp
 
 from smcp_testing.waiting import eventually
 from tests.e2e.worlds.world import Part, World, strays
@@ -23,6 +26,7 @@ async def running(world: World, later: Collection[Part] = ()) -> AsyncIterator[N
             await _start(world.nodes)
             # The others wait for each other by themselves, as they do where nobody orders them.
             await _start([part for part in world.parts if part not in world.nodes and part not in later])
+            await _all_is_told(world)
             yield
     except BaseException:
         for part in reversed(world.parts):
@@ -38,6 +42,20 @@ async def running(world: World, later: Collection[Part] = ()) -> AsyncIterator[N
 
 async def _start(parts: Sequence[Part]) -> None:
     _raise_first(await asyncio.gather(*(part.start() for part in parts), return_exceptions=True))
+
+
+async def _all_is_told(world: World) -> None:
+    """What changed in the Computers' start is no news to anybody who comes now."""
+
+    async def told(part: Part) -> bool:
+        async with http.get(part.stats_url) as response:
+            held = await response.json()
+        return not held.get("updates", {}).get("untold")  # images of a commit before may not say it
+
+    async with aiohttp.ClientSession() as http:
+        for host in world.computers:
+            if host.part.running:
+                await eventually(partial(told, host.part), message=f"{host.part.name} still has something to tell")
 
 
 def _stages(world: World) -> list[list[Part]]:
