@@ -12,11 +12,10 @@ import pytest
 
 from tests.e2e.outages import clocks, cuts, full_disk, memory, nodes, pauses, rolling
 from tests.e2e.outages.offices import SHOWN, places
+from tests.e2e.outages.scene import LEASE_S
 from tests.e2e.worlds.containers import open_containers
 from tests.e2e.worlds.shared import SharedWorld
-from tests.e2e.worlds.world import World, lease_s
-
-LEASE_S = lease_s(3)
+from tests.e2e.worlds.world import World
 
 QUIET = {"SMCP_LOG_LEVEL": "warning"}
 """Of so many calls."""

@@ -34,7 +34,8 @@ async def _killed(world: World, directory: Path, node: Part) -> None:
         await there.flying(NORTH, SOUTH)
         at = time.monotonic()  # before: what ends while it is being killed was in flight, too
         await node.kill()
-        await there.result_after(at, RETRY_S, NORTH, SOUTH)
+        killed = time.monotonic()
+        await there.result_after(killed, RETRY_S, NORTH, SOUTH)
         fine = time.monotonic()
         await asyncio.sleep(2 * world.lease_s)  # who is thought dead would be told by then
         async with member(world.url(0), "computer", NORTH, "newcomer"):
@@ -64,7 +65,8 @@ async def two_of_three_nodes_are_killed(world: World, directory: Path) -> None:
         await there.flying(NORTH, SOUTH)
         at = time.monotonic()  # before: what ends while they are being killed was in flight, too
         await asyncio.gather(*(node.kill() for node in gone))
-        await there.result_after(at, 2 * RETRY_S, NORTH, SOUTH)
+        killed = time.monotonic()
+        await there.result_after(killed, 2 * RETRY_S, NORTH, SOUTH)
         fine = time.monotonic()
         await newcomer.connect(world.url(0))
         try:

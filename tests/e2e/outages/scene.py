@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,7 +22,7 @@ from tests.e2e.restarts import runs as noted
 from tests.e2e.restarts.caller import Caller, Pace, journal
 from tests.e2e.restarts.checker import Call, Observed, calls_of, untrue
 from tests.e2e.restarts.sdk_agents import ask_of
-from tests.e2e.worlds.world import World
+from tests.e2e.worlds.world import World, lease_s
 
 CALLS_PER_S: Final = scaled(ci=30, soak=100)
 """Of both offices together."""
@@ -29,7 +30,9 @@ LONGEST_S: Final = 2.5
 """Of a call."""
 LEFT_S: Final = 1.2
 """Of a call that is to be in flight when something is hurt."""
-TIMEOUT_S: Final = 8
+LEASE_S: Final = lease_s(3)
+TIMEOUT_S: Final = math.ceil(5 + LEASE_S)
+"""Of a call: who is waited for after a node left has 5 s, and who is silent a lease."""
 BUDGET_S: Final = TIMEOUT_S + 2.0
 """In which our SDK has an answer, or gives up."""
 CALLER, NEIGHBOUR, WATCHER = "caller", "neighbour", "watcher"

@@ -26,7 +26,8 @@ def write(model: NatsModel, directory: Path, names: Sequence[str]) -> Written:
     cluster = Cluster(name="smcp-e2e", listen=f"0.0.0.0:{_ROUTES}", routes=[f"{name}:{_ROUTES}" for name in names])
 
     def node(name: str) -> Written:
-        own = {**inside, "cluster": cluster, "server_name": name}
+        # by default all addresses are told, that on the network which stays when a part is cut off among them
+        own = {**inside, "cluster": cluster, "server_name": name, "client_advertise": f"{name}:{CLIENTS}"}
         return nats_files.write(model.model_copy(update=own), directory / name)
 
     written = node(first)
