@@ -29,9 +29,16 @@ OPEN: Final[dict[str, Callable[..., AbstractAsyncContextManager[World]]]] = {
 }
 
 
+IN_CONTAINERS_S: Final = 300
+"""On a busy machine a world needs minutes to start there; after three it is said which part is late."""
+
+_MARKS: Final = {PROCESSES: [pytest.mark.twin], CONTAINERS: [pytest.mark.timeout(IN_CONTAINERS_S)]}
+
+
 def kinds(*names: str) -> list[ParameterSet]:
-    """The parameters of a test that is played in these kinds of worlds; the one among processes is a twin."""
-    return [pytest.param(name, marks=[pytest.mark.twin] if name == PROCESSES else []) for name in names]
+    """The parameters of a test that is played in these kinds of worlds; the one among processes is a twin, and the one
+    in containers has more time, unless the test says for itself how long it may take."""
+    return [pytest.param(name, marks=_MARKS.get(name, [])) for name in names]
 
 
 def twins_are_left_out() -> bool:
