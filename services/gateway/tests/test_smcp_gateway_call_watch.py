@@ -11,6 +11,7 @@ from smcp_bus.bus import Incoming, Reply
 from smcp_bus.errors import BodyTooLarge, BusError, NotConnected
 from smcp_bus.headers import ERROR, NOT_RUN, SENT_AGO
 from smcp_bus.nats.bus import NatsBus
+from smcp_gateway.calls.pending import MOST_LOST
 from smcp_proto.schemas.tools import REPEAT
 from smcp_testing.box_calls import ask, call, late
 from smcp_testing.gateway_world import MIB, SHORT_LEASE_S, connected, gateway_world, reply
@@ -24,19 +25,20 @@ REFUSED = Reply(b'{"code":503,"message":"too many","details":{"may_have_run":fal
 
 
 class Losing:
-    """A Computer whose first answer is lost on the way: it has ended, and nothing comes."""
+    """A Computer whose first answers are lost on the way: the call has ended, and nothing comes."""
 
-    def __init__(self, again: Reply | None = None) -> None:
+    def __init__(self, again: Reply | None = None, *, times: int = 1) -> None:
         self.asked = 0
         self.pending = 0
         self.again = again
+        self.times = times
 
     async def __call__(self, verb: str, incoming: Incoming) -> Reply:
         if verb == "pending":
             self.pending += 1
             return reply({"unknown": [], "ended": orjson.loads(incoming.body)["calls"]})
         self.asked += 1
-        if self.again is None or self.asked == 1:
+        if self.again is None or self.asked <= self.times:
             await asyncio.Event().wait()
         assert self.again is not None
         return self.again
@@ -55,14 +57,23 @@ async def test_an_answer_that_was_lost_on_the_way_is_fetched_from_its_computer_w
         assert len(world.gateways[0].calls) == 0
 
 
-async def test_an_answer_that_is_lost_twice_is_503_and_may_have_run(nats_url: str) -> None:
+async def test_an_answer_that_is_lost_some_times_is_had_in_the_end(nats_url: str) -> None:
+    box = Losing(reply({"content": "kept"}), times=MOST_LOST)
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", box):
+        await anna.join("agent", "anna", OFFICE)
+        assert await ask(anna, call(), timeout=60) == {"content": "kept"}
+        assert box.asked == 1 + MOST_LOST
+        assert len(world.gateways[0].calls) == 0
+
+
+async def test_an_answer_that_is_lost_each_time_is_503_and_may_have_run(nats_url: str) -> None:
     box = Losing()
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", box):
         await anna.join("agent", "anna", OFFICE)
         answer = await ask(anna, call(), timeout=60)
         assert answer["code"] == 503
         assert answer["details"] == {"may_have_run": True}
-        assert box.asked == 2
+        assert box.asked == 1 + MOST_LOST
 
 
 async def test_a_lost_answer_that_cannot_be_had_any_more_may_have_run(nats_url: str) -> None:
@@ -197,6 +208,30 @@ async def test_a_computer_that_left_without_a_word_is_404_although_something_hol
         await box.registry.leave(OFFICE, "computer", "box", box.claim)
         left = await ask(anna, call(2), timeout=60)
         assert (left["code"], left["details"]) == (404, {"computer": "box", "may_have_run": True})
+
+
+async def test_a_computer_that_left_and_then_is_gone_is_404_for_what_was_in_flight(nats_url: str) -> None:
+    """As where nats-server closes the connection that it had held since the line to it was cut."""
+    running = asyncio.Event()
+
+    async def hang(verb: str, _: Incoming) -> Reply:
+        if verb == "tool_call":
+            running.set()
+            await asyncio.Event().wait()
+        return reply({"unknown": []})
+
+    async with (
+        gateway_world(nats_url) as world,
+        connected(world.url) as anna,
+        world.computer(OFFICE, "box", hang) as box,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        waiting = asyncio.create_task(ask(anna, call(timeout=60), timeout=60))
+        await asyncio.wait_for(running.wait(), 5)
+        await box.registry.leave(OFFICE, "computer", "box", box.claim)
+        await box.subscription._host.release(box.subscription.sid)
+        answer = await waiting
+        assert (answer["code"], answer["details"]) == (404, {"computer": "box", "may_have_run": True})
 
 
 async def test_an_answer_that_is_being_pulled_is_not_lost_although_its_call_has_ended(nats_url: str) -> None:

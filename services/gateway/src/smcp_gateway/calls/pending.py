@@ -20,6 +20,10 @@ CANCEL_GRACE_S: Final = 1.0
 ASK_AFTER_S: Final = 0.2
 """Age of a call from which on its owner is asked after it."""
 
+MOST_LOST: Final = 3
+"""How often a call is sent once more because its answer was lost on the way. Nodes of NATS that are restarted one after
+the other lose more than one."""
+
 NOT_SENT: Final = float("inf")
 
 CANCELLED: Final = RawJson(
@@ -56,7 +60,9 @@ class PendingCall:
     first_sent: float | None = None
     """When it was sent first (loop time)."""
     asked_again: bool = False
-    """It was sent once more, because its answer was lost."""
+    """It was sent once more, because its answer was lost, or the connection over which it was awaited."""
+    lost: int = 0
+    """How often its answer was lost on the way."""
     repeat: bool = False
     """Its task is being interrupted for that."""
     computer_moves: bool = False
@@ -154,11 +160,12 @@ class CallTable:
     def ask_again(self, call: PendingCall) -> None:
         """The answer was lost: do the work once more, marked as a repeat, for the answer that its Computer keeps.
 
-        The second time the call is settled: it has run, and nobody knows how it ended.
+        Once it was lost more than `MOST_LOST` times, the call is settled: it has run, and nobody knows how it ended.
         """
-        if call.asked_again:
+        if call.lost == MOST_LOST:
             self.settle(call, Unavailable("the Computer's answer was lost", details={"may_have_run": True}))
         elif call.task is not None and call.verdict is None and not call.abandoned:
+            call.lost += 1
             call.asked_again = call.repeat = True
             call.ask_from = NOT_SENT
             call.task.cancel()

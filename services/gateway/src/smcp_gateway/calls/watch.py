@@ -4,11 +4,12 @@ The bus says nothing about a request that was delivered and whose receiver then 
 every call that is older than a moment is asked `pending`, again and again.
 
 - Nobody there, and a moment later neither, so that a connection that broke and came back kills no call; or one there
-  who does not know the call, and has all of it: it may have run, and nobody will answer it.
+  who does not know the call, and has all of it: it may have run, and nobody will answer it. Of nobody the registry is
+  asked whether the Computer left meanwhile.
 - Where a node of NATS left, nobody there says nothing for some seconds: whoever was connected to it looks for another
   one, and goes on with its calls meanwhile.
 - The call has ended there, twice in a row, and nothing of its answer is here: it was lost on the way. The call is sent
-  once more, for the answer that its owner keeps.
+  once more, for the answer that its owner keeps; up to `MOST_LOST` times.
 - An owner that is silent for most of a lease, and asks for no part of a request either, stands still (a suspended
   host), or cannot be reached over a connection that nats-server takes for whole. Its place may be another's: the
   registry is asked whether it left meanwhile.
@@ -44,6 +45,8 @@ PATIENCE: Final = 0.75
 """Share of a lease for which an owner may be silent."""
 FIND: Final = 0.125
 """Share of a lease that the registry has to say whether a silent owner is a member still."""
+FIND_GONE_S: Final = 0.1
+"""For how long it is asked that of an owner that is not there: a death is told within a second."""
 MOST_QUESTIONS: Final = 16
 """Unanswered ones to one owner; the next is asked when one of them has ended."""
 OWN_LAG_S: Final = 0.25
@@ -120,7 +123,7 @@ class CallWatch:
                 there = await self._question(owner, asked, calls, self._loop.time())
                 # another question may have been answered in between
                 if not there and asked.heard_at < now and not self._looks_for_a_node():
-                    self._lost(calls, now, "the Computer is gone")
+                    await self._unheard(calls, now, "the Computer is gone", FIND_GONE_S)
         finally:
             asked.questions -= 1
 
@@ -142,27 +145,27 @@ class CallWatch:
             late = self._loop.time() - now - self._patience
             heard_at = max(asked.heard_at, *(call.moved_at or 0.0 for call in calls))
             if heard_at < now and late < OWN_LAG_S:
-                await self._silent(calls, now)
+                await self._unheard(calls, now, "the Computer does not answer", self._find_s)
         except BusError:
             pass  # the connection broke: the bus ends these calls itself
         else:
             self._hear(asked, calls, reply, now)
         return True
 
-    async def _silent(self, calls: Sequence[PendingCall], now: float) -> None:
-        """Nobody answers: 404 where the registry says that the Computer has left, else 503."""
+    async def _unheard(self, calls: Sequence[PendingCall], now: float, why: str, find_s: float) -> None:
+        """Nobody answers: 404 where the registry says within `find_s` seconds that the Computer has left, else 503."""
         call = calls[0]
         try:
-            found = await self._registry.find(call.office, "agent", call.agent, call.computer, timeout=self._find_s)
+            found = await self._registry.find(call.office, "agent", call.agent, call.computer, timeout=find_s)
         except (SmcpError, BusError):
-            gone = False
+            left = False
         else:
-            gone = not found.member
-        if gone:
+            left = not found.member
+        if left:
             told = {"computer": call.computer, "may_have_run": True}
             self._end(calls, now, lambda: NotFound("no such Computer in this office", details=told))
         else:
-            self._lost(calls, now, "the Computer does not answer")
+            self._lost(calls, now, why)
 
     def _hear(self, asked: _Asked, calls: Sequence[PendingCall], reply: Reply, asked_at: float) -> None:
         now = self._loop.time()
