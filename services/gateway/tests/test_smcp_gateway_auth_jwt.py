@@ -13,7 +13,8 @@ import jwt
 import pytest
 
 from smcp_gateway.auth.jwks import Jwks
-from smcp_gateway.auth.jwt_tokens import NOT_ACCEPTED, Expected, TokenVerifier
+from smcp_gateway.auth.jwt_tokens import Expected, TokenVerifier
+from smcp_gateway.auth.refusals import NOT_ACCEPTED, NotAccepted
 from smcp_proto.errors import NotAuthenticated
 from smcp_testing import issuer
 from smcp_testing.issuer import AUDIENCE, EVERYTHING, ISSUER, SigningKey, shared_token, signing_key, unsigned_token
@@ -107,6 +108,27 @@ async def test_only_what_is_configured_is_accepted() -> None:
         assert await refused(shared, RSA.token()) == NOT_ACCEPTED
         assert await refused(shared, shared_token("another secret of more than 32 bytes")) == NOT_ACCEPTED
         assert await refused(public, signing_key("rsa 2", "RS256").token(kid="rsa")) == NOT_ACCEPTED
+
+
+@pytest.mark.parametrize(
+    ("token", "why"),
+    [
+        ("no.jwt", "no JWT"),
+        (forged({"alg": "none", "kid": "rsa"}, RSA.token()), "'none'"),
+        (forged({"alg": "HS512" * 100, "kid": "rsa"}, RSA.token()), "'HS512HS512"),
+        (forged({"alg": "RS256", "kid": "rsa", "crit": ["x"]}, RSA.token()), "'crit'"),
+        (forged({"alg": "RS256", "kid": 5}, RSA.token()), "'kid'"),
+        (RSA.token(kid="another\nkey"), r"no key 'another\\nkey' for RS256"),
+        (signing_key("rsa 2", "RS256").token(kid="rsa"), "signature"),
+    ],
+)
+async def test_why_a_token_is_not_accepted_is_told_to_the_log_alone(token: str, why: str) -> None:
+    async with verifier(RSA, EC) as verifying:
+        with pytest.raises(NotAccepted) as error:
+            await verifying.verify(token)
+    assert why in error.value.why
+    assert len(error.value.why) < 200
+    assert error.value.body().model_dump() == {"code": 401, "message": NOT_ACCEPTED, "details": {}}
 
 
 SOON = 3600.0

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from smcp_gateway.auth.jwks import Jwks, from_file, from_url
-from smcp_gateway.auth.jwt_tokens import NOT_ACCEPTED, TokenVerifier
+from smcp_gateway.auth.jwt_tokens import TokenVerifier
 from smcp_gateway.auth.key_file import KeyFileError, WatchedKeys
 from smcp_gateway.auth.keys import PREFIX
 from smcp_gateway.auth.principal import Principal
+from smcp_gateway.auth.refusals import NotAccepted
 from smcp_gateway.auth.settings import AuthSettings
 from smcp_proto.errors import NotAuthenticated
 
@@ -46,11 +47,11 @@ class Authority:
             Unavailable: that cannot be found out now.
         """
         if not _TOKEN.fullmatch(token):
-            raise NotAuthenticated(NOT_ACCEPTED)
+            raise NotAccepted("it is empty, too long, or not of visible ASCII characters")
         if token.startswith(PREFIX):
             return self._holder_of(token)
         if self._tokens is None:
-            raise NotAuthenticated(NOT_ACCEPTED)
+            raise NotAccepted("it is no API key, and no JWT is accepted here")
         return await self._tokens.verify(token)
 
     def ended(self, principal: Principal) -> str | None:
@@ -78,7 +79,7 @@ class Authority:
     def _holder_of(self, key: str) -> Principal:
         entry = None if self._keys is None else self._keys.ring.find(key)
         if entry is None:
-            raise NotAuthenticated(NOT_ACCEPTED)
+            raise NotAccepted("there is no such API key" if self._keys is not None else "no API key is accepted here")
         if entry.expires_at is not None and entry.expires_at <= time.time():
             raise NotAuthenticated("the key has expired")
         return Principal(entry.subject, entry, expires_at=entry.expires_at, key=entry)

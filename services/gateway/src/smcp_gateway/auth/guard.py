@@ -17,6 +17,7 @@ from smcp_gateway.auth.attempts import Attempts
 from smcp_gateway.auth.authority import Authority
 from smcp_gateway.auth.client_address import Network, client_address
 from smcp_gateway.auth.principal import Principal
+from smcp_gateway.auth.refusals import NotAccepted
 from smcp_proto.errors import Malformed, NotAuthenticated, RateLimited, SmcpError, Unavailable
 
 HEADER: Final = "Authorization"
@@ -90,7 +91,8 @@ class Guard:
             return await self.authority.authenticate(_present(token))
         except NotAuthenticated as error:
             self._attempts.failed(address, _now())
-            _log.info("a client was refused: %s", error.message, extra={"address": address})
+            why = f"{error.message}: {error.why}" if isinstance(error, NotAccepted) else error.message
+            _log.info("a client was refused: %s", why, extra={"address": address})
             raise
 
     def _bear(self, address: str) -> None:

@@ -15,6 +15,7 @@ import jwt
 from smcp_gateway.auth.grants import BadGrants, read_grants
 from smcp_gateway.auth.jwks import Jwks
 from smcp_gateway.auth.principal import Principal
+from smcp_gateway.auth.refusals import NotAccepted, quoted
 from smcp_gateway.auth.subjects import check_subject
 from smcp_proto.errors import NotAuthenticated
 
@@ -22,8 +23,6 @@ SHARED: Final = "HS256"
 PUBLIC: Final = ("RS256", "ES256")
 SECRET_BYTES: Final = 32
 """Of the shortest shared secret (RFC 7518, 3.2)."""
-NOT_ACCEPTED: Final = "the token is not accepted"
-"""What is said of a token of which nothing is known to be right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +58,30 @@ class TokenVerifier:
         """Who holds the token.
 
         Raises:
-            NotAuthenticated: it is not accepted. The message says why only of a token whose signature is right.
+            NotAuthenticated: it is not accepted. The message says why only of a token whose signature is right; of any
+                other one `NotAccepted.why` does.
             Unavailable: the issuer's keys cannot be had now.
         """
-        header = _header(token)
-        algorithm, key = await self._key(header)
-        if key is None:
-            raise NotAuthenticated(NOT_ACCEPTED)
-        claims = self._claims(token, key, algorithm)
-        return self._principal(claims)
+        algorithm, key = await self._key(_header(token))
+        return self._principal(self._claims(token, key, algorithm))
 
     async def _key(self, header: Mapping[str, Any]) -> tuple[str, Any]:
+        """The algorithm that is checked, and with which key."""
         algorithm, kid = header.get("alg"), header.get("kid")
-        if "crit" in header or not (kid is None or isinstance(kid, str)):
-            return "", None
+        if "crit" in header:
+            raise NotAccepted("its header 'crit' asks for what is not understood here")
+        if not (kid is None or isinstance(kid, str)):
+            raise NotAccepted("its header 'kid' is not a string")
         if algorithm == SHARED and self._secret is not None:
             return SHARED, self._secret.encode()
         for known in PUBLIC:
             if algorithm == known and self._jwks is not None:
                 found = await self._jwks.find(kid, known)
-                return known, None if found is None else found.key
-        return "", None
+                if found is None:
+                    which = "no key, or several," if kid is None else f"no key {quoted(kid)}"
+                    raise NotAccepted(f"the issuer's set has {which} for {known}")
+                return known, found.key
+        raise NotAccepted(f"nothing is configured to check its algorithm {quoted(algorithm)} with")
 
     def _claims(self, token: str, key: Any, algorithm: str) -> Mapping[str, Any]:
         expected = self._expected
@@ -93,10 +95,14 @@ class TokenVerifier:
                 leeway=expected.leeway_s,
                 options={"require": ["exp", "aud", "sub"]},
             )
+        except jwt.InvalidSignatureError:
+            raise NotAccepted(f"its signature is not of the key that it names, by {algorithm}") from None
         except jwt.InvalidTokenError as error:
-            raise NotAuthenticated(_why(error, expected)) from None
-        except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
-            raise NotAuthenticated(NOT_ACCEPTED) from None
+            if (why := _why(error, expected)) is not None:
+                raise NotAuthenticated(why) from None
+            raise NotAccepted(f"it cannot be checked: {error}") from None
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
+            raise NotAccepted(f"it cannot be checked: {error}") from None
         return claims
 
     def _principal(self, claims: Mapping[str, Any]) -> Principal:
@@ -126,12 +132,12 @@ def _header(token: str) -> Mapping[str, Any]:
     try:
         header: Mapping[str, Any] = jwt.get_unverified_header(token)
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
-        raise NotAuthenticated(NOT_ACCEPTED) from None
+        raise NotAccepted("it is no JWT") from None
     return header
 
 
-def _why(error: jwt.InvalidTokenError, expected: Expected) -> str:
-    """PyJWT looks at claims only where the signature is right."""
+def _why(error: jwt.InvalidTokenError, expected: Expected) -> str | None:
+    """What is wrong with its claims, at which PyJWT looks only where the signature is right; None: something else."""
     match error:
         case jwt.ExpiredSignatureError():
             return "the token has expired"
@@ -144,4 +150,4 @@ def _why(error: jwt.InvalidTokenError, expected: Expected) -> str:
         case jwt.MissingRequiredClaimError():
             return f"the token has no claim {error.claim!r}"
         case _:
-            return NOT_ACCEPTED
+            return None
