@@ -207,3 +207,21 @@ def test_nobody_is_asked_whether_what_was_written_was_meant() -> None:
 def test_a_key_that_stands_for_all_servers_is_guessed(key: str) -> None:
     with pytest.raises(ConfigError, match=r"did you mean '(servers|inputs)'"):
         parse({key: {"git": STDIO} if key != "input" else []})
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["u", "localhost:8000/mcp", "ftp://host", "http://", "https:///mcp", "http://host:port/mcp", "http://a b"],
+)
+@pytest.mark.parametrize("kind", ["streamable", "sse"])
+def test_a_url_that_nothing_can_be_asked_at_is_doubted_by_its_place(kind: str, url: str) -> None:
+    config = parse({"servers": {"web": {"type": kind, "server_parameters": {"url": url}}}})
+    (doubt,) = config.doubts
+    assert doubt.startswith("servers.web.server_parameters.url: is no URL")
+    (flat,) = parse({"mcpServers": {"web": {"type": kind, "url": url}}}).doubts
+    assert flat.startswith("mcpServers.web.url: is no URL")
+
+
+@pytest.mark.parametrize("url", ["http://host/mcp", "HTTPS://host:8443", "http://[::1]:8000/mcp", "${env:URL}/mcp"])
+def test_a_url_of_http_and_one_that_is_not_known_yet_are_not_doubted(url: str) -> None:
+    assert not parse({"web": {"type": "streamable", "server_parameters": {"url": url}}}).doubts

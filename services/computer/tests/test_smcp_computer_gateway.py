@@ -240,6 +240,20 @@ async def test_a_token_that_is_not_accepted_is_said_and_a_renewed_one_taken(
         assert len(warnings) == 1
 
 
+async def test_a_file_that_has_no_token_yet_is_named_and_read_again(nats_url: str, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    settings = ComputerSettings(config=Path("unused"), office=OFFICE, name=NAME, token_file=file)
+    async with (
+        gateway_world(nats_url, settings=LOCKED) as world,
+        box(world.url, token=token_of(settings), joined=False) as computer,
+    ):
+        await eventually(lambda: f"SMCP_TOKEN_FILE: {file} cannot be read" in (computer.membership.problem or ""))
+        file.write_bytes(b"\xff\xfe")
+        await eventually(lambda: f"{file} is no text" in (computer.membership.problem or ""), timeout=30)
+        file.write_text(shared_token(SECRET, sub="holder of box"))
+        await eventually(lambda: computer.membership.problem is None, timeout=30)
+
+
 async def test_an_expired_token_is_renewed_and_the_office_hears_nothing_of_it(nats_url: str) -> None:
     asked: list[float] = []
 

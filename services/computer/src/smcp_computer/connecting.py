@@ -65,6 +65,35 @@ def token_of(settings: ComputerSettings) -> TokenSource | None:
     path = settings.token_file
 
     async def read() -> str:
-        return (await asyncio.to_thread(Path.read_text, path)).strip()
+        return await asyncio.to_thread(_read_token, path)
 
     return read
+
+
+def token_doubt(settings: ComputerSettings) -> str | None:
+    """Why there is no token in its file now, which does not keep a Computer from running; None: there is one."""
+    from smcp_agent.errors import TokenUnavailable  # noqa: PLC0415 -- as above
+
+    if settings.gateway_url is None or settings.token_file is None:
+        return None
+    try:
+        _read_token(settings.token_file)
+    except TokenUnavailable as error:
+        return error.message
+    return None
+
+
+def _read_token(path: Path) -> str:
+    """Raises TokenUnavailable: the file cannot be read, or holds none. It is named, and not quoted."""
+    from smcp_agent.connecting.tokens import check_token  # noqa: PLC0415 -- as above
+    from smcp_agent.errors import Malformed, TokenUnavailable  # noqa: PLC0415
+
+    try:
+        return check_token(path.read_text(encoding="utf-8").strip())
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise TokenUnavailable(f"SMCP_TOKEN_FILE: {path} cannot be read: {why}") from None
+    except Malformed as error:
+        raise TokenUnavailable(f"SMCP_TOKEN_FILE: {path}: {error.message.removeprefix('token: ')}") from None
+    except ValueError:
+        raise TokenUnavailable(f"SMCP_TOKEN_FILE: {path} is no text") from None

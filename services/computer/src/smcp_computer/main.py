@@ -12,7 +12,7 @@ from smcp_computer.config.errors import ConfigError
 from smcp_computer.config.file import ComputerConfig, load_config, read_config
 from smcp_computer.config.host import missing_on_host, unset_here
 from smcp_computer.config.redact import literal_secrets
-from smcp_computer.connecting import check_connection
+from smcp_computer.connecting import check_connection, token_doubt
 from smcp_computer.settings import ComputerSettings
 from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
@@ -67,6 +67,8 @@ def serve(
     check_connection(settings, asked_for_token=token is not None or token_file is not None)
     configuration = _configuration(settings.config)
     if check_config:
+        if (doubt := token_doubt(settings)) is not None:
+            typer.echo(f"warning: {doubt}", err=True)
         doubts = [*configuration.doubts, *missing_on_host(configuration, os.environ)]
         for doubt in [*doubts, *unset_here(configuration, os.environ)]:
             typer.echo(f"warning: {settings.config}: {doubt}", err=True)

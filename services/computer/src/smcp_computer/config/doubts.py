@@ -6,6 +6,7 @@ concerns its own server alone): `run` warns of them, and `validate` refuses them
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
@@ -80,6 +81,14 @@ def of_input(place: str, body: Mapping[str, Any]) -> Iterator[str]:
         yield _not_read(f"{place}.{key}", key, fields)
 
 
+def of_url(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
+    """A URL that nothing can be asked at over HTTP. One with a placeholder is not looked at."""
+    parameters = body.get(PARAMETERS)
+    url = parameters.get("url") if isinstance(parameters, dict) else None
+    if isinstance(url, str) and "${" not in url and not _is_http(url):
+        yield f"{place.field(f'{PARAMETERS}.url')}: is no URL like http://host:port/path or https://host/path"
+
+
 def undeclared(place: Place, body: Mapping[str, Any], inputs: Iterable[str]) -> Iterator[str]:
     """Placeholders of a server that no input of the file stands behind.
 
@@ -111,6 +120,15 @@ def placed(value: Any, path: str) -> Iterator[tuple[str, Placeholder]]:
         case list():
             for index, inner in enumerate(value):
                 yield from placed(inner, f"{path}.{index}")
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and not any(map(str.isspace, url))
 
 
 def _unread(body: Any, known: Iterable[str]) -> list[str]:

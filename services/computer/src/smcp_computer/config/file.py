@@ -115,7 +115,7 @@ def _read(raw: bytes | str) -> Reading:
         if not isinstance(body, dict):
             problems.append(f"{place.field()}: is no object{'' if above else meant(name, _KEYS)}")
             continue
-        found += doubts.of_server(place, body)
+        found += (*doubts.of_server(place, body), *doubts.of_url(place, body))
         undeclared += doubts.undeclared(place, body, _ids(document.get("inputs")))
         try:
             servers[name] = _server(place, body)
