@@ -196,6 +196,8 @@ async def _open(js: JetStreamContext, plan: _Plan, start_s: float, now: Callable
     except (nats.errors.Error, TimeoutError) as error:
         reason = error.description if isinstance(error, APIError) else said(error)
         misfit = isinstance(error, APIError) and error.err_code == NO_REPLICAS
+        if misfit:
+            reason = f"SMCP_KV_REPLICAS is {plan.replicas}, and this NATS cannot keep so many: {reason}"
         kind = StoreMisfit if misfit else StoreUnusable
         raise kind(f"the bucket {plan.bucket} cannot be made: {reason}") from error
     try:
