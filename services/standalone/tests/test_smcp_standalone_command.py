@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from smcp_agent import SmcpAgent
+from smcp_standalone.up_settings import OPTIONS
 from smcp_testing.nursery import born
 from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.waiting import eventually
@@ -96,6 +97,7 @@ async def test_up_warns_of_variables_that_none_of_its_parts_reads_and_of_no_othe
         "SMCP_CONFIRN": "ask",
         "SMCP_CONFIG": "other.json",
         "SMCP_HEALTH_PORT": "1",
+        "SMCP_NATS_URL": "nats://127.0.0.1:1",
         "SMCP_OFFICE": "lab",
         "SMCP_ZZZ": "the last one",
     }
@@ -106,10 +108,31 @@ async def test_up_warns_of_variables_that_none_of_its_parts_reads_and_of_no_othe
         assert sorted(warned) == [
             "SMCP_CONFIG is not read by this command: use --config",
             "SMCP_CONFIRN is not a setting of this command and is ignored; did you mean SMCP_CONFIRM?",
-            "SMCP_HEALTH_PORT is not read by this command: use --port",
+            "SMCP_HEALTH_PORT is not read by this command: use --port, where /livez is answered, too",
+            f"SMCP_NATS_URL is not read by this command: use {OPTIONS['SMCP_NATS_URL']}",
             "SMCP_OFFICE is not read by this command: use --office",
             "SMCP_ZZZ is not a setting of this command and is ignored",
         ]
+
+
+def test_up_says_at_once_what_is_wrong_with_any_of_its_parts(tmp_path: Path) -> None:
+    config = tmp_path / "none.json"
+    told = smcp(
+        "up",
+        "--check-config",
+        "--config",
+        str(config),
+        SMCP_KV_REPLICAS="none",
+        SMCP_MOVE_S="soon",
+        SMCP_CONFIRM="perhaps",
+        SMCP_LEASE_S="never",
+    )
+    assert told.returncode == 2
+    for variable in ("SMCP_KV_REPLICAS", "SMCP_MOVE_S", "SMCP_CONFIRM", "SMCP_LEASE_S", str(config)):
+        assert told.stderr.count(variable) == 1, told.stderr
+    told = smcp("up", "--check-config", OTEL_TRACES_EXPORTER="console", OTEL_TRACES_SAMPLER="sometimes")
+    assert told.returncode == 0
+    assert "OTEL_TRACES_SAMPLER" in told.stderr
 
 
 def test_up_shows_the_settings_of_its_parts_and_checks_what_it_is_given_without_a_trace(

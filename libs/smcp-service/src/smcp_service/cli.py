@@ -30,7 +30,7 @@ from smcp_service.lifecycle import run, serve_until_stopped
 from smcp_service.logging import configure_logging, get_logger
 from smcp_service.otel_variables import wrong_endpoints
 from smcp_service.settings import ServiceSettings, SettingsError, shown, unknown_variables
-from smcp_service.telemetry import open_telemetry
+from smcp_service.telemetry import check_telemetry, open_telemetry
 
 YOUNGEST: Final = 5000
 """New objects after which the garbage collector looks at them (its own: 700)."""
@@ -93,6 +93,7 @@ def serve_command(
     if problems := list(wrong_endpoints(os.environ)):
         raise SettingsError(*problems)
     if check_config:
+        check_telemetry(os.environ)
         print_settings(*parts, settings, without=options)
         raise typer.Exit(0)
     spare_what_stays()

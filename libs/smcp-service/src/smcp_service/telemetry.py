@@ -100,22 +100,34 @@ class ContextIdGenerator(RandomIdGenerator):
         return self._key is None
 
 
-def _exporters(environ: Mapping[str, str]) -> list[SpanExporter]:
+def check_telemetry(environ: Mapping[str, str]) -> None:
+    """Say which of its settings are not known, and what is done instead, as `open_telemetry` does."""
+    names = _exporter_names(environ)
+    if "otlp" in names:
+        otlp_over_grpc(environ, "TRACES")
+    if names:
+        sampler_from(environ)
+
+
+def _exporter_names(environ: Mapping[str, str]) -> list[str]:
+    """Of those that are known, each once; says which are not."""
     if value_of(environ, "OTEL_SDK_DISABLED") == "true":
         return []
     names = value_of(environ, "OTEL_TRACES_EXPORTER")
     if not names:
         endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
         names = "otlp" if any(value_of(environ, variable) for variable in endpoints) else "none"
-    exporters: list[SpanExporter] = []
+    known = []
     for name in dict.fromkeys(part.strip() for part in names.split(",")):
-        if name == "otlp":
-            exporters.append(_otlp_exporter(environ))
-        elif name == "console":
-            exporters.append(ConsoleSpanExporter())
+        if name in {"otlp", "console"}:
+            known.append(name)
         elif name not in {"none", ""}:
             warn_of("OTEL_TRACES_EXPORTER", name, "none")
-    return exporters
+    return known
+
+
+def _exporters(environ: Mapping[str, str]) -> list[SpanExporter]:
+    return [_otlp_exporter(environ) if name == "otlp" else ConsoleSpanExporter() for name in _exporter_names(environ)]
 
 
 def _otlp_exporter(environ: Mapping[str, str]) -> SpanExporter:

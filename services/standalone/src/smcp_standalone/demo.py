@@ -22,7 +22,8 @@ from smcp_service.failure import Failure
 from smcp_service.lifecycle import DONE, FAILED
 from smcp_service.settings import SettingsError
 from smcp_standalone.sample_config import find_uvx, uvx_server
-from smcp_standalone.up import UpOptions, UpSettings, load_up_settings, open_system
+from smcp_standalone.up import open_system
+from smcp_standalone.up_settings import UpOptions, UpSettings, load_up_settings
 
 OFFICE: Final = "demo office"
 COMPUTER: Final = "demo computer"

@@ -24,7 +24,8 @@ from smcp_standalone import keys_command, nats_files
 from smcp_standalone.nats_config import grants
 
 if TYPE_CHECKING:
-    from smcp_standalone.up import System, UpOptions
+    from smcp_standalone.up import System
+    from smcp_standalone.up_settings import UpOptions
 
 app = typer.Typer(
     name="smcp",
@@ -67,14 +68,12 @@ def up(
 ) -> None:
     """Run everything on this machine: nats-server, registry, gateway and a Computer. ctrl-C stops it."""
     # What runs takes seconds to load, and other commands need none of it.
-    from smcp_standalone.up import (  # noqa: PLC0415
+    from smcp_standalone.up import open_system, up_directory, up_model  # noqa: PLC0415
+    from smcp_standalone.up_settings import (  # noqa: PLC0415
         OPTIONS,
         UpOptions,
         load_up_settings,
-        open_system,
         read_variables,
-        up_directory,
-        up_model,
         without_data,
     )
 

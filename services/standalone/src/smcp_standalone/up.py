@@ -6,11 +6,10 @@ machine of its own; so what works here works spread out.
 
 import asyncio
 import fcntl
-import json
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,76 +18,30 @@ from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig
 from smcp_bus.nats.credentials import load_credentials
 from smcp_computer.app import Computer, open_computer
-from smcp_computer.config.errors import ConfigError
-from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.confirmation import Confirm
-from smcp_computer.settings import ComputerSettings
 from smcp_computer.terminal import terminal
 from smcp_gateway.app import open_gateway
-from smcp_gateway.auth.settings import check_auth
-from smcp_gateway.settings import GatewaySettings
 from smcp_registry.app import open_registry
-from smcp_registry.settings import RegistrySettings
 from smcp_service.failure import Failure
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import background
-from smcp_service.settings import ServiceSettings, SettingsError, load_settings, variables
+from smcp_service.settings import ServiceSettings
 from smcp_standalone.nats_files import read_model
 from smcp_standalone.nats_model import ComputerHost, NatsModel
 from smcp_standalone.nats_server import NatsServer, open_nats_server
 from smcp_standalone.nats_yaml import NatsConfigError
 from smcp_standalone.run_directory import run_directory
-from smcp_standalone.sample_config import find_uvx, sample
+from smcp_standalone.up_settings import UpOptions, UpSettings
 
 REGISTRY: Final = "up-registry"
 GATEWAY: Final = "up-gateway"
 COMPUTER: Final = "up-computer"
 """The credentials of the parts in this process."""
 _OWN: Final = frozenset({REGISTRY, GATEWAY, COMPUTER})
-SAMPLE: Final = "computer.json"
-"""The configuration in the directory of a run to which none was given."""
 STILL_S: Final = 5.0
 """After how many seconds it is said which MCP servers are waited for."""
 
-OPTIONS: Final[Mapping[str, str]] = {
-    "SMCP_CONFIG": "--config",
-    "SMCP_OFFICE": "--office",
-    "SMCP_NAME": "--name",
-    "SMCP_HEALTH_HOST": "SMCP_GATEWAY_HOST",
-    "SMCP_HEALTH_PORT": "--port",
-}
-"""What its parts read from the environment where they run alone, and what says it to `smcp up`: /livez is answered
-where Agents connect."""
-
 _log = logging.getLogger("smcp_standalone.up")
-
-
-@dataclass(frozen=True, slots=True)
-class UpOptions:
-    """What the command line of `smcp up` says."""
-
-    office: str
-    name: str
-    port: int | None = None
-    """The gateway's; 0 any free one, None as `SMCP_GATEWAY_PORT` says."""
-    config: Path | None = None
-    """The Computer's; None runs the sample."""
-    data: Path | None = None
-    """Where rooms and credentials are kept; None forgets them at the end."""
-    hosts: Path | None = None
-    """Who may connect from elsewhere, as for `smcp nats-config`."""
-    insecure: bool | None = None
-    """Whether anybody may connect from elsewhere; None as `SMCP_INSECURE` says."""
-
-
-@dataclass(frozen=True, slots=True)
-class UpSettings:
-    """The settings of each part, read before anything starts."""
-
-    registry: RegistrySettings
-    gateway: GatewaySettings
-    computer: ComputerSettings
-    configuration: ComputerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,43 +83,6 @@ def up_directory(options: UpOptions) -> Iterator[Path]:
         except OSError as error:
             raise Failure(f"--data: another smcp up runs in {options.data}") from error
         yield options.data
-
-
-def without_data(options: UpOptions) -> UpOptions:
-    """The same for a run that leaves no trace: the configuration in `options.data` counts, nothing is written there."""
-    kept = None if options.data is None else options.data / SAMPLE
-    config = kept if options.config is None and kept is not None and kept.exists() else options.config
-    return replace(options, data=None, config=config)
-
-
-def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
-    """Read the environment and the options, and write the sample configuration where there is none.
-
-    Raises:
-        SettingsError: a variable, an option or the Computer's configuration is wrong.
-    """
-    config = options.config
-    if config is None:
-        config = directory / SAMPLE
-        if not config.exists():
-            config.write_text(json.dumps(sample(find_uvx()), indent=2), encoding="utf-8")
-    try:
-        configuration = load_config(config)
-    except ConfigError as error:
-        raise SettingsError(*(f"--config: {problem}" for problem in error.problems)) from None
-    gateway = load_settings(GatewaySettings, gateway_port=options.port, insecure=options.insecure)
-    check_auth(gateway, gateway.gateway_host)
-    return UpSettings(
-        registry=load_settings(RegistrySettings),
-        gateway=gateway,
-        computer=load_settings(ComputerSettings, config=config, office=options.office, name=options.name),
-        configuration=configuration,
-    )
-
-
-def read_variables() -> frozenset[str]:
-    """The variables that `smcp up` reads."""
-    return (variables(RegistrySettings) | variables(GatewaySettings) | variables(ComputerSettings)) - OPTIONS.keys()
 
 
 def with_local_parts(model: NatsModel, office: str, name: str) -> NatsModel:
