@@ -35,11 +35,12 @@ RETRY_S: Final = 5.0
 """How long a member that nobody answers for is tried again, at most (seconds)."""
 RECONNECTED_S: Final = 0.8
 """For how long a call waits for a connection that broke (seconds). What is lost is told within a second."""
-RECONNECTED_ELSEWHERE_S: Final = 1.5
-"""For how long it does where there is another node of NATS to connect to."""
+RECONNECTED_ELSEWHERE_S: Final = 3.0
+"""For how long it does where there is another node of NATS to connect to: an attempt with what is dead as well may take
+2 s."""
 ELSEWHERE_S: Final = 5.0
-"""For how long a call does that was sent before, where there is another node of NATS to connect to: each attempt with
-what is dead as well may take 2 s, and the Computer goes on with the call meanwhile."""
+"""For how long a call does that was sent before, where there is another node of NATS to connect to: the Computer goes on
+with it meanwhile."""
 RECONNECT_PAUSE_S: Final = 0.05
 LOOK_AGAIN: Final = 0.8
 """After this share of it the registry is asked whether the member has begun to move."""
