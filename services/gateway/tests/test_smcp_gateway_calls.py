@@ -100,19 +100,21 @@ async def test_a_cancel_reaches_tool_calls_alone_and_can_be_taken_back() -> None
 
 
 async def test_a_call_is_asked_again_a_few_times_and_then_settled() -> None:
-    table, call, tries, wanted = CallTable(), pending(), 0, 1
+    table, call, tries = CallTable(), pending(), 0
 
     async def work() -> RawJson:
         nonlocal tries
         tries += 1
         return await never()
 
+    async def tried(times: int) -> None:
+        await eventually(lambda: tries == times)
+
     task = asyncio.create_task(table.run(call, work))
-    await eventually(lambda: tries == wanted)
-    for _ in range(MOST_LOST):
-        wanted += 1
+    await tried(1)
+    for again in range(MOST_LOST):
         table.ask_again(call)
-        await eventually(lambda: tries == wanted)
+        await tried(2 + again)
         assert list(table) == [call]
         assert call.asked_again
     table.ask_again(call)
