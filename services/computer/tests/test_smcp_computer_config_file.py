@@ -155,7 +155,7 @@ def test_what_nothing_reads_is_a_doubt_that_names_its_place_and_what_was_meant(d
 
 def test_a_good_file_leaves_no_doubt() -> None:
     inputs = [{"id": "k", "type": "command", "description": "", "command": "x", "args": {}}]
-    web = {"type": "streamable", "server_parameters": {"url": "u", "headers": {"H": "${input:k}"}}, "vrl": "."}
+    web = {"type": "streamable", "server_parameters": {"url": "http://u", "headers": {"H": "${input:k}"}}, "vrl": "."}
     off = {"command": "x", "args": ["${input:unknown}"], "disabled": True}
     assert parse({"$schema": "s", "servers": {"git": STDIO, "web": web}, "inputs": inputs}).doubts == ()
     assert parse({"$schema": "s", "mcpServers": {"git": STDIO, "off": off}}).doubts == ()

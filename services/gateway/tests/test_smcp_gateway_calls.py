@@ -113,11 +113,11 @@ async def test_a_call_is_asked_again_a_few_times_and_then_settled() -> None:
     task = asyncio.create_task(table.run(call, work))
     await tried(1)
     for again in range(MOST_LOST):
-        table.ask_again(call)
+        table.ask_again(call, "lost")
         await tried(2 + again)
         assert list(table) == [call]
         assert call.asked_again
-    table.ask_again(call)
+    table.ask_again(call, "lost")
     with pytest.raises(Unavailable) as raised:
         await task
     assert raised.value.details == {"may_have_run": True}
@@ -129,7 +129,7 @@ async def test_a_call_is_asked_again_a_few_times_and_then_settled() -> None:
 async def test_a_call_that_ends_just_when_it_is_asked_again_ends(end: str) -> None:
     table, call = CallTable(), pending()
     task = await started(table, call)
-    table.ask_again(call)
+    table.ask_again(call, "lost")
     if end == "settle":
         table.settle(call, CANCELLED)
         assert await task is CANCELLED

@@ -1,8 +1,11 @@
 """NATS over TCP (`nats://`, `tls://`)."""
 
 import asyncio
+import socket
 import ssl
+import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 from urllib.parse import ParseResult
 
@@ -10,10 +13,22 @@ from nats.aio.transport import TcpTransport
 
 READ: Final = 1024 * 1024
 """Bytes that are read at a time, at most."""
+_AT_ONCE: Final = struct.pack("ii", 1, 0)
+"""C's `struct linger`: on, and for 0 s."""
 
 
 Take = Callable[[bytes], bytes]
 """Given what came, takes from its beginning what it can; returns the rest. It must neither block nor raise."""
+
+
+def drop(transport: asyncio.WriteTransport) -> None:
+    """Close a connection at once. What the other side has not taken by now never reaches it: when the line is back
+    the kernel would bring it, up to minutes after its senders were told that it is lost."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and not transport.is_closing():
+        with suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+    transport.abort()
 
 
 class _Reader(asyncio.StreamReader):
@@ -114,7 +129,7 @@ class AbortingTransport(TcpTransport):
     def close(self) -> None:
         """As `Transport.close`."""
         if self._io_writer is not None:
-            self._io_writer.transport.abort()
+            drop(self._io_writer.transport)
 
     async def wait_closed(self) -> None:
         """As `Transport.wait_closed`."""

@@ -13,6 +13,8 @@ from urllib.parse import ParseResult
 import aiohttp
 from nats.aio.transport import Transport
 
+from smcp_bus.nats.tcp import drop
+
 
 class _Socket(aiohttp.ClientWebSocketResponse):
     """aiohttp's WebSocket, and the connection under it."""
@@ -27,7 +29,7 @@ class _Socket(aiohttp.ClientWebSocketResponse):
         """Let go at once, without a word to the other side."""
         transport = self._under()
         if transport is not None:
-            transport.abort()
+            drop(transport)
 
     def _under(self) -> asyncio.Transport | None:
         connection = self._response.connection

@@ -21,8 +21,8 @@ ASK_AFTER_S: Final = 0.2
 """Age of a call from which on its owner is asked after it."""
 
 MOST_LOST: Final = 3
-"""How often a call is sent once more because its answer was lost on the way. Nodes of NATS that are restarted one after
-the other lose more than one."""
+"""How often a call is sent once more because it, or its answer, was lost on the way. Nodes of NATS that are restarted
+one after the other lose more than one."""
 
 NOT_SENT: Final = float("inf")
 
@@ -62,7 +62,7 @@ class PendingCall:
     asked_again: bool = False
     """It was sent once more, because its answer was lost, or the connection over which it was awaited."""
     lost: int = 0
-    """How often its answer was lost on the way."""
+    """How often it, or its answer, was lost on the way."""
     repeat: bool = False
     """Its task is being interrupted for that."""
     computer_moves: bool = False
@@ -157,13 +157,16 @@ class CallTable:
             if not call.repeat:
                 call.task.cancel()
 
-    def ask_again(self, call: PendingCall) -> None:
-        """The answer was lost: do the work once more, marked as a repeat, for the answer that its Computer keeps.
+    def ask_again(self, call: PendingCall, why: str) -> None:
+        """It was lost on the way, or its answer was: do the work once more, marked as a repeat.
 
-        Once it was lost more than `MOST_LOST` times, the call is settled: it has run, and nobody knows how it ended.
+        After `MOST_LOST` times the call is settled: it may have run, and nobody knows how it ended.
+
+        Args:
+            why: what is said then.
         """
         if call.lost == MOST_LOST:
-            self.settle(call, Unavailable("the Computer's answer was lost", details={"may_have_run": True}))
+            self.settle(call, Unavailable(why, details={"may_have_run": True}))
         elif call.task is not None and call.verdict is None and not call.abandoned:
             call.lost += 1
             call.asked_again = call.repeat = True

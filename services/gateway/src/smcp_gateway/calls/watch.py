@@ -3,9 +3,10 @@
 The bus says nothing about a request that was delivered and whose receiver then died. So who waits asks: the owner of
 every call that is older than a moment is asked `pending`, again and again.
 
-- Nobody there, and a moment later neither, so that a connection that broke and came back kills no call; or one there
-  who does not know the call, and has all of it: it may have run, and nobody will answer it. Of nobody the registry is
-  asked whether the Computer left meanwhile.
+- Nobody there, and a moment later neither, so that a connection that broke and came back kills no call: it may have
+  run, and nobody will answer it. The registry is asked whether the Computer left meanwhile.
+- One there who does not know the call, and has all of it: it was restarted, or the call was lost on the way to it, as
+  where a node of NATS is restarted. The call is sent once more, as a repeat: who would know it runs it then.
 - Where a node of NATS left, nobody there says nothing for some seconds: whoever was connected to it looks for another
   one, and goes on with its calls meanwhile.
 - The call has ended there, twice in a row, and nothing of its answer is here: it was lost on the way. The call is sent
@@ -179,20 +180,18 @@ class CallWatch:
         asked.gated_since = None
         answer = _read(reply)
         unknown, ended = set(answer.unknown), set(answer.ended)
-        forgotten = []
         for call in calls:
             if not call.tracked or call.ask_from > asked_at or _arrives(call, now):
                 continue
             key = (call.agent, call.req_id)
             if key in unknown:
-                forgotten.append(call)
+                self._calls.ask_again(call, "the Computer was restarted")
             elif key not in ended:
                 call.ended_at = None
             elif call.ended_at is None:
                 call.ended_at = now  # its answer may be some steps behind this one
             elif call.ended_at <= asked_at:
-                self._calls.ask_again(call)
-        self._lost(forgotten, asked_at, "the Computer was restarted")
+                self._calls.ask_again(call, "the Computer's answer was lost")
 
     def _lost(self, calls: Sequence[PendingCall], asked_at: float, why: str) -> None:
         self._end(calls, asked_at, lambda: Unavailable(why, details={"may_have_run": True}))

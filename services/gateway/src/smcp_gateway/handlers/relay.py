@@ -39,7 +39,7 @@ RECONNECTED_ELSEWHERE_S: Final = 3.0
 """For how long it does where there is another node of NATS to connect to: an attempt with what is dead as well may take
 2 s."""
 ELSEWHERE_S: Final = 5.0
-"""For how long a call does that was sent before, where there is another node: the Computer goes on with it meanwhile."""
+"""For how long a call does that was sent before, with another node: the Computer goes on with it meanwhile."""
 RECONNECT_PAUSE_S: Final = 0.05
 LOOK_AGAIN: Final = 0.8
 """After this share of it the registry is asked whether the member has begun to move."""
