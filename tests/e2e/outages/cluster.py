@@ -38,7 +38,7 @@ async def come_back(*nodes: Part) -> None:
 
 
 async def node_of(world: World, part: Part) -> Part:
-    """The node that a part is connected to. Nodes know for minutes of connections that were cut: the newest counts."""
+    """The node that a part is connected to. Nodes know for a while of connections that were cut: the newest counts."""
     began: dict[datetime, Part] = {}
     for node in world.nodes:
         connections = (await _told(node, "connz?auth=1")).get("connections", [])

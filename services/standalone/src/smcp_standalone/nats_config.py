@@ -11,7 +11,7 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import bcrypt
 
@@ -19,6 +19,10 @@ from smcp_standalone import nats_permissions
 from smcp_standalone.nats_model import JetStream, NatsModel, Tls
 from smcp_standalone.nats_permissions import Permissions
 
+PING_S: Final = 5
+PINGS: Final = 2
+"""nats-server asks each client so often (seconds) whether it is there, and gives it up when so many were not answered;
+our clients do the same."""
 CLUSTER_USER = "route"
 _BCRYPT_COST = 4
 _BCRYPT_ALPHABET = "./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -74,6 +78,9 @@ def render(model: NatsModel, logins: Mapping[str, Sequence[Login]], cluster_secr
     lines = [
         "# Written by `smcp nats-config`; its next run writes it again. Change the YAML instead.",
         f"listen: {_quoted(model.listen)}",
+        # A connection whose line was cut would be kept for four minutes, and be given messages in place of a new one.
+        f'ping_interval: "{PING_S}s"',
+        f"ping_max: {PINGS}",
     ]
     if model.client_advertise is not None:
         lines.append(f"client_advertise: {_quoted_or_variable(model.client_advertise)}")
