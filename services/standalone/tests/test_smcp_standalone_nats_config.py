@@ -119,6 +119,26 @@ async def test_clients_are_told_the_name_of_a_node_that_its_environment_says(
     assert (info["host"], info["port"]) == ("nats-0.nats", 4222)
 
 
+async def test_a_client_that_is_not_heard_any_more_is_given_up_within_seconds(tmp_path: Path) -> None:
+    written = nats_files.write(parse_model(SMALL), tmp_path)
+    login = json.loads(written.credentials["ga"].read_text())
+    server = NatsServer(tmp_path / "nats", config=written.conf, jetstream=False)
+    await server.start()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        assert (await reader.readline()).startswith(b"INFO ")
+        told = json.dumps({"user": login["name"], "pass": login["secret"], "verbose": False})
+        writer.write(f"CONNECT {told}\r\nPING\r\n".encode())
+        assert await reader.readline() == b"PONG\r\n"
+        async with asyncio.timeout(5 * nats_config.PING_S * nats_config.PINGS):
+            said = await reader.read()
+        assert b"Stale Connection" in said
+        writer.close()
+        await writer.wait_closed()
+    finally:
+        await server.stop()
+
+
 def test_secrets_are_private_and_only_hashed_in_the_configuration(tmp_path: Path) -> None:
     written = nats_files.write(parse_model(SMALL), tmp_path)
     conf = written.conf.read_text()
