@@ -13,7 +13,7 @@ from smcp_bus.headers import ERROR, NOT_RUN, SENT_AGO
 from smcp_bus.nats.bus import NatsBus
 from smcp_gateway.calls.pending import MOST_LOST
 from smcp_proto.schemas.tools import REPEAT
-from smcp_testing.box_calls import ask, call, late
+from smcp_testing.box_calls import Hanging, ask, call, late
 from smcp_testing.gateway_world import MIB, SHORT_LEASE_S, connected, gateway_world, reply
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
@@ -230,26 +230,19 @@ async def test_a_computer_that_left_without_a_word_is_404_although_something_hol
 
 async def test_a_computer_that_left_and_then_is_gone_is_404_for_what_was_in_flight(nats_url: str) -> None:
     """As where nats-server closes the connection that it had held since the line to it was cut."""
-    running, released = asyncio.Event(), asyncio.Event()
-
-    async def hang(verb: str, _: Incoming) -> Reply:
-        if verb == "tool_call":
-            running.set()
-            await released.wait()
-        return reply({"unknown": []})
-
+    hanging = Hanging()
     async with (
         gateway_world(nats_url) as world,
         connected(world.url) as anna,
-        world.computer(OFFICE, "box", hang) as box,
+        world.computer(OFFICE, "box", hanging) as box,
     ):
         await anna.join("agent", "anna", OFFICE)
         waiting = asyncio.create_task(ask(anna, call(timeout=60), timeout=60))
-        await asyncio.wait_for(running.wait(), 5)
+        await asyncio.wait_for(hanging.running.wait(), 5)
         await box.registry.leave(OFFICE, "computer", "box", box.claim)
         await box.subscription._host.release(box.subscription.sid)
         answer = await waiting
-        released.set()
+        hanging.released.set()
         assert (answer["code"], answer["details"]) == (404, {"computer": "box", "may_have_run": True})
 
 

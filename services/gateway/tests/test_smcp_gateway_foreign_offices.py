@@ -7,6 +7,7 @@ import orjson
 
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
+from smcp_testing.box_calls import Hanging
 from smcp_testing.event_payloads import GOOD
 from smcp_testing.gateway_world import connected, gateway_world, reply
 from smcp_testing.waiting import eventually
@@ -15,18 +16,12 @@ HERE, THERE = "office", "other"
 
 
 async def test_a_cancel_cancels_no_call_of_another_office_with_the_same_names(nats_url: str) -> None:
-    running, released = asyncio.Event(), asyncio.Event()
+    hanging = Hanging()
     cancelled: list[str] = []
-
-    async def serve(verb: str, incoming: Incoming) -> Reply:
-        if verb == "tool_call":
-            running.set()
-            await released.wait()
-        return reply({"unknown": []})
 
     async with (
         gateway_world(nats_url) as world,
-        world.computer(THERE, "box", serve) as there,
+        world.computer(THERE, "box", hanging) as there,
         connected(world.url) as otto,
         connected(world.url) as eve,
     ):
@@ -38,11 +33,11 @@ async def test_a_cancel_cancels_no_call_of_another_office_with_the_same_names(na
         await otto.join("agent", "anna", THERE)
         await eve.join("agent", "anna", HERE)
         waiting = asyncio.create_task(otto.call("client:tool_call", GOOD["client:tool_call"] | {"req_id": "same"}))
-        await asyncio.wait_for(running.wait(), 5)
+        await asyncio.wait_for(hanging.running.wait(), 5)
         assert await eve.call("server:tool_call_cancel", {"agent": "anna", "req_id": "same"}) is None
         assert await otto.call("server:tool_call_cancel", {"agent": "anna", "req_id": "another"}) is None
         await eventually(lambda: cancelled == ["another"])
-        released.set()
+        hanging.released.set()
         assert await waiting == {"unknown": []}
 
 

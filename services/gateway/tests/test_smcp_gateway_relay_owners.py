@@ -14,7 +14,7 @@ from smcp_gateway.handlers import relay
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Office
 from smcp_proto.schemas import EnterOfficeReq
-from smcp_testing.box_calls import ask, call, echo
+from smcp_testing.box_calls import Hanging, ask, call, echo
 from smcp_testing.gateway_world import SHORT_LEASE_S, connected, gateway_world, reply
 from smcp_testing.socketio_couple import RESULT, serve
 from smcp_testing.waiting import eventually
@@ -134,19 +134,12 @@ async def test_a_member_that_begins_to_move_while_it_is_looked_for_is_waited_for
 
 
 async def test_an_owner_that_dies_is_noticed_long_before_the_calls_own_time_out(nats_url: str) -> None:
-    running, released = asyncio.Event(), asyncio.Event()
-
-    async def hang(verb: str, _: Incoming) -> Reply:
-        if verb == "tool_call":
-            running.set()
-            await released.wait()
-        return reply({"unknown": []})
-
+    hanging = Hanging()
     async with gateway_world(nats_url) as world, connected(world.url) as anna:
         await anna.join("agent", "anna", OFFICE)
-        async with world.computer(OFFICE, "box", hang) as box:
+        async with world.computer(OFFICE, "box", hanging) as box:
             waiting = asyncio.create_task(ask(anna, call(timeout=60)))
-            await asyncio.wait_for(running.wait(), 5)
+            await asyncio.wait_for(hanging.running.wait(), 5)
             await box.subscription._host.release(box.subscription.sid)  # as if the process was gone
             loop = asyncio.get_running_loop()
             began = loop.time()
@@ -155,7 +148,7 @@ async def test_an_owner_that_dies_is_noticed_long_before_the_calls_own_time_out(
             assert answer["code"] == 503
             assert answer["details"] == {"may_have_run": True}
             assert len(world.gateways[0].calls) == 0
-            released.set()
+            hanging.released.set()
 
 
 async def test_an_owner_that_does_not_know_the_call_any_more_has_lost_it(nats_url: str) -> None:

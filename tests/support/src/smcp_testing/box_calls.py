@@ -27,6 +27,20 @@ async def echo(verb: str, incoming: Incoming) -> Reply:
     return reply({"verb": verb, "body": incoming.body.decode(), "req_id": incoming.headers.get(REQ_ID)})
 
 
+class Hanging:
+    """A Computer whose tools do not end until they are `released`; it knows its calls."""
+
+    def __init__(self) -> None:
+        self.running = asyncio.Event()
+        self.released = asyncio.Event()
+
+    async def __call__(self, verb: str, _: Incoming) -> Reply:
+        if verb == "tool_call":
+            self.running.set()
+            await self.released.wait()
+        return reply({"unknown": []})
+
+
 def late(seconds: float, send: Send) -> Send:
     """A slow line for chunks."""
     loop = asyncio.get_running_loop()
