@@ -29,7 +29,7 @@ OPEN: Final[dict[str, Callable[..., AbstractAsyncContextManager[World]]]] = {
 }
 
 
-IN_CONTAINERS_S: Final = 300
+IN_CONTAINERS_S: Final = scaled(ci=300, soak=3600)
 """On a busy machine a world needs minutes to start there; after three it is said which part is late."""
 
 _MARKS: Final = {PROCESSES: [pytest.mark.twin], CONTAINERS: [pytest.mark.timeout(IN_CONTAINERS_S)]}
