@@ -126,9 +126,17 @@ def test_up_says_at_once_what_is_wrong_with_any_of_its_parts(tmp_path: Path) -> 
         SMCP_MOVE_S="soon",
         SMCP_CONFIRM="perhaps",
         SMCP_LEASE_S="never",
+        OTEL_EXPORTER_OTLP_ENDPOINT="collector",
     )
     assert told.returncode == 2
-    for variable in ("SMCP_KV_REPLICAS", "SMCP_MOVE_S", "SMCP_CONFIRM", "SMCP_LEASE_S", str(config)):
+    for variable in (
+        "SMCP_KV_REPLICAS",
+        "SMCP_MOVE_S",
+        "SMCP_CONFIRM",
+        "SMCP_LEASE_S",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        str(config),
+    ):
         assert told.stderr.count(variable) == 1, told.stderr
     told = smcp("up", "--check-config", OTEL_TRACES_EXPORTER="console", OTEL_TRACES_SAMPLER="sometimes")
     assert told.returncode == 0

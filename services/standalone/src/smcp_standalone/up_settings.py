@@ -1,6 +1,7 @@
 """What `smcp up` is told: by its command line, and by the environment for each of its parts."""
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +14,7 @@ from smcp_computer.settings import ComputerSettings
 from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.settings import GatewaySettings
 from smcp_registry.settings import RegistrySettings
+from smcp_service.otel_variables import wrong_endpoints
 from smcp_service.settings import SettingsError, load_settings, variables
 from smcp_standalone.sample_config import find_uvx, sample
 
@@ -81,13 +83,13 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
         config = directory / SAMPLE
         if not config.exists():
             config.write_text(json.dumps(sample(find_uvx()), indent=2), encoding="utf-8")
-    problems: list[str] = []
+    problems = list(wrong_endpoints(os.environ))
     configuration = _read(problems, partial(_configuration, config))
     gateway = _read(problems, partial(_gateway_settings, options))
     registry = _read(problems, partial(load_settings, RegistrySettings))
     chosen = {"config": config, "office": options.office, "name": options.name}
     computer = _read(problems, partial(load_settings, ComputerSettings, **chosen))
-    if configuration is None or gateway is None or registry is None or computer is None:
+    if problems or configuration is None or gateway is None or registry is None or computer is None:
         raise SettingsError(*dict.fromkeys(problems))
     return UpSettings(registry, gateway, computer, configuration)
 
