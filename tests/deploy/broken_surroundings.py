@@ -16,6 +16,7 @@ from tests.deploy.breaking import (
     of_gateway,
     policy,
     put,
+    service,
     spec,
     told,
     without,
@@ -160,6 +161,18 @@ BROKEN_SURROUNDINGS: list[Broken] = [
     ("canonical", "args: is dropped", put(container, "args", [])),
     ("canonical", "hostNetwork: is dropped", put(gateway_pod, "hostNetwork", False)),
     ("canonical", "minReadySeconds: is dropped", put(spec, "minReadySeconds", 0)),
+    (
+        "merging",
+        "env: POD_NAME stands twice",
+        lambda m: main(nats(m))["env"].append({"name": "POD_NAME", "value": "another"}),
+    ),
+    (
+        "merging",
+        "volumeMounts: /tmp stands twice",
+        lambda m: container(m)["volumeMounts"].append({"name": "tmp", "mountPath": "/tmp"}),
+    ),
+    ("merging", "stands twice", lambda m: container(m)["ports"].append({**container(m)["ports"][0], "name": "again"})),
+    ("merging", "stands twice", lambda m: service(m)["ports"].append({**service(m)["ports"][0], "name": "again"})),
     (
         "canonical",
         "the API server completes data",

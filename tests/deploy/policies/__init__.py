@@ -10,6 +10,7 @@ from tests.deploy.policies.canonical import canonical
 from tests.deploy.policies.grace import grace
 from tests.deploy.policies.images import images
 from tests.deploy.policies.ingress import ingress
+from tests.deploy.policies.merging import merging
 from tests.deploy.policies.names import names
 from tests.deploy.policies.nats import nats
 from tests.deploy.policies.network import network
@@ -32,8 +33,7 @@ Policy = Callable[[Manifests], list[str]]
 POLICIES: Mapping[str, Policy] = {
     policy.__name__: policy
     for policy in (
-        addresses, affinity, arguments, canonical, grace, images, ingress, names, nats, network, outside, peers, ports,
-        references, replicas, resources, scaling, secrets, security, selectors, servers, settings,
-        spread,
+        addresses, affinity, arguments, canonical, grace, images, ingress, merging, names, nats, network, outside,
+        peers, ports, references, replicas, resources, scaling, secrets, security, selectors, servers, settings, spread,
     )
 }  # fmt: skip
