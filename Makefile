@@ -82,12 +82,14 @@ format: setup  ## Format, and repair what ruff can repair
 types: setup  ## Check all types, strictly: sources, tests and benchmarks
 	$(BIN)/mypy $(SOURCES)
 
-.PHONY: collect
-collect: setup  ## Find all tests, and run none: they are compiled then, once for all workers
-	@$(BIN)/pytest --collect-only -qq > .venv/collected.txt || { cat .venv/collected.txt >&2; exit 1; }
+.PHONY: rules
+rules: setup  ## List the rules of the protocol with their tests; fails for a rule without one
+	@mkdir -p build
+	@$(BIN)/pytest --collect-only -qqq --rules build/rules.md > build/collected.txt || { cat build/collected.txt >&2; exit 1; }
+	@sed -n 3p build/rules.md
 
 .PHONY: test
-test: setup setup-e2e images-of-tests  ## Run all tests, with reduced counts
+test: setup setup-e2e rules images-of-tests  ## Run all tests, with reduced counts
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not alone" $(PYTEST_ARGS)
 	$(BIN)/pytest -n 2 --dist loadfile -m alone $(PYTEST_ARGS)
 

@@ -99,6 +99,7 @@ async def _opened(stack: AsyncExitStack, directory: Path) -> tuple[Stage, Member
     return Stage(world, clients, nats, iter(offices)), await stack.enter_async_context(members_bucket(world))
 
 
+@pytest.mark.rule("answers.rooms.refused.hears-nothing", "answers.rooms.alternate")
 @pytest.mark.timeout(scaled(ci=900, soak=7200))
 def test_rooms_stay_right_whatever_happens_at_the_same_moment(tmp_path: Path) -> None:
     with asyncio.Runner() as runner:

@@ -90,6 +90,7 @@ async def run_app(recorder: Recorder, gateway: int, req_id: str, **variables: st
         return printed
 
 
+@pytest.mark.rule("answers.traces.one")
 async def test_a_call_is_one_trace_from_the_gateway_to_the_mcp_server(recorder: Recorder) -> None:
     req_id = uuid4().hex
     async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
@@ -99,6 +100,7 @@ async def test_a_call_is_one_trace_from_the_gateway_to_the_mcp_server(recorder: 
     assert text(result) == f"00-{req_id}-{called['span_id']}-01"
 
 
+@pytest.mark.rule("answers.traces.ids", "answers.traces.content")
 async def test_every_span_has_ids_and_none_has_what_was_in_a_call(recorder: Recorder) -> None:
     secret = f"secret {uuid4().hex}"
     async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:
@@ -200,6 +202,7 @@ async def test_two_agents_on_two_gateways_at_once(recorder: Recorder) -> None:
         await recorder.matches("replica_2", {there: "req_id"}, through(other))
 
 
+@pytest.mark.rule("answers.traces.id.hash")
 async def test_a_req_id_that_is_no_trace_id_is_hashed_with_office_and_agent(recorder: Recorder) -> None:
     req_id = f"order 7/α {uuid4().hex}"
     hashed = f"{trace_id(ELSEWHERE, 'caller', req_id):032x}"
@@ -208,6 +211,7 @@ async def test_a_req_id_that_is_no_trace_id_is_hashed_with_office_and_agent(reco
         await recorder.matches("hashed", {hashed: "hash", req_id: "req_id"}, through(agent))
 
 
+@pytest.mark.rule("answers.traces.no-req_id")
 async def test_an_event_without_a_req_id_gets_one_from_the_gateway(recorder: Recorder) -> None:
     async with member(recorder.world.url(1), "computer", "lobby", "newcomer"):
 
@@ -220,6 +224,7 @@ async def test_an_event_without_a_req_id_gets_one_from_the_gateway(recorder: Rec
         await recorder.matches("join", {req_id: "req_id"}, None)
 
 
+@pytest.mark.rule("answers.traces.traceparent")
 async def test_the_trace_of_a_traced_application_is_continued(recorder: Recorder) -> None:
     req_id = uuid4().hex
     printed = await run_app(recorder, 1, req_id)
@@ -228,6 +233,7 @@ async def test_the_trace_of_a_traced_application_is_continued(recorder: Recorder
         await recorder.matches("application", {printed["app"]: "application", req_id: "req_id"}, through(agent))
 
 
+@pytest.mark.rule("answers.traces.sampling")
 async def test_a_traced_application_that_does_not_sample_decides_nothing_here(recorder: Recorder) -> None:
     req_id = uuid4().hex
     printed = await run_app(recorder, 1, req_id, OTEL_TRACES_SAMPLER="always_off")
@@ -236,6 +242,7 @@ async def test_a_traced_application_that_does_not_sample_decides_nothing_here(re
         await recorder.matches("application_not_sampled", known, through(agent))
 
 
+@pytest.mark.rule("answers.traces.sampling")
 async def test_a_gateway_that_does_not_sample_is_not_talked_into_it(recorder: Recorder) -> None:
     """The Computer would record; it does as the gateway says."""
     req_id = uuid4().hex
@@ -262,6 +269,7 @@ async def test_a_gateway_that_is_not_traced_exports_nothing_and_the_others_have_
         await recorder.matches("gateway_not_traced_application", known, call)
 
 
+@pytest.mark.rule("answers.traces.content")
 async def test_arguments_and_results_are_recorded_where_a_setting_asks_for_it(recorder: Recorder) -> None:
     req_id = uuid4().hex
     async with member(recorder.world.url(0), "agent", LAB, "caller") as agent:

@@ -65,6 +65,7 @@ async def refusals(url: str) -> None:
             assert refused.value.headers["X-A2C-Error-Code"] == "4008"
 
 
+@pytest.mark.rule("answers.connect.sticky")
 @pytest.mark.parametrize(
     ("choose", "transports", "settled"),
     [(by_address, UPGRADE, "websocket"), (by_address, POLLING, "polling"), (in_turn, WEBSOCKET, "websocket")],
@@ -113,6 +114,7 @@ async def _tools(request: dict[str, Any]) -> dict[str, Any]:
     return {"tools": [], "req_id": request["req_id"], "from": request["computer"]}
 
 
+@pytest.mark.rule("answers.connect.sticky")
 async def test_acks_and_errors_are_the_same_over_every_transport(nats_url: str) -> None:
     async with replicas(nats_url, by_address) as (world, front):
         gave = {}
@@ -159,6 +161,7 @@ def _conversation() -> list[tuple[str, dict[str, Any], Any]]:
     ]
 
 
+@pytest.mark.rule("answers.rooms.published-rejoin")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_published_clients_behind_a_sticky_proxy_come_back_and_join_again(
     nats_url: str, tmp_path: Path, kind: Kind
@@ -183,6 +186,7 @@ async def test_published_clients_behind_a_sticky_proxy_come_back_and_join_again(
         assert spread(world) == [1, 1]
 
 
+@pytest.mark.rule("answers.rooms.moving.drain")
 @pytest.mark.parametrize("kind", SELDOM)
 async def test_published_clients_of_a_gateway_that_stops_go_on_at_another_and_nobody_sees_them_leave(
     nats_url: str, tmp_path: Path, kind: Kind
@@ -218,6 +222,7 @@ async def test_published_clients_of_a_gateway_that_stops_go_on_at_another_and_no
             assert [event for event, _ in watcher.events if event.startswith("notify:")] == []
 
 
+@pytest.mark.rule("answers.connect.sticky")
 async def test_our_agent_needs_no_sticky_proxy(nats_url: str) -> None:
     async with replicas(nats_url, in_turn) as (world, front), world.computer(OFFICE, "box", echoing):
         async with SmcpAgent(front.url, office=OFFICE, name="anna") as agent:
@@ -233,6 +238,7 @@ async def test_our_agent_needs_no_sticky_proxy(nats_url: str) -> None:
         assert min(front.carried) >= 1
 
 
+@pytest.mark.rule("answers.connect.unknown-session")
 async def test_polling_that_is_not_sticky_is_told_so_and_does_not_hang(nats_url: str, tmp_path: Path) -> None:
     async with (
         replicas(nats_url, in_turn, lease_s=2.0) as (world, front),

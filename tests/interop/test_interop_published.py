@@ -18,6 +18,7 @@ LISTED = [f"tools__{tool}" for tool in TOOLS]
 SAID = 512 * 1024
 
 
+@pytest.mark.rule("answers.calls.socketio-computer")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_join_list_tools_config_and_calls(nats_url: str, tmp_path: Path, kind: Kind) -> None:
     async with couple(nats_url, tmp_path, kind) as both:
@@ -49,6 +50,7 @@ async def test_join_list_tools_config_and_calls(nats_url: str, tmp_path: Path, k
         assert "[404]" in missing["content"][0]["text"]
 
 
+@pytest.mark.rule("answers.calls.cancel.socketio")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_time_out_and_a_cancel_reach_the_tool(nats_url: str, tmp_path: Path, kind: Kind) -> None:
     async with couple(nats_url, tmp_path, kind) as both:
@@ -66,6 +68,7 @@ async def test_a_time_out_and_a_cancel_reach_the_tool(nats_url: str, tmp_path: P
         await eventually(lambda: both.running == 0)
 
 
+@pytest.mark.rule("answers.errors.4103")
 @pytest.mark.parametrize("kind", SELDOM)
 async def test_an_office_switch_and_a_name_that_is_taken(nats_url: str, tmp_path: Path, kind: Kind) -> None:
     async with couple(nats_url, tmp_path, kind) as both, connected(both.world.url) as rival:
@@ -89,6 +92,7 @@ async def test_an_office_switch_and_a_name_that_is_taken(nats_url: str, tmp_path
         assert after["code"] == 4103
 
 
+@pytest.mark.rule("answers.calls.death.socketio")
 @pytest.mark.parametrize("kind", SELDOM)
 async def test_either_dies_in_the_middle_of_a_call(nats_url: str, tmp_path: Path, kind: Kind) -> None:
     async with couple(nats_url, tmp_path, kind) as both, connected(both.world.url) as bob:

@@ -25,6 +25,13 @@ def write_skill(home: Path, name: str, text: str) -> None:
     (folder / "SKILL.md").write_text(f"---\nname: {name}\ndescription: how to {name}\n---\n{text}")
 
 
+@pytest.mark.rule(
+    "answers.unknown.client.get_resources",
+    "answers.unknown.client.get_skills",
+    "answers.unknown.client.get_skill",
+    "answers.unknown.client.get_blob",
+    "answers.unknown.client.put_blob",
+)
 @pytest.mark.parametrize("kind", SELDOM)
 async def test_resources_skills_and_blobs_go_both_ways(nats_url: str, tmp_path: Path, kind: Kind) -> None:
     write_skill(tmp_path, "wave", "Lift a hand.")

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.timeout(published_env.INSTALL_S + 120)
 ISSUER = signing_key("of the published clients", "RS256")
 
 
+@pytest.mark.rule("answers.connect.token")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_they_meet_and_call_with_a_key_and_a_jwt(nats_url: str, tmp_path: Path, kind: Kind) -> None:
     keys = tmp_path / "keys.json"

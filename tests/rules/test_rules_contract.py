@@ -74,6 +74,7 @@ def is_valid(name: str, body: object) -> bool:
     return bool(jsonschema.Draft202012Validator(SCHEMAS[name]).is_valid(body))
 
 
+@pytest.mark.rule("answers.contract.current")
 def test_the_documents_are_current() -> None:
     assert [str(path.relative_to(DOCS)) for path in stale()] == [], "run python -m docs.contract"
 
@@ -116,6 +117,7 @@ def test_every_event_has_an_example_that_its_structures_and_schemas_accept(row: 
         assert is_valid(row.reply.__name__, example["reply"])
 
 
+@pytest.mark.rule("answers.contract.current")
 @pytest.mark.parametrize(("name", "body"), list(bodies()), ids=lambda value: value if isinstance(value, str) else "")
 def test_a_schema_accepts_what_its_structure_accepts_and_nothing_else(name: str, body: dict[str, Any]) -> None:
     assert accepts(name, body)
@@ -198,6 +200,13 @@ def test_every_channel_declares_the_parameters_of_its_address(published: dict[st
         assert set(re.findall(r"\{(\w+)\}", channel["address"] or "")) == set(channel.get("parameters", {})), name
 
 
+@pytest.mark.rule(
+    "events.list.client:tool_call.sender",
+    "events.list.client:get_config.sender",
+    "events.list.client:get_tools.sender",
+    "events.list.client:get_desktop.sender",
+    "events.list.client:get_finder.sender",
+)
 @pytest.mark.parametrize("row", [row for row in ROWS if row not in natively_told()], ids=lambda row: row.event)
 def test_every_event_is_there_with_who_may_send_it_and_how_it_is_acknowledged(
     row: Row, published: dict[str, Any]
@@ -225,6 +234,7 @@ def test_every_event_is_there_with_who_may_send_it_and_how_it_is_acknowledged(
     assert operation.get("x-notifies") == row.notifies
 
 
+@pytest.mark.rule("answers.nats.subjects")
 @pytest.mark.parametrize("row", [*ROWS, *INTERNAL], ids=lambda row: row.event)
 def test_every_subject_is_there_as_it_is_built(row: Row, published: dict[str, Any]) -> None:
     operation = published["operations"][f"bus.{key_of(row)}"]
@@ -247,6 +257,7 @@ def test_every_subject_is_there_as_it_is_built(row: Row, published: dict[str, An
     assert operation.get("bindings", {}).get("nats", {}).get("queue", "") == subjects.queue(built)
 
 
+@pytest.mark.rule("answers.large.small-events")
 def test_every_error_and_every_header_is_explained(published: dict[str, Any]) -> None:
     assert set(words.ERRORS) == set(ErrorCode)
     constants = {value for name, value in vars(headers).items() if name.isupper() and isinstance(value, str)}

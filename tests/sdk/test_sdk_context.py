@@ -68,6 +68,7 @@ async def tell(agent: SmcpAgent, server: str, tool: str, **arguments: Any) -> No
     assert not result.is_error, result.text
 
 
+@pytest.mark.rule("finder.navigation.no_tools", "finder.navigation.steps", "finder.completion.agent")
 @ERAS
 async def test_desktop_documents_and_resources_of_a_real_computer(nats_url: str, era: Era) -> None:
     async with working(nats_url, era) as (agent, _):
@@ -95,6 +96,7 @@ async def test_desktop_documents_and_resources_of_a_real_computer(nats_url: str,
         assert gone.value.smcp_code == "SMCP_RESOURCE_NOT_FOUND"
 
 
+@pytest.mark.rule("answers.finder.missing", "answers.desktop.missing")
 async def test_what_a_desktop_and_a_catalog_lacked_comes_by_itself(nats_url: str) -> None:
     slow = {"desk": context("2026", host="desk", windows=1, documents=1, delay=2.0)}
     settings = {"gather_s": 0.05, "read_s": 1.0, "finder_wait_s": 0.5}
@@ -122,6 +124,7 @@ async def test_what_a_desktop_and_a_catalog_lacked_comes_by_itself(nats_url: str
             await eventually(is_shown, timeout=PATIENCE_S)
 
 
+@pytest.mark.rule("finder.changes.agent", "finder.lifecycle.contents.told", "finder.lifecycle.contents.asked")
 @ERAS
 async def test_changes_are_told_and_what_is_known_follows_them(nats_url: str, era: Era) -> None:
     async with working(nats_url, era) as (agent, events):
@@ -141,6 +144,7 @@ async def test_changes_are_told_and_what_is_known_follows_them(nats_url: str, er
         assert f"dpe://{PAGE_HOST}/new" in {each["uri"] for each in await agent.resources(COMPUTER)}
 
 
+@pytest.mark.rule("computer.resources.agent.subscribe", "computer.resources.agent.updated")
 @ERAS
 async def test_a_subscription_tells_of_its_resource_only_until_it_ends(nats_url: str, era: Era) -> None:
     async with working(nats_url, era) as (agent, events):
@@ -162,6 +166,7 @@ def told(events: list[Event], uri: str) -> bool:
     return any(isinstance(event, ResourceUpdated) and event.uri == uri for event in events)
 
 
+@pytest.mark.rule("computer.resources.agent.cache.subscriptions")
 async def test_a_subscription_outlives_its_computer_and_a_cut(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, SmcpAgent(world.url, office=OFFICE, name="bot") as agent:
         events = watched(agent)

@@ -29,6 +29,13 @@ def agent_in(system: System, name: str = "bot", **options: Any) -> SmcpAgent:
     return SmcpAgent(system.url, office=OFFICE, name=name, **options)
 
 
+@pytest.mark.rule(
+    "events.tool_call.flow",
+    "events.flow.call.4",
+    "events.flow.discovery.6",
+    "computer.architecture.9",
+    "computer.call.8",
+)
 async def test_tools_are_listed_called_and_fail_as_results(nats_url: str, tmp_path: Path) -> None:
     async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
         assert agent.computers() == [COMPUTER]
@@ -59,6 +66,7 @@ async def test_a_models_tool_call_goes_there_and_back(nats_url: str, tmp_path: P
         assert block["is_error"] is True
 
 
+@pytest.mark.rule("answers.large.result")
 async def test_20_mb_arrive_and_40_mb_are_too_large_both_ways(nats_url: str, tmp_path: Path) -> None:
     async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
         big = await agent.call_tool(COMPUTER, "big", {"size": 20_000_000})
@@ -72,6 +80,7 @@ async def test_20_mb_arrive_and_40_mb_are_too_large_both_ways(nats_url: str, tmp
         assert stream.waiting == 0
 
 
+@pytest.mark.rule("events.tool_call.request.req_id.dedup")
 async def test_a_req_id_runs_once_and_may_not_be_used_for_something_else(nats_url: str, tmp_path: Path) -> None:
     async with open_system(nats_url, tmp_path) as system, agent_in(system) as agent:
         for _ in range(2):
@@ -91,6 +100,15 @@ async def test_a_cancelled_task_cancels_the_tool(nats_url: str, tmp_path: Path) 
         await eventually(lambda: "cancelled m" in system.ran(), timeout=PATIENCE_S)
 
 
+@pytest.mark.rule(
+    "events.notify.enter_office.advice",
+    "events.notify.update_tool_list.advice",
+    "events.flow.discovery.2",
+    "events.flow.discovery.3",
+    "events.flow.discovery.7",
+    "events.should.agent.enter",
+    "events.should.agent.update_tool_list",
+)
 async def test_a_changed_list_of_tools_and_a_computer_that_goes_and_comes_are_told(
     nats_url: str, tmp_path: Path
 ) -> None:
@@ -140,6 +158,7 @@ async def test_a_call_that_may_wait_survives_the_restart_of_the_only_gateway_and
         assert system.ran() == ["sleep m"]
 
 
+@pytest.mark.rule("answers.calls.not-repeated")
 async def test_a_call_whose_gateway_and_computer_were_both_lost_is_not_run_again(nats_url: str, tmp_path: Path) -> None:
     async with open_system(nats_url, tmp_path) as system, agent_in(system, resume_within=PATIENCE_S) as agent:
         call = asyncio.create_task(agent.call_tool(COMPUTER, "sleep", {"seconds": 60, "mark": "m"}, timeout=100))

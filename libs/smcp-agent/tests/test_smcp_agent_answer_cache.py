@@ -164,6 +164,13 @@ async def test_what_is_forgotten_is_asked_for_again_also_while_it_is_asked_for()
         assert await cache.get("b") == 0
 
 
+@pytest.mark.rule(
+    "events.notify.update_desktop.advice",
+    "events.notify.update_finder.advice",
+    "events.should.agent.update_finder",
+    "desktop.events.agent",
+    "finder.changes.agent",
+)
 async def test_what_was_read_since_it_was_fetched_is_asked_for_again_by_itself() -> None:
     side = Side()
     async with caching(side, again=True) as cache:
@@ -238,6 +245,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.rule("finder.navigation.own", "computer.resources.agent.cache")
 @settings(max_examples=scaled(ci=150, soak=3000))
 @given(STEPS)
 def test_no_answer_is_older_than_what_was_said_when_it_is_given(steps: list[tuple[str, str]]) -> None:

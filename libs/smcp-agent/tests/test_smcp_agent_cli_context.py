@@ -45,6 +45,7 @@ async def test_desktop_shows_each_window_with_its_text(capsys: pytest.CaptureFix
         assert (code, json.loads(out)) == (0, {"computer": "red", "desktops": red.desktops[:1]})
 
 
+@pytest.mark.rule("finder.navigation.step_1.filters")
 async def test_finder_shows_documents_and_says_how_many_there_are(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

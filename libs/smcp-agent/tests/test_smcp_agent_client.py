@@ -32,6 +32,7 @@ def pending(agent: SmcpAgent) -> int:
     return connection.pending
 
 
+@pytest.mark.rule("events.flow.call.1", "computer.call.1")
 async def test_a_call_goes_out_as_the_protocol_says_and_comes_back_typed() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         result = await agent.call_tool("red", "echo", {"x": "你好"}, timeout=7, req_id="r1")
@@ -150,6 +151,7 @@ async def test_a_reply_of_20_mb_arrives_and_the_server_is_told_what_fits() -> No
         assert gateway.auths == [{"max_message": 36 * 1024 * 1024}]
 
 
+@pytest.mark.rule("answers.calls.timeout.sdk", "answers.calls.timeout.all-cancel")
 async def test_after_the_time_out_the_sdk_gives_up_cancels_and_keeps_nothing() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         gateway.answers["client:tool_call"] = gateway.never
@@ -192,6 +194,22 @@ async def test_a_cancel_arrives_also_when_the_agent_is_closed_right_after_it() -
         assert gateway.seen("server:tool_call_cancel") == [{"agent": "bot", "req_id": "r1"}]
 
 
+@pytest.mark.rule(
+    "events.classes.notify.optional",
+    "events.notify.enter_office.advice",
+    "events.notify.update_config.advice",
+    "events.notify.update_tool_list.advice",
+    "events.notify.update_desktop.heard",
+    "events.flow.discovery.3",
+    "events.flow.discovery.7",
+    "events.flow.config.2",
+    "events.flow.config.3",
+    "events.flow.desktop.4",
+    "events.should.agent.enter",
+    "events.should.agent.leave",
+    "events.should.agent.update_config",
+    "events.should.agent.update_tool_list",
+)
 async def test_notifications_become_events_and_keep_the_tools_up_to_date() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         stream = agent.events()
@@ -239,6 +257,7 @@ async def test_events_end_when_the_agent_is_closed() -> None:
         assert [event async for event in agent.events()] == []
 
 
+@pytest.mark.rule("events.get_config.whole", "events.notify.update_config.advice")
 async def test_the_room_a_configuration_and_fresh_tools_can_be_asked_for() -> None:
     async with fake_gateway() as gateway:
         gateway.computers["red"] = [tool("echo")]

@@ -22,6 +22,7 @@ def blob(data: bytes) -> dict[str, Any]:
     return {"blob": b64encode(data).decode(), "mimeType": "image/png"}
 
 
+@pytest.mark.rule("answers.finder.read", "finder.server.content.json")
 @pytest.mark.parametrize(
     "mime_type", ["application/json", "Application/JSON; charset=utf-8", "application/dpe+json", None]
 )
@@ -30,6 +31,7 @@ def test_json_of_a_document_is_parsed(mime_type: str | None) -> None:
     assert read("DPE://host/doc", text('{"title": "深"}', mime_type)).value() == {"title": "深"}
 
 
+@pytest.mark.rule("answers.finder.read")
 def test_what_is_no_document_or_says_that_it_is_no_json_stays_text() -> None:
     assert read(FILE, text('{"a": 1}', "application/json")).value() == '{"a": 1}'
     assert read(DOCUMENT, text('{"a": 1}', "text/plain")).value() == '{"a": 1}'
@@ -50,6 +52,7 @@ def test_text_of_several_contents_is_joined_and_goes_before_bytes() -> None:
     assert read(FILE).value() == ""
 
 
+@pytest.mark.rule("answers.finder.read")
 def test_bytes_come_as_bytes() -> None:
     picture = read(FILE, blob(b"\x89PNG\x00\xff"))
     assert (picture.binary, picture.value()) == (True, b"\x89PNG\x00\xff")

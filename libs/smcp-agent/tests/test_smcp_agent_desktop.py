@@ -68,6 +68,7 @@ async def test_a_reply_that_is_no_desktop_and_an_error_are_raised() -> None:
                 await agent.desktop("blue")
 
 
+@pytest.mark.rule("events.notify.update_desktop.advice", "desktop.events.agent")
 async def test_a_known_desktop_is_given_until_its_computer_says_that_it_changed() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
@@ -114,6 +115,7 @@ async def test_a_known_desktop_is_old_after_a_call_a_return_and_a_lost_connectio
             assert len(red.asked) == 4
 
 
+@pytest.mark.rule("finder.versus.interaction")
 async def test_a_prompt_shows_the_windows_of_all_computers_whose_desktop_is_to_be_had() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)

@@ -17,6 +17,7 @@ from smcp_agent.errors import (
 from smcp_proto.errors import ERRORS
 
 
+@pytest.mark.rule("answers.errors.codes")
 @pytest.mark.parametrize("code", sorted(ERRORS))
 def test_every_code_of_the_wire_has_its_class(code: int) -> None:
     error = received_error({"code": code, "message": "why", "details": {"field": "x"}})

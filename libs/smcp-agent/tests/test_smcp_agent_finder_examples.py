@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from smcp_agent import SmcpAgent
 from smcp_testing.computer_world import native_computer
 from smcp_testing.context_computer import PAGE_HOST, ContextComputer, page_documents, page_shelf
@@ -194,37 +196,73 @@ async def completes_what_a_template_asks_for(agent: SmcpAgent) -> None:
         assert completion == {"values": values, "total": len(values), "hasMore": False}
 
 
+@pytest.mark.rule("events.flow.finder.5", "finder.navigation.step_1", "finder.navigation.step_1.filters")
 async def test_step_1_lists_the_documents_with_their_pages(nats_url: str) -> None:
     async with navigating(nats_url) as agent:
         await lists_the_documents_with_their_pages(agent)
 
 
+@pytest.mark.rule(
+    "finder.navigation.step_2", "finder.navigation.step_2.count", "finder.versus.access", "finder.practice.on_demand"
+)
 async def test_step_2_opens_a_document_with_its_metadata_and_its_index(nats_url: str) -> None:
     async with navigating(nats_url) as agent:
         await opens_a_document_with_its_metadata_and_its_index(agent)
 
 
+@pytest.mark.rule("finder.navigation.step_3", "finder.practice.summary")
 async def test_step_3_reads_a_page_as_markdown_and_only_its_tables(nats_url: str) -> None:
     async with navigating(nats_url) as agent:
         await reads_a_page_as_markdown_and_only_its_tables(agent)
 
 
+@pytest.mark.rule("finder.navigation.step_4")
 async def test_step_4_shows_an_element_whole(nats_url: str) -> None:
     async with navigating(nats_url) as agent:
         await shows_an_element_whole(agent)
 
 
+@pytest.mark.rule(
+    "finder.navigation.no_tools",
+    "finder.navigation.step_2.count",
+    "finder.navigation.all",
+    "finder.overview.progressive",
+)
 async def test_the_whole_example_goes_through_all_pages_of_a_document(nats_url: str) -> None:
     async with navigating(nats_url) as agent:
         await goes_through_all_pages_of_a_document(agent)
 
 
+@pytest.mark.rule("finder.reason.agents", "finder.navigation.own_tool")
 async def test_an_agent_may_make_a_tool_of_its_own_of_it_and_have_templates_completed(nats_url: str) -> None:
     async with navigating(nats_url) as agent:
         await browses_by_a_tool_of_its_own(agent)
         await completes_what_a_template_asks_for(agent)
 
 
+@pytest.mark.rule(
+    "finder.overview.progressive",
+    "finder.versus.interaction",
+    "finder.levels.1",
+    "finder.levels.2",
+    "finder.levels.3",
+    "finder.query.passed",
+    "finder.scope.read",
+    "finder.reason.tools",
+    "finder.reason.data",
+    "finder.navigation.own_tool",
+    "finder.navigation.native",
+    "finder.completion.chain",
+    "finder.completion.example.doc_ref",
+    "finder.completion.example.page_index",
+    "finder.completion.example.element_id",
+    "finder.completion.fields",
+    "finder.completion.prefix",
+    "finder.practice.on_demand",
+    "finder.practice.page_count",
+    "finder.practice.categories",
+    "finder.practice.completion",
+)
 async def test_a_native_computer_does_all_of_it_and_lists_no_tool_for_it(nats_url: str) -> None:
     async with navigating_natively(nats_url) as agent:
         await lists_the_documents_with_their_pages(agent)

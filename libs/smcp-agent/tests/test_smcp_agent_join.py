@@ -43,6 +43,7 @@ async def test_what_is_no_yes_ends_the_first_join_and_its_socket(ack: object, er
         await eventually(lambda: gateway.sessions == [])
 
 
+@pytest.mark.rule("answers.acks.join.why")
 async def test_why_a_join_was_refused_is_said_without_its_code() -> None:
     async with fake_gateway() as gateway:
         gateway.refusal = "503 no registry answered"

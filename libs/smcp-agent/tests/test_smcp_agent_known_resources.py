@@ -32,6 +32,9 @@ async def told(agent: SmcpAgent, gateway: FakeGateway, event: str, data: JsonObj
     return said
 
 
+@pytest.mark.rule(
+    "computer.resources.agent.list_changed", "computer.resources.agent.updated", "computer.resources.agent.cache"
+)
 async def test_a_known_list_is_given_until_a_notification_makes_it_old() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
@@ -69,6 +72,7 @@ async def test_a_known_list_is_given_until_a_notification_makes_it_old() -> None
             assert await asked() == 4
 
 
+@pytest.mark.rule("computer.resources.agent.cache")
 @pytest.mark.parametrize("skipped", [{"a2c_skipped": ["blue"]}, {"a2c_skipped_servers": ["notes"]}])
 async def test_a_list_that_lacks_something_is_given_and_asked_for_again(skipped: JsonObject) -> None:
     async with fake_gateway() as gateway:
@@ -94,6 +98,12 @@ async def test_a_list_that_lacks_something_is_given_and_asked_for_again(skipped:
             assert len(red.seen(LIST)) == 6
 
 
+@pytest.mark.rule(
+    "events.notify.update_finder.advice",
+    "events.should.agent.update_finder",
+    "finder.navigation.own",
+    "finder.changes.agent",
+)
 async def test_a_known_part_of_the_documents_is_given_until_its_computer_says_that_they_changed() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
@@ -108,6 +118,7 @@ async def test_a_known_part_of_the_documents_is_given_until_its_computer_says_th
             assert (await agent.finder(computer="red"))["total_count"] == 2
 
 
+@pytest.mark.rule("computer.resources.compat.agent")
 async def test_capabilities_are_told_and_what_is_malformed_is_handed_on_as_it_came() -> None:
     async with fake_gateway() as gateway:
         agent, _ = at(gateway)

@@ -31,6 +31,7 @@ def agent_at(gateway: FakeGateway) -> SmcpAgent:
     return SmcpAgent(gateway.url, office="office", name="bot")
 
 
+@pytest.mark.rule("answers.rooms.repair")
 async def test_after_a_cut_the_agent_comes_back_and_tells_what_changed_meanwhile() -> None:
     async with fake_gateway() as gateway:
         gateway.computers = {"red": [tool("echo")], "blue": []}
@@ -48,6 +49,7 @@ async def test_after_a_cut_the_agent_comes_back_and_tells_what_changed_meanwhile
             assert [each.name for each in await agent.tools("red")] == ["stop"]
 
 
+@pytest.mark.rule("answers.rooms.sdk-returns")
 async def test_told_to_go_the_agent_comes_back_to_the_same_url() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         stream = agent.events()
@@ -57,6 +59,7 @@ async def test_told_to_go_the_agent_comes_back_to_the_same_url() -> None:
         assert len(gateway.seen("server:join_office")) == 2
 
 
+@pytest.mark.rule("computer.reconnect.forever")
 async def test_a_gateway_that_is_away_for_a_while_is_waited_for() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         stream = agent.events()
@@ -116,6 +119,7 @@ async def test_what_a_gateway_says_not_to_have_begun_is_asked_again_as_if_it_wer
         assert [data.get("a2c_repeat", False) for data in gateway.seen("client:tool_call")] == [False, marked]
 
 
+@pytest.mark.rule("answers.calls.not-repeated")
 async def test_a_call_whose_connection_is_not_back_in_time_may_have_run() -> None:
     async with fake_gateway() as gateway:
         async with agent_at(gateway) as agent:
@@ -227,6 +231,7 @@ async def test_an_agent_that_the_server_does_not_know_any_more_joins_again_and_r
         assert not any("a2c_repeat" in data for data in calls), "what was refused did not run"
 
 
+@pytest.mark.rule("answers.rooms.moving.turns")
 async def test_a_call_that_a_leaving_gateway_refuses_is_asked_again_after_it_has_let_the_agent_go() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         released = asyncio.Event()
@@ -300,6 +305,7 @@ async def test_an_agent_can_be_closed_while_it_is_trying_to_come_back() -> None:
         await gateway.start()
 
 
+@pytest.mark.rule("computer.reconnect.backoff")
 @pytest.mark.parametrize("attempt", [0, 1, 5, 1000])
 def test_the_pauses_between_attempts_are_bounded(attempt: int) -> None:
     assert all(0 <= pause(attempt) <= MAX_DELAY_S for _ in range(100))

@@ -22,6 +22,7 @@ READ = "client:resources/read"
 LIST = "client:resources/list"
 
 
+@pytest.mark.rule("computer.resources.agent.read")
 async def test_a_request_goes_in_the_envelope_of_the_page() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
@@ -36,6 +37,7 @@ async def test_a_request_goes_in_the_envelope_of_the_page() -> None:
             assert first["req_id"] != second["req_id"]
 
 
+@pytest.mark.rule("computer.resources.agent.read")
 async def test_contents_come_as_what_they_are() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
@@ -49,6 +51,7 @@ async def test_contents_come_as_what_they_are() -> None:
             assert contents.contents[0].mime_type == "application/json"
 
 
+@pytest.mark.rule("computer.resources.agent.list", "computer.resources.models.page.example")
 async def test_pages_of_resources_follow_each_other_by_their_cursor() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
@@ -103,6 +106,7 @@ async def test_items_that_are_none_are_left_out_and_what_is_no_page_is_a_bad_rep
                 assert refused.value.message == f"{said}: {wrong.pop(0)}"
 
 
+@pytest.mark.rule("finder.completion.agent", "computer.resources.agent.templates")
 async def test_templates_are_listed_and_completed() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
@@ -123,6 +127,7 @@ async def test_templates_are_listed_and_completed() -> None:
             }
 
 
+@pytest.mark.rule("computer.resources.agent.errors")
 async def test_what_an_mcp_server_refuses_is_an_error_with_all_that_it_said() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
@@ -142,6 +147,7 @@ async def test_what_an_mcp_server_refuses_is_an_error_with_all_that_it_said() ->
             assert agent.subscriptions() == ()
 
 
+@pytest.mark.rule("computer.resources.agent.errors")
 @pytest.mark.parametrize(
     ("code", "kind"), [(404, NotFound), (408, TimedOut), (413, TooLarge), (429, RateLimited), (503, Unavailable)]
 )

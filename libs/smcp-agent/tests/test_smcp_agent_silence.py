@@ -14,6 +14,7 @@ SOON_S = 8.0
 """Less than the 10 s that one connection may take to open."""
 
 
+@pytest.mark.rule("answers.rooms.sdk-silence")
 async def test_after_a_silence_another_url_is_tried_first_and_the_call_is_repeated_there() -> None:
     async with (
         fake_gateway(ping_timeout=PING_TIMEOUT_S) as first,
@@ -36,6 +37,7 @@ async def test_after_a_silence_another_url_is_tried_first_and_the_call_is_repeat
         assert await anext(stream) == Reconnected(second.url)
 
 
+@pytest.mark.rule("answers.rooms.sdk-silence")
 async def test_what_was_in_flight_in_a_silence_ends_where_no_gateway_takes_the_agent_in() -> None:
     async with (
         fake_gateway(ping_timeout=PING_TIMEOUT_S) as gateway,

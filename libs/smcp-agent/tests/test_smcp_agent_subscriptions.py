@@ -44,6 +44,7 @@ def missed(computer: ContextComputer) -> JsonObject:
     return computer.says("resources/list_changed") | {"serverId": None, MISSED: True}
 
 
+@pytest.mark.rule("computer.resources.agent.subscribe", "computer.resources.agent.unsubscribe")
 async def test_a_subscription_lasts_until_it_is_ended() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
@@ -59,6 +60,7 @@ async def test_a_subscription_lasts_until_it_is_ended() -> None:
             assert asked == [(SERVER, "resources/unsubscribe")]
 
 
+@pytest.mark.rule("computer.resources.agent.cache.subscriptions")
 async def test_what_a_computer_lost_that_left_and_entered_is_subscribed_to_again_and_told() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
@@ -80,6 +82,7 @@ async def test_what_a_computer_lost_that_left_and_entered_is_subscribed_to_again
             assert len(red.seen(SUBSCRIBE)) == 4
 
 
+@pytest.mark.rule("computer.resources.agent.cache.subscriptions")
 async def test_after_a_lost_membership_everything_is_subscribed_to_again() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
@@ -94,6 +97,7 @@ async def test_after_a_lost_membership_everything_is_subscribed_to_again() -> No
             assert not any(MOVED in data for data in gateway.seen("server:join_office"))
 
 
+@pytest.mark.rule("computer.resources.agent.cache.subscriptions")
 async def test_after_a_move_only_what_a_computer_lost_meanwhile_is_subscribed_to_again() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
@@ -165,6 +169,7 @@ async def test_where_something_was_missed_of_a_computer_it_is_subscribed_to_agai
             assert not any(isinstance(event, Disconnected) for event in events)
 
 
+@pytest.mark.rule("computer.resources.agent.unsubscribe")
 @pytest.mark.parametrize("ended", [None, SERVER])
 async def test_what_the_computer_ends_with_another_subscription_to_the_resource_is_made_again(
     ended: str | None,
@@ -188,6 +193,7 @@ async def test_what_the_computer_ends_with_another_subscription_to_the_resource_
             assert red.subscribed == {B}
 
 
+@pytest.mark.rule("answers.resources.subscribers.query")
 async def test_a_subscription_to_a_document_that_ends_with_one_of_another_query_is_made_again() -> None:
     """The query says how the document is shown: to the Computer it is one subscription."""
     shown = "dpe://h/d/pages/0"
@@ -206,6 +212,7 @@ async def test_a_subscription_to_a_document_that_ends_with_one_of_another_query_
             assert len(updates(events)) == 1
 
 
+@pytest.mark.rule("computer.resources.agent.unsubscribe")
 async def test_an_end_comes_after_what_is_being_made_again() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)

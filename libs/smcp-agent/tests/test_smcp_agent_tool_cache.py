@@ -110,6 +110,7 @@ async def test_a_failure_that_will_not_pass_is_tried_again_only_when_something_c
         await eventually(lambda: "a" in cache.known())
 
 
+@pytest.mark.rule("events.should.agent.leave")
 async def test_a_dropped_computer_is_not_found_also_by_those_who_wait_for_it() -> None:
     computers = Computers()
     computers.tools["a"] = ["echo"]

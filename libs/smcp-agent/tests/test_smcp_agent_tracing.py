@@ -21,6 +21,7 @@ def only(exported: InMemorySpanExporter, name: str) -> ReadableSpan:
     return span
 
 
+@pytest.mark.rule("answers.traceparent")
 async def test_a_call_of_a_traced_application_is_a_client_span_in_its_trace(exported: InMemorySpanExporter) -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         with trace.get_tracer("app").start_as_current_span("app") as app:

@@ -77,6 +77,15 @@ def test_a_member_may_speak_for_itself_in_its_office(event: str, caller: Caller,
     authorize(CATALOG[event], caller, said(event, request_))
 
 
+@pytest.mark.rule(
+    "answers.errors.403",
+    "answers.rooms.role-fixed",
+    "answers.rooms.name-fixed",
+    "answers.who.agent",
+    "answers.who.computer",
+    "answers.who.other-fields",
+    "answers.who.client-events",
+)
 @pytest.mark.parametrize(("event", "caller", "request_", "error", "field"), REFUSED)
 def test_who_speaks_for_another_or_elsewhere_is_refused(
     event: str, caller: Caller, request_: dict[str, Any], error: type[Exception], field: str | None

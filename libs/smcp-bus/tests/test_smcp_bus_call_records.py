@@ -108,6 +108,7 @@ async def test_a_result_goes_when_its_time_is_over_also_where_nothing_comes_any_
     assert records.held()["ended_calls"] == 3, "the keys stay"
 
 
+@pytest.mark.rule("answers.calls.timeout.clean")
 async def test_keys_and_cancels_go_when_their_time_is_over_also_where_nothing_comes_any_more() -> None:
     records: Records = CallRecords(Keeping(results_s=0.02, keys_s=0.1, tombstones_s=0.05))
     for number in range(3):

@@ -57,6 +57,7 @@ async def test_one_byte_above_the_limit_is_refused_both_ways(nats_url: str) -> N
         assert reply.headers[ERROR] == "413"
 
 
+@pytest.mark.rule("answers.errors.413")
 async def test_an_answer_that_only_its_sender_would_carry_is_413_with_the_limit_of_who_asked(nats_url: str) -> None:
     async with two(nats_url) as (_, server), open_bus(BusConfig(url=nats_url, max_payload=MIB)) as asker:
         await server.serve("large", gives(bytes(5 * MIB)))

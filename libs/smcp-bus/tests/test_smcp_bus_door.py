@@ -103,11 +103,13 @@ async def test_a_number_that_no_reader_takes_is_malformed() -> None:
     assert error_of(await ask(door_with(None), body))["code"] == 400
 
 
+@pytest.mark.rule("answers.errors.400.no-object")
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"1", "text", None, [], 1])
 async def test_a_body_that_is_no_object_is_malformed(body: object) -> None:
     assert error_of(await ask(door_with(None), body))["code"] == 400
 
 
+@pytest.mark.rule("answers.errors.surrogates")
 async def test_half_of_a_surrogate_pair_is_refused_and_its_field_named() -> None:
     error = error_of(await ask(door_with(None), json.dumps({**REQUEST, "params": {"text": ["a\ud800"]}}).encode()))
     assert error["code"] == 400
@@ -116,6 +118,7 @@ async def test_half_of_a_surrogate_pair_is_refused_and_its_field_named() -> None
     assert error_of(await ask(door_with(None), large))["code"] == 400
 
 
+@pytest.mark.rule("answers.errors.400")
 @pytest.mark.parametrize("field", ["agent", "req_id", "computer", "tool_name", "params", "timeout"])
 async def test_a_missing_field_is_named(field: str) -> None:
     body = {key: value for key, value in REQUEST.items() if key != field}
@@ -124,6 +127,7 @@ async def test_a_missing_field_is_named(field: str) -> None:
     assert error["details"]["field"] == field
 
 
+@pytest.mark.rule("answers.strict", "answers.names.400")
 @pytest.mark.parametrize(
     ("field", "value"),
     [("timeout", "5"), ("timeout", 0), ("timeout", 3601), ("params", []), ("computer", ""), ("computer", "x" * 10_000)],
@@ -140,11 +144,13 @@ async def test_a_typed_error_goes_out_as_it_is() -> None:
     assert error == {"code": 404, "message": "no such Computer", "details": {}}
 
 
+@pytest.mark.rule("answers.errors.500", "answers.errors.no-internals")
 async def test_no_internal_text_reaches_a_peer() -> None:
     error = error_of(await ask(door_with(RuntimeError("secret at 0x7f"))))
     assert error == {"code": 500, "message": "internal error", "details": {}}
 
 
+@pytest.mark.rule("answers.errors.408")
 @pytest.mark.parametrize(
     ("raised", "code", "details"),
     [
@@ -163,11 +169,13 @@ async def test_what_the_bus_raises_says_whether_it_may_have_run(
     assert (error["code"], error["details"]) == (code, details)
 
 
+@pytest.mark.rule("answers.errors.503", "answers.unhandled.503")
 async def test_an_event_without_a_handler_is_not_available() -> None:
     answer = await Door({}).dispatch(TOOL_CALL, ALICE, REQUEST)
     assert error_of(answer)["code"] == 503
 
 
+@pytest.mark.rule("answers.errors.4103")
 async def test_a_caller_without_an_office_is_told_so() -> None:
     assert error_of(await ask(door_with(None), caller=Caller(role=None)))["code"] == 4103
 
@@ -179,6 +187,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.rule("answers.acks.always")
 @given(event=st.sampled_from(sorted(CATALOG)), body=json_values)
 async def test_anything_at_all_gets_an_answer(event: str, body: object) -> None:
     answer = await Door({}).dispatch(CATALOG[event], ALICE, body)

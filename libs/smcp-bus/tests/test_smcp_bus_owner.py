@@ -5,6 +5,8 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 
+import pytest
+
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.errors import NoResponder
 from smcp_bus.headers import ERROR, NOT_RUN
@@ -55,6 +57,7 @@ async def test_a_confirmation_from_before_a_break_does_not_open_the_gate(nats_se
         assert gate.open(gate.generation)
 
 
+@pytest.mark.rule("answers.nats.gate")
 async def test_a_broken_connection_closes_the_gate_and_coming_back_does_not_open_it(nats_server: NatsServer) -> None:
     async with owner(nats_server.url) as (_, gate):
         gate.open(gate.generation)

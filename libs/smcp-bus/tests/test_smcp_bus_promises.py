@@ -32,6 +32,7 @@ async def test_a_request_gets_its_answer_and_leaves_nothing(pair: OpenPair) -> N
         assert two.asker.stats().pending == 0
 
 
+@pytest.mark.rule("answers.nats.plain-reply")
 async def test_an_answer_without_headers_has_none_and_one_with_headers_has_them(pair: OpenPair) -> None:
     async with pair() as two:
 
@@ -79,6 +80,7 @@ async def test_no_answer_within_the_time_out_is_told_and_leaves_nothing(pair: Op
         go.set()
 
 
+@pytest.mark.rule("answers.calls.timeout.clean")
 async def test_a_thousand_time_outs_leave_nothing(pair: OpenPair) -> None:
     async with pair() as two:
         _, go, handler = holding()

@@ -20,6 +20,7 @@ def pair(request: pytest.FixtureRequest, nats_url: str) -> OpenPair:
     return pair_of(request.param, nats_url)
 
 
+@pytest.mark.rule("answers.nats.queue")
 async def test_one_member_of_a_queue_group_gets_a_request_once(pair: OpenPair) -> None:
     async with pair() as two:
         ran: list[str] = []
@@ -79,6 +80,7 @@ async def test_a_request_whose_time_is_over_before_its_turn_is_not_run(pair: Ope
         assert ran == [b"first", b"third"]
 
 
+@pytest.mark.rule("answers.errors.no-internals")
 async def test_an_exception_in_a_handler_is_a_500_without_its_text_and_is_logged(
     pair: OpenPair, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,6 +5,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+import pytest
+
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.chunks import Send, chunk_index, is_chunk
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
@@ -85,6 +87,7 @@ async def test_a_process_that_stands_still_asks_for_nothing_again_that_waits_in_
         assert asked.times.total() == CHUNKS
 
 
+@pytest.mark.rule("answers.large.unread")
 async def test_the_rest_of_an_answer_stays_with_its_owner_until_it_may_come(nats_url: str) -> None:
     config = BusConfig(url=nats_url)
     async with open_bus(config) as asker, open_bus(config) as server:

@@ -19,6 +19,7 @@ async def echo(incoming: Incoming) -> Reply:
     return Reply(incoming.body)
 
 
+@pytest.mark.rule("computer.reconnect.forever")
 async def test_it_comes_back_as_often_as_the_server_does(nats_server: NatsServer) -> None:
     async with open_bus(BusConfig(url=nats_server.url)) as bus:
         await bus.serve("echo", echo)

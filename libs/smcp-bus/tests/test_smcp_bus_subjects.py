@@ -33,6 +33,7 @@ def legal(text: str) -> bool:
 names = st.text(min_size=1, max_size=20).filter(legal).map(check_name)
 
 
+@pytest.mark.rule("answers.names.token", "answers.nats.subjects")
 @pytest.mark.parametrize(("built", "literal"), LITERALS)
 def test_a_subject_is_written_exactly_so(built: str, literal: str) -> None:
     assert built == literal
@@ -44,6 +45,7 @@ def test_who_asks_the_registry_is_read_back_from_the_subject(office: str, name: 
     assert (parsed.office, parsed.role, parsed.name, parsed.verb) == (office, "computer", name, "list_room")
 
 
+@pytest.mark.rule("answers.names.narrow")
 @given(office=names, name=names)
 def test_no_name_adds_a_token_or_a_wildcard_to_a_subject(office: str, name: str) -> None:
     subject = subjects.client(office, name, "tool_call")

@@ -144,6 +144,7 @@ async def test_what_a_peer_chose_is_cut(exported: InMemorySpanExporter) -> None:
     assert {len(attributes(span)[name]) for name in ("smcp.req_id", "gen_ai.tool.name")} == {tracing.LONGEST}
 
 
+@pytest.mark.rule("answers.traces.traceparent.unreadable")
 def test_the_trace_of_a_request_is_known_without_recording_it() -> None:
     plain = call_of(tool_call())
     assert tracing.trace_id_of(plain) == int(REQ_ID, 16)

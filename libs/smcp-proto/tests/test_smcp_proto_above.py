@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from smcp_proto.uris.above import MAX_ABOVE, resources_above
 
 
+@pytest.mark.rule("answers.resources.subscribers.parts")
 @pytest.mark.parametrize(
     ("uri", "above"),
     [

@@ -86,6 +86,56 @@ def made() -> list[Row]:
     return list(module.CATALOG.values())
 
 
+@pytest.mark.rule(
+    "events.classes.server.must",
+    "events.list.client:tool_call.request",
+    "events.list.client:tool_call.reply",
+    "events.list.client:tool_call.sender",
+    "events.list.client:get_config.request",
+    "events.list.client:get_config.reply",
+    "events.list.client:get_config.sender",
+    "events.list.client:get_tools.request",
+    "events.list.client:get_tools.reply",
+    "events.list.client:get_tools.sender",
+    "events.list.client:get_desktop.request",
+    "events.list.client:get_desktop.reply",
+    "events.list.client:get_desktop.sender",
+    "events.list.client:get_finder.request",
+    "events.list.client:get_finder.reply",
+    "events.list.client:get_finder.sender",
+    "events.list.server:join_office.request",
+    "events.list.server:join_office.sender",
+    "events.list.server:leave_office.request",
+    "events.list.server:leave_office.sender",
+    "events.list.server:update_config.request",
+    "events.list.server:update_config.sender",
+    "events.list.server:update_tool_list.request",
+    "events.list.server:update_tool_list.sender",
+    "events.list.server:update_desktop.request",
+    "events.list.server:update_desktop.sender",
+    "events.list.server:update_finder.request",
+    "events.list.server:update_finder.sender",
+    "events.list.server:tool_call_cancel.request",
+    "events.list.server:tool_call_cancel.sender",
+    "events.list.server:list_room.request",
+    "events.list.server:list_room.sender",
+    "events.list.notify:enter_office.data",
+    "events.list.notify:leave_office.data",
+    "events.list.notify:update_config.data",
+    "events.list.notify:update_tool_list.data",
+    "events.list.notify:update_desktop.data",
+    "events.list.notify:update_finder.data",
+    "events.list.notify:tool_call_cancel.data",
+    "events.update_desktop.reuse",
+    "events.update_finder.reuse",
+    "events.must.server.handles",
+    "data-structures.UpdateComputerConfigReq.used-by.server:update_config",
+    "data-structures.UpdateComputerConfigReq.used-by.server:update_desktop",
+    "data-structures.UpdateComputerConfigReq.used-by.notify:update_desktop",
+    "data-structures.Desktop.update-events",
+    "answers.unknown.get_dpe",
+    "answers.nats.verbs",
+)
 def test_every_event_is_what_the_protocol_says() -> None:
     written = [
         [
@@ -102,11 +152,18 @@ def test_every_event_is_what_the_protocol_says() -> None:
     assert written == [line.split() for line in EVENTS.split("\n") if line]
 
 
+@pytest.mark.rule(
+    "events.update_config.broadcast",
+    "events.update_tool_list.broadcast",
+    "events.update_desktop.broadcast",
+    "events.update_finder.broadcast",
+)
 def test_the_office_is_told_of_these() -> None:
     told = {row.event: row.notifies for row in made() if row.notifies}
     assert told == {event: event.replace("server:", "notify:") for event in TOLD.split()}
 
 
+@pytest.mark.rule("answers.resources.limits.kinds")
 def test_what_makes_mcp_servers_work_is_metered() -> None:
     assert [row.event for row in made() if row.metered] == METERED.split()
 
@@ -148,6 +205,7 @@ def test_only_a_call_carries_a_large_body() -> None:
     assert [row.event for row in made() if row.size is SizeClass.BODY] == ["client:tool_call"]
 
 
+@pytest.mark.rule("answers.nats.verbs")
 @pytest.mark.parametrize(
     ("event", "verb"),
     [
@@ -161,6 +219,14 @@ def test_verbs_are_the_names_with_slashes_replaced(event: str, verb: str) -> Non
     assert verb_of(event) == verb
 
 
+@pytest.mark.rule(
+    "answers.unknown.client",
+    "answers.unknown.client.get_resources",
+    "answers.unknown.client.get_skills",
+    "answers.unknown.client.get_skill",
+    "answers.unknown.client.get_blob",
+    "answers.unknown.client.put_blob",
+)
 @pytest.mark.parametrize(
     "event",
     ["client:get_resources", "client:get_skills", "client:get_skill", "client:get_blob", "client:put_blob", "client:x"],
@@ -184,6 +250,7 @@ def test_an_unknown_client_event_is_relayed(event: str) -> None:
     assert by_verb("client", row.verb) == row
 
 
+@pytest.mark.rule("answers.unknown.update")
 def test_an_unknown_update_becomes_its_notification() -> None:
     row = lookup("server:update_skills")
     assert row is not None
@@ -216,6 +283,7 @@ def test_an_unknown_update_becomes_its_notification() -> None:
     )
 
 
+@pytest.mark.rule("answers.unknown.client.verb")
 @pytest.mark.parametrize(
     "event",
     [

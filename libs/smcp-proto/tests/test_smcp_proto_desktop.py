@@ -34,6 +34,7 @@ def rules(windows: list[Window]) -> list[Rule]:
 # -- step 1: filtering and grouping
 
 
+@pytest.mark.rule("desktop.render.empty", "desktop.organize.1.empty", "answers.desktop.no_contents")
 @pytest.mark.parametrize("contents", [[], (), None])
 def test_a_window_without_contents_is_left_out_without_a_word(contents: Any) -> None:
     empty = Window("a", {"uri": f"{HOST}.a/empty"}, contents)
@@ -41,6 +42,7 @@ def test_a_window_without_contents_is_left_out_without_a_word(contents: Any) -> 
     assert rules([empty]) == []
 
 
+@pytest.mark.rule("desktop.uri.scheme", "desktop.organize.1.uri", "desktop.servers.windows.valid")
 @pytest.mark.parametrize(
     "uri", ["dpe://h/d", "file:///x", "window://", "window:h", "", "x", "window://h/%zz", "window://h#f"]
 )
@@ -51,6 +53,7 @@ def test_a_window_whose_uri_is_invalid_is_left_out_with_a_warning(uri: str) -> N
     assert (warning.server, warning.uri, warning.rule) == ("a", uri, Rule.URI_INVALID)
 
 
+@pytest.mark.rule("desktop.organize.1.uri", "desktop.servers.windows.valid")
 @pytest.mark.parametrize(
     "resource", [{}, {"uri": None}, {"uri": 7}, {"uri": ["window://h"]}, None, [], "window://h", 7]
 )
@@ -59,17 +62,20 @@ def test_a_resource_without_a_uri_is_left_out_with_a_warning(resource: Any) -> N
     assert (warning.uri, warning.rule) == ("", Rule.URI_INVALID)
 
 
+@pytest.mark.rule("desktop.organize.1.blobs", "desktop.practice.text")
 def test_a_window_of_blobs_alone_is_left_out_with_a_warning() -> None:
     blobs = Window("a", {"uri": f"{HOST}.a/image"}, [{"blob": "AA=="}, {"blob": "AA=="}])
     assert names([blobs, window("a", "1")]) == ["a/1"]
     assert rules([blobs]) == [Rule.BLOB_SKIPPED]
 
 
+@pytest.mark.rule("desktop.organize.1.groups")
 def test_the_windows_of_a_server_stand_together() -> None:
     mixed = [window("b", "1"), window("a", "1"), window("b", "2"), window("a", "2")]
     assert names(mixed) == ["a/1", "a/2", "b/1", "b/2"]
 
 
+@pytest.mark.rule("desktop.uri.check.host.grouping")
 def test_servers_that_share_a_host_are_two_servers_all_the_same() -> None:
     shared = [
         Window("b", {"uri": "window://host/1", "_meta": {"fullscreen": True}}, [{"text": "b"}]),
@@ -86,16 +92,19 @@ def test_servers_that_share_a_host_are_two_servers_all_the_same() -> None:
 # -- step 2: the order of the servers
 
 
+@pytest.mark.rule("desktop.organize.2.recent")
 def test_servers_used_last_come_first() -> None:
     windows = [window(server, "w") for server in ("a", "b", "c")]
     assert names(windows, history=("c", "b")) == ["b/w", "c/w", "a/w"]
 
 
+@pytest.mark.rule("desktop.organize.2.recent")
 def test_a_server_that_was_used_often_counts_by_its_last_use() -> None:
     windows = [window(server, "w") for server in ("a", "b", "c")]
     assert names(windows, history=("a", "c", "a", "b", "b", "c")) == ["c/w", "b/w", "a/w"]
 
 
+@pytest.mark.rule("desktop.organize.2.others")
 def test_servers_that_were_not_used_follow_by_name() -> None:
     windows = [window(server, "w") for server in ("d", "b", "c", "a")]
     assert names(windows, history=("c",)) == ["c/w", "a/w", "b/w", "d/w"]
@@ -108,6 +117,9 @@ def test_the_history_may_name_servers_without_windows() -> None:
 # -- step 3: the order of a server's windows
 
 
+@pytest.mark.rule(
+    "desktop.annotations.priority.scope", "desktop.annotations.priority.order", "desktop.organize.3.order"
+)
 def test_the_highest_priority_comes_first_within_its_server_only() -> None:
     windows = [
         window("a", "low", priority=0.1),
@@ -118,11 +130,13 @@ def test_the_highest_priority_comes_first_within_its_server_only() -> None:
     assert names(windows) == ["a/high", "a/middle", "a/low", "b/highest"]
 
 
+@pytest.mark.rule("desktop.organize.3.order", "desktop.practice.priority")
 def test_windows_of_one_priority_keep_the_order_of_the_list() -> None:
     windows = [window("a", name, priority=0.5) for name in "cab"]
     assert names(windows) == ["a/c", "a/a", "a/b"]
 
 
+@pytest.mark.rule("desktop.metadata.check.priority", "desktop.organize.3.default", "desktop.practice.priority")
 @pytest.mark.parametrize("priority", [None, 1.5, -0.1, "1", True, float("nan")])
 def test_a_window_without_a_legal_priority_stands_where_zero_does(priority: object) -> None:
     windows = [
@@ -136,11 +150,13 @@ def test_a_window_without_a_legal_priority_stands_where_zero_does(priority: obje
 # -- step 4: fullscreen
 
 
+@pytest.mark.rule("desktop.meta.fullscreen.effect", "desktop.organize.4.others", "desktop.practice.fullscreen")
 def test_a_fullscreen_window_is_the_only_one_of_its_server() -> None:
     windows = [window("a", "1", priority=1), window("a", "full", priority=0, fullscreen=True), window("b", "1")]
     assert names(windows) == ["a/full", "b/1"]
 
 
+@pytest.mark.rule("desktop.meta.fullscreen.effect", "desktop.organize.4.first")
 def test_of_several_fullscreen_windows_the_first_in_the_list_counts_and_not_the_most_important() -> None:
     windows = [
         window("a", "first", priority=0.1, fullscreen=True),
@@ -149,11 +165,13 @@ def test_of_several_fullscreen_windows_the_first_in_the_list_counts_and_not_the_
     assert names(windows) == ["a/first"]
 
 
+@pytest.mark.rule("desktop.organize.4.per_server")
 def test_each_server_has_its_own_fullscreen_window() -> None:
     windows = [window("a", "f", fullscreen=True), window("a", "1"), window("b", "1"), window("b", "f", fullscreen=True)]
     assert names(windows, history=("a", "b")) == ["b/f", "a/f"]
 
 
+@pytest.mark.rule("desktop.organize.flow")
 def test_a_fullscreen_window_that_is_filtered_leaves_the_others_their_place() -> None:
     empty = Window("a", {"uri": f"{HOST}.a/full", "_meta": {"fullscreen": True}}, [])
     assert names([empty, window("a", "1")]) == ["a/1"]
@@ -162,16 +180,19 @@ def test_a_fullscreen_window_that_is_filtered_leaves_the_others_their_place() ->
 # -- step 5: cutting
 
 
+@pytest.mark.rule("desktop.organize.5.zero", "desktop.organize.flow", "answers.desktop.size")
 @pytest.mark.parametrize("size", [0, -1, -(10**9)])
 def test_a_size_of_zero_or_less_is_an_empty_desktop_and_nothing_is_looked_at(size: int) -> None:
     made = organize_desktop([window("a", "1"), window("a", "2", priority=80)], size, ())
     assert (made.desktops, made.warnings) == ([], ())
 
 
+@pytest.mark.rule("desktop.organize.5.none")
 def test_without_a_size_all_windows_are_shown() -> None:
     assert len(names([window("a", str(number)) for number in range(300)])) == 300
 
 
+@pytest.mark.rule("desktop.organize.5.limit")
 @pytest.mark.parametrize(("size", "shown"), [(1, 1), (3, 3), (4, 4), (5, 4), (10**9, 4)])
 def test_a_size_counts_over_all_servers(size: int, shown: int) -> None:
     windows = [window("a", "1"), window("a", "2"), window("b", "1"), window("b", "2")]
@@ -181,21 +202,25 @@ def test_a_size_counts_over_all_servers(size: int, shown: int) -> None:
 # -- rendering
 
 
+@pytest.mark.rule("desktop.render.text", "data-structures.Desktop.format.text", "finder.versus.granularity")
 def test_a_window_with_text_is_its_uri_an_empty_line_and_the_text() -> None:
     (text,) = organize_desktop([window("a", "w", "one\ntwo")], None, ()).desktops
     assert text == f"{HOST}.a/w\n\none\ntwo"
 
 
+@pytest.mark.rule("desktop.render.texts", "data-structures.Desktop.format.text")
 def test_the_texts_of_a_window_are_joined_by_an_empty_line() -> None:
     (text,) = organize_desktop([window("a", "w", "one", "two", "", "three")], None, ()).desktops
     assert text == f"{HOST}.a/w\n\none\n\ntwo\n\n\n\nthree"
 
 
+@pytest.mark.rule("desktop.render.no_text", "answers.desktop.empty_text", "data-structures.Desktop.format.empty")
 @pytest.mark.parametrize("texts", [("",), ("", "")])
 def test_a_window_with_empty_text_is_its_uri_alone(texts: tuple[str, ...]) -> None:
     assert organize_desktop([window("a", "w", *texts)], None, ()).desktops == [f"{HOST}.a/w"]
 
 
+@pytest.mark.rule("desktop.render.blob", "answers.desktop.blob")
 def test_of_a_window_with_text_and_a_blob_the_text_is_shown_and_the_blob_skipped_with_a_warning() -> None:
     both = Window("a", {"uri": f"{HOST}.a/w"}, [{"text": "one"}, {"blob": "AA=="}, {"text": "two"}])
     made = organize_desktop([both], None, ())
@@ -218,6 +243,13 @@ def test_contents_that_are_no_list_are_left_out_with_a_warning(contents: Any) ->
     assert rules([odd]) == [Rule.CONTENTS_TYPE]
 
 
+@pytest.mark.rule(
+    "desktop.uri.check.query",
+    "desktop.render.identity",
+    "desktop.organize.3.source",
+    "answers.desktop.uri",
+    "desktop.uri.identity",
+)
 @pytest.mark.parametrize("query", ["?priority=80", "?", "?a=?b"])
 def test_a_query_is_dropped_with_a_warning_and_host_and_path_are_shown(query: str) -> None:
     asking = Window("a", {"uri": f"{HOST}.a/c%2Fd{query}"}, [{"text": "t"}])
@@ -227,11 +259,13 @@ def test_a_query_is_dropped_with_a_warning_and_host_and_path_are_shown(query: st
     assert (warning.uri, warning.rule) == (f"{HOST}.a/c%2Fd{query}", Rule.URI_QUERY)
 
 
+@pytest.mark.rule("desktop.uri.identity", "desktop.practice.query")
 def test_no_layout_is_read_from_a_uri() -> None:
     asking = Window("a", {"uri": f"{HOST}.a/2?priority=1&fullscreen=true"}, [{"text": "t"}])
     assert names([window("a", "1"), asking, window("a", "3", priority=0.1)]) == ["a/3", "a/1", "a/2"]
 
 
+@pytest.mark.rule("desktop.render.example")
 def test_the_example_of_the_page() -> None:
     windows = [
         Window("logger", {"uri": "window://com.example.logger"}, [{"text": "[2026-02-14 10:30:01] INFO: 操作完成"}]),

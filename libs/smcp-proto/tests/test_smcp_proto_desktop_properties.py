@@ -3,6 +3,7 @@
 import random
 from types import MappingProxyType
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +45,7 @@ def test_a_closer_look_without_need_makes_the_same_desktop(windows: list[Window]
     assert organize_desktop(closer, None, history) == organize_desktop(windows, None, history)
 
 
+@pytest.mark.rule("desktop.organize.5.limit")
 @given(windows_of_any_kind, histories, st.integers(0, 13))
 def test_a_smaller_desktop_is_the_beginning_of_the_whole_one(
     windows: list[Window], history: list[str], size: int
@@ -52,6 +54,7 @@ def test_a_smaller_desktop_is_the_beginning_of_the_whole_one(
     assert organize_desktop(windows, size, history).desktops == whole[:size]
 
 
+@pytest.mark.rule("desktop.organize.1.groups")
 @given(windows_of_any_kind, histories, st.randoms(use_true_random=False))
 def test_how_the_servers_are_mixed_does_not_count(
     windows: list[Window], history: list[str], shuffle: random.Random
@@ -72,6 +75,7 @@ def test_what_is_shown_is_shown_in_the_same_order_without_the_rest(windows: list
     assert organize_desktop(left, None, history).desktops == shown
 
 
+@pytest.mark.rule("desktop.organize.4.others")
 @given(windows_of_any_kind, histories)
 def test_every_window_with_text_is_shown_once_unless_another_is_fullscreen(
     windows: list[Window], history: list[str]
@@ -126,6 +130,7 @@ def weight(window: Window) -> float:
     return float(priority) if priority in (0, 0.25, 0.5, 1) else 0.0
 
 
+@pytest.mark.rule("desktop.organize.2.recent", "desktop.organize.2.others", "desktop.organize.3.order")
 @given(windows_of_any_kind, histories)
 def test_servers_and_the_windows_of_each_stand_in_the_order_that_the_steps_of_the_page_give(
     windows: list[Window], history: list[str]
@@ -136,6 +141,7 @@ def test_servers_and_the_windows_of_each_stand_in_the_order_that_the_steps_of_th
     assert [text.partition("\n\n")[0] for text in shown] == oracle(filled, history)
 
 
+@pytest.mark.rule("desktop.organize.input")
 @given(windows_of_any_kind, histories)
 def test_a_desktop_made_twice_is_the_same(windows: list[Window], history: list[str]) -> None:
     assert organize_desktop(windows, None, history) == organize_desktop(windows, None, history)
@@ -160,6 +166,7 @@ resources = (
 )
 
 
+@pytest.mark.rule("answers.desktop.tolerance", "desktop.organize.input")
 @given(st.lists(st.builds(Window, servers, resources, json_values), max_size=4))
 def test_nothing_that_a_server_sends_raises(windows: list[Window]) -> None:
     made = organize_desktop(windows, None, ())
@@ -167,6 +174,7 @@ def test_nothing_that_a_server_sends_raises(windows: list[Window]) -> None:
     assert all(warning.message and len(warning.uri) <= MAX_DOUBTED_URI for warning in made.warnings)
 
 
+@pytest.mark.rule("desktop.uri.check.scheme")
 @given(
     st.text("window:/?#%2Fc7f@.~_- \x00é中", max_size=30).map(lambda tail: "window://" + tail) | st.text(max_size=30)
 )

@@ -32,6 +32,7 @@ def read(summary: object, listed: str | None = None) -> tuple[dict[str, Any] | N
     return None if document is None else dict(document.summary), [each.rule for each in doubts]
 
 
+@pytest.mark.rule("finder.format.1.metadata")
 def test_the_example_of_the_page_is_read_as_it_is() -> None:
     document, doubts = Document.of("s", REPORT)
     assert document is not None
@@ -44,6 +45,7 @@ def test_a_uri_alone_is_a_document() -> None:
     assert read({"uri": URI}) == ({"uri": URI, "doc_ref": "rpt-2026"}, [])
 
 
+@pytest.mark.rule("finder.organize.1.invalid")
 @pytest.mark.parametrize(
     "uri",
     [
@@ -64,11 +66,13 @@ def test_a_document_whose_uri_is_invalid_is_skipped_with_a_warning(uri: str) -> 
     assert (warning.server, warning.uri, warning.rule) == ("s", uri, Rule.URI_INVALID)
 
 
+@pytest.mark.rule("finder.organize.1.invalid")
 @pytest.mark.parametrize("uri", [None, 7, ["dpe://h/d"]])
 def test_a_document_without_a_uri_is_skipped_with_a_warning(uri: object) -> None:
     assert read({**REPORT, "uri": uri}) == (None, [Rule.URI_INVALID])
 
 
+@pytest.mark.rule("answers.finder.metadata")
 @pytest.mark.parametrize("uri", ["dpe://h", "dpe://h/", "dpe://h/d/pages/0", "dpe://h/d/elements/e"])
 def test_what_names_no_document_is_skipped_with_a_warning(uri: str) -> None:
     assert read({"uri": uri}) == (None, [Rule.URI_LEVEL])
@@ -100,6 +104,7 @@ def test_the_listed_uri_stands_in_for_one_that_the_metadata_lack() -> None:
     assert read({"title": "t"}, listed=URI) == ({"title": "t", "uri": URI, "doc_ref": "rpt-2026"}, [])
 
 
+@pytest.mark.rule("answers.finder.listed")
 @pytest.mark.parametrize("uri", ["dpe://h/other", "dpe://com.example.docs", f"{URI}/pages/0", "file:///x", 7])
 def test_the_listed_uri_counts_where_the_metadata_have_another_one(uri: object) -> None:
     assert read({"uri": uri}, listed=URI) == ({"uri": URI, "doc_ref": "rpt-2026"}, [Rule.URI_DIFFERS])
@@ -109,6 +114,7 @@ def test_another_way_to_write_the_same_uri_is_no_difference() -> None:
     assert read({"uri": "dpe://com%2Eexample.docs/rpt%2D2026?depth=pages"}, listed=URI)[1] == []
 
 
+@pytest.mark.rule("answers.finder.listed")
 def test_a_doc_ref_that_is_not_that_of_the_uri_is_a_warning_and_the_uri_counts() -> None:
     assert read({"uri": URI, "doc_ref": "other"}) == ({"uri": URI, "doc_ref": "rpt-2026"}, [Rule.DOC_REF_DIFFERS])
 
@@ -116,12 +122,20 @@ def test_a_doc_ref_that_is_not_that_of_the_uri_is_a_warning_and_the_uri_counts()
 # -- fields
 
 
+@pytest.mark.rule(
+    "finder.metadata.document.title",
+    "finder.metadata.document.file_type",
+    "finder.metadata.document.summary",
+    "finder.metadata.document.last_modified",
+    "finder.metadata.document.file_uri",
+)
 @pytest.mark.parametrize("field", ["doc_ref", "file_uri", "file_type", "title", "summary", "last_modified"])
 @pytest.mark.parametrize("value", [7, True, ["x"], {"x": "y"}])
 def test_a_text_of_another_type_is_left_out_with_a_warning(field: str, value: object) -> None:
     assert read({"uri": URI, field: value}) == ({"uri": URI, "doc_ref": "rpt-2026"}, [Rule.FIELD_TYPE])
 
 
+@pytest.mark.rule("finder.metadata.document.page_count")
 @pytest.mark.parametrize("value", ["12", 12.0, -1, True, [], float("nan")])
 def test_a_page_count_that_is_no_count_is_left_out_with_a_warning(value: object) -> None:
     assert read({"uri": URI, "page_count": value}) == ({"uri": URI, "doc_ref": "rpt-2026"}, [Rule.FIELD_TYPE])
@@ -137,6 +151,7 @@ def test_keywords_that_are_no_list_are_left_out_with_a_warning(value: object) ->
     assert read({"uri": URI, "keywords": value}) == ({"uri": URI, "doc_ref": "rpt-2026"}, [Rule.FIELD_TYPE])
 
 
+@pytest.mark.rule("finder.metadata.document.keywords")
 def test_of_the_keywords_the_texts_are_kept() -> None:
     shown, rules = read({"uri": URI, "keywords": ["财务", 2026, None, "年报", ["x"]]})
     assert (shown, rules) == ({"uri": URI, "doc_ref": "rpt-2026", "keywords": ["财务", "年报"]}, [Rule.FIELD_TYPE])
@@ -149,12 +164,14 @@ def test_null_is_the_same_as_missing(field: str) -> None:
     assert read({"uri": URI, field: None}) == ({"uri": URI, "doc_ref": "rpt-2026"}, [])
 
 
+@pytest.mark.rule("answers.finder.last_modified.unreadable")
 def test_a_last_modified_that_cannot_be_read_is_kept_with_a_warning() -> None:
     shown, rules = read({"uri": URI, "last_modified": "yesterday"})
     assert shown is not None
     assert (shown["last_modified"], rules) == ("yesterday", [Rule.LAST_MODIFIED_UNREADABLE])
 
 
+@pytest.mark.rule("answers.finder.metadata")
 def test_unknown_fields_are_kept() -> None:
     assert read({"uri": URI, "author": {"name": "x"}, "rank": None}) == (
         {"uri": URI, "doc_ref": "rpt-2026", "author": {"name": "x"}, "rank": None},
@@ -189,6 +206,7 @@ summaries = (
 )
 
 
+@pytest.mark.rule("answers.finder.metadata")
 @given(summaries, st.none() | st.sampled_from([URI, "dpe://h", "x"]))
 def test_any_json_is_read_or_skipped_and_what_is_read_is_a_legal_summary(summary: object, listed: str | None) -> None:
     document, doubts = Document.of("s", summary, listed=listed)

@@ -62,6 +62,7 @@ ANSWERS: list[tuple[Level, Any, dict[str, Any], str, str, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.rule("answers.finder.format")
 @pytest.mark.parametrize(("level", "model", "answer", "replaced", "markdown", "text"), ANSWERS)
 def test_an_answer_in_another_format_has_it_in_place_of_what_it_renders(
     level: Level, model: Any, answer: dict[str, Any], replaced: str, markdown: str, text: str
@@ -75,6 +76,7 @@ def test_an_answer_in_another_format_has_it_in_place_of_what_it_renders(
             assert model.model_validate(made).model_dump(exclude_unset=True) == made
 
 
+@pytest.mark.rule("answers.finder.format")
 @pytest.mark.parametrize(("level", "answer"), [(level, answer) for level, _, answer, *_ in ANSWERS])
 def test_json_is_the_answer_as_it_is(level: Level, answer: dict[str, Any]) -> None:
     assert in_format(answer, level, "json") == answer
@@ -122,12 +124,34 @@ def test_nothing_that_a_server_sends_raises(answer: dict[str, Any], level: Level
     not_in_format("s", "dpe://h/d", answer, "text")
 
 
+@pytest.mark.rule(
+    "finder.categories.text",
+    "finder.categories.heading",
+    "finder.categories.list",
+    "finder.categories.code",
+    "finder.categories.table",
+    "finder.categories.pivot_table",
+    "finder.categories.chart",
+    "finder.categories.diagram",
+    "finder.categories.image",
+    "finder.categories.formula",
+    "finder.categories.link",
+    "finder.categories.annotation",
+    "finder.categories.header",
+    "finder.categories.footer",
+    "finder.categories.separator",
+    "finder.categories.audio",
+    "finder.categories.video",
+    "finder.categories.form",
+    "finder.categories.widget",
+)
 @pytest.mark.parametrize("category", ELEMENT_CATEGORIES)
 def test_the_19_categories_are_known(category: str) -> None:
     assert unknown_categories("s", "dpe://h/d/elements/e", {"category": category}) == ()
     assert unknown_categories("s", "dpe://h/d/pages/0", {"elements": [{"category": category}]}) == ()
 
 
+@pytest.mark.rule("answers.finder.categories.sent")
 def test_an_unknown_category_is_a_warning_for_each_one_and_its_elements_are_kept() -> None:
     elements = [{"category": each} for each in ("hologram", "text", "scent", "hologram")] + [{}, {"category": 7}]
     page = {"page_index": 0, "elements": elements}
@@ -144,6 +168,7 @@ def test_an_unknown_category_is_a_warning_for_each_one_and_its_elements_are_kept
     assert in_format(page, 2, "markdown")["content_markdown"] == "[hologram]\n\n[text]\n\n[scent]\n\n[hologram]"
 
 
+@pytest.mark.rule("answers.finder.format.ignored")
 @pytest.mark.parametrize(("level", "answer"), [(level, answer) for level, _, answer, *_ in ANSWERS])
 def test_an_answer_that_is_not_in_the_format_that_was_asked_for_is_a_warning(
     level: Level, answer: dict[str, Any]

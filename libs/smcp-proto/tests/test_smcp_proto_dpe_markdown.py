@@ -23,6 +23,7 @@ def nested(depth: int) -> Any:
     return "deep" if depth == 0 else [nested(depth - 1)]
 
 
+@pytest.mark.rule("finder.markdown.heading")
 @pytest.mark.parametrize(("level", "marks"), [(1, "#"), (2, "##"), (3, "###"), (6, "######")])
 def test_a_heading_has_as_many_marks_as_its_level(level: int, marks: str) -> None:
     assert element_markdown(element("heading", {"level": level, "text": "总结"})) == f"{marks} 总结"
@@ -37,10 +38,12 @@ def test_a_heading_without_text_is_its_marks() -> None:
     assert element_markdown(element("heading", {"level": 2, "text": ""})) == "##"
 
 
+@pytest.mark.rule("finder.markdown.text")
 def test_text_keeps_its_lines_and_paragraphs() -> None:
     assert element_markdown(element("text", {"text": "一\n二\n\n三"})) == "一\n二\n\n三"
 
 
+@pytest.mark.rule("finder.markdown.table")
 def test_a_table_is_a_table() -> None:
     assert element_markdown(element("table", QUARTERS)) == (
         "| 季度 | 收入(万元) |\n| --- | --- |\n| Q1 | 1,250 |\n| Q2 | 1,380 |"
@@ -70,6 +73,7 @@ def test_the_head_of_a_table_is_filled_up_and_values_are_written(content: object
     assert element_markdown(element("table", content)) == markdown
 
 
+@pytest.mark.rule("finder.markdown.list", "answers.finder.contents")
 @pytest.mark.parametrize(
     ("content", "markdown"),
     [
@@ -93,17 +97,20 @@ def test_lists_in_lists_are_followed_to_a_bound(depth: int) -> None:
     assert markdown.count("-") == min(depth, MAX_DEPTH)
 
 
+@pytest.mark.rule("finder.markdown.code", "answers.finder.contents")
 def test_code_stands_in_a_fence() -> None:
     assert element_markdown(element("code", {"code": "x = 1", "language": "python"})) == "```python\nx = 1\n```"
     assert element_markdown(element("code", {"text": "x\n"})) == "```\nx\n```"
 
 
+@pytest.mark.rule("finder.markdown.code")
 @pytest.mark.parametrize("run", [1, 2, 3, 4, 9])
 def test_the_fence_is_longer_than_any_run_of_back_ticks_in_the_code(run: int) -> None:
     fence = "`" * max(3, run + 1)
     assert element_markdown(element("code", {"code": f"a {'`' * run} b"})) == f"{fence}\na {'`' * run} b\n{fence}"
 
 
+@pytest.mark.rule("finder.markdown.chart")
 def test_a_chart_is_its_title_and_what_its_data_say() -> None:
     content = {"chart_type": "line", "title": "季度收入趋势", "data_summary": "呈上升趋势"}
     assert element_markdown(element("chart", content)) == "[图表: 季度收入趋势] 呈上升趋势"
@@ -117,6 +124,7 @@ def test_a_chart_may_lack_a_part(content: object, markdown: str) -> None:
     assert element_markdown(element("chart", content)) == markdown
 
 
+@pytest.mark.rule("finder.markdown.image", "answers.finder.contents")
 @pytest.mark.parametrize(
     ("content", "markdown"),
     [
@@ -132,6 +140,7 @@ def test_an_image_is_shown_by_its_url_or_described(content: object, markdown: st
     assert element_markdown(element("image", content)) == markdown
 
 
+@pytest.mark.rule("finder.markdown.link", "answers.finder.contents")
 @pytest.mark.parametrize(
     ("content", "markdown"),
     [
@@ -144,6 +153,7 @@ def test_a_link_is_a_link(content: object, markdown: str) -> None:
     assert element_markdown(element("link", content)) == markdown
 
 
+@pytest.mark.rule("finder.markdown.formula", "answers.finder.contents")
 @pytest.mark.parametrize(
     ("expression", "markdown"),
     [
@@ -157,6 +167,7 @@ def test_a_formula_stands_between_dollars_as_it_is(expression: str, markdown: st
     assert element_markdown(element("formula", {"expression": expression})) == markdown
 
 
+@pytest.mark.rule("finder.markdown.other")
 @pytest.mark.parametrize("category", [*WITHOUT, "hologram"])
 def test_any_other_category_is_its_name_and_its_summary(category: str) -> None:
     assert element_markdown(element(category, {"text": "not shown"})) == f"[{category}: about it]"
@@ -168,6 +179,7 @@ def test_without_a_summary_the_name_of_the_category_is_left() -> None:
     assert element_text({"category": "separator", "summary": None}) == "[separator]"
 
 
+@pytest.mark.rule("answers.finder.markdown.misfit")
 @pytest.mark.parametrize("category", sorted(WITH_A_RULE))
 @pytest.mark.parametrize("content", [None, 7, True, {}, {"text": 7, "items": 7, "rows": 7, "url": 7, "code": None}])
 def test_contents_that_do_not_fit_their_category_are_rendered_like_any_other(category: str, content: object) -> None:
@@ -175,6 +187,7 @@ def test_contents_that_do_not_fit_their_category_are_rendered_like_any_other(cat
     assert element_text(element(category, content)) == f"[{category}: about it]"
 
 
+@pytest.mark.rule("answers.finder.contents")
 @pytest.mark.parametrize("category", ["heading", "text", "code", "link", "formula"])
 def test_a_content_that_is_a_text_itself_is_taken_for_it(category: str) -> None:
     assert "https://h" in element_markdown(element(category, "https://h"))

@@ -71,6 +71,7 @@ def element(category: str, **content: Any) -> dict[str, Any]:
 # -- text
 
 
+@pytest.mark.rule("finder.markdown.text", "answers.finder.markdown.escaped")
 @pytest.mark.parametrize("text", SNARES)
 def test_a_snare_is_read_back_as_the_text_that_it_is(text: str) -> None:
     blocks = children(element_markdown(element("text", text=text)))
@@ -78,6 +79,7 @@ def test_a_snare_is_read_back_as_the_text_that_it_is(text: str) -> None:
     assert [text_of(block) for block in blocks] == paragraphs(text)
 
 
+@pytest.mark.rule("finder.markdown.text")
 @given(texts)
 def test_paragraphs_and_lines_are_read_back(text: str) -> None:
     blocks = children(element_markdown(element("text", text=text)))
@@ -94,6 +96,7 @@ def test_a_snare_is_read_back_from_a_heading(text: str) -> None:
     assert (block.tag, text_of(block) if block.children else "") == ("h2", one_line(text))
 
 
+@pytest.mark.rule("finder.markdown.heading")
 @given(st.integers(1, 6), texts)
 def test_a_heading_is_read_back_with_its_level(level: int, text: str) -> None:
     (block,) = children(element_markdown(element("heading", level=level, text=text)))
@@ -114,6 +117,7 @@ def in_cell(text: str) -> str:
     return "\n".join(lines(text.strip()))
 
 
+@pytest.mark.rule("finder.markdown.table")
 @pytest.mark.parametrize("text", SNARES)
 def test_a_snare_is_read_back_from_each_cell(text: str) -> None:
     markdown = element_markdown(element("table", headers=[text, "b"], rows=[["1", text], [text, text]]))
@@ -125,6 +129,7 @@ tables = st.integers(1, 4).flatmap(
 )
 
 
+@pytest.mark.rule("finder.markdown.table")
 @given(tables)
 @example([[""]])
 @example([["", ""], ["", ""]])
@@ -178,6 +183,7 @@ def expected(content: dict[str, Any]) -> tuple[str, list[Any]]:
     return ("ordered_list" if content.get("ordered") else "bullet_list"), found
 
 
+@pytest.mark.rule("finder.markdown.list")
 @given(st.lists(items, min_size=1, max_size=4), st.booleans())
 @example([{"text": "a", "items": [""]}, "b"], False)
 @example(["", {"text": "", "items": ["", {"text": "", "items": ["x"]}]}], True)
@@ -199,6 +205,7 @@ def test_a_snare_is_read_back_from_an_item(text: str) -> None:
 # -- code
 
 
+@pytest.mark.rule("finder.markdown.code")
 @given(texts | st.text("`\n a~", max_size=20), st.sampled_from(["", "python", "c++", "objective-c", "f#"]))
 @example("```\ninside\n```", "md")
 @example("`" * 10, "")
@@ -233,6 +240,7 @@ urls = st.text("abc()[]<>\\ &;=?#%25_*`'\"!|中\n", max_size=20).map(
 )
 
 
+@pytest.mark.rule("finder.markdown.link")
 @given(texts.filter(one_line), urls)
 @example("a]b[c", "https://h/(x))y")
 @example("a", "https://h/?a=1&amp;b=2&copy;=3")
@@ -243,6 +251,7 @@ def test_a_link_is_read_back_with_its_text_and_its_url(text: str, url: str) -> N
     assert unquote(str(link.attrs["href"])) == unquote(url)
 
 
+@pytest.mark.rule("finder.markdown.image")
 @given(texts, urls)
 def test_an_image_is_read_back_with_its_description_and_its_url(text: str, url: str) -> None:
     image = only_inline(element_markdown(element("image", alt=text or "x", url=url)))
@@ -260,17 +269,20 @@ def only_text(markdown: str) -> str:
     return text_of(block)
 
 
+@pytest.mark.rule("finder.markdown.chart")
 @given(texts, texts)
 def test_the_bracket_of_a_chart_is_text(title: str, summary: str) -> None:
     markdown = element_markdown(element("chart", title=title or "t", data_summary=summary))
     assert only_text(markdown) == f"[图表: {one_line(title or 't')}] {one_line(summary)}".rstrip(" ")
 
 
+@pytest.mark.rule("finder.markdown.image")
 @given(texts.filter(one_line))
 def test_the_bracket_of_an_image_is_text(description: str) -> None:
     assert only_text(element_markdown(element("image", description=description))) == f"[图片: {one_line(description)}]"
 
 
+@pytest.mark.rule("finder.markdown.other")
 @given(texts, texts)
 def test_the_bracket_of_any_other_category_is_text(category: str, summary: str) -> None:
     markdown = element_markdown({"category": f"x{category}", "summary": summary})
@@ -291,6 +303,7 @@ elements = st.one_of(
 )
 
 
+@pytest.mark.rule("answers.finder.markdown.escaped")
 @given(st.lists(elements, max_size=5))
 def test_no_element_of_a_page_reaches_into_another(page: list[dict[str, Any]]) -> None:
     alone = [shape(node) for each in page for node in PARSER.parse(element_markdown(each))]
@@ -302,6 +315,7 @@ def shape(token: Token) -> tuple[Any, ...]:
     return token.type, token.tag, token.content, token.info, token.level
 
 
+@pytest.mark.rule("answers.finder.markdown.escaped")
 @pytest.mark.parametrize("ordered", [False, True])
 def test_two_lists_in_a_row_stay_two(ordered: bool) -> None:
     one = element("list", items=["a"], ordered=ordered)

@@ -44,6 +44,7 @@ pieces = "/ ? & = pages elements format json depth limit offset categories table
 words = st.lists(st.sampled_from(pieces.split(" ")), max_size=12).map(lambda parts: f"dpe://{HOST}/{''.join(parts)}")
 
 
+@pytest.mark.rule("finder.uri.doc_ref", "finder.practice.doc_ref")
 @given(uris)
 def test_what_is_built_is_read_back(uri: DpeUri) -> None:
     assert parse_dpe_uri(str(uri)) == uri
@@ -58,6 +59,23 @@ def test_any_text_is_read_or_refused_with_a_value_error(text: str) -> None:
     assert parse_dpe_uri(str(uri)) == uri
 
 
+@pytest.mark.rule(
+    "finder.dpe.page",
+    "finder.dpe.element",
+    "finder.uri.doc_ref",
+    "finder.uri.sub_path",
+    "finder.uri.level.0",
+    "finder.uri.level.1",
+    "finder.uri.level.2",
+    "finder.uri.level.3",
+    "finder.query.depth",
+    "finder.query.offset",
+    "finder.uri.example.0",
+    "finder.uri.example.1",
+    "finder.uri.example.2",
+    "finder.uri.example.3",
+    "finder.scope.uris",
+)
 @pytest.mark.parametrize(
     ("text", "uri", "level", "sub_path"),
     [
@@ -97,11 +115,19 @@ def test_a_dpe_uri_is_read(text: str, uri: DpeUri, level: int, sub_path: str | N
     assert (uri.level, uri.sub_path) == (level, sub_path)
 
 
+@pytest.mark.rule(
+    "finder.query.format.default",
+    "finder.query.depth.default",
+    "finder.query.offset.default",
+    "finder.query.limit.default",
+    "finder.query.categories.default",
+)
 def test_the_defaults_are_those_of_the_page() -> None:
     uri = parse_dpe_uri(f"dpe://{HOST}/d")
     assert (uri.format, uri.depth, uri.offset, uri.limit, uri.categories) == ("json", "metadata", 0, 20, ())
 
 
+@pytest.mark.rule("finder.scope.uris")
 @pytest.mark.parametrize(
     ("uri", "text"),
     [
@@ -123,6 +149,23 @@ def test_a_dpe_uri_is_built(uri: DpeUri, text: str) -> None:
     assert str(uri) == text
 
 
+@pytest.mark.rule(
+    "finder.uri.scheme",
+    "finder.uri.host",
+    "finder.uri.sub_path",
+    "finder.query.depth",
+    "finder.query.offset",
+    "finder.query.limit",
+    "finder.query.categories",
+    "finder.check.scheme",
+    "finder.check.host",
+    "finder.check.sub_path",
+    "finder.check.format",
+    "finder.check.depth",
+    "finder.check.offset",
+    "finder.check.limit",
+    "finder.check.categories",
+)
 @pytest.mark.parametrize(
     ("text", "part"),
     [
@@ -182,6 +225,9 @@ def test_a_refusal_names_the_part(text: str, part: str) -> None:
         parse_dpe_uri(text)
 
 
+@pytest.mark.rule(
+    "finder.check.format", "finder.check.depth", "finder.check.categories", "answers.finder.categories.asked"
+)
 @pytest.mark.parametrize(
     ("text", "choices"),
     [
@@ -202,17 +248,41 @@ def test_a_uri_is_read_up_to_8192_characters() -> None:
         parse_dpe_uri(longest + "d")
 
 
+@pytest.mark.rule("finder.query.format")
 @pytest.mark.parametrize("level_uri", ["dpe://h", "dpe://h/d", "dpe://h/d/pages/0", "dpe://h/d/elements/e"])
 @pytest.mark.parametrize("chosen", FORMATS)
 def test_format_is_for_every_level(level_uri: str, chosen: str) -> None:
     assert parse_dpe_uri(f"{level_uri}?format={chosen}").format == chosen
 
 
+@pytest.mark.rule(
+    "finder.categories.text",
+    "finder.categories.heading",
+    "finder.categories.list",
+    "finder.categories.code",
+    "finder.categories.table",
+    "finder.categories.pivot_table",
+    "finder.categories.chart",
+    "finder.categories.diagram",
+    "finder.categories.image",
+    "finder.categories.formula",
+    "finder.categories.link",
+    "finder.categories.annotation",
+    "finder.categories.header",
+    "finder.categories.footer",
+    "finder.categories.separator",
+    "finder.categories.audio",
+    "finder.categories.video",
+    "finder.categories.form",
+    "finder.categories.widget",
+    "finder.query.categories",
+)
 @pytest.mark.parametrize("category", ELEMENT_CATEGORIES)
 def test_each_category_may_be_asked_for(category: str) -> None:
     assert parse_dpe_uri(f"dpe://h/d/pages/0?categories={category}").categories == (category,)
 
 
+@pytest.mark.rule("finder.query.limit")
 @pytest.mark.parametrize("limit", [1, 100])
 def test_the_ends_of_the_range_of_limit_are_in_it(limit: int) -> None:
     assert parse_dpe_uri(f"dpe://h/d?limit={limit}").limit == limit

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from smcp_proto.durations import parse_duration
 
 
+@pytest.mark.rule("data-structures.MCPServerStreamableHttpParameters.durations")
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
@@ -21,6 +22,7 @@ def test_a_duration_is_read(text: str, seconds: float) -> None:
     assert parse_duration(text) == timedelta(seconds=seconds)
 
 
+@pytest.mark.rule("data-structures.MCPServerStreamableHttpParameters.durations")
 @pytest.mark.parametrize(
     "text",
     [

@@ -36,11 +36,13 @@ LIBRARY = [
 ]
 
 
+@pytest.mark.rule("finder.organize.flow.keywords", "answers.finder.keywords.empty")
 @pytest.mark.parametrize("keywords", [None, [], [""], ["", ""]])
 def test_without_keywords_all_documents_stand_in_the_catalog(keywords: list[str] | None) -> None:
     assert len(names(LIBRARY, keywords)) == 4
 
 
+@pytest.mark.rule("finder.organize.1.keywords")
 @pytest.mark.parametrize(
     ("keyword", "found"),
     [
@@ -55,34 +57,41 @@ def test_a_keyword_is_looked_for_in_title_keywords_and_summary(keyword: str, fou
     assert names(LIBRARY, [keyword]) == found
 
 
+@pytest.mark.rule("answers.finder.keywords")
 def test_a_keyword_may_be_a_part_of_a_word() -> None:
     assert names(LIBRARY, ["nnua"]) == ["a/keywords"]
 
 
+@pytest.mark.rule("finder.organize.1.keywords")
 def test_any_of_the_keywords_is_enough() -> None:
     assert names(LIBRARY, ["财务", "年度"]) == ["a/title", "a/keywords"]
     assert names(LIBRARY, ["none of them", "年度"]) == ["a/title"]
 
 
+@pytest.mark.rule("answers.finder.keywords.empty")
 def test_an_empty_keyword_beside_another_finds_nothing_more() -> None:
     assert names(LIBRARY, ["", "年度"]) == ["a/title"]
 
 
+@pytest.mark.rule("answers.finder.keywords")
 @pytest.mark.parametrize("keyword", ["STRASSE", "straße", "Finance", "ANNUAL report", "２０２６", "ＦＩＮance"])
 def test_neither_case_nor_the_form_of_a_character_counts(keyword: str) -> None:
     assert len(names(LIBRARY, [keyword])) == 1
 
 
+@pytest.mark.rule("answers.finder.keywords")
 @pytest.mark.parametrize("keyword", ["e\u0301te\u0301", "ÉTÉ", "\u00e9t\u00e9"])
 def test_composed_and_decomposed_letters_are_the_same(keyword: str) -> None:
     assert names([document("a", "1", title="L'\u00e9t\u00e9"), document("a", "2", title="Lete")], [keyword]) == ["a/1"]
 
 
+@pytest.mark.rule("finder.organize.1.keywords")
 @pytest.mark.parametrize("keyword", ["财务年报", "财务\n年报", "财务\0年报", "报告财务"])
 def test_a_keyword_does_not_reach_over_two_fields(keyword: str) -> None:
     assert names([document("a", "1", title="报告", keywords=["财务", "年报"], summary="总结")], [keyword]) == []
 
 
+@pytest.mark.rule("finder.organize.1.keywords")
 @pytest.mark.parametrize("field", ["uri", "doc_ref", "file_uri", "file_type", "author"])
 def test_a_keyword_is_not_looked_for_elsewhere(field: str) -> None:
     uri = {
@@ -97,17 +106,20 @@ def test_a_keyword_is_not_looked_for_elsewhere(field: str) -> None:
     assert names([made], ["needle"]) == []
 
 
+@pytest.mark.rule("finder.organize.1.file_type", "answers.finder.file_type")
 @pytest.mark.parametrize("file_type", ["xlsx", "XLSX", "Xlsx", ".xlsx", "ｘｌｓｘ"])
 def test_a_file_type_is_the_whole_one_whatever_its_case(file_type: str) -> None:
     documents = [document("a", kind or "none", file_type=kind) for kind in ("xlsx", ".XLSX", "xls", "pdf", "", None)]
     assert names(documents, None, file_type) == ["a/xlsx", "a/.XLSX"]
 
 
+@pytest.mark.rule("finder.organize.flow.file_type")
 @pytest.mark.parametrize("file_type", [None, ""])
 def test_without_a_file_type_all_documents_stand_in_the_catalog(file_type: str | None) -> None:
     assert len(names([document("a", "1", file_type="pdf"), document("a", "2")], None, file_type)) == 2
 
 
+@pytest.mark.rule("finder.organize.flow.file_type")
 def test_keywords_and_file_type_apply_both() -> None:
     documents = [
         document("a", "1", title="report", file_type="pdf"),
@@ -120,6 +132,7 @@ def test_keywords_and_file_type_apply_both() -> None:
 # -- step 2: the order of the servers
 
 
+@pytest.mark.rule("finder.organize.2.recent", "finder.organize.2.others")
 def test_servers_used_last_come_first_and_the_others_by_name() -> None:
     documents = [document(server, "d") for server in ("d", "b", "c", "a")]
     assert names(documents, history=("b", "c", "b", "gone", "c")) == ["c/d", "b/d", "a/d", "d/d"]
@@ -128,6 +141,7 @@ def test_servers_used_last_come_first_and_the_others_by_name() -> None:
 # -- step 3: the order of a server's documents
 
 
+@pytest.mark.rule("finder.organize.3.order")
 def test_what_was_modified_last_comes_first_within_its_server_only() -> None:
     documents = [
         document("a", "old", last_modified="2024-01-01T00:00:00Z"),
@@ -138,6 +152,7 @@ def test_what_was_modified_last_comes_first_within_its_server_only() -> None:
     assert names(documents) == ["a/new", "a/middle", "a/old", "b/newest"]
 
 
+@pytest.mark.rule("answers.finder.last_modified")
 def test_instants_are_compared_whatever_their_offset() -> None:
     documents = [
         document("a", "1st", last_modified="2026-01-15T08:00:00+08:00"),  # 00:00 UTC
@@ -153,6 +168,7 @@ def test_documents_of_one_instant_keep_the_order_of_the_list() -> None:
     assert names(documents) == ["a/c", "a/a", "a/b"]
 
 
+@pytest.mark.rule("finder.organize.3.missing", "answers.finder.last_modified.unreadable")
 def test_documents_without_a_readable_instant_stand_last_in_the_order_of_the_list() -> None:
     odd = [None, "yesterday", 7, "", "2026-13-01", "9"]
     documents = [document("a", str(index), last_modified=at) for index, at in enumerate(odd)]
@@ -165,10 +181,12 @@ def test_documents_without_a_readable_instant_stand_last_in_the_order_of_the_lis
 MANY = [document("a", f"{number:03}") for number in range(120)]
 
 
+@pytest.mark.rule("finder.organize.4.offset", "finder.organize.4.limit")
 def test_without_offset_and_limit_the_first_twenty_are_shown() -> None:
     assert names(MANY) == [f"a/{number:03}" for number in range(20)]
 
 
+@pytest.mark.rule("finder.organize.4.offset")
 @pytest.mark.parametrize(
     ("offset", "limit", "shown"),
     [
@@ -188,6 +206,7 @@ def test_a_page_may_begin_in_one_server_and_end_in_another() -> None:
     assert names(documents, offset=2, limit=5) == ["a/2", "b/0", "b/1", "b/2", "c/0"]
 
 
+@pytest.mark.rule("finder.organize.4.total")
 @pytest.mark.parametrize(("offset", "limit"), [(0, 1), (50, 20), (500, 100)])
 def test_the_total_counts_what_matches_on_all_pages(offset: int, limit: int) -> None:
     documents = [*MANY, document("b", "other", title="other")]
@@ -195,6 +214,7 @@ def test_the_total_counts_what_matches_on_all_pages(offset: int, limit: int) -> 
     assert organize_finder(documents, ["other"], None, (), offset=offset, limit=limit).total_count == 1
 
 
+@pytest.mark.rule("finder.organize.4.limit", "answers.finder.range")
 @pytest.mark.parametrize(
     ("page", "part"),
     [({"offset": -1}, "offset"), ({"limit": 0}, "limit"), ({"limit": 101}, "limit"), ({"limit": -5}, "limit")],

@@ -4,6 +4,7 @@ import random
 import unicodedata
 from typing import Any
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -40,6 +41,7 @@ asked = st.none() | st.lists(texts, max_size=3)
 histories = st.lists(st.sampled_from(["a", "b", "c", "gone"]), max_size=5).map(tuple)
 
 
+@pytest.mark.rule("finder.organize.flow.order", "finder.organize.input")
 @given(libraries, asked, st.sampled_from([None, "pdf", "doc"]), histories)
 def test_a_catalog_is_what_the_four_steps_say(
     library: list[Document], keywords: list[str] | None, file_type: str | None, history: tuple[str, ...]
@@ -69,6 +71,7 @@ def test_a_catalog_is_what_the_four_steps_say(
     assert made.total_count == len(left)
 
 
+@pytest.mark.rule("finder.organize.4.total", "finder.reason.data")
 @given(libraries, asked, histories, st.integers(1, 5))
 def test_pages_one_after_the_other_are_the_whole_catalog(
     library: list[Document], keywords: list[str] | None, history: tuple[str, ...], limit: int
@@ -110,6 +113,7 @@ def test_one_more_keyword_never_finds_less(
     assert all(each in organize_finder(library, [*(keywords or []), *more], None, ()).documents for each in found)
 
 
+@pytest.mark.rule("finder.organize.input")
 @given(libraries)
 def test_the_documents_that_were_given_stay_as_they_are(library: list[Document]) -> None:
     before = list(library)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from smcp_proto.hosts import HostConflict, host_conflicts, host_of
 
 
+@pytest.mark.rule("desktop.uri.host.unique", "desktop.uri.check.host.conflict", "answers.desktop.hosts")
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -22,10 +23,12 @@ def test_a_host_of_two_servers_is_a_conflict(first: str, second: str) -> None:
     assert host_conflicts({"b": [first], "a": [second]}) == (HostConflict("com.example", ("a", "b")),)
 
 
+@pytest.mark.rule("desktop.uri.host.unique")
 def test_a_server_does_not_conflict_with_itself() -> None:
     assert host_conflicts({"a": ["window://h/1", "window://h/2", "dpe://h/d"], "b": ["dpe://other/d"]}) == ()
 
 
+@pytest.mark.rule("desktop.uri.check.host.conflict")
 def test_each_conflict_names_all_its_servers_once() -> None:
     listed = {
         "c": ["window://x/1", "window://x/2", "dpe://y/d"],
@@ -36,6 +39,7 @@ def test_each_conflict_names_all_its_servers_once() -> None:
     assert host_conflicts(listed) == (HostConflict("x", ("a", "c", "d")), HostConflict("y", ("b", "c")))
 
 
+@pytest.mark.rule("desktop.uri.check.host.conflict")
 @pytest.mark.parametrize(
     "uri", ["file://h/x", "https://h", "window:///a", "dpe://h/d/pages/x", "window", "", "dpe://h?format=x"]
 )

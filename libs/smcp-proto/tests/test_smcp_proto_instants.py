@@ -12,6 +12,7 @@ AT = 1768465800_000000
 """2026-01-15T08:30:00Z."""
 
 
+@pytest.mark.rule("answers.finder.last_modified")
 @pytest.mark.parametrize(
     "text",
     [
@@ -74,6 +75,7 @@ offsets = st.integers(-23 * 60 - 59, 23 * 60 + 59).map(lambda minutes: timezone(
 moments = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=offsets)  # noqa: DTZ001
 
 
+@pytest.mark.rule("answers.finder.last_modified")
 @given(moments, moments)
 def test_the_order_is_that_of_the_instants(first: datetime, second: datetime) -> None:
     ours = [instant(moment.isoformat()) for moment in (first, second)]

@@ -25,6 +25,7 @@ class Named(BaseModel):
     name: Name
 
 
+@pytest.mark.rule("answers.names.reversible")
 @given(names)
 @example("a.b")
 @example("*")
@@ -37,6 +38,7 @@ def test_a_name_survives_encoding(name: str) -> None:
     assert decode_name(encode_name(name)) == name
 
 
+@pytest.mark.rule("answers.names.narrow")
 @given(names)
 def test_a_token_never_widens_a_subject_and_is_a_legal_key(name: str) -> None:
     token = encode_name(name)
@@ -45,6 +47,7 @@ def test_a_token_never_widens_a_subject_and_is_a_legal_key(name: str) -> None:
     assert token.isascii()
 
 
+@pytest.mark.rule("answers.names.reversible")
 @given(names, names)
 def test_distinct_names_have_distinct_tokens(one: str, other: str) -> None:
     assume(one != other)
@@ -100,6 +103,7 @@ def test_a_token_that_no_name_has_is_refused(token: str) -> None:
         decode_name(token)
 
 
+@pytest.mark.rule("answers.names.token")
 @pytest.mark.parametrize(
     ("name", "token"),
     [
@@ -117,12 +121,14 @@ def test_names_stand_so_in_subjects(name: str, token: str) -> None:
     assert encode_name(check_name(name)) == token
 
 
+@pytest.mark.rule("answers.names.length", "answers.names.control")
 @pytest.mark.parametrize("name", ["", "a" * 129, "a" * 10_000, "a\x00", "a\nb", "\x7f", "\x85", "\ud800"])
 def test_an_illegal_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="a name"):
         check_name(name)
 
 
+@pytest.mark.rule("answers.names.nfc", "answers.names.length", "answers.names.text")
 @pytest.mark.parametrize("name", ["a" * 128, "办" * 128, "e\u0301" * 128, "a.b", "a b", "*", ">", " ", "😀", "a/b"])
 def test_user_text_is_a_name(name: str) -> None:
     assert check_name(name) == unicodedata.normalize("NFC", name)

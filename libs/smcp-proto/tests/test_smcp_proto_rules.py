@@ -25,6 +25,7 @@ BEYOND_THE_PAGES = {
 }
 """Fields that the answers add; all are optional."""
 
+ROWS = [pytest.param(row, id=row.id, marks=pytest.mark.rule(*row.rules)) for row in FIELDS]
 STRUCTURES = sorted({row.structure for row in FIELDS})
 
 
@@ -44,7 +45,7 @@ def wrong_field(structure: str, body: dict[str, Any]) -> str:
     return str(malformed(caught.value).details["field"])
 
 
-@pytest.mark.parametrize("row", FIELDS, ids=lambda row: row.id)
+@pytest.mark.parametrize("row", ROWS)
 def test_a_field_takes_what_the_page_says_and_nothing_else(row: Field) -> None:
     body = smallest(row.structure)
     for value in row.kind.good:
@@ -54,7 +55,8 @@ def test_a_field_takes_what_the_page_says_and_nothing_else(row: Field) -> None:
         assert wrong_field(row.structure, {**body, row.name: value}).split(".")[0] == row.name, value
 
 
-@pytest.mark.parametrize("row", FIELDS, ids=lambda row: row.id)
+@pytest.mark.rule("data-structures.conventions.optional")
+@pytest.mark.parametrize("row", ROWS)
 def test_a_field_may_be_left_out_where_the_page_says_so(row: Field) -> None:
     body = {name: value for name, value in smallest(row.structure).items() if name != row.name}
     if row.default is ...:
@@ -65,6 +67,34 @@ def test_a_field_may_be_left_out_where_the_page_says_so(row: Field) -> None:
     assert getattr(read, row.name) == (None if row.default is ABSENT else row.default)
 
 
+@pytest.mark.rule(
+    "data-structures.AgentCallData.whole",
+    "data-structures.ToolCallReq.whole",
+    "data-structures.SMCPTool.whole",
+    "data-structures.ToolMeta.whole",
+    "data-structures.GetToolsReq.whole",
+    "data-structures.GetToolsRet.whole",
+    "data-structures.EnterOfficeReq.whole",
+    "data-structures.LeaveOfficeReq.whole",
+    "data-structures.EnterOfficeNotification.whole",
+    "data-structures.LeaveOfficeNotification.whole",
+    "data-structures.ListRoomReq.whole",
+    "data-structures.SessionInfo.whole",
+    "data-structures.ListRoomRet.whole",
+    "data-structures.UpdateComputerConfigReq.whole",
+    "data-structures.UpdateMCPConfigNotification.whole",
+    "data-structures.UpdateToolListNotification.whole",
+    "data-structures.GetComputerConfigReq.whole",
+    "data-structures.GetComputerConfigRet.whole",
+    "data-structures.GetDeskTopReq.whole",
+    "data-structures.GetDeskTopRet.whole",
+    "data-structures.MCPServerStdioParameters.whole",
+    "data-structures.MCPServerStreamableHttpParameters.whole",
+    "data-structures.MCPSSEParameters.whole",
+    "data-structures.MCPServerPromptStringInput.whole",
+    "data-structures.MCPServerPickStringInput.whole",
+    "data-structures.MCPServerCommandInput.whole",
+)
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_a_structure_has_the_fields_of_the_page_and_those_that_the_answers_add(structure: str) -> None:
     written = {row.name for row in FIELDS if row.structure == structure}
@@ -73,17 +103,26 @@ def test_a_structure_has_the_fields_of_the_page_and_those_that_the_answers_add(s
     assert not any(model_of(structure).model_fields[name].is_required() for name in ours)
 
 
+@pytest.mark.rule("answers.unknown-fields.structures")
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_a_structure_keeps_fields_that_no_page_names(structure: str) -> None:
     body = {**smallest(structure), "x_new": {"deep": [1, None]}}
     assert model_of(structure).model_validate(body).model_dump(exclude_unset=True) == body
 
 
+@pytest.mark.rule("data-structures.conventions.snake_case")
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_the_fields_of_a_structure_are_called_in_snake_case(structure: str) -> None:
     assert all(name.isidentifier() and name == name.lower() for name in model_of(structure).model_fields)
 
 
+@pytest.mark.rule(
+    "data-structures.ToolCallReq.base",
+    "data-structures.GetToolsReq.base",
+    "data-structures.ListRoomReq.base",
+    "data-structures.GetComputerConfigReq.base",
+    "data-structures.GetDeskTopReq.base",
+)
 @pytest.mark.parametrize(
     "structure",
     ["ToolCallReq", "GetToolsReq", "GetComputerConfigReq", "GetDeskTopReq", "GetFinderReq", "ListRoomReq"],
@@ -92,6 +131,14 @@ def test_a_request_of_an_agent_is_built_on_its_call_data(structure: str) -> None
     assert issubclass(model_of(structure), schemas.AgentCallData)
 
 
+@pytest.mark.rule(
+    "data-structures.MCPServerStdioConfig.base",
+    "data-structures.MCPServerStreamableHttpConfig.base",
+    "data-structures.MCPSSEConfig.base",
+    "data-structures.MCPServerPromptStringInput.base",
+    "data-structures.MCPServerPickStringInput.base",
+    "data-structures.MCPServerCommandInput.base",
+)
 @pytest.mark.parametrize(
     ("structure", "parent"),
     [
@@ -113,6 +160,7 @@ def members(union: TypeAdapter[Any], *bodies: dict[str, Any]) -> Iterator[str]:
         yield type(union.validate_python(body)).__name__
 
 
+@pytest.mark.rule("data-structures.MCPServerConfig.union", "computer.config.by-type")
 def test_the_configuration_of_a_server_is_one_of_three() -> None:
     kinds = [{"name": "n", "type": kind, "server_parameters": HTTP} for kind in ("streamable", "sse")]
     assert list(members(schemas.SERVER_CONFIG, CONFIG, *kinds)) == [
@@ -122,6 +170,7 @@ def test_the_configuration_of_a_server_is_one_of_three() -> None:
     ]
 
 
+@pytest.mark.rule("data-structures.MCPServerInput.union")
 def test_the_definition_of_an_input_is_one_of_three() -> None:
     head = {"id": "i", "description": ""}
     assert list(
@@ -134,6 +183,12 @@ def test_the_definition_of_an_input_is_one_of_three() -> None:
     ) == ["MCPServerPromptStringInput", "MCPServerPickStringInput", "MCPServerCommandInput"]
 
 
+@pytest.mark.rule(
+    "data-structures.Desktop.alias",
+    "data-structures.alias.SERVER_NAME",
+    "data-structures.alias.TOOL_NAME",
+    "data-structures.alias.Desktop",
+)
 @pytest.mark.parametrize(("alias", "kind"), [("ServerName", SERVER_NAME), ("ToolName", TOOL_NAME), ("Desktop", TEXT)])
 def test_a_type_alias_is_text(alias: str, kind: Kind) -> None:
     adapter: TypeAdapter[Any] = TypeAdapter(getattr(schemas, alias), config={"strict": True})
@@ -144,6 +199,7 @@ def test_a_type_alias_is_text(alias: str, kind: Kind) -> None:
             adapter.validate_python(value)
 
 
+@pytest.mark.rule("data-structures.alias.AttributeValue", "data-structures.alias.Attributes")
 @pytest.mark.parametrize("value", ["x", 1, 1.5, True, None])
 def test_an_attribute_is_text_a_number_a_boolean_or_null(value: object) -> None:
     assert TypeAdapter(base.Attributes).validate_python({"k": value}) == {"k": value}

@@ -89,6 +89,33 @@ def dumped(model: BaseModel) -> Any:
     return json.loads(model.model_dump_json(by_alias=True, exclude_unset=True))
 
 
+@pytest.mark.rule(
+    "events.list.client:tool_call.request",
+    "events.list.client:tool_call.reply",
+    "events.list.client:get_config.request",
+    "events.list.client:get_config.reply",
+    "events.list.client:get_tools.request",
+    "events.list.client:get_tools.reply",
+    "events.list.client:get_desktop.request",
+    "events.list.client:get_desktop.reply",
+    "events.list.client:get_finder.request",
+    "events.list.client:get_finder.reply",
+    "events.list.server:join_office.request",
+    "events.list.server:leave_office.request",
+    "events.list.server:update_config.request",
+    "events.list.server:update_tool_list.request",
+    "events.list.server:update_desktop.request",
+    "events.list.server:update_finder.request",
+    "events.list.server:tool_call_cancel.request",
+    "events.list.server:list_room.request",
+    "events.list.notify:enter_office.data",
+    "events.list.notify:leave_office.data",
+    "events.list.notify:update_config.data",
+    "events.list.notify:update_tool_list.data",
+    "events.list.notify:update_desktop.data",
+    "events.list.notify:update_finder.data",
+    "events.list.notify:tool_call_cancel.data",
+)
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_a_whole_structure_goes_in_and_out_unchanged(model: type[BaseModel]) -> None:
     example = EXAMPLES[model.__name__]
@@ -96,12 +123,14 @@ def test_a_whole_structure_goes_in_and_out_unchanged(model: type[BaseModel]) -> 
     assert dumped(model.model_validate_json(json.dumps(example))) == example
 
 
+@pytest.mark.rule("answers.unknown-fields.structures")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_unknown_fields_are_kept(model: type[BaseModel]) -> None:
     example = {**EXAMPLES[model.__name__], "x-new": {"deep": [1, None, "é"]}, "model_dump": 1, "_private": 2}
     assert dumped(model.model_validate(example)) == example
 
 
+@pytest.mark.rule("data-structures.conventions.objects")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 @pytest.mark.parametrize("body", [[], "", 1, None, True])
 def test_what_is_no_object_is_refused(model: type[BaseModel], body: object) -> None:
@@ -109,6 +138,7 @@ def test_what_is_no_object_is_refused(model: type[BaseModel], body: object) -> N
         model.model_validate(body)
 
 
+@pytest.mark.rule("data-structures.conventions.optional")
 @pytest.mark.parametrize(
     ("model", "field"),
     [
@@ -128,6 +158,7 @@ def test_a_required_field_may_not_be_missing_or_null(model: type[BaseModel], fie
         model.model_validate(example)
 
 
+@pytest.mark.rule("answers.strict")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_a_field_of_another_type_is_refused(model: type[BaseModel]) -> None:
     example = EXAMPLES[model.__name__]
@@ -136,32 +167,38 @@ def test_a_field_of_another_type_is_refused(model: type[BaseModel]) -> None:
             model.model_validate({**example, field: object()})
 
 
+@pytest.mark.rule("data-structures.conventions.objects")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_every_structure_has_a_json_schema(model: type[BaseModel]) -> None:
     assert model.model_json_schema()["type"] == "object"
 
 
+@pytest.mark.rule("data-structures.names")
 def test_the_names_of_the_pages_are_exported() -> None:
     assert set(NAMES.split()) <= set(schemas.__all__)
     assert set(schemas.__all__) <= set(vars(schemas))
 
 
+@pytest.mark.rule("answers.calls.timeout.range")
 @pytest.mark.parametrize("timeout", [1, 60, 3600])
 def test_a_timeout_is_1_to_3600_seconds(timeout: int) -> None:
     assert ToolCallReq.model_validate({**CALL, "timeout": timeout}).timeout == timeout
 
 
+@pytest.mark.rule("data-structures.conventions.seconds", "answers.calls.timeout.range")
 @pytest.mark.parametrize("timeout", [0, -1, 3601, 1.5, 30.0, "30", True, None, 10**30])
 def test_another_timeout_is_refused(timeout: object) -> None:
     with pytest.raises(ValidationError):
         ToolCallReq.model_validate({**CALL, "timeout": timeout})
 
 
+@pytest.mark.rule("answers.req_id.form")
 @pytest.mark.parametrize("req_id", ["r", "x" * 256, "请求 1", "list_computers_a_b", " ", "0" * 32])
 def test_a_req_id_is_any_text_of_1_to_256_characters(req_id: str) -> None:
     assert AgentCallData.model_validate({**AGENT, "req_id": req_id}).req_id == req_id
 
 
+@pytest.mark.rule("answers.req_id.form")
 @pytest.mark.parametrize("req_id", ["", "x" * 257, "a\x00", "a\n", "\x7f", "\x85", 1, None, ["r"], "\ud800"])
 def test_another_req_id_is_refused(req_id: object) -> None:
     with pytest.raises(ValidationError):
@@ -174,6 +211,7 @@ def test_an_illegal_name_is_refused(field: str, value: str) -> None:
         ToolCallReq.model_validate({**CALL, field: value})
 
 
+@pytest.mark.rule("answers.names.nfc")
 def test_names_are_brought_to_nfc() -> None:
     assert ToolCallReq.model_validate({**CALL, "computer": "e\u0301"}).computer == "\u00e9"
 
@@ -183,12 +221,14 @@ def test_parameters_of_a_tool_are_not_touched(params: dict[str, Any]) -> None:
     assert ToolCallReq.model_validate({**CALL, "params": params}).params == params
 
 
+@pytest.mark.rule("answers.traceparent")
 def test_a_traced_agent_may_say_so() -> None:
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     assert ToolCallReq.model_validate({**CALL, "traceparent": parent}).traceparent == parent
     assert ToolCallReq.model_validate(CALL).traceparent is None
 
 
+@pytest.mark.rule("data-structures.meta.scenario-1")
 def test_scenario_1_a_tool_without_configured_metadata() -> None:
     tool = {
         "name": "hello",
@@ -209,6 +249,7 @@ def test_scenario_1_a_tool_without_configured_metadata() -> None:
     assert dumped(SMCPTool.model_validate(tool)) == tool
 
 
+@pytest.mark.rule("events.get_tools.note.json-string", "data-structures.meta.scenario-2")
 def test_scenario_2_a_tool_with_default_metadata() -> None:
     written = '{"auto_apply": true, "alias": null, "tags": ["browser"], "ret_object_mapper": null}'
     tool = {
@@ -224,22 +265,26 @@ def test_scenario_2_a_tool_with_default_metadata() -> None:
     assert ToolMeta.model_validate_json(written) == meta.model_copy(update=json.loads(written))
 
 
+@pytest.mark.rule("data-structures.meta.scenario-2.parsed")
 def test_tool_metadata_is_all_optional_and_null_by_default() -> None:
     assert ToolMeta().model_dump() == {"auto_apply": None, "alias": None, "tags": None, "ret_object_mapper": None}
 
 
+@pytest.mark.rule("data-structures.meta.attributes")
 @pytest.mark.parametrize("value", ["s", True, 1, 1.5, None, ["a", "b"], []])
 def test_the_meta_of_a_tool_holds_scalars_and_lists_of_strings(value: object) -> None:
     tool = {"name": "t", "description": "", "params_schema": {}, "return_schema": None, "meta": {"k": value}}
     assert dumped(SMCPTool.model_validate(tool)) == tool
 
 
+@pytest.mark.rule("data-structures.meta.attributes", "data-structures.alias.Attributes")
 @pytest.mark.parametrize("value", [{}, [1], [["a"]], {"a": 1}])
 def test_the_meta_of_a_tool_holds_nothing_else(value: object) -> None:
     with pytest.raises(ValidationError):
         SMCPTool.model_validate({"name": "t", "description": "", "params_schema": {}, "meta": {"k": value}})
 
 
+@pytest.mark.rule("events.tool_call.reply")
 def test_a_result_keeps_whatever_mcp_put_into_it() -> None:
     result = {
         "content": [{"type": "image", "data": "AA==", "mimeType": "image/png", "annotations": {"priority": 0.5}}],

@@ -26,6 +26,7 @@ def field_of(value: object) -> str:
     return str(malformed(caught.value).details["field"])
 
 
+@pytest.mark.rule("answers.config.stdio.encoding")
 def test_the_defaults_of_stdio() -> None:
     config = SERVER_CONFIG.validate_python({"name": "git", "type": "stdio", "server_parameters": {"command": "uvx"}})
     assert config.model_dump() == {
@@ -43,6 +44,11 @@ def test_the_defaults_of_stdio() -> None:
     }
 
 
+@pytest.mark.rule(
+    "answers.config.streamable.timeout",
+    "answers.config.streamable.sse_read_timeout",
+    "answers.config.streamable.terminate_on_close",
+)
 def test_the_defaults_of_streamable_http() -> None:
     config = SERVER_CONFIG.validate_python(
         {"name": "web", "type": "streamable", "server_parameters": {"url": "http://127.0.0.1/mcp"}}
@@ -61,6 +67,7 @@ def test_the_defaults_of_streamable_http() -> None:
     }
 
 
+@pytest.mark.rule("answers.config.sse.timeout", "answers.config.sse.sse_read_timeout")
 def test_the_defaults_of_sse() -> None:
     config = SERVER_CONFIG.validate_python(
         {"name": "old", "type": "sse", "server_parameters": {"url": "http://127.0.0.1/sse"}}
@@ -133,6 +140,7 @@ def test_inputs_may_be_absent_or_null() -> None:
     assert GetComputerConfigRet.model_validate({"servers": {}, "inputs": []}).inputs == []
 
 
+@pytest.mark.rule("computer.challenge.typed")
 @pytest.mark.parametrize(
     ("value", "field"),
     [
@@ -181,6 +189,7 @@ def test_a_wrong_server_is_named_by_its_key_even_if_it_looks_like_a_type() -> No
     }
 
 
+@pytest.mark.rule("data-structures.MCPServerConfig.types")
 def test_an_unknown_type_is_told_what_is_known() -> None:
     with pytest.raises(ValidationError) as caught:
         SERVER_CONFIG.validate_python({"name": "x", "type": "http" * 5000})
@@ -201,6 +210,7 @@ def test_the_optional_fields_of_an_input_are_optional(value: dict[str, Any]) -> 
     assert set(dumped.values()) == {None}
 
 
+@pytest.mark.rule("data-structures.MCPServerInput.union")
 @pytest.mark.parametrize(
     ("value", "field"),
     [

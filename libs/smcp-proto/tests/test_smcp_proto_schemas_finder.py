@@ -106,6 +106,14 @@ DETAIL: dict[str, Any] = {
 }
 
 
+@pytest.mark.rule(
+    "finder.format.0",
+    "finder.format.1.metadata",
+    "finder.format.1.pages",
+    "finder.format.2",
+    "finder.format.3",
+    "finder.scope.data",
+)
 @pytest.mark.parametrize(
     ("model", "example"),
     [
@@ -123,6 +131,7 @@ def test_the_examples_of_the_page(model: Any, example: dict[str, Any]) -> None:
     assert json.loads(model.model_validate(example).model_dump_json(exclude_unset=True)) == example
 
 
+@pytest.mark.rule("finder.dpe.document")
 def test_a_document_is_known_by_its_key_and_its_uri_alone() -> None:
     document = DPEDocumentSummary.model_validate({"doc_ref": "d", "uri": "dpe://h/d"})
     assert document.model_dump() == {"doc_ref": "d", "uri": "dpe://h/d"}
@@ -131,6 +140,23 @@ def test_a_document_is_known_by_its_key_and_its_uri_alone() -> None:
         DPEDocumentSummary.model_validate({"uri": "dpe://h/d"})
 
 
+@pytest.mark.rule(
+    "finder.dpe.page",
+    "finder.dpe.element",
+    "finder.metadata.document.title",
+    "finder.metadata.document.file_type",
+    "finder.metadata.document.page_count",
+    "finder.metadata.document.keywords",
+    "finder.metadata.document.summary",
+    "finder.metadata.document.last_modified",
+    "finder.metadata.document.file_uri",
+    "finder.metadata.page.page_index",
+    "finder.metadata.page.title",
+    "finder.metadata.page.element_count",
+    "finder.metadata.element.element_id",
+    "finder.metadata.element.category",
+    "finder.metadata.element.summary",
+)
 @pytest.mark.parametrize(
     ("model", "field", "legal", "wrong"),
     [
@@ -164,11 +190,13 @@ def test_metadata_have_the_types_of_the_page(model: Any, field: str, legal: obje
         model.model_validate({**least, field: wrong})
 
 
+@pytest.mark.rule("answers.finder.categories.sent")
 def test_a_category_that_is_not_of_the_19_is_kept() -> None:
     element = DPEElementDetail.model_validate({"element_id": "e", "category": "hologram"})
     assert element.category == "hologram"
 
 
+@pytest.mark.rule("finder.categories")
 def test_the_19_categories() -> None:
     assert " ".join(ELEMENT_CATEGORIES) == (
         "text heading list code table pivot_table chart diagram image formula link annotation "
@@ -177,6 +205,9 @@ def test_the_19_categories() -> None:
     assert len(ELEMENT_CATEGORIES) == 19
 
 
+@pytest.mark.rule(
+    "events.get_finder.request.offset.default", "events.get_finder.request.limit.default", "answers.finder.range"
+)
 def test_the_defaults_of_a_query() -> None:
     query = GetFinderReq.model_validate(ASK)
     assert (query.keywords, query.file_type, query.offset, query.limit) == (None, None, 0, 20)
@@ -187,6 +218,7 @@ def test_the_ends_of_the_ranges_are_in_them(field: str, value: int) -> None:
     assert getattr(GetFinderReq.model_validate({**ASK, field: value}), field) == value
 
 
+@pytest.mark.rule("answers.finder.range")
 @pytest.mark.parametrize(
     ("field", "value"),
     [

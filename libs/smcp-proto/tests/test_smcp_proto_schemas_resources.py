@@ -48,10 +48,12 @@ def refused(model: Any, body: object) -> dict[str, Any]:
     return malformed(caught.value).details
 
 
+@pytest.mark.rule("computer.resources.payload.event")
 def test_the_envelope_of_the_page() -> None:
     assert dumped(ReadResourceReq.model_validate(READ)) == READ
 
 
+@pytest.mark.rule("computer.resources.payload.params")
 @pytest.mark.parametrize(
     ("event", "payload"),
     [
@@ -80,10 +82,12 @@ def test_only_lists_may_leave_out_the_computer() -> None:
     assert refused(ReadResourceReq, without) == {"field": "computerId", "reason": "is missing"}
 
 
+@pytest.mark.rule("computer.resources.payload.server_null")
 def test_a_server_may_be_absent_or_null() -> None:
     assert ReadResourceReq.model_validate({**READ, "serverId": None}).serverId is None
 
 
+@pytest.mark.rule("computer.resources.payload.jsonrpc")
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -156,6 +160,13 @@ def test_the_notifications_of_the_page() -> None:
     assert refused(ResourceUpdatedNotification, changed)["field"] == "payload.method"
 
 
+@pytest.mark.rule(
+    "computer.resources.models.aligned",
+    "computer.resources.models.resource.example",
+    "computer.resources.models.contents.example",
+    "computer.resources.models.template.example",
+    "computer.resources.models.page.example",
+)
 def test_the_data_models_of_the_page() -> None:
     item = {
         "uri": "file:///project/src/main.rs",
@@ -185,6 +196,9 @@ def test_the_data_models_of_the_page() -> None:
     assert dumped(ListResourcesResult.model_validate(page)) == page
 
 
+@pytest.mark.rule(
+    "finder.completion.example.doc_ref", "finder.completion.example.page_index", "finder.completion.example.element_id"
+)
 @pytest.mark.parametrize(
     ("argument", "template"),
     [
@@ -203,11 +217,13 @@ def test_the_completions_of_the_page(argument: dict[str, str], template: str, co
     assert dumped(CompleteReq.model_validate(body)) == body
 
 
+@pytest.mark.rule("finder.completion.fields")
 def test_a_completion_of_the_page() -> None:
     completion = {"values": ["rpt-2026", "rpt-2025"], "total": 2, "hasMore": False}
     assert dumped(Completion.model_validate(completion)) == completion
 
 
+@pytest.mark.rule("computer.resources.errors.codes")
 def test_the_codes_of_the_page() -> None:
     assert {code.value for code in SmcpCode} == {
         "SMCP_RESOURCE_NOT_SUPPORTED",

@@ -51,6 +51,7 @@ def test_another_role_is_refused(role: object) -> None:
         EnterOfficeReq.model_validate({"role": role, "name": "c", "office_id": "o"})
 
 
+@pytest.mark.rule("answers.capabilities.join")
 @pytest.mark.parametrize(
     "capabilities",
     [
@@ -90,6 +91,7 @@ def test_the_desktop_may_be_asked_for_without_size_and_window() -> None:
         GetDeskTopReq.model_validate({**AGENT, "computer": "c", "desktop_size": "3"})
 
 
+@pytest.mark.rule("data-structures.Desktop.alias")
 def test_the_desktops_of_the_page() -> None:
     reply = {
         "desktops": [
@@ -107,6 +109,7 @@ def test_an_update_may_leave_out_its_computer_where_the_page_says_so() -> None:
         schemas.UpdateComputerConfigReq.model_validate({})
 
 
+@pytest.mark.rule("answers.unknown.client.computer")
 def test_an_unknown_event_has_to_name_its_computer() -> None:
     body = {"computer": "c", "blob_handle": "h", "chunk_offset": 0}
     assert dumped(schemas.UnknownClientReq.model_validate(body)) == body

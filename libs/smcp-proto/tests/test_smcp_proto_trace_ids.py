@@ -11,11 +11,13 @@ from smcp_proto.trace_ids import TRACE_ID_KEY, trace_id
 text = st.text(max_size=40)
 
 
+@pytest.mark.rule("answers.traces.id.req_id")
 @given(st.integers(1, 2**128 - 1), text, text)
 def test_32_lower_case_hex_digits_are_the_id(number: int, office: str, agent: str) -> None:
     assert trace_id(office, agent, f"{number:032x}") == number
 
 
+@pytest.mark.rule("answers.traces.id.req_id")
 @given(st.uuids())
 def test_what_uuid4_hex_gives_is_the_id(value: uuid.UUID) -> None:
     assume(value.int)
@@ -48,6 +50,7 @@ def test_parts_are_not_mixed_up(one: tuple[str, str, str], other: tuple[str, str
     assert trace_id(*one) != trace_id(*other)
 
 
+@pytest.mark.rule("answers.traces.id.hash")
 @pytest.mark.parametrize("req_id", ["0" * 32, "A" * 32, "a" * 31, "a" * 33, "g" * 32, "a" * 32 + "\n", "١" * 32, ""])
 def test_what_is_no_trace_id_is_hashed_with_its_owner(req_id: str) -> None:
     assert trace_id("o", "a", req_id) != trace_id("o", "b", req_id)
@@ -60,6 +63,7 @@ def test_half_a_character_as_json_may_bring_it_has_a_trace_too(req_id: str) -> N
     assert trace_id("o", "a", req_id) != trace_id("o", "a", req_id + "x")
 
 
+@pytest.mark.rule("answers.traces.id.hash")
 def test_the_hash_stays_what_it_is() -> None:
     """Another process, another version: the same trace."""
     assert f"{trace_id('office', 'agent', 'call-1'):032x}" == "733e08be5d89393689d73deb44a2afb1"

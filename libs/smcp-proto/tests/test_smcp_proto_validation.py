@@ -71,6 +71,7 @@ def test_what_no_tools_meta_may_hold_is_told_so(value: object) -> None:
     assert error.details["reason"] == "neither a scalar nor a list of strings"
 
 
+@pytest.mark.rule("answers.errors.400")
 @pytest.mark.parametrize("field", CALL)
 def test_a_missing_field_is_named(field: str) -> None:
     body = {key: value for key, value in CALL.items() if key != field}
@@ -88,6 +89,7 @@ def test_the_whole_has_no_field() -> None:
     assert error.message == error.details["reason"]
 
 
+@pytest.mark.rule("answers.errors.no-echo")
 @pytest.mark.parametrize(
     "change",
     [
@@ -120,6 +122,7 @@ def test_any_body_is_accepted_or_refused_in_few_words(row: Any, body: object) ->
         assert 0 < len(refused.details["reason"]) <= MAX_TEXT
 
 
+@pytest.mark.rule("answers.errors.flat")
 def test_every_code_has_its_error_and_every_error_says_its_own() -> None:
     assert set(ERRORS) == {int(code) for code in ErrorCode}
     for code, kind in ERRORS.items():
@@ -130,6 +133,7 @@ def test_every_code_has_its_error_and_every_error_says_its_own() -> None:
     assert Malformed("why").body().model_dump() == {"code": 400, "message": "why", "details": {}}
 
 
+@pytest.mark.rule("answers.errors.codes")
 def test_the_codes_of_the_wire() -> None:
     assert sorted(ERRORS) == [400, 401, 403, 404, 408, 413, 429, 500, 503, 4008, 4103]
 

@@ -7,11 +7,24 @@ from hypothesis import strategies as st
 from smcp_proto.version import parse_version, refuse_version
 
 
+@pytest.mark.rule("answers.connect.version.optional")
 @pytest.mark.parametrize("version", [None, "0.2.0", "0.2.1", "0.3.0", "0.3.17", "0.4.0", "0.4.2", "0.4.999"])
 def test_is_welcome(version: str | None) -> None:
     assert refuse_version(version) is None
 
 
+@pytest.mark.rule(
+    "answers.connect.version.form",
+    "answers.connect.version.refused.0.1.0",
+    "answers.connect.version.refused.0.5.0",
+    "answers.connect.version.refused.1.0.0",
+    "answers.connect.refused.body.code",
+    "answers.connect.refused.body.message",
+    "answers.connect.refused.body.server_version",
+    "answers.connect.refused.body.client_version",
+    "answers.connect.refused.body.min_supported",
+    "answers.connect.refused.body.max_supported",
+)
 @pytest.mark.parametrize(
     "version",
     [
@@ -47,6 +60,7 @@ def test_a_long_version_is_cut_in_the_answer() -> None:
     assert len(refusal.model_dump_json()) < 400
 
 
+@pytest.mark.rule("answers.connect.version.range")
 @given(st.integers(0, 999), st.integers(0, 999), st.integers(0, 999))
 def test_major_and_minor_count_and_patch_does_not(major: int, minor: int, patch: int) -> None:
     version = f"{major}.{minor}.{patch}"
@@ -54,6 +68,7 @@ def test_major_and_minor_count_and_patch_does_not(major: int, minor: int, patch:
     assert (refuse_version(version) is None) == (major == 0 and 2 <= minor <= 4)
 
 
+@pytest.mark.rule("answers.connect.version.form")
 @given(st.text(max_size=30))
 def test_any_text_is_a_version_or_refused(text: str) -> None:
     refusal = refuse_version(text)

@@ -18,6 +18,13 @@ def read(annotations: object = None, meta: object = None) -> tuple[WindowMetadat
     return metadata, [each.rule for each in doubts]
 
 
+@pytest.mark.rule(
+    "desktop.annotations.priority.default",
+    "desktop.annotations.audience",
+    "desktop.meta.fullscreen.default",
+    "desktop.metadata.check.missing",
+    "desktop.annotations.audience.recommended",
+)
 @pytest.mark.parametrize(
     ("resource"),
     [
@@ -31,17 +38,20 @@ def test_a_missing_value_and_null_are_the_same_and_no_warning(resource: dict[str
     assert read_metadata("s", resource) == (WindowMetadata(priority=0.0, fullscreen=False), ())
 
 
+@pytest.mark.rule("desktop.annotations.priority.type")
 @pytest.mark.parametrize("priority", [0.0, 0.3, 0.5, 1.0, 5e-324])
 def test_a_priority_from_zero_to_one_is_taken(priority: float) -> None:
     assert read({"priority": priority}) == (WindowMetadata(priority=priority), [])
 
 
+@pytest.mark.rule("answers.desktop.priority.integer")
 @pytest.mark.parametrize("priority", [0, 1])
 def test_an_integer_counts_as_a_float(priority: int) -> None:
     metadata, rules = read({"priority": priority})
     assert (metadata.priority, type(metadata.priority), rules) == (float(priority), float, [])
 
 
+@pytest.mark.rule("desktop.metadata.check.priority", "answers.desktop.priority.type")
 @pytest.mark.parametrize(
     "priority", [1.0000001, -0.0000001, 2, -1, 80, 10**400, -(10**400), float("inf"), float("nan")]
 )
@@ -49,26 +59,31 @@ def test_a_priority_out_of_range_is_a_warning_and_zero(priority: float) -> None:
     assert read({"priority": priority}) == (WindowMetadata(priority=0.0), [Rule.PRIORITY_RANGE])
 
 
+@pytest.mark.rule("desktop.annotations.priority.type", "answers.desktop.priority.type")
 @pytest.mark.parametrize("priority", [True, False, "0.5", "", [0.5], {"value": 0.5}])
 def test_a_priority_that_is_no_number_is_a_warning_and_zero(priority: object) -> None:
     assert read({"priority": priority}) == (WindowMetadata(priority=0.0), [Rule.PRIORITY_TYPE])
 
 
+@pytest.mark.rule("desktop.meta.fullscreen.type")
 @pytest.mark.parametrize("fullscreen", [True, False])
 def test_fullscreen_is_a_boolean(fullscreen: bool) -> None:
     assert read(meta={"fullscreen": fullscreen}) == (WindowMetadata(fullscreen=fullscreen), [])
 
 
+@pytest.mark.rule("desktop.metadata.check.fullscreen")
 @pytest.mark.parametrize("fullscreen", [1, 0, 1.0, "true", "", [True], {"on": True}])
 def test_fullscreen_of_another_type_is_a_warning_and_false(fullscreen: object) -> None:
     assert read(meta={"fullscreen": fullscreen}) == (WindowMetadata(fullscreen=False), [Rule.FULLSCREEN_TYPE])
 
 
+@pytest.mark.rule("desktop.annotations.audience", "desktop.annotations.audience.recommended")
 @pytest.mark.parametrize("audience", [["assistant"], ["user", "assistant"], ["assistant", "user"]])
 def test_an_audience_with_the_assistant_is_no_warning(audience: list[str]) -> None:
     assert read({"audience": audience, "priority": 0.5}) == (WindowMetadata(priority=0.5), [])
 
 
+@pytest.mark.rule("desktop.annotations.audience.user", "desktop.metadata.check.audience", "desktop.practice.audience")
 @pytest.mark.parametrize("audience", [["user"], []])
 def test_an_audience_without_the_assistant_is_a_warning_and_changes_nothing(audience: list[str]) -> None:
     assert read({"audience": audience, "priority": 0.5}) == (
@@ -77,6 +92,7 @@ def test_an_audience_without_the_assistant_is_a_warning_and_changes_nothing(audi
     )
 
 
+@pytest.mark.rule("desktop.annotations.audience", "desktop.metadata.check.annotations")
 @pytest.mark.parametrize(
     "audience", ["assistant", ["assistant", 7], ["robot"], ["assistant", "robot"], {"assistant": 1}, 7]
 )
@@ -84,16 +100,19 @@ def test_an_audience_that_is_none_of_mcp_is_a_warning_and_changes_nothing(audien
     assert read({"audience": audience, "priority": 0.5}) == (WindowMetadata(priority=0.5), [Rule.AUDIENCE_TYPE])
 
 
+@pytest.mark.rule("desktop.metadata.division")
 def test_what_stands_where_it_does_not_belong_does_not_count() -> None:
     annotations, meta = {"fullscreen": True}, {"priority": 0.9, "audience": ["user"], "lastModified": "x"}
     assert read(annotations, meta) == (WindowMetadata(priority=0.0, fullscreen=False), [])
     assert read_metadata("s", {"uri": URI, **annotations, **meta}) == (WindowMetadata(), ())
 
 
+@pytest.mark.rule("desktop.annotations.last_modified")
 def test_last_modified_does_not_count() -> None:
     assert read({"lastModified": "2026-01-15T08:30:00Z", "priority": 0.5}) == (WindowMetadata(priority=0.5), [])
 
 
+@pytest.mark.rule("desktop.annotations.last_modified", "desktop.metadata.check.annotations")
 @pytest.mark.parametrize(
     ("last_modified", "rule"),
     [
@@ -107,6 +126,7 @@ def test_a_last_modified_that_is_no_instant_is_a_warning(last_modified: object, 
     assert read({"lastModified": last_modified}) == (WindowMetadata(), [rule])
 
 
+@pytest.mark.rule("desktop.metadata.check.annotations")
 @pytest.mark.parametrize("value", ["x", 7, True, [], ["priority"]])
 def test_annotations_and_meta_that_are_no_objects_are_a_warning_and_count_as_missing(value: object) -> None:
     assert read(annotations=value) == (WindowMetadata(), [Rule.ANNOTATIONS_TYPE])
@@ -132,17 +152,20 @@ def test_a_warning_says_what_is_wrong_and_what_counts_instead(resource: dict[str
     assert (warning.server, warning.uri, warning.message) == ("s", URI, message)
 
 
+@pytest.mark.rule("answers.desktop.tolerance")
 def test_one_wrong_value_leaves_the_others_as_they_are() -> None:
     metadata, rules = read({"priority": "high", "audience": ["user"], "lastModified": 1}, {"fullscreen": True})
     assert metadata == WindowMetadata(priority=0.0, fullscreen=True)
     assert rules == [Rule.PRIORITY_TYPE, Rule.AUDIENCE_WITHOUT_ASSISTANT, Rule.LAST_MODIFIED_TYPE]
 
 
+@pytest.mark.rule("desktop.metadata.example")
 def test_the_example_of_the_page() -> None:
     annotations = {"priority": 0.8, "audience": ["assistant"], "lastModified": "2026-01-15T08:30:00Z"}
     assert read(annotations, {"fullscreen": True}) == (WindowMetadata(priority=0.8, fullscreen=True), [])
 
 
+@pytest.mark.rule("desktop.metadata.check.priority")
 @given(st.floats() | st.integers() | st.booleans())
 def test_any_priority_ends_between_zero_and_one(priority: float) -> None:
     metadata, rules = read({"priority": priority})

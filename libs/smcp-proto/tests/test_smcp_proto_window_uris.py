@@ -15,6 +15,7 @@ uris = st.builds(
 nearly = st.text("window:/?#%2Fc@.[] \x00é中", max_size=40).map(lambda tail: "window://" + tail)
 
 
+@pytest.mark.rule("desktop.uri.path.encoding")
 @given(uris)
 def test_what_is_built_is_read_back(uri: WindowUri) -> None:
     assert parse_window_uri(str(uri)) == ParsedWindow(uri)
@@ -36,6 +37,15 @@ def test_a_built_uri_is_ascii_without_query_or_fragment(uri: WindowUri) -> None:
     assert not set(text) & set("?# ")
 
 
+@pytest.mark.rule(
+    "desktop.uri.path",
+    "desktop.uri.path.encoding",
+    "desktop.uri.check.path",
+    "desktop.uri.example.many",
+    "desktop.uri.example.none",
+    "desktop.uri.example.special",
+    "desktop.uri.host.style",
+)
 @pytest.mark.parametrize(
     ("text", "host", "path"),
     [
@@ -57,6 +67,7 @@ def test_a_window_uri_is_read(text: str, host: str, path: tuple[str, ...]) -> No
     assert parse_window_uri(text) == ParsedWindow(WindowUri(host, path))
 
 
+@pytest.mark.rule("desktop.uri.example.many", "desktop.uri.example.none", "desktop.uri.example.special")
 @pytest.mark.parametrize(
     ("uri", "text"),
     [
@@ -72,6 +83,7 @@ def test_a_window_uri_is_built(uri: WindowUri, text: str) -> None:
     assert str(uri) == text
 
 
+@pytest.mark.rule("desktop.uri.check.query")
 @pytest.mark.parametrize("query", ["?priority=80", "?", "?fullscreen=true&priority=1"])
 def test_a_query_is_dropped_with_a_warning(query: str) -> None:
     parsed = parse_window_uri(f"window://com.example.browser/main{query}")
@@ -80,6 +92,7 @@ def test_a_query_is_dropped_with_a_warning(query: str) -> None:
     assert parsed.warnings[0].startswith("query: ")
 
 
+@pytest.mark.rule("desktop.uri.scheme", "desktop.uri.host", "desktop.uri.check.scheme", "desktop.uri.check.host")
 @pytest.mark.parametrize(
     ("text", "part"),
     [
@@ -109,6 +122,7 @@ def test_a_refusal_names_the_part(text: str, part: str) -> None:
         parse_window_uri(text)
 
 
+@pytest.mark.rule("desktop.uri.host")
 @pytest.mark.parametrize(("host", "path"), [("", ()), ("h", ("",)), ("h\n", ()), ("h", ("\x00",)), ("\ud800", ())])
 def test_what_cannot_be_written_cannot_be_built(host: str, path: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match=r"^(host|path): "):

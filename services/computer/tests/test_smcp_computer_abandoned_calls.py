@@ -49,6 +49,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(abandoned, "ABSENT_S", 0.3)
 
 
+@pytest.mark.rule("answers.calls.disconnect.gateway-died")
 async def test_the_calls_of_an_agent_that_left_are_cancelled_at_the_mcp_server(nats_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with calling(nats_url, log, "alice", "bob") as (here, calls):
@@ -61,6 +62,7 @@ async def test_the_calls_of_an_agent_that_left_are_cancelled_at_the_mcp_server(n
         assert log.read_text().count("sleep alice") == 1
 
 
+@pytest.mark.rule("answers.calls.disconnect.back")
 async def test_calls_go_on_whose_agent_is_back_or_asks_for_them_again_or_may_be_back(
     nats_url: str, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ async def leave(here: World, agent: str, *, epoch: int) -> None:
     await here.agent.publish(subjects.notify(OFFICE, "leave_office"), body, headers={EPOCH: str(epoch)})
 
 
+@pytest.mark.rule("answers.resources.subscribers.native")
 async def test_only_the_agents_own_leave_ends_what_it_subscribed_to_and_a_leave_counts_once(nats_url: str) -> None:
     async with world(nats_url, one=configs.context("2025", content=NOTES)) as here:
         alice, bob = ResourceAgent(here), ResourceAgent(here, "bob")
@@ -59,6 +60,7 @@ async def test_only_the_agents_own_leave_ends_what_it_subscribed_to_and_a_leave_
         await downstream(here.computer, "note://2")
 
 
+@pytest.mark.rule("answers.resources.subscribers.native")
 async def test_a_leave_that_is_heard_late_ends_nothing_of_a_later_membership(nats_url: str) -> None:
     async with world(nats_url, one=configs.context("2026", content=NOTES)) as here:
         agents = here.computer.resources.agents
@@ -72,6 +74,7 @@ async def test_a_leave_that_is_heard_late_ends_nothing_of_a_later_membership(nat
         await downstream(here.computer)
 
 
+@pytest.mark.rule("answers.resources.subscribers.native")
 async def test_leaves_of_two_agents_count_in_whatever_order_they_are_heard(nats_url: str) -> None:
     async with world(nats_url, one=configs.context("2025", content=NOTES)) as here:
         agents = here.computer.resources.agents
@@ -84,6 +87,7 @@ async def test_leaves_of_two_agents_count_in_whatever_order_they_are_heard(nats_
         await downstream(here.computer, "note://end")
 
 
+@pytest.mark.rule("answers.resources.subscribers.compared")
 async def test_after_a_break_the_office_is_compared_and_who_is_gone_is_subscribed_to_nothing(nats_url: str) -> None:
     port = int(nats_url.rpartition(":")[2])
     async with (
@@ -113,6 +117,7 @@ async def cut_off(line: Line, here: Computer) -> None:
     await eventually(lambda: here.membership.problem is not None, timeout=30)
 
 
+@pytest.mark.rule("answers.resources.subscribers.membership")
 async def test_an_agent_that_came_unheard_in_anothers_place_has_none_of_its_subscriptions(nats_url: str) -> None:
     port, buses, compared = int(nats_url.rpartition(":")[2]), InterposedBuses(), asyncio.Event()
 
@@ -147,6 +152,7 @@ async def test_an_agent_that_came_unheard_in_anothers_place_has_none_of_its_subs
         assert updated(second) == ["note://end"], "what the other one waited for is told to nobody"
 
 
+@pytest.mark.rule("answers.resources.subscribers.moves")
 async def test_an_agent_that_moved_unheard_keeps_its_subscriptions(nats_url: str) -> None:
     port = int(nats_url.rpartition(":")[2])
     async with (
@@ -173,6 +179,7 @@ async def test_an_agent_that_moved_unheard_keeps_its_subscriptions(nats_url: str
             assert again.told("notify:leave_office") == []
 
 
+@pytest.mark.rule("answers.resources.subscribers.native")
 async def test_what_was_subscribed_to_ends_with_the_computers_own_membership(nats_url: str) -> None:
     servers = {"one": configs.context("2025", content=NOTES)}
     async with world(nats_url, **servers) as here, open_bus(BusConfig(url=nats_url)) as bus:

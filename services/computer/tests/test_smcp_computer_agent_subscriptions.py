@@ -23,6 +23,21 @@ Era = Literal["2025", "2026"]
 ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
 
 
+@pytest.mark.rule(
+    "computer.resources.events.subscribe",
+    "computer.resources.events.unsubscribe",
+    "computer.resources.computer.subscribe",
+    "computer.resources.computer.unsubscribe",
+    "computer.resources.computer.updated",
+    "computer.resources.payload.subscribe",
+    "computer.resources.payload.updated",
+    "computer.resources.payload.envelope",
+    "computer.resources.flow.subscribe.downstream",
+    "computer.resources.flow.subscribe.updated",
+    "answers.resources.subscribers.native",
+    "computer.resources.flow.subscribe.told",
+    "computer.resources.notes.computer",
+)
 @ERAS
 async def test_an_agent_is_told_of_what_it_subscribed_to_until_it_unsubscribes_or_leaves(
     nats_url: str, era: Era
@@ -90,6 +105,7 @@ async def test_an_agent_is_told_once_its_subscription_is_made_anew_at_a_server_t
         await eventually(lambda: updated(anna) == ["note://1", "note://1"])
 
 
+@pytest.mark.rule("answers.resources.subscribers.native")
 async def test_a_subscription_survives_the_agents_move_to_another_gateway(nats_url: str) -> None:
     async with (
         two_gateways(nats_url) as (staying, leaving, leave),
@@ -107,6 +123,7 @@ async def test_a_subscription_survives_the_agents_move_to_another_gateway(nats_u
             await eventually(lambda: updated(again) == ["note://1"])
 
 
+@pytest.mark.rule("answers.resources.subscribers.native")
 @ERAS
 async def test_a_subscription_is_restored_when_the_server_was_started_again(nats_url: str, era: Era) -> None:
     async with world(nats_url, one=configs.context(era, content=NOTES)) as here:
@@ -127,6 +144,13 @@ async def leave(here: World, agent: str, *, epoch: int) -> None:
     await here.agent.publish(subjects.notify(OFFICE, "leave_office"), body, headers={EPOCH: str(epoch)})
 
 
+@pytest.mark.rule(
+    "answers.resources.subscribers.limit",
+    "computer.resources.flow.subscribe.downstream",
+    "computer.resources.errors.subscription",
+    "computer.resources.errors.rate",
+    "computer.resources.flow.subscribe.acknowledged",
+)
 async def test_what_cannot_be_subscribed_to_is_refused(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents_module, "MOST", 2)
     silent = configs.context(
@@ -170,6 +194,7 @@ def told(here: World) -> set[str]:
     return {each["payload"]["params"]["uri"] for each in here.told("resources_updated")}
 
 
+@pytest.mark.rule("answers.resources.subscribers.query")
 @ERAS
 async def test_a_document_is_subscribed_to_whatever_the_query_says_of_how_it_is_shown(nats_url: str, era: Era) -> None:
     document, page = "dpe://h/doc-0", "dpe://h/doc-0/pages/1"
@@ -187,6 +212,7 @@ async def test_a_document_is_subscribed_to_whatever_the_query_says_of_how_it_is_
         assert here.computer.resources.agents.agents == frozenset()
 
 
+@pytest.mark.rule("answers.resources.subscribers.query")
 async def test_a_query_that_a_server_lists_or_that_is_of_no_document_is_subscribed_to_as_it_is(nats_url: str) -> None:
     listed, row = "dpe://h/d?version=2", "table://t?row=1"
     async with world(nats_url, one=configs.context("2026", content=[{"uri": listed}, {"uri": row}])) as here:
@@ -199,6 +225,7 @@ async def test_a_query_that_a_server_lists_or_that_is_of_no_document_is_subscrib
         assert here.computer.resources.agents.agents == frozenset()
 
 
+@pytest.mark.rule("computer.resources.computer.list_changed", "computer.resources.payload.list_changed")
 async def test_the_office_is_told_of_each_server_whose_list_changed(nats_url: str) -> None:
     a, b = configs.context("2025", host="a", windows=1), configs.context("2026", host="b", windows=1)
     async with world(nats_url, a=a, b=b) as here:

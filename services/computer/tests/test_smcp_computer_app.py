@@ -14,6 +14,25 @@ from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually
 
 
+@pytest.mark.rule(
+    "events.classes.client.computer",
+    "events.tool_call.flow",
+    "events.tool_call.reply",
+    "events.get_tools.reply.of-this-request",
+    "events.flow.call.3",
+    "events.flow.discovery.5",
+    "events.flow.config.5",
+    "computer.architecture.2",
+    "computer.architecture.2.3",
+    "computer.architecture.6",
+    "computer.architecture.8",
+    "computer.manager.type.stdio",
+    "computer.call.3",
+    "computer.call.4",
+    "computer.call.7",
+    "answers.calls.result.unchanged",
+    "events.must.computer.all",
+)
 async def test_an_agent_lists_and_calls_tools(nats_url: str) -> None:
     async with world(nats_url, box=configs.stdio()) as here:
         listed = await here.ask("get_tools")
@@ -24,6 +43,7 @@ async def test_an_agent_lists_and_calls_tools(nats_url: str) -> None:
         assert "_meta" not in result
 
 
+@pytest.mark.rule("answers.calls.result.unchanged")
 async def test_whole_numbers_of_any_size_reach_a_tool_and_come_back_as_they_are(nats_url: str) -> None:
     async with world(nats_url, box=configs.stdio()) as here:
         value: dict[str, Any] = {"n": 12345678901234567890123, "more": [-(2**63) - 1, 2**64 - 1, 1.5]}
@@ -33,6 +53,7 @@ async def test_whole_numbers_of_any_size_reach_a_tool_and_come_back_as_they_are(
         assert (await here.call("keys", value={**value, "n": value["n"] + 1}))["details"] == {"field": "req_id"}
 
 
+@pytest.mark.rule("computer.call.6", "answers.calls.result.meta", "answers.calls.result.a2c-keys")
 async def test_the_meta_of_a_result_is_the_servers_without_what_is_ours(nats_url: str) -> None:
     async with world(nats_url, box=configs.stdio()) as here:
         meta = (await here.call("with_meta"))["meta"]
@@ -40,12 +61,16 @@ async def test_the_meta_of_a_result_is_the_servers_without_what_is_ours(nats_url
         assert "a2c_timeout" not in meta
 
 
+@pytest.mark.rule(
+    "events.classes.client.computer", "events.get_config.whole", "answers.config.shown.env", "events.must.computer.all"
+)
 async def test_the_configuration_is_shown_without_secrets(nats_url: str) -> None:
     async with world(nats_url, box=configs.stdio(env={"TOKEN": "s3cret"})) as here:
         shown = await here.ask("get_config")
         assert shown["servers"]["box"]["server_parameters"]["env"] == {"TOKEN": "<redacted>"}
 
 
+@pytest.mark.rule("answers.calls.timeout.computer", "answers.calls.timeout.meta", "answers.calls.timeout.all-cancel")
 async def test_a_tool_that_takes_too_long_is_cancelled_before_its_caller_gives_up(
     nats_url: str, tmp_path: Path
 ) -> None:
@@ -60,6 +85,12 @@ async def test_a_tool_that_takes_too_long_is_cancelled_before_its_caller_gives_u
         await eventually(lambda: "cancelled m" in log.read_text())
 
 
+@pytest.mark.rule(
+    "events.tool_call.request.req_id.dedup",
+    "data-structures.AgentCallData.req_id.dedup",
+    "answers.calls.dedup.once",
+    "answers.calls.dedup.other",
+)
 async def test_the_same_request_twice_runs_once(nats_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with world(nats_url, box=configs.stdio(log=log)) as here:
@@ -86,6 +117,13 @@ async def test_a_repeat_runs_nothing_on_a_computer_that_does_not_know_the_call(n
         assert log.read_text() == "x\n"
 
 
+@pytest.mark.rule(
+    "events.tool_call.request.req_id.cancel",
+    "answers.calls.cancel.mcp",
+    "answers.calls.cancel.meta",
+    "answers.calls.cancel.early",
+    "answers.calls.cancel.unknown",
+)
 async def test_a_cancel_ends_the_call_and_reaches_the_server(nats_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with world(nats_url, box=configs.stdio(log=log)) as here:
@@ -119,6 +157,11 @@ async def test_calls_that_got_lost_are_told_from_those_that_are_here(nats_url: s
         await running
 
 
+@pytest.mark.rule(
+    "data-structures.BaseMCPServerConfig.forbidden_tools.meaning",
+    "computer.manager.call.forbidden",
+    "answers.errors.tool",
+)
 @pytest.mark.parametrize(
     ("tool", "words"),
     [
@@ -163,6 +206,7 @@ async def test_arguments_that_the_tool_refuses_are_its_own_answer(nats_url: str)
         assert (await here.call("add", a="no number"))["isError"] is True
 
 
+@pytest.mark.rule("data-structures.SMCPTool.alias", "computer.architecture.5", "computer.manager.call.server")
 async def test_an_aliased_and_a_qualified_tool_are_called_by_their_listed_names(nats_url: str) -> None:
     aliased = configs.stdio(tool_meta={"echo": {"alias": "say it"}})
     async with world(nats_url, a=aliased, b=configs.stdio()) as here:
@@ -175,6 +219,7 @@ async def test_an_aliased_and_a_qualified_tool_are_called_by_their_listed_names(
         assert "'a__pid' and 'b__pid'" in hint
 
 
+@pytest.mark.rule("answers.errors.413", "answers.large.result")
 async def test_a_result_above_the_limit_is_413_and_one_below_arrives(nats_url: str) -> None:
     async with world(nats_url, box=configs.stdio()) as here:
         large = await here.call("big", req_id="1", size=20_000_000)
@@ -185,6 +230,7 @@ async def test_a_result_above_the_limit_is_413_and_one_below_arrives(nats_url: s
         assert (await here.call("echo", req_id="3", text="fine"))["isError"] is False
 
 
+@pytest.mark.rule("computer.challenge.tools", "computer.manager.call.meta", "answers.tools.confirm.refused")
 async def test_a_tool_that_always_asks_is_refused_where_nobody_can_be_asked(nats_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     box = configs.stdio(log=log, tool_meta={"append": {"auto_apply": False}})
@@ -195,11 +241,13 @@ async def test_a_tool_that_always_asks_is_refused_where_nobody_can_be_asked(nats
         assert not log.exists()
 
 
+@pytest.mark.rule("events.classes.client.computer", "answers.unhandled.503")
 async def test_a_row_that_is_not_handled_yet_is_503(nats_url: str) -> None:
     async with world(nats_url) as here:
         assert (await here.ask("get_skills"))["code"] == 503
 
 
+@pytest.mark.rule("events.update_tool_list.when")
 async def test_a_changed_list_of_tools_is_told_once(nats_url: str) -> None:
     async with world(nats_url, box=configs.stdio()) as here:
         await asyncio.gather(*(here.call("add_tool", req_id=name, name=name) for name in ("x1", "x2", "x3")))
@@ -210,6 +258,7 @@ async def test_a_changed_list_of_tools_is_told_once(nats_url: str) -> None:
         assert len(here.told("update_tool_list")) <= 2
 
 
+@pytest.mark.rule("events.update_tool_list.when", "computer.safety.crash")
 async def test_a_server_that_dies_is_told_and_told_again_when_it_is_back(nats_url: str) -> None:
     async with world(nats_url, box=configs.stdio()) as here:
         await here.call("die")

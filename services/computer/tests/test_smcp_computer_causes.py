@@ -43,6 +43,7 @@ def test_what_a_server_sent_cannot_forge_a_line(caplog: pytest.LogCaptureFixture
     assert said(caplog) == ["MCP server 'a': window://x [31mERROR all is lost 文"]
 
 
+@pytest.mark.rule("desktop.organize.2.record")
 def test_the_history_has_each_server_once_the_one_called_last_at_its_end() -> None:
     history = History()
     for server in ("a", "b", "a", "c", "b"):

@@ -25,6 +25,27 @@ WINDOW, DOCUMENT = f"window://{HOST}/0", f"dpe://{HOST}/doc-0"
 TOLD = {"computer": NAME}
 
 
+@pytest.mark.rule(
+    "events.flow.desktop.3",
+    "events.flow.finder.3",
+    "events.update_desktop.triggers",
+    "events.update_finder.triggers",
+    "desktop.changes.updated.window",
+    "desktop.changes.updated.other",
+    "desktop.events.chain",
+    "desktop.events.data",
+    "desktop.servers.notices.updated",
+    "finder.changes.updated",
+    "finder.changes.events",
+    "desktop.lifecycle.contents.notified",
+    "desktop.lifecycle.contents.confirmed",
+    "desktop.lifecycle.contents.said",
+    "desktop.practice.notices",
+    "finder.lifecycle.contents.notified",
+    "finder.lifecycle.contents.confirmed",
+    "finder.lifecycle.contents.said",
+    "finder.server.notices.updated",
+)
 @ERAS
 async def test_an_updated_window_or_document_is_told_and_another_resource_is_not(nats_url: str, era: Any) -> None:
     content = [{"uri": "file:///a.txt"}]
@@ -40,6 +61,32 @@ async def test_an_updated_window_or_document_is_told_and_another_resource_is_not
         assert here.told(DESKTOP) == [TOLD]
 
 
+@pytest.mark.rule(
+    "events.flow.desktop.3",
+    "events.flow.finder.3",
+    "events.update_desktop.triggers",
+    "events.update_finder.triggers",
+    "events.flow.desktop.1",
+    "events.flow.desktop.2",
+    "events.flow.finder.1",
+    "events.flow.finder.2",
+    "desktop.changes.list.collect",
+    "desktop.changes.list.other",
+    "desktop.changes.list.same",
+    "desktop.lifecycle.list",
+    "desktop.servers.notices.list",
+    "finder.changes.list",
+    "desktop.lifecycle.list.notified",
+    "desktop.lifecycle.list.collected",
+    "desktop.lifecycle.list.compared",
+    "desktop.lifecycle.list.said",
+    "finder.changes.list.collect",
+    "finder.lifecycle.list.notified",
+    "finder.lifecycle.list.collected",
+    "finder.lifecycle.list.compared",
+    "finder.lifecycle.list.said",
+    "finder.server.notices.list",
+)
 @ERAS
 async def test_a_changed_list_is_told_only_where_its_set_of_windows_or_documents_changed(
     nats_url: str, era: Any, caplog: pytest.LogCaptureFixture
@@ -68,6 +115,7 @@ async def test_a_changed_list_is_told_only_where_its_set_of_windows_or_documents
         await next_told(here, DESKTOP)
 
 
+@pytest.mark.rule("desktop.uri.check.query", "desktop.changes.list.same")
 async def test_a_window_that_is_listed_with_another_query_is_the_same_window(nats_url: str) -> None:
     asked_for = f"{WINDOW}?priority=80"
     async with world(nats_url, desk=configs.context("2025", windows=1)) as here:
@@ -87,6 +135,7 @@ async def test_a_window_that_is_listed_with_another_query_is_the_same_window(nat
         assert (await next_told(here, DESKTOP, 2))[1] == TOLD
 
 
+@pytest.mark.rule("desktop.practice.notices")
 async def test_what_changes_before_the_server_agreed_to_tell_of_it_is_told_then(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +168,12 @@ async def settled_by_update(here: World, uri: str) -> None:
     await forgotten(here)
 
 
+@pytest.mark.rule(
+    "desktop.servers.prerequisite",
+    "desktop.servers.prerequisite.listing",
+    "desktop.servers.prerequisite.notices",
+    "finder.changes.prerequisite",
+)
 async def test_a_server_that_cannot_be_subscribed_to_takes_no_part(nats_url: str) -> None:
     async with world(nats_url, desk=configs.context("2025", windows=1, documents=1, without=["subscribe"])) as here:
         await eventually(lambda: WINDOW in here.computer.context.index.known("desk"))
@@ -136,6 +191,7 @@ async def test_a_server_that_cannot_be_subscribed_to_takes_no_part(nats_url: str
         assert await here.tell("desk", "subscribed") == []
 
 
+@pytest.mark.rule("answers.desktop.gathering")
 async def test_a_burst_of_changes_is_told_as_one(nats_url: str) -> None:
     async with world(nats_url, {"gather_s": 3.0}, desk=configs.context("2026", windows=1)) as here:
         await settled(here, "desk", WINDOW)
@@ -157,6 +213,12 @@ async def test_what_the_office_is_told_waits_for_nothing_that_is_refused(
     assert caplog.text.count("tool_call_cancel cannot be told, and is dropped") == 1
 
 
+@pytest.mark.rule(
+    "computer.resources.capabilities.by_server",
+    "computer.resources.computer.report",
+    "computer.resources.compatibility",
+    "answers.desktop.restart",
+)
 @ERAS
 async def test_a_server_that_dies_and_comes_back_changes_the_desktop_and_the_capabilities(
     nats_url: str, era: Any
@@ -182,6 +244,24 @@ async def test_a_server_that_dies_and_comes_back_changes_the_desktop_and_the_cap
         assert await next_told(here, DESKTOP) == [TOLD]
 
 
+@pytest.mark.rule(
+    "events.flow.desktop.5",
+    "events.flow.desktop.8",
+    "desktop.overview.aggregate",
+    "desktop.events.chain",
+    "desktop.events.data",
+    "desktop.events.pull",
+    "desktop.lifecycle.first",
+    "desktop.lifecycle.contents",
+    "computer.resources.capabilities.flags",
+    "computer.resources.capabilities.by_server",
+    "computer.resources.computer.report",
+    "computer.resources.compatibility",
+    "desktop.lifecycle.contents.told",
+    "desktop.lifecycle.contents.asked",
+    "computer.resources.capabilities.union",
+    "computer.resources.compat.agent",
+)
 async def test_the_office_lists_what_each_server_can_do_and_an_update_reaches_an_agent_on_another_gateway(
     nats_url: str,
 ) -> None:
@@ -222,6 +302,7 @@ async def _call(agent: Any, tool: str, **params: Any) -> None:
     assert not result.get("isError"), result
 
 
+@pytest.mark.rule("desktop.uri.conflict.registered", "desktop.practice.host", "finder.practice.host")
 async def test_two_servers_with_one_host_are_warned_about_once_and_both_are_shown(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -241,6 +322,7 @@ async def test_two_servers_with_one_host_are_warned_about_once_and_both_are_show
         assert len((await here.ask("get_desktop"))["desktops"]) == 3
 
 
+@pytest.mark.rule("computer.resources.computer.without")
 def test_servers_without_resources_are_counted_for_each_operation_that_skips_them() -> None:
     reader = InMemoryMetricReader()
     meter = MeterProvider(metric_readers=[reader]).get_meter("test")

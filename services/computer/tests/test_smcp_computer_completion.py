@@ -18,6 +18,16 @@ def asked(uri: str | None, argument: str, value: str = "", **chosen: str) -> dic
     return params | ({"context": {"arguments": chosen}} if chosen else {})
 
 
+@pytest.mark.rule(
+    "answers.resources.completion.meta",
+    "finder.server.templates",
+    "finder.completion.doc_ref",
+    "finder.completion.page_index",
+    "finder.completion.element_id",
+    "finder.completion.chain",
+    "finder.completion.prefix",
+    "finder.practice.completion",
+)
 @pytest.mark.parametrize("era", ["2025", "2026"])
 async def test_the_three_arguments_are_completed_one_after_the_other(nats_url: str, era: Era) -> None:
     docs = configs.context(era, host="com.docs", documents=12)
@@ -45,6 +55,7 @@ async def test_the_three_arguments_are_completed_one_after_the_other(nats_url: s
         assert (other["serverId"], other["payload"]["result"]["completion"]["values"]) == ("other", ["doc-0"])
 
 
+@pytest.mark.rule("computer.resources.errors.not_supported", "finder.completion.optional", "finder.completion.without")
 async def test_what_cannot_be_completed_is_refused(nats_url: str) -> None:
     servers = {
         "able": configs.context("2025", host="able", documents=1),
@@ -75,6 +86,7 @@ async def test_what_cannot_be_completed_is_refused(nats_url: str) -> None:
             assert (answer.get("code"), answer.get("details", {}).get("field")) == (400, field)
 
 
+@pytest.mark.rule("answers.resources.completion.chosen")
 async def test_servers_that_share_a_host_complete_together_and_alone_where_a_document_is_chosen(nats_url: str) -> None:
     def holding(*refs: str) -> list[dict[str, Any]]:
         return [{"document": {"ref": ref}} for ref in refs]
@@ -100,6 +112,7 @@ async def test_servers_that_share_a_host_complete_together_and_alone_where_a_doc
         assert error["code"] == -32601, "its server completes nothing, and the others do not have it"
 
 
+@pytest.mark.rule("answers.resources.completion.merged")
 async def test_at_most_a_hundred_values_of_several_servers_are_sent_and_that_there_are_more_is_said(
     nats_url: str,
 ) -> None:

@@ -45,6 +45,7 @@ async def test_what_one_server_answers_passes_as_it_is() -> None:
     assert await Servers(a=odd).complete() == (odd, "a", [])
 
 
+@pytest.mark.rule("answers.resources.completion.meta")
 async def test_a_server_does_not_say_in_the_computer_s_name_what_is_missing() -> None:
     meta = {"a2c_skipped_servers": ["b"], "a2c_skipped": ["blue"], "more": 1}
     told = {**said("x"), "meta": {"more": 1}}
@@ -55,12 +56,14 @@ async def test_a_server_does_not_say_in_the_computer_s_name_what_is_missing() ->
         assert await Servers(a=lying, b=said("x")).complete() == (said("x", total=1, hasMore=False), None, [])
 
 
+@pytest.mark.rule("answers.resources.completion.merged")
 async def test_several_are_asked_side_by_side_and_each_value_is_there_once() -> None:
     servers = Servers(b=said("x", "y"), a=said("y", "z", total=2, hasMore=False))
     assert await servers.complete() == (said("x", "y", "z", total=3, hasMore=False), None, [])
     assert servers.asked == [("b", 5.0), ("a", 5.0)]
 
 
+@pytest.mark.rule("answers.resources.completion.merged")
 @pytest.mark.parametrize(
     ("one", "other", "more", "total"),
     [
@@ -81,6 +84,7 @@ def test_how_many_there_are_is_said_where_it_is_known(
     assert len(made["values"]) == min(MOST, len({*one["completion"]["values"], *other["completion"]["values"]}))
 
 
+@pytest.mark.rule("answers.resources.completion.failing")
 async def test_a_server_that_completes_nothing_costs_nothing_and_one_that_fails_is_named() -> None:
     assert await Servers(a=refused("a"), b=said("x", total=1)).complete() == (said("x", total=1), "b", [])
     assert await Servers(a=refused("a", -32602), b=said("x"), c=said("y")).complete() == (
@@ -91,6 +95,7 @@ async def test_a_server_that_completes_nothing_costs_nothing_and_one_that_fails_
     assert found == (said("x"), "a", ["b", "c", "d", "e", "z"])
 
 
+@pytest.mark.rule("answers.resources.completion.failing")
 @pytest.mark.parametrize(
     ("answers", "error"),
     [

@@ -18,6 +18,12 @@ def parse(document: object) -> Any:
     return parse_config(json.dumps(document))
 
 
+@pytest.mark.rule(
+    "computer.config.json",
+    "answers.config.file.servers",
+    "answers.config.file.top-level",
+    "answers.config.file.mcpServers",
+)
 @pytest.mark.parametrize("document", [{"servers": {"git": STDIO}}, {"git": STDIO}, {"mcpServers": {"git": STDIO}}])
 def test_the_three_shapes_say_the_same(document: dict[str, Any]) -> None:
     server = parse(document).servers["git"]
@@ -43,6 +49,7 @@ def test_the_flat_form_of_other_hosts_is_read() -> None:
     assert isinstance(config.servers["old"], MCPSSEConfig)
 
 
+@pytest.mark.rule("computer.config.by-type")
 def test_defaults_are_those_of_the_settled_answers() -> None:
     config = parse(
         {
@@ -57,6 +64,12 @@ def test_defaults_are_those_of_the_settled_answers() -> None:
     assert (git.env, git.encoding, git.encoding_error_handler) == (None, "utf-8", "strict")
 
 
+@pytest.mark.rule(
+    "data-structures.MCPServerConfig.types",
+    "computer.challenge.typed",
+    "answers.config.file.name",
+    "answers.config.default.alias",
+)
 @pytest.mark.parametrize(
     ("document", "words"),
     [
@@ -91,6 +104,7 @@ def test_what_is_wrong_is_named(document: object, words: list[str]) -> None:
         assert word in str(raised.value)
 
 
+@pytest.mark.rule("computer.config.json")
 def test_a_file_that_is_not_json_says_where(tmp_path: Path) -> None:
     path = tmp_path / "computer.json"
     path.write_text('{"servers": {\n  "git": oops}}')

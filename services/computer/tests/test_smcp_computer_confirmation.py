@@ -14,12 +14,16 @@ from smcp_computer.tools.naming import ToolRef
 REF = ToolRef("git", "push")
 
 
+@pytest.mark.rule("data-structures.ToolMeta.auto_apply.meaning", "answers.tools.confirm.true")
 @pytest.mark.parametrize("setting", list(Confirm))
 @pytest.mark.parametrize("can_ask", [True, False])
 def test_auto_apply_true_never_asks(setting: Confirm, can_ask: bool) -> None:
     assert decide(setting, True, can_ask=can_ask) is Decision.RUN
 
 
+@pytest.mark.rule(
+    "data-structures.ToolMeta.auto_apply.meaning", "answers.tools.confirm.false", "answers.tools.confirm.refused"
+)
 @pytest.mark.parametrize("setting", list(Confirm))
 def test_auto_apply_false_always_asks_and_is_refused_where_nobody_can_be_asked(setting: Confirm) -> None:
     assert decide(setting, False, can_ask=True) is Decision.ASK
@@ -28,6 +32,7 @@ def test_auto_apply_false_always_asks_and_is_refused_where_nobody_can_be_asked(s
     assert "SMCP_CONFIRM" in refused.why
 
 
+@pytest.mark.rule("answers.tools.confirm.values", "answers.tools.confirm.null")
 def test_without_auto_apply_the_setting_decides() -> None:
     assert decide(Confirm.ALLOW, None, can_ask=True) is Decision.RUN
     assert decide(Confirm.ASK, None, can_ask=True) is Decision.ASK
@@ -37,6 +42,7 @@ def test_without_auto_apply_the_setting_decides() -> None:
         assert f"SMCP_CONFIRM={setting}" in refused.why
 
 
+@pytest.mark.rule("answers.tools.confirm.default.terminal", "answers.tools.confirm.default.none")
 async def test_the_default_is_ask_at_a_terminal_and_allow_elsewhere() -> None:
     master, slave = pty.openpty()
     try:
@@ -47,6 +53,7 @@ async def test_the_default_is_ask_at_a_terminal_and_allow_elsewhere() -> None:
     assert Confirmation(None, None).setting is Confirm.ALLOW
 
 
+@pytest.mark.rule("answers.tools.confirm.asked")
 @pytest.mark.parametrize(("typed", "allowed"), [(b"y\n", True), (b"YES\n", True), (b"\n", False), (b"no\n", False)])
 async def test_the_user_is_asked_at_the_terminal(typed: bytes, allowed: bool) -> None:
     master, slave = pty.openpty()

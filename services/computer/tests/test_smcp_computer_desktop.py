@@ -29,6 +29,17 @@ async def desktop(here: World, **asked: Any) -> list[str]:
     return found
 
 
+@pytest.mark.rule(
+    "events.must.computer.all",
+    "events.flow.desktop.7",
+    "events.flow.desktop.8",
+    "desktop.overview.aggregate",
+    "desktop.overview.plain_servers",
+    "desktop.servers.prerequisite",
+    "desktop.servers.contents",
+    "desktop.organize.2.record",
+    "finder.versus.volume",
+)
 async def test_the_windows_of_all_servers_are_shown_those_of_the_server_used_last_first(nats_url: str) -> None:
     async with world(
         nats_url,
@@ -44,6 +55,7 @@ async def test_the_windows_of_all_servers_are_shown_those_of_the_server_used_las
         assert await desktop(here, desktop_size=1) == [shown("a", 0)]
 
 
+@pytest.mark.rule("desktop.changes.pull", "answers.desktop.window")
 async def test_one_window_may_be_asked_for_and_a_number_of_them(nats_url: str) -> None:
     content: list[dict[str, Any]] = [
         {"uri": "window://b/full", "resource": {"_meta": {"fullscreen": True}}},
@@ -71,6 +83,7 @@ async def test_one_window_may_be_asked_for_and_a_number_of_them(nats_url: str) -
         assert (refused["code"], refused["details"]["field"]) == (400, "desktop_size")
 
 
+@pytest.mark.rule("desktop.servers.contents.blob", "answers.desktop.failures")
 async def test_a_server_that_misbehaves_costs_its_own_windows_and_one_warning_for_each_cause(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -95,6 +108,7 @@ async def test_a_server_that_misbehaves_costs_its_own_windows_and_one_warning_fo
         assert not any("secret" in line for line in said)
 
 
+@pytest.mark.rule("computer.resources.computer.failure", "answers.desktop.failures")
 async def test_what_is_not_there_in_time_is_left_out_and_the_rest_is_delivered(nats_url: str) -> None:
     async with world(
         nats_url,
@@ -116,6 +130,7 @@ async def test_what_is_not_there_in_time_is_left_out_and_the_rest_is_delivered(n
         await _shows(here, everything)
 
 
+@pytest.mark.rule("answers.desktop.failures")
 async def test_a_server_that_takes_no_more_requests_holds_up_no_desktop(nats_url: str) -> None:
     listed = [{"uri": f"{window('stopped')}/{'x' * 8000}/{number}"} for number in range(12)]
     everything = [shown("fine"), *(f"{one['uri']}\n\ntext of {one['uri']}" for one in listed)]
@@ -141,6 +156,7 @@ async def test_a_server_that_takes_no_more_requests_holds_up_no_desktop(nats_url
         await _shows(here, everything)
 
 
+@pytest.mark.rule("desktop.changes.pull", "desktop.lifecycle.list", "finder.versus.life")
 async def test_windows_come_and_go_between_two_desktops(nats_url: str) -> None:
     async with world(nats_url, alpha=configs.context("2026", windows=1, host="a", page_size=2)) as here:
         for number in range(1, 5):

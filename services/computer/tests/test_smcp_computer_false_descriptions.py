@@ -72,6 +72,7 @@ async def ask(agent: Client, event: str, **fields: Any) -> dict[str, Any]:
     return answer  # type: ignore[no-any-return]
 
 
+@pytest.mark.rule("answers.resources.read.false_descriptions")
 @ERAS
 async def test_what_is_read_arrives_whole_as_it_is_whatever_the_list_says_of_it(nats_url: str, era: Era) -> None:
     async with scene(nats_url, era) as agent:
@@ -94,6 +95,7 @@ async def test_a_window_is_shown_by_what_it_has_and_one_of_another_kind_costs_on
         ]
 
 
+@pytest.mark.rule("answers.finder.false_descriptions")
 @ERAS
 async def test_a_document_has_the_metadata_that_are_read_whatever_the_list_says_of_their_size_and_type(
     nats_url: str, era: Era

@@ -26,6 +26,18 @@ async def refs(here: World, **asked: Any) -> list[str]:
     return [each["doc_ref"] for each in (await here.ask("get_finder", **asked))["documents"]]
 
 
+@pytest.mark.rule(
+    "finder.computer.unchanged",
+    "finder.flow.pull.organize",
+    "finder.navigation.1",
+    "finder.server.level_1",
+    "events.must.computer.all",
+    "events.flow.finder.8",
+    "finder.versus.volume",
+    "finder.changes.pull",
+    "finder.practice.summary",
+    "finder.practice.page_count",
+)
 @SELDOM
 async def test_the_catalog_has_the_metadata_of_level_1(nats_url: str, era: Era) -> None:
     async with world(nats_url, one=configs.context(era, host="com.docs", windows=1, documents=2)) as here:
@@ -44,6 +56,15 @@ async def test_the_catalog_has_the_metadata_of_level_1(nats_url: str, era: Era) 
         }
 
 
+@pytest.mark.rule(
+    "finder.update.pull",
+    "finder.update.list",
+    "finder.update.content",
+    "finder.versus.life",
+    "finder.changes.pull",
+    "finder.practice.on_demand",
+    "finder.practice.notices",
+)
 @ERAS
 async def test_metadata_are_read_once_and_again_after_the_server_says_that_they_changed(
     nats_url: str, era: Era
@@ -105,6 +126,13 @@ async def test_after_the_restart_of_a_server_its_documents_are_read_anew(nats_ur
         assert await here.tell("one", "reads") == {"dpe://h/doc-0": 1, "dpe://h/doc-1": 1}
 
 
+@pytest.mark.rule(
+    "finder.computer.aggregate",
+    "finder.flow.pull.organize",
+    "finder.navigation.1.filters",
+    "events.flow.finder.7",
+    "finder.versus.volume",
+)
 async def test_documents_are_filtered_ordered_and_paged(nats_url: str) -> None:
     a = [
         document("a1", file_type="pdf", keywords=["Finance"], last_modified="2026-01-01T00:00:00Z"),
@@ -131,6 +159,7 @@ async def test_documents_are_filtered_ordered_and_paged(nats_url: str) -> None:
         assert await refs(here, limit=2) == ["b5", "b4"], "the server used last comes first"
 
 
+@pytest.mark.rule("answers.finder.kept.index", "answers.finder.as_listed")
 @pytest.mark.parametrize("settings", [{"finder_cache_bytes": 0}, {"finder_cache_bytes": 0, "finder_index_bytes": 0}])
 async def test_a_catalog_of_more_documents_than_are_kept_is_right_or_says_that_it_is_not(
     nats_url: str, settings: dict[str, int]
@@ -150,6 +179,7 @@ async def test_a_catalog_of_more_documents_than_are_kept_is_right_or_says_that_i
             assert "a2c_as_listed" not in {**found, **newest}
 
 
+@pytest.mark.rule("finder.server.subscribe", "finder.uri.host.style")
 async def test_only_servers_that_tell_of_changes_take_part(nats_url: str) -> None:
     servers = {
         "told": configs.context("2026", host="told", documents=1),
@@ -163,6 +193,7 @@ async def test_only_servers_that_tell_of_changes_take_part(nats_url: str) -> Non
         assert await here.tell("silent", "reads") == {}
 
 
+@pytest.mark.rule("finder.navigation.1.filters")
 async def test_a_request_out_of_range_is_refused_by_its_field(nats_url: str) -> None:
     async with world(nats_url) as here:
         wrong: dict[str, list[Any]] = {
@@ -192,6 +223,7 @@ async def test_whole_numbers_of_any_size_in_metadata_are_shown_as_they_are(nats_
             assert await eventually(shown, timeout=30) == [large]
 
 
+@pytest.mark.rule("answers.finder.unreadable")
 @SELDOM
 async def test_documents_that_servers_get_wrong_cost_only_themselves(
     nats_url: str, era: Era, caplog: pytest.LogCaptureFixture
@@ -218,6 +250,7 @@ async def test_documents_that_servers_get_wrong_cost_only_themselves(
             assert any(f"dpe://h/{how}'" in record.getMessage() for record in caplog.records), how
 
 
+@pytest.mark.rule("answers.finder.as_listed", "answers.finder.unreadable")
 async def test_a_server_that_never_answers_costs_only_its_own_metadata(nats_url: str) -> None:
     async with world(
         nats_url,

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+import pytest
+
 from smcp_computer.announcing import CONFIG
 from smcp_computer.app import Computer
 from smcp_computer.mcp.call_span import CallSpan
@@ -78,6 +80,29 @@ def window(name: str, text: str, **resource: Any) -> dict[str, Any]:
     return {"uri": uri, "resource": resource, "contents": [{"uri": uri, "mimeType": "text/plain", "text": text}]}
 
 
+@pytest.mark.rule(
+    "desktop.render.reply",
+    "desktop.lifecycle.first.asked",
+    "desktop.lifecycle.first.forwarded",
+    "desktop.lifecycle.first.organized",
+    "desktop.lifecycle.first.answered",
+    "desktop.lifecycle.first.relayed",
+    "desktop.lifecycle.list.notified",
+    "desktop.lifecycle.list.collected",
+    "desktop.lifecycle.list.compared",
+    "desktop.lifecycle.list.said",
+    "desktop.lifecycle.list.told",
+    "desktop.lifecycle.list.asked",
+    "desktop.lifecycle.contents.notified",
+    "desktop.lifecycle.contents.confirmed",
+    "desktop.lifecycle.contents.said",
+    "desktop.lifecycle.contents.told",
+    "desktop.lifecycle.contents.asked",
+    "desktop.servers.windows.example",
+    "desktop.servers.contents.example",
+    "finder.versus.access",
+    "finder.versus.life",
+)
 async def test_the_desktop_is_pulled_and_follows_its_windows_and_their_contents(nats_url: str) -> None:
     about = {"priority": 0.6, "audience": ["assistant"], "lastModified": "2026-01-15T08:30:00Z"}
     status = window("status", "运行中 | CPU: 45% | 内存: 2.1GB", annotations=about, _meta={"fullscreen": False})
@@ -113,6 +138,28 @@ async def test_the_desktop_is_pulled_and_follows_its_windows_and_their_contents(
         assert here.agent.told("notify:update_finder") == [], "no window concerns the finder"
 
 
+@pytest.mark.rule(
+    "finder.versus.life",
+    "finder.lifecycle.first.asked",
+    "finder.lifecycle.first.forwarded",
+    "finder.lifecycle.first.organized",
+    "finder.lifecycle.first.answered",
+    "finder.lifecycle.first.relayed",
+    "finder.lifecycle.list.notified",
+    "finder.lifecycle.list.collected",
+    "finder.lifecycle.list.compared",
+    "finder.lifecycle.list.said",
+    "finder.lifecycle.list.told",
+    "finder.lifecycle.list.asked",
+    "finder.lifecycle.contents.notified",
+    "finder.lifecycle.contents.confirmed",
+    "finder.lifecycle.contents.said",
+    "finder.lifecycle.contents.told",
+    "finder.lifecycle.contents.asked",
+    "finder.scope.events",
+    "finder.server.notices.list",
+    "finder.server.notices.updated",
+)
 async def test_the_finder_is_pulled_and_follows_its_documents_and_their_contents(nats_url: str) -> None:
     content = [{"document": each} for each in page_documents()]
     report, contract, new = (f"dpe://{PAGE_HOST}/{ref}" for ref in ("rpt-2026", "contract-a1", "new"))
@@ -144,6 +191,26 @@ async def test_the_finder_is_pulled_and_follows_its_documents_and_their_contents
         assert here.agent.told("notify:update_desktop") == [], "no document concerns the desktop"
 
 
+@pytest.mark.rule(
+    "computer.resources.events.namespace",
+    "computer.resources.events.direction",
+    "computer.resources.events.list_changed",
+    "computer.resources.events.updated",
+    "computer.resources.models.resource.example",
+    "computer.resources.models.contents.example",
+    "computer.resources.payload.event",
+    "computer.resources.payload.server_null",
+    "computer.resources.payload.params",
+    "computer.resources.payload.jsonrpc",
+    "computer.resources.flow.list.asked",
+    "computer.resources.flow.list.forwarded",
+    "computer.resources.flow.list.aggregated",
+    "computer.resources.flow.subscribe.asked",
+    "computer.resources.flow.subscribe.acknowledged",
+    "computer.resources.flow.subscribe.told",
+    "computer.resources.notes.agent",
+    "computer.resources.models.routing",
+)
 async def test_resources_are_listed_read_and_subscribed_to_in_the_words_of_the_page(nats_url: str) -> None:
     uri, title = "file:///project/src/main.rs", "Rust Software Application Main File"
     item = {"uri": uri, "name": "main.rs", "title": title, "mimeType": "text/x-rust"}

@@ -15,6 +15,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "the same host" in record.getMessage()]
 
 
+@pytest.mark.rule("desktop.uri.conflict.registered")
 @pytest.mark.parametrize("era", ["2025", "2026"])
 async def test_a_server_that_has_nothing_but_templates_of_a_host_is_warned_about_once_too(
     nats_url: str, era: Any, caplog: pytest.LogCaptureFixture
@@ -33,6 +34,7 @@ async def test_a_server_that_has_nothing_but_templates_of_a_host_is_warned_about
         assert "'docs' and 'templates' use the same host 'h'" in warnings(caplog)[0]
 
 
+@pytest.mark.rule("desktop.uri.conflict.registered")
 @pytest.mark.parametrize("era", ["2025", "2026"])
 async def test_a_template_that_a_server_adds_later_is_warned_about_too(
     nats_url: str, era: Any, caplog: pytest.LogCaptureFixture
@@ -47,6 +49,7 @@ async def test_a_template_that_a_server_adds_later_is_warned_about_too(
         assert "'docs' and 'late' use the same host 'h'" in warning
 
 
+@pytest.mark.rule("desktop.uri.conflict.registered")
 async def test_templates_of_a_server_that_tells_of_no_changes_are_asked_for_from_time_to_time(
     nats_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,6 +60,7 @@ async def test_templates_of_a_server_that_tells_of_no_changes_are_asked_for_from
         await eventually(lambda: bool(warnings(caplog)), timeout=30)
 
 
+@pytest.mark.rule("desktop.uri.conflict.registered")
 def test_a_template_whose_host_is_an_argument_is_in_nobodys_way(caplog: pytest.LogCaptureFixture) -> None:
     conflicts = HostConflicts()
     conflicts.registered("docs", ["dpe://h/doc", "file:///a"])

@@ -54,6 +54,7 @@ async def status_of(url: str, session: str) -> int:
         return answer.status
 
 
+@pytest.mark.rule("data-structures.MCPServerStreamableHttpParameters.terminate_on_close.meaning")
 @pytest.mark.parametrize("terminate", [True, False])
 async def test_a_session_that_is_closed_is_ended_at_the_server_only_where_terminate_on_close_says_so(
     tmp_path: Path, terminate: bool
@@ -73,6 +74,10 @@ async def test_a_session_that_is_closed_is_ended_at_the_server_only_where_termin
         assert await status_of(toolbox.url, session) == (404 if terminate else 200)
 
 
+@pytest.mark.rule(
+    "data-structures.MCPServerStreamableHttpParameters.timeout.meaning",
+    "data-structures.MCPSSEParameters.timeout.meaning",
+)
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
 async def test_a_regular_operation_that_is_not_answered_ends_after_timeout(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
@@ -85,6 +90,10 @@ async def test_a_regular_operation_that_is_not_answered_ends_after_timeout(
             assert (box.state, box.reason) == (State.FAILED, NOT_IN_TIME[kind])
 
 
+@pytest.mark.rule(
+    "data-structures.MCPServerStreamableHttpParameters.timeout.meaning",
+    "data-structures.MCPSSEParameters.timeout.meaning",
+)
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
 async def test_a_server_whose_events_stop_for_longer_than_sse_read_timeout_is_given_up(
     tmp_path: Path, kind: Kind
@@ -99,6 +108,10 @@ async def test_a_server_whose_events_stop_for_longer_than_sse_read_timeout_is_gi
             assert log.read_text().startswith("sleep")
 
 
+@pytest.mark.rule(
+    "data-structures.MCPServerStreamableHttpParameters.timeout.meaning",
+    "data-structures.MCPSSEParameters.timeout.meaning",
+)
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
 async def test_what_a_tool_does_may_take_longer_than_timeout(kind: Kind) -> None:
     async with configs.http_toolbox(kind) as toolbox:
@@ -109,6 +122,7 @@ async def test_what_a_tool_does_may_take_longer_than_timeout(kind: Kind) -> None
             assert result["content"][0]["text"] == "slept 3.0"
 
 
+@pytest.mark.rule("data-structures.MCPSSEParameters.timeout.meaning")
 async def test_a_message_that_is_not_taken_in_time_ends_the_connection_and_it_is_made_anew() -> None:
     async with configs.http_toolbox("sse", hold=["tools/call"]) as toolbox:
         async with supervised(config("sse", toolbox.url, timeout=SHORT["sse"])) as box:

@@ -81,6 +81,7 @@ async def test_a_request_that_is_not_answered_ends_after_timeout(method: str) ->
         assert (box.state, box.reason) == (State.FAILED, "did not answer in time")
 
 
+@pytest.mark.rule("data-structures.MCPServerStreamableHttpParameters.timeout.meaning")
 async def test_a_notification_that_is_not_answered_holds_up_the_rest_for_no_longer_than_timeout() -> None:
     async with (
         server(lambda asked: asked in {"tools/call", "notifications/cancelled"}) as (url, asked),
@@ -96,6 +97,7 @@ async def test_a_notification_that_is_not_answered_holds_up_the_rest_for_no_long
         await eventually(lambda: box.starts == 2 and box.ready, timeout=20)
 
 
+@pytest.mark.rule("data-structures.MCPServerStreamableHttpParameters.timeout.meaning")
 async def test_the_end_of_a_session_that_is_not_answered_is_over_after_timeout() -> None:
     async with server(lambda asked: asked == "DELETE") as (url, asked):
         async with supervised(url, timeout="PT0.3S") as box:

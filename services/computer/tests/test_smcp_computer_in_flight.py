@@ -51,6 +51,7 @@ async def begun(in_flight: InFlight, tool: Tool, limit: float = 5.0) -> "asyncio
     return task
 
 
+@pytest.mark.rule("answers.calls.dedup.once")
 async def test_the_same_call_joins_the_one_that_runs() -> None:
     async with InFlight() as in_flight:
         tool = Tool()
@@ -64,6 +65,7 @@ async def test_the_same_call_joins_the_one_that_runs() -> None:
         assert in_flight.running == 0
 
 
+@pytest.mark.rule("answers.calls.dedup.once")
 async def test_the_same_call_again_gets_the_kept_result() -> None:
     async with InFlight() as in_flight:
         tool = Tool()
@@ -73,6 +75,7 @@ async def test_the_same_call_again_gets_the_kept_result() -> None:
         assert in_flight.knows(KEY)
 
 
+@pytest.mark.rule("answers.calls.dedup.other")
 @pytest.mark.parametrize("ended", [True, False])
 async def test_another_call_under_the_same_key_is_refused(ended: bool) -> None:
     async with InFlight() as in_flight:
@@ -89,6 +92,7 @@ async def test_another_call_under_the_same_key_is_refused(ended: bool) -> None:
         assert tool.runs == 1
 
 
+@pytest.mark.rule("answers.calls.dedup.key")
 async def test_offices_and_agents_do_not_share_keys() -> None:
     async with InFlight() as in_flight:
         tool = Tool()
@@ -98,6 +102,7 @@ async def test_offices_and_agents_do_not_share_keys() -> None:
         assert tool.runs == 3
 
 
+@pytest.mark.rule("answers.calls.timeout.meta")
 async def test_a_call_that_takes_too_long_is_answered_and_cancelled() -> None:
     async with InFlight() as in_flight:
         tool = Tool()
@@ -107,6 +112,7 @@ async def test_a_call_that_takes_too_long_is_answered_and_cancelled() -> None:
         await asyncio.wait_for(tool.cancelled.wait(), 5)
 
 
+@pytest.mark.rule("answers.calls.cancel.meta")
 async def test_a_cancel_answers_at_once_and_stops_the_tool() -> None:
     async with InFlight() as in_flight:
         tool = Tool()
@@ -120,6 +126,7 @@ async def test_a_cancel_answers_at_once_and_stops_the_tool() -> None:
         assert tool.runs == 1
 
 
+@pytest.mark.rule("answers.calls.cancel.early")
 async def test_a_call_that_comes_after_its_cancel_is_not_run() -> None:
     async with InFlight() as in_flight:
         assert not in_flight.cancel(KEY)
@@ -129,6 +136,7 @@ async def test_a_call_that_comes_after_its_cancel_is_not_run() -> None:
         assert tool.runs == 0
 
 
+@pytest.mark.rule("answers.calls.cancel.late", "answers.calls.cancel.once")
 async def test_a_cancel_after_the_result_changes_nothing() -> None:
     async with InFlight() as in_flight:
         tool = Tool()
@@ -160,6 +168,7 @@ async def test_what_the_tool_raises_reaches_who_waits() -> None:
         assert repeated["meta"] == {"a2c_result_expired": True}
 
 
+@pytest.mark.rule("computer.safety.leaks", "answers.calls.dedup.budget", "answers.calls.dedup.expired")
 async def test_a_dropped_result_leaves_its_key_and_is_not_run_again() -> None:
     async with InFlight(Keeping(results_bytes=200)) as in_flight:
         tool = Tool({"content": [], "pad": "x" * 120})
@@ -174,6 +183,7 @@ async def test_a_dropped_result_leaves_its_key_and_is_not_run_again() -> None:
         assert tool.runs == 2
 
 
+@pytest.mark.rule("answers.calls.dedup.budget")
 async def test_results_are_dropped_after_their_time() -> None:
     async with InFlight(Keeping(results_s=0.0)) as in_flight:
         tool = Tool()
@@ -303,6 +313,7 @@ async def test_a_result_goes_when_its_time_is_over_also_where_no_call_comes_any_
         assert in_flight.knows(("lab", "alice", "r0")), "the key stays"
 
 
+@pytest.mark.rule("answers.calls.timeout.clean")
 async def test_keys_and_cancels_go_when_their_time_is_over_also_where_no_call_comes_any_more() -> None:
     async with InFlight(Keeping(results_s=0.5, keys_s=0.6, tombstones_s=0.5)) as in_flight:
         tool = Tool()

@@ -28,10 +28,17 @@ def pick(**more: Any) -> dict[str, Any]:
     return {"id": "r", "type": "pickString", "description": "", "options": ["eu", "us"], **more}
 
 
+@pytest.mark.rule("answers.config.input.variable")
 def test_the_variable_of_an_input_is_upper_case_with_underscores() -> None:
     assert variable_of("api-key.2 ä") == "SMCP_INPUT_API_KEY_2__"
 
 
+@pytest.mark.rule(
+    "data-structures.MCPServerInputBase.placeholder",
+    "data-structures.MCPServerPromptStringInput.default.meaning",
+    "answers.config.input.variable",
+    "answers.config.input.default",
+)
 async def test_an_input_comes_from_its_variable_before_its_default() -> None:
     inputs = [prompt(default="d")]
     reference = {"env": {"K": "Bearer ${input:api key}"}}
@@ -40,6 +47,7 @@ async def test_an_input_comes_from_its_variable_before_its_default() -> None:
     assert (await resolve(reference, inputs, {}))["env"] == {"K": "Bearer d"}
 
 
+@pytest.mark.rule("answers.config.env")
 async def test_placeholders_stand_in_any_parameter_and_are_not_searched_again() -> None:
     parameters = {"command": "${env:PROG}", "args": ["a", "${env:A}${env:A}"], "cwd": "/x/${env:A}"}
     resolved = await resolve(parameters, [], {"PROG": "run", "A": "${env:PROG}"})
@@ -48,6 +56,7 @@ async def test_placeholders_stand_in_any_parameter_and_are_not_searched_again() 
     assert resolved["cwd"] == "/x/${env:PROG}"
 
 
+@pytest.mark.rule("data-structures.MCPServerPickStringInput.options.meaning", "answers.config.input.missing")
 @pytest.mark.parametrize(
     ("reference", "inputs", "environ", "words"),
     [
@@ -69,11 +78,21 @@ async def test_a_missing_value_names_the_server_the_field_and_the_input(
     assert "asia" not in str(raised.value)
 
 
+@pytest.mark.rule(
+    "data-structures.MCPServerPickStringInput.options.meaning",
+    "data-structures.MCPServerPickStringInput.default.meaning",
+)
 async def test_one_of_the_options_is_taken() -> None:
     assert (await resolve({"args": ["${input:r}"]}, [pick()], {"SMCP_INPUT_R": "us"}))["args"] == ["us"]
     assert (await resolve({"args": ["${input:r}"]}, [pick(default="eu")], {}))["args"] == ["eu"]
 
 
+@pytest.mark.rule(
+    "data-structures.MCPServerCommandInput.meaning",
+    "answers.config.command.no-shell",
+    "answers.config.command.args",
+    "answers.config.command.output",
+)
 async def test_a_command_input_is_what_its_program_prints(tmp_path: Any) -> None:
     program = tmp_path / "print-arguments"
     program.write_text(f"#!{sys.executable}\nimport sys\nprint(' ', *sys.argv[1:], ' ')\n")
@@ -140,6 +159,7 @@ async def test_all_values_that_are_missing_are_said_at_once_and_no_program_runs(
 WEB = {"type": "streamable", "server_parameters": {"url": "http://x", "timeout": "${input:t}"}}
 
 
+@pytest.mark.rule("computer.start.validate")
 @pytest.mark.parametrize(
     ("definition", "error"),
     [

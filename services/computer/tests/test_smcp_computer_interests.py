@@ -19,6 +19,7 @@ THIRD = f"window://{HOST}/2"
 REFUSED = "does not tell of changes of a resource"
 
 
+@pytest.mark.rule("answers.desktop.again")
 async def test_what_the_next_stream_leaves_out_is_subscribed_to_no_more_and_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -37,6 +38,7 @@ async def test_what_the_next_stream_leaves_out_is_subscribed_to_no_more_and_aske
         await servers.heard_of(ResourcesSubscribed("desk", {OTHER: frozenset({"desktop"})}))
 
 
+@pytest.mark.rule("answers.desktop.again")
 async def test_what_is_left_out_after_a_stream_was_lost_is_subscribed_to_no_more_and_can_be_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -56,6 +58,7 @@ async def test_what_is_left_out_after_a_stream_was_lost_is_subscribed_to_no_more
         assert servers.interests.subscribed("desk") == {WINDOW, OTHER}
 
 
+@pytest.mark.rule("answers.desktop.again")
 async def test_what_was_refused_is_asked_for_again_after_a_pause(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -69,6 +72,7 @@ async def test_what_was_refused_is_asked_for_again_after_a_pause(
         assert caplog.text.count(REFUSED) == 1
 
 
+@pytest.mark.rule("answers.desktop.again")
 async def test_what_was_refused_is_asked_for_again_once_the_list_changed(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

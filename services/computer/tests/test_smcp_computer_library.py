@@ -27,6 +27,7 @@ async def test_metadata_are_read_once_and_kept() -> None:
         assert sorted(servers.read) == ["dpe://a/d0", "dpe://a/d1", "dpe://a/d2"]
 
 
+@pytest.mark.rule("finder.update.content")
 @pytest.mark.parametrize(
     ("uri", "again"),
     [
@@ -92,6 +93,7 @@ async def test_what_the_server_tells_no_changes_of_is_read_anew_after_a_while(mo
         assert servers.read == ["dpe://a/d1"]
 
 
+@pytest.mark.rule("finder.update.list")
 async def test_a_new_list_has_only_what_is_new_in_it_read() -> None:
     servers = Servers()
     async with opened(servers) as library:
@@ -116,6 +118,7 @@ async def test_a_server_that_is_gone_takes_what_was_kept_of_it_along() -> None:
         assert len(servers.read) == 4
 
 
+@pytest.mark.rule("finder.server.level_1")
 async def test_what_is_no_document_is_not_read(caplog: pytest.LogCaptureFixture) -> None:
     servers = Servers()
     others = ["window://a", "dpe://a", "dpe://a/d/pages/1", "dpe:///d", "dpe://a/%zz", "file:///x", "", "dpe:"]
@@ -128,6 +131,7 @@ async def test_what_is_no_document_is_not_read(caplog: pytest.LogCaptureFixture)
     assert any("'dpe://a/d/pages/1'" in line for line in said)
 
 
+@pytest.mark.rule("answers.finder.kept")
 async def test_many_are_read_side_by_side_but_not_all_at_once() -> None:
     servers = Servers()
     lists = {f"s{number:02}": listed(f"s{number:02}", 50) for number in range(20)}
@@ -150,6 +154,7 @@ async def test_metadata_that_were_asked_for_before_a_change_are_not_kept() -> No
         assert titles(await library.documents(lists, timeout=10)) == ["new"]
 
 
+@pytest.mark.rule("answers.finder.unreadable")
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -189,6 +194,7 @@ async def test_a_document_whose_metadata_cannot_be_used_is_shown_as_it_is_listed
     assert servers.read.count("dpe://a/d1") == 1, "it is left alone for a while"
 
 
+@pytest.mark.rule("answers.errors.surrogates")
 async def test_metadata_with_half_of_a_surrogate_pair_are_read() -> None:
     servers = Servers()
     servers.say = lambda server, uri: {"contents": [{"text": r'{"title":"a\ud800b"}'}]}
@@ -206,6 +212,7 @@ async def test_metadata_of_wrong_types_are_warned_about_and_the_rest_counts(capl
     assert "have another URI" in caplog.text
 
 
+@pytest.mark.rule("answers.finder.kept")
 async def test_metadata_that_are_too_large_are_not_kept_but_the_document_is_shown(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

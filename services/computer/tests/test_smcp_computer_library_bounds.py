@@ -47,6 +47,7 @@ async def page(library: Library, documents: Sequence[Document], **asked: Any) ->
     return [summary.get("title") for summary in shown], missing
 
 
+@pytest.mark.rule("answers.finder.kept", "answers.finder.kept.index")
 @pytest.mark.parametrize("cache_bytes", [0, 1500, WIDE])
 async def test_the_catalog_is_the_same_however_few_metadata_are_kept(cache_bytes: int) -> None:
     servers, lists = Servers(), {"a": listed("a", 20), "b": listed("b", 20)}
@@ -65,6 +66,7 @@ async def test_the_catalog_is_the_same_however_few_metadata_are_kept(cache_bytes
         )  # fmt: skip
 
 
+@pytest.mark.rule("answers.finder.kept.index")
 async def test_only_what_is_shown_is_read_again_side_by_side_and_not_kept(caplog: pytest.LogCaptureFixture) -> None:
     servers = Servers()
     servers.say = described
@@ -83,6 +85,7 @@ async def test_only_what_is_shown_is_read_again_side_by_side_and_not_kept(caplog
     assert caplog.text.count("SMCP_FINDER_CACHE_BYTES") == 1
 
 
+@pytest.mark.rule("answers.finder.as_listed")
 @pytest.mark.parametrize(
     "wrong", [ServerTimedOut("a", "was silent"), RequestRefused("a", -32602, "gone", None), {"contents": []}, None]
 )
@@ -110,6 +113,7 @@ async def test_what_cannot_be_read_again_is_shown_as_it_is_listed_at_its_place_a
         assert await page(library, documents) == (["title 00003", "name 2", "title 00001", "title 00000"], 1)
 
 
+@pytest.mark.rule("answers.finder.kept.index")
 async def test_a_document_that_changes_is_found_by_what_it_says_now() -> None:
     servers, lists = Servers(), {"a": listed("a", 3)}
     servers.say = described
@@ -121,6 +125,7 @@ async def test_a_document_that_changes_is_found_by_what_it_says_now() -> None:
         assert await page(library, documents, keywords=["new"]) == (["new 1"], 0)
 
 
+@pytest.mark.rule("answers.finder.kept.nothing")
 async def test_above_the_bound_of_the_index_documents_are_as_listed_counted_and_said_by_server(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -147,6 +152,7 @@ async def test_above_the_bound_of_the_index_documents_are_as_listed_counted_and_
         assert "a2c_as_listed" not in await finder(library, {"b": listed("b", 3)})
 
 
+@pytest.mark.rule("answers.finder.kept.nothing")
 async def test_what_did_not_fit_is_read_once_there_is_room_again() -> None:
     servers = Servers()
     servers.say = described
@@ -159,6 +165,7 @@ async def test_what_did_not_fit_is_read_once_there_is_room_again() -> None:
         assert library.as_listed({"b"}) == 0
 
 
+@pytest.mark.rule("answers.finder.missing")
 async def test_the_index_of_what_a_catalog_lacked_is_told_of_though_the_rest_is_not_kept() -> None:
     servers, lists = Servers(), {"a": listed("a", 3)}
     servers.say = described
@@ -172,6 +179,7 @@ async def test_the_index_of_what_a_catalog_lacked_is_told_of_though_the_rest_is_
         assert servers.told == 1
 
 
+@pytest.mark.rule("answers.finder.missing")
 async def test_what_a_catalog_lacked_and_there_is_no_room_for_is_not_told_and_not_asked_for_all_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

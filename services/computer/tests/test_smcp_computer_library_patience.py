@@ -14,6 +14,7 @@ from smcp_testing.document_servers import Servers, answer, listed, opened, title
 from smcp_testing.waiting import eventually
 
 
+@pytest.mark.rule("answers.finder.kept")
 async def test_what_is_not_read_in_time_is_shown_as_the_list_describes_it_and_read_on() -> None:
     servers = Servers()
     servers.gate.clear()
@@ -59,6 +60,7 @@ async def test_a_server_that_never_answers_is_left_alone_after_a_while_and_costs
         assert sum(uri.startswith("dpe://dead") for uri in servers.read) > asked, "it said that it lives"
 
 
+@pytest.mark.rule("answers.finder.unreadable")
 async def test_one_document_that_never_comes_does_not_stop_the_others_and_nobody_waits_for_it_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -132,6 +134,7 @@ async def test_however_many_servers_are_silent_another_one_is_read() -> None:
         never.set()
 
 
+@pytest.mark.rule("answers.finder.missing")
 async def test_what_a_catalog_lacked_is_told_once_at_the_end_of_the_reading() -> None:
     servers, lists = Servers(), {"a": listed("a", 20), "b": listed("b", 3)}
     servers.gate.clear()
@@ -145,6 +148,7 @@ async def test_what_a_catalog_lacked_is_told_once_at_the_end_of_the_reading() ->
         assert servers.told == 2
 
 
+@pytest.mark.rule("answers.finder.missing")
 async def test_nothing_is_told_where_no_catalog_lacked_it_or_its_metadata_say_no_more_than_the_list() -> None:
     servers = Servers()
     async with opened(servers) as library:
@@ -160,6 +164,7 @@ async def test_nothing_is_told_where_no_catalog_lacked_it_or_its_metadata_say_no
         assert servers.told == 0
 
 
+@pytest.mark.rule("answers.finder.missing")
 async def test_what_does_not_come_is_asked_for_again_while_nobody_asks_and_told_when_it_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -197,6 +202,7 @@ async def test_a_document_that_is_refused_only_then_is_told_of_as_well() -> None
         assert await library.documents({"a": listed("a", 1)}, timeout=10) == []
 
 
+@pytest.mark.rule("answers.finder.missing")
 async def test_a_slow_server_that_tells_of_no_changes_is_no_loop_of_reading_and_telling(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

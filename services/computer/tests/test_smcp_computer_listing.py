@@ -31,6 +31,7 @@ def all_pages(listed: Lists) -> list[list[str]]:
         cursor = write_cursor(page.next)
 
 
+@pytest.mark.rule("computer.resources.models.page", "computer.resources.computer.pages")
 @given(st.dictionaries(st.text(max_size=5), uris, max_size=4))
 def test_all_pages_together_are_all_items_once_in_order(uris_of: dict[str, list[str]]) -> None:
     listed = lists(**uris_of)
@@ -51,6 +52,7 @@ def second_page(listed: Lists, *, then: Lists) -> list[str]:
     return [item["uri"] for item in page_of("resources", then, first.next).items]
 
 
+@pytest.mark.rule("answers.resources.cursor.restart")
 def test_a_list_that_changed_between_two_pages_gives_nothing_twice_and_leaves_nothing_out() -> None:
     before = lists(a=numbered(150))
     rest = numbered(150)[100:]
@@ -59,16 +61,19 @@ def test_a_list_that_changed_between_two_pages_gives_nothing_twice_and_leaves_no
     assert second_page(before, then=lists(a=numbered(150)[3:])) == rest
 
 
+@pytest.mark.rule("answers.resources.cursor.restart")
 def test_the_item_at_the_break_may_be_gone() -> None:
     assert second_page(lists(a=numbered(150)), then=lists(a=numbered(99) + numbered(150)[100:])) == numbered(150)[100:]
 
 
+@pytest.mark.rule("answers.resources.cursor.restart")
 def test_a_server_that_is_gone_by_the_next_page_costs_only_its_own_rest() -> None:
     before = lists(a=numbered(150), b=["b://1"])
     assert second_page(before, then=lists(b=["b://1"])) == ["b://1"]
     assert second_page(before, then=lists(a=[], b=["b://1"])) == ["b://1"]
 
 
+@pytest.mark.rule("computer.resources.models.routing", "answers.resources.items.server")
 def test_each_item_names_its_server_whatever_it_says_itself() -> None:
     item = {"uri": "x://1", "name": "1", "serverId": "another"}
     page = page_of("resources", {"a": [item], "b": [{"uri": "x://1"}]})
@@ -76,12 +81,14 @@ def test_each_item_names_its_server_whatever_it_says_itself() -> None:
     assert item["serverId"] == "another", "what is kept of the server stays as it is"
 
 
+@pytest.mark.rule("answers.resources.pages.bytes")
 def test_a_page_ends_before_it_is_too_large_for_small_clients() -> None:
     large = [{"uri": f"x://{number}", "name": "n" * (PAGE_BYTES // 3)} for number in range(7)]
     pages = all_pages({"a": large})
     assert [len(page) for page in pages] == [2, 2, 2, 1]
 
 
+@pytest.mark.rule("answers.resources.pages.bytes")
 def test_an_item_that_is_too_large_costs_only_itself() -> None:
     items = [{"uri": "x://1", "name": "1"}, {"uri": "x://2", "name": "n" * PAGE_BYTES}, {"uri": "x://3", "name": "3"}]
     page = page_of("resources", {"a": items})
@@ -90,6 +97,7 @@ def test_an_item_that_is_too_large_costs_only_itself() -> None:
     assert page.next is None
 
 
+@pytest.mark.rule("computer.resources.models.cursor.opaque")
 @pytest.mark.parametrize(
     "cursor",
     [
@@ -109,6 +117,7 @@ def test_a_cursor_that_cannot_be_read_is_refused_by_its_field(cursor: str) -> No
     assert refused.value.details["field"] == CURSOR_FIELD
 
 
+@pytest.mark.rule("computer.resources.models.cursor.opaque")
 @given(st.text(max_size=256), st.integers(0, 10_000_000), st.text(max_size=9000))
 def test_a_cursor_is_opaque_short_and_reads_back(server: str, number: int, uri: str) -> None:
     position = Position("templates", server, number, mark_of(uri))
@@ -118,6 +127,7 @@ def test_a_cursor_is_opaque_short_and_reads_back(server: str, number: int, uri: 
     assert cursor.isascii()
 
 
+@pytest.mark.rule("computer.resources.models.template")
 def test_templates_that_share_a_name_over_servers_are_told_apart_by_the_servers_name() -> None:
     named = named_apart(
         {

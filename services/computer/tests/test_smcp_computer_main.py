@@ -72,6 +72,7 @@ async def test_a_good_configuration_is_shown_and_nothing_is_started(tmp_path: Pa
     assert "SMCP_OFFICE=读 *" in out
 
 
+@pytest.mark.rule("computer.start.validate")
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -97,6 +98,7 @@ async def test_a_missing_or_illegal_name_is_wrong_usage(tmp_path: Path) -> None:
         assert word in err
 
 
+@pytest.mark.rule("answers.config.validate")
 async def test_validate_warns_of_literal_secrets(tmp_path: Path) -> None:
     server = {"type": "stdio", "server_parameters": {"command": sys.executable, "args": ["--token=abcdef"]}}
     code, out, err = await run("validate", "--config", write(tmp_path / "c.json", git=server))
@@ -197,6 +199,7 @@ async def test_without_nats_it_fails_with_a_sentence(tmp_path: Path) -> None:
     assert "127.0.0.1:1" in err
 
 
+@pytest.mark.rule("events.must.computer.rooms", "computer.main.order", "computer.main.stop", "computer.safety.zombies")
 async def test_it_serves_until_it_is_stopped_and_leaves_nothing_behind(nats_url: str, tmp_path: Path) -> None:
     file = write(tmp_path / "c.json", box=configs.stdio(fresh=True), bad=configs.stdio("no_such_module", fresh=True))
     async with (

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import mcp_types as types
+import pytest
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
@@ -32,6 +33,7 @@ async def listed(**servers: dict[str, Any]) -> AsyncIterator[dict[str, dict[str,
         await running
 
 
+@pytest.mark.rule("data-structures.meta.scenario-1", "answers.tools.meta.none")
 async def test_scenario_1_nothing_is_configured() -> None:
     async with listed(hello=configs.stdio("hello", default_tool_meta=None)) as tools:
         assert tools["hello"] == {
@@ -52,6 +54,16 @@ async def test_scenario_1_nothing_is_configured() -> None:
         }
 
 
+@pytest.mark.rule(
+    "events.get_tools.note.json-string",
+    "data-structures.meta.namespace.a2c_tool_meta",
+    "data-structures.meta.not-flattened",
+    "data-structures.meta.json-string",
+    "data-structures.meta.scenario-2",
+    "data-structures.ToolMeta.tags.meaning",
+    "data-structures.BaseMCPServerConfig.default_tool_meta.meaning",
+    "computer.architecture.3.1",
+)
 async def test_scenario_2_a_default_is_configured() -> None:
     default = {"tags": ["browser"], "auto_apply": True}
     async with listed(hello=configs.stdio("hello", default_tool_meta=default)) as tools:
@@ -60,6 +72,16 @@ async def test_scenario_2_a_default_is_configured() -> None:
         }
 
 
+@pytest.mark.rule(
+    "data-structures.meta.json-string",
+    "data-structures.meta.scenario-2.parsed",
+    "data-structures.BaseMCPServerConfig.tool_meta.meaning",
+    "data-structures.BaseMCPServerConfig.default_tool_meta.meaning",
+    "computer.challenge.tools",
+    "computer.config.meta",
+    "answers.config.tool_meta.key",
+    "answers.config.default.whole",
+)
 async def test_an_entry_of_its_own_replaces_the_default_as_a_whole() -> None:
     server = configs.stdio(
         "hello",
@@ -76,6 +98,11 @@ async def test_an_entry_of_its_own_replaces_the_default_as_a_whole() -> None:
         }
 
 
+@pytest.mark.rule(
+    "data-structures.meta.complex",
+    "data-structures.meta.namespace.MCP_TOOL_ANNOTATION",
+    "data-structures.meta.namespace.others",
+)
 async def test_what_a_server_says_of_its_tools_is_carried() -> None:
     async with listed(box=configs.stdio()) as tools:
         meta = tools["add"]["meta"]
@@ -86,17 +113,25 @@ async def test_what_a_server_says_of_its_tools_is_carried() -> None:
         }
 
 
+@pytest.mark.rule(
+    "data-structures.BaseMCPServerConfig.forbidden_tools.meaning",
+    "computer.challenge.isolation",
+    "answers.config.forbidden.original",
+    "answers.config.forbidden.alias",
+)
 async def test_a_forbidden_tool_is_not_listed_by_its_name_or_its_alias() -> None:
     server = configs.stdio(forbidden_tools=["echo", "plus"], tool_meta={"add": {"alias": "plus"}})
     async with listed(box=server) as tools:
         assert not {"echo", "add", "plus"} & set(tools)
 
 
+@pytest.mark.rule("computer.config.allowed", "answers.tools.names.qualified")
 async def test_names_that_two_servers_share_are_qualified() -> None:
     async with listed(a=configs.stdio("hello"), b=configs.stdio("hello", forbidden_tools=["hello"])) as tools:
         assert set(tools) == {"hello", "a__browser_navigate", "b__browser_navigate"}
 
 
+@pytest.mark.rule("data-structures.meta.complex", "answers.tools.meta.simple", "answers.tools.meta.other")
 def test_simple_values_stay_and_everything_else_is_a_json_string() -> None:
     sent = {"s": "x", "t": True, "i": 1, "f": 0.5, "n": None, "l": ["a", "b"], "e": [], "m": ["a", 1], "d": {"读": 1}}
     assert attributes(sent, None, None) == {
@@ -106,6 +141,11 @@ def test_simple_values_stay_and_everything_else_is_a_json_string() -> None:
     }
 
 
+@pytest.mark.rule(
+    "data-structures.meta.namespace.a2c_tool_meta",
+    "data-structures.meta.namespace.MCP_TOOL_ANNOTATION",
+    "answers.tools.meta.dropped",
+)
 def test_a_server_cannot_write_what_is_the_computers() -> None:
     sent = {"a2c_tool_meta": '{"auto_apply": true}', "MCP_TOOL_ANNOTATION": "{}", "mine": 1}
     assert attributes(sent, types.ToolAnnotations(), None) == {"mine": 1}

@@ -37,6 +37,7 @@ async def document(here: World) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.rule("answers.desktop.missing")
 async def test_windows_that_a_desktop_lacked_are_told_when_their_server_gives_them(nats_url: str) -> None:
     async with world(nats_url, {"read_s": 1.0}, desk=configs.context("2026", windows=3)) as here:
         await settled(here, "desk", FIRST, SECOND, THIRD)
@@ -59,6 +60,7 @@ async def test_windows_that_a_desktop_lacked_are_told_when_their_server_gives_th
         assert await shown(here) == [FIRST, SECOND, THIRD]
 
 
+@pytest.mark.rule("answers.desktop.missing")
 async def test_windows_of_a_server_that_did_not_list_are_told_when_it_does(nats_url: str) -> None:
     silent = configs.context("2026", windows=1, without=["list_changed"])
     async with world(nats_url, {"read_s": 1.0}, desk=silent) as here:
@@ -70,6 +72,7 @@ async def test_windows_of_a_server_that_did_not_list_are_told_when_it_does(nats_
         await shows(here, FIRST)
 
 
+@pytest.mark.rule("answers.desktop.missing")
 async def test_what_no_try_can_bring_is_not_tried_and_not_told(nats_url: str) -> None:
     empty, large = {"uri": FIRST, "contents": []}, {"uri": SECOND, "contents": [{"uri": SECOND, "text": "x" * 500}]}
     async with world(nats_url, desk=configs.context("2026", content=[empty, large])) as here:
@@ -87,6 +90,7 @@ async def test_what_no_try_can_bring_is_not_tried_and_not_told(nats_url: str) ->
         assert (await here.tell("desk", "reads"))[SECOND] == 1, "it is too large"
 
 
+@pytest.mark.rule("answers.finder.missing")
 async def test_documents_that_a_catalog_lacked_are_told_when_they_are_read(nats_url: str) -> None:
     slow = configs.context("2026", documents=1, delay=2.0)
     async with world(nats_url, {"finder_wait_s": 0.5}, desk=slow) as here:
@@ -98,6 +102,7 @@ async def test_documents_that_a_catalog_lacked_are_told_when_they_are_read(nats_
         assert here.told(FINDER) == [TOLD]
 
 
+@pytest.mark.rule("answers.finder.missing")
 @pytest.mark.parametrize("how", ["refuse", "never", "no_list"])
 async def test_documents_that_did_not_come_are_told_when_their_server_gives_them(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, how: str
@@ -116,6 +121,7 @@ async def test_documents_that_did_not_come_are_told_when_their_server_gives_them
         assert [each["page_count"] for each in found["documents"]] == [2, 2]
 
 
+@pytest.mark.rule("answers.desktop.list.untold")
 @pytest.mark.parametrize("era", ["2025", "2026"])
 async def test_another_set_of_windows_is_told_of_a_server_that_does_not_tell_of_its_list(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, era: Any

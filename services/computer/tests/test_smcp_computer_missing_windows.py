@@ -76,6 +76,7 @@ async def test_what_is_there_again_is_told_once_and_not_tried_any_more() -> None
         assert len(office.told_at) == 1
 
 
+@pytest.mark.rule("answers.desktop.missing")
 async def test_what_never_comes_is_tried_less_and_less_often_and_never_told() -> None:
     async with opened() as office:
         office.missing.lacked("a", [ONE])
@@ -85,6 +86,7 @@ async def test_what_never_comes_is_tried_less_and_less_often_and_never_told() ->
         assert office.told_at == []
 
 
+@pytest.mark.rule("answers.desktop.missing")
 async def test_a_server_that_fails_whenever_a_desktop_is_read_is_told_less_and_less_often() -> None:
     async with opened() as office:
         office.there, office.reads_again = frozenset([ONE]), True

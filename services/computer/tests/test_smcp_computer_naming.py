@@ -3,6 +3,7 @@
 import random
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ offers = st.lists(
 )
 
 
+@pytest.mark.rule("answers.tools.names.legal")
 @given(offers)
 def test_all_listed_names_are_legal_and_each_allowed_tool_has_exactly_one(offers: list[Offer]) -> None:
     names = name_tools(offers)
@@ -40,6 +42,7 @@ def test_all_listed_names_are_legal_and_each_allowed_tool_has_exactly_one(offers
     assert sorted(names.listed.values()) == sorted(allowed)
 
 
+@pytest.mark.rule("answers.tools.names.stable")
 @given(offers, st.randoms(use_true_random=False))
 def test_names_do_not_depend_on_any_order(offers: list[Offer], shuffle: random.Random) -> None:
     mixed = [
@@ -62,6 +65,7 @@ def test_a_name_is_made_legal_and_a_legal_one_stays(name: str) -> None:
     assert legal(legal(name)) == legal(name)
 
 
+@pytest.mark.rule("answers.tools.names.qualified")
 def test_a_name_that_two_servers_share_is_qualified_in_both() -> None:
     names = name_tools([Offer("git", ["log", "show"]), Offer("svn", ["log"])])
     assert dict(names.listed) == {
@@ -71,11 +75,13 @@ def test_a_name_that_two_servers_share_is_qualified_in_both() -> None:
     }
 
 
+@pytest.mark.rule("data-structures.SMCPTool.alias", "data-structures.ToolMeta.alias.meaning")
 def test_an_alias_takes_the_place_of_the_name() -> None:
     names = name_tools([Offer("git", ["log"], {"log": "history"}), Offer("svn", ["log"])])
     assert dict(names.listed) == {"history": ToolRef("git", "log"), "log": ToolRef("svn", "log")}
 
 
+@pytest.mark.rule("computer.config.allowed", "answers.config.forbidden.original", "answers.config.forbidden.alias")
 def test_forbidden_by_original_name_or_by_alias() -> None:
     names = name_tools([Offer("git", ["log", "push", "show"], {"push": "send"}, frozenset({"send", "show"}))])
     assert list(names.listed) == ["log"]

@@ -5,6 +5,8 @@ import json
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
+
 from smcp_bus import subjects
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.nats.bus import BusConfig, open_bus
@@ -50,6 +52,7 @@ async def test_the_longest_names_have_a_place_as_short_ones_have(nats_url: str) 
         assert "echo" in {tool["name"] for tool in json.loads(reply.body)["tools"]}
 
 
+@pytest.mark.rule("answers.nats.gate")
 async def test_a_gated_owner_runs_nothing_and_says_so(nats_url: str) -> None:
     async with registry(nats_url), computer(nats_url), computer(nats_url, joined=False) as refused:
         await eventually(lambda: (refused.membership.problem or "").startswith("refused: "))
@@ -63,6 +66,7 @@ async def test_a_gated_owner_runs_nothing_and_says_so(nats_url: str) -> None:
             await eventually(gated)
 
 
+@pytest.mark.rule("computer.reconnect.forever")
 async def test_the_place_is_confirmed_after_nats_was_away(nats_server: NatsServer) -> None:
     url = nats_server.url
     async with registry(url), computer(url, {"box": configs.stdio()}, lease_s=2.0) as here:
@@ -95,6 +99,7 @@ async def test_a_place_that_a_registry_took_away_from_the_living_is_claimed_agai
         assert (await here.call("echo", text="back"))["isError"] is False
 
 
+@pytest.mark.rule("events.flow.discovery.1", "events.must.computer.rooms", "computer.architecture.1")
 async def test_it_joins_as_soon_as_there_is_a_registry(nats_url: str) -> None:
     async with computer(nats_url, joined=False) as here:
         assert here.membership.problem is not None

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.redact import literal_secrets, shown
 
@@ -36,10 +38,18 @@ def reply() -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.rule("answers.config.shown.headers")
 def test_no_secret_is_shown() -> None:
     assert "s3cret" not in json.dumps(reply())
 
 
+@pytest.mark.rule(
+    "events.get_config.whole",
+    "answers.config.shown.structure",
+    "answers.config.shown.placeholders",
+    "answers.config.shown.env",
+    "answers.config.shown.headers",
+)
 def test_the_structure_and_the_placeholders_are_kept() -> None:
     git = reply()["servers"]["git"]
     assert git["server_parameters"]["env"] == {
@@ -59,6 +69,7 @@ def test_the_structure_and_the_placeholders_are_kept() -> None:
     }
 
 
+@pytest.mark.rule("data-structures.MCPServerPromptStringInput.password.meaning")
 def test_inputs_are_listed_without_the_default_of_a_password() -> None:
     assert [entry["default"] for entry in reply()["inputs"]] == ["<redacted>", "shown"]
 
@@ -67,6 +78,7 @@ def test_without_inputs_there_is_no_such_key() -> None:
     assert shown(parse_config('{"servers": {}}')).model_dump(exclude_unset=True) == {"servers": {}}
 
 
+@pytest.mark.rule("answers.config.validate")
 def test_literal_secrets_elsewhere_are_found_and_not_repeated() -> None:
     document = {
         "a": {"type": "stdio", "server_parameters": {"command": "x", "args": ["--api-key", "abc", "--token=abc"]}},

@@ -32,6 +32,7 @@ async def desktop(here: World, limit: int | None = None, **asked: Any) -> dict[s
     return {text.partition("\n\n")[0]: len(text) for text in orjson.loads(reply.body)["desktops"]}
 
 
+@pytest.mark.rule("answers.desktop.large", "desktop.practice.text")
 async def test_windows_for_which_an_answer_has_no_room_are_left_out_the_largest_first(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -64,6 +65,7 @@ async def test_windows_for_which_an_answer_has_no_room_are_left_out_the_largest_
             assert (refused["code"], refused["details"]["limit"]) == (413, limit)
 
 
+@pytest.mark.rule("answers.desktop.blob")
 async def test_a_window_with_text_is_shown_however_large_the_blob_beside_it(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -83,6 +85,7 @@ def _lists(here: World, *counts: int) -> bool:
     return [len(listed) for listed in known] == list(counts)
 
 
+@pytest.mark.rule("answers.resources.server.large")
 async def test_calls_go_on_while_a_server_sends_more_than_it_may(nats_url: str) -> None:
     async with world(
         nats_url,
@@ -102,6 +105,7 @@ async def test_calls_go_on_while_a_server_sends_more_than_it_may(nats_url: str) 
         assert not (await here.call("bad__pid", req_id="bad")).get("isError"), "the server goes on"
 
 
+@pytest.mark.rule("answers.finder.large")
 async def test_documents_for_which_a_page_has_no_room_are_told_of_shortly(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -121,6 +125,7 @@ async def test_documents_for_which_a_page_has_no_room_are_told_of_shortly(
         assert (refused["code"], refused["details"]["limit"]) == (413, 300)
 
 
+@pytest.mark.rule("answers.finder.categories.sent", "answers.finder.format.ignored")
 async def test_odd_parts_of_documents_are_warned_about_once_and_arrive_as_they_are(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -151,6 +156,7 @@ async def test_odd_parts_of_documents_are_warned_about_once_and_arrive_as_they_a
     ]
 
 
+@pytest.mark.rule("answers.desktop.large")
 @pytest.mark.parametrize(
     ("sizes", "room", "giving"),
     [
@@ -179,6 +185,7 @@ summaries = st.lists(
 )
 
 
+@pytest.mark.rule("answers.finder.large")
 @given(summaries, st.integers(0, 3000))
 def test_a_page_has_all_its_documents_within_its_room_or_all_of_them_shortly(
     summaries: list[dict[str, Any]], room: int

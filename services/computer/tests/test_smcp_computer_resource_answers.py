@@ -87,6 +87,7 @@ async def test_items_that_are_no_resources_are_left_out_of_a_list_and_an_endless
         assert any("has no end" in problem for problem in listed.problems)
 
 
+@pytest.mark.rule("computer.resources.computer.failure")
 async def test_a_list_that_never_comes_holds_up_no_other_server() -> None:
     async with running(desk=configs.context("2025", windows=1), fine=configs.context("2025", windows=1)) as servers:
         await servers.tell("misbehave", uri="list", how="never")

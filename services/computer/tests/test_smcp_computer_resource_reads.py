@@ -15,6 +15,7 @@ ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
 NOTE = {"uri": "note://1"}
 
 
+@pytest.mark.rule("answers.resources.read.several")
 async def test_of_several_servers_with_a_uri_the_one_used_last_is_read_then_the_first_by_name(nats_url: str) -> None:
     servers = {name: configs.context("2026", host=name, content=[NOTE]) for name in ("a", "b", "c")}
     async with world(nats_url, **servers) as here:
@@ -36,6 +37,25 @@ async def test_of_several_servers_with_a_uri_the_one_used_last_is_read_then_the_
         assert error["data"] == {"uri": "note://1", "smcp_code": "SMCP_RESOURCE_NOT_FOUND"}
 
 
+@pytest.mark.rule(
+    "computer.resources.computer.read",
+    "computer.resources.errors.not_found",
+    "answers.resources.read.host",
+    "finder.navigation.2",
+    "finder.navigation.3",
+    "finder.navigation.4",
+    "finder.server.content",
+    "finder.versus.granularity",
+    "finder.versus.access",
+    "finder.levels.0",
+    "finder.levels.1",
+    "finder.levels.2",
+    "finder.levels.3",
+    "finder.query.passed",
+    "finder.scope.read",
+    "finder.server.content.json",
+    "finder.practice.categories",
+)
 async def test_uris_that_nobody_lists_are_routed_by_host_or_template(nats_url: str) -> None:
     docs = configs.context("2025", host="com.docs", documents=1)
     view = configs.context("2026", host="com.view", windows=1)
@@ -90,6 +110,7 @@ WRONG_SHAPES = [
 ]
 
 
+@pytest.mark.rule("answers.resources.read.shape", "answers.finder.level")
 async def test_a_uri_of_a_wrong_shape_is_refused_by_its_field(nats_url: str) -> None:
     async with world(nats_url, one=configs.context("2026", documents=1)) as here:
         alice = ResourceAgent(here)
@@ -101,6 +122,7 @@ async def test_a_uri_of_a_wrong_shape_is_refused_by_its_field(nats_url: str) -> 
                 assert refused["details"]["reason"].startswith(reason), uri
 
 
+@pytest.mark.rule("answers.resources.read.shape")
 async def test_what_a_server_lists_is_read_whatever_its_form(nats_url: str) -> None:
     odd = ["dpe://h/a/b/c", "window://h?x=1", "no scheme", "DPE://H/%zz"]
     async with world(nats_url, one=configs.context("2025", content=[{"uri": uri} for uri in odd])) as here:
@@ -110,6 +132,7 @@ async def test_what_a_server_lists_is_read_whatever_its_form(nats_url: str) -> N
             assert (await alice.result("resources/read", uri=uri))["contents"][0]["text"] == f"text of {uri}"
 
 
+@pytest.mark.rule("answers.resources.windows")
 async def test_a_window_is_read_and_subscribed_to_by_the_uri_that_the_desktop_shows(nats_url: str) -> None:
     shown, listed = "window://h/a", "window://h/a?priority=80"
     rival = configs.context("2025", host="h", windows=1)
@@ -143,6 +166,7 @@ async def test_a_read_of_what_another_server_lists_waits_for_no_silent_one(nats_
         assert listed["meta"] == {"a2c_skipped_servers": ["silent"]}
 
 
+@pytest.mark.rule("answers.resources.read.document")
 @ERAS
 async def test_a_page_is_read_at_the_server_that_lists_its_document_also_where_others_share_the_host(
     nats_url: str, era: Era
@@ -163,6 +187,7 @@ async def test_a_page_is_read_at_the_server_that_lists_its_document_also_where_o
         assert (await alice.ask("resources/read", uri="dpe://h/old/pages/0"))["serverId"] == "archive"
 
 
+@pytest.mark.rule("computer.resources.errors.mcp", "computer.resources.errors.not_found")
 @ERAS
 async def test_what_a_server_answers_in_place_of_contents_is_a_json_rpc_error(nats_url: str, era: Era) -> None:
     not_found = -32002 if era == "2025" else -32602
@@ -185,6 +210,7 @@ async def test_what_a_server_answers_in_place_of_contents_is_a_json_rpc_error(na
                 assert error["message"] == "the MCP server 'one' failed"
 
 
+@pytest.mark.rule("computer.resources.models.contents")
 async def test_contents_that_are_not_what_was_listed_pass_as_they_are(nats_url: str) -> None:
     sent: dict[str, list[dict[str, Any]]] = {
         "mime": [{"uri": "note://1", "mimeType": "image/png", "text": "text of note://1"}],
@@ -200,6 +226,7 @@ async def test_contents_that_are_not_what_was_listed_pass_as_they_are(nats_url: 
             assert (await alice.result("resources/read", uri="note://1"))["contents"] == contents
 
 
+@pytest.mark.rule("computer.resources.computer.resilient", "answers.resources.read.silent")
 async def test_a_server_that_never_answers_is_408_and_one_that_dies_503_and_others_go_on(nats_url: str) -> None:
     slow = configs.context("2025", content=[{"uri": "note://never"}, {"uri": "note://die"}])
     async with world(nats_url, slow=slow, well=configs.context("2026", content=[NOTE])) as here:
@@ -213,6 +240,7 @@ async def test_a_server_that_never_answers_is_408_and_one_that_dies_503_and_othe
         assert (await alice.result("resources/read", uri="note://1"))["contents"]
 
 
+@pytest.mark.rule("answers.resources.read.large")
 async def test_contents_up_to_the_limit_of_the_bus_arrive_whole_and_above_it_are_413(nats_url: str) -> None:
     async with world(nats_url, one=configs.context("2026", content=[NOTE, {"uri": "note://big"}])) as here:
         alice = ResourceAgent(here)

@@ -32,6 +32,17 @@ def windows(host: str, count: int) -> list[str]:
     return [f"window://{host}/{number}" for number in range(count)]
 
 
+@pytest.mark.rule(
+    "computer.resources.events.list",
+    "computer.resources.models.page",
+    "computer.resources.computer.list",
+    "computer.resources.computer.pages",
+    "computer.resources.payload.list",
+    "computer.resources.flow.list.fan_out",
+    "answers.resources.cursor.restart",
+    "events.must.computer.all",
+    "computer.resources.flow.list.pages",
+)
 async def test_a_list_goes_over_all_servers_in_pages_and_holds_over_the_restart_of_one(nats_url: str) -> None:
     old = configs.context("2025", host="old", windows=130, page_size=50)
     new = configs.context("2026", host="new", windows=30)
@@ -101,6 +112,19 @@ async def test_a_server_that_comes_to_its_end_is_missing_and_not_without_resourc
             may_end.set()
 
 
+@pytest.mark.rule(
+    "computer.resources.events.read",
+    "computer.resources.models.resource",
+    "computer.resources.models.contents",
+    "computer.resources.computer.read",
+    "computer.resources.payload.read",
+    "computer.resources.payload.id",
+    "computer.resources.payload.envelope",
+    "computer.resources.compat.binary",
+    "desktop.annotations.last_modified.passed",
+    "computer.resources.models.aligned",
+    "answers.resources.items.server",
+)
 @ERAS
 async def test_a_resource_is_listed_and_read_as_its_server_sends_it(nats_url: str, era: Era) -> None:
     resource = {"title": "T", "annotations": {"priority": 0.5, "odd": [1]}, "_meta": {"x": {"y": 1}}, "more": None}
@@ -123,6 +147,13 @@ async def test_a_resource_is_listed_and_read_as_its_server_sends_it(nats_url: st
         assert (await alice.ask("resources/read", server="one", uri="note://1"))["payload"] == read["payload"]
 
 
+@pytest.mark.rule(
+    "computer.resources.payload.envelope",
+    "computer.resources.payload.server_id",
+    "computer.resources.errors.not_supported",
+    "computer.resources.compat.degrade",
+    "computer.resources.notes.computer",
+)
 async def test_one_server_is_asked_where_it_is_named(nats_url: str) -> None:
     a = configs.context("2025", host="a", windows=1, content=[NOTE])
     b = configs.context("2026", host="b", windows=1, content=[NOTE])
@@ -143,6 +174,7 @@ async def test_one_server_is_asked_where_it_is_named(nats_url: str) -> None:
             assert await alice.flat(method, server="none", **params) == (400, "SMCP_RESOURCE_NOT_SUPPORTED")
 
 
+@pytest.mark.rule("answers.resources.cursor.server")
 async def test_a_cursor_that_stands_at_another_server_than_the_one_that_is_named_is_refused(nats_url: str) -> None:
     a, b = (configs.context("2025", host=host, windows=101) for host in "ab")
     async with world(nats_url, a=a, b=b) as here:
@@ -157,6 +189,7 @@ async def test_a_cursor_that_stands_at_another_server_than_the_one_that_is_named
             assert [each["uri"] for each in rest["resources"]] == windows(server, 101)[100:]
 
 
+@pytest.mark.rule("computer.resources.computer.skip", "computer.resources.compat.degrade")
 async def test_servers_without_resources_are_skipped_and_counted(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +211,14 @@ async def test_servers_without_resources_are_skipped_and_counted(
     assert {each["attributes"]["smcp.mcp_server"] for each in points} == {"none"}
 
 
+@pytest.mark.rule(
+    "computer.resources.events.templates",
+    "computer.resources.models.template",
+    "computer.resources.computer.templates",
+    "computer.resources.payload.templates",
+    "finder.server.templates",
+    "computer.resources.models.routing",
+)
 async def test_templates_of_several_servers_are_told_apart_by_their_servers_name(nats_url: str) -> None:
     a, b = configs.context("2025", host="a"), configs.context("2026", host="b")
     async with world(nats_url, a=a, b=b, toolbox=configs.stdio()) as here:
@@ -190,6 +231,7 @@ async def test_templates_of_several_servers_are_told_apart_by_their_servers_name
         ]
 
 
+@pytest.mark.rule("computer.resources.computer.resilient", "computer.resources.flow.list.fan_out")
 @SELDOM
 async def test_a_server_whose_list_fails_costs_only_its_own(
     nats_url: str, era: Era, monkeypatch: pytest.MonkeyPatch
@@ -206,6 +248,7 @@ async def test_a_server_whose_list_fails_costs_only_its_own(
                 assert "secret" not in str(await alice.ask("resources/list", server="bad"))
 
 
+@pytest.mark.rule("computer.resources.computer.resilient")
 async def test_a_server_that_never_lists_is_waited_for_once(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "LIST_S", 600.0)
     monkeypatch.setattr(patience, "REQUEST_S", 5.0)  # so long it is asked in the background before it is asked anew
@@ -245,6 +288,7 @@ async def test_a_server_that_never_lists_its_templates_is_waited_for_once(
         assert (await alice.result("resources/read", uri="dpe://well"))["contents"]
 
 
+@pytest.mark.rule("computer.resources.errors.mcp")
 async def test_a_list_that_a_server_refuses_is_its_error_where_it_alone_is_asked(nats_url: str) -> None:
     async with world(nats_url, one=configs.context("2025", windows=1, without=["list_changed"])) as here:
         alice = ResourceAgent(here)
@@ -259,6 +303,13 @@ async def test_a_list_that_a_server_refuses_is_its_error_where_it_alone_is_asked
         assert await alice.flat("resources/list", server="one", timeout=2) == (408, None)
 
 
+@pytest.mark.rule(
+    "computer.resources.payload.list",
+    "computer.resources.payload.read",
+    "computer.resources.payload.subscribe",
+    "computer.resources.compat.range",
+    "computer.resources.compat.batch",
+)
 async def test_requests_of_a_wrong_form_are_refused_by_their_field(nats_url: str) -> None:
     async with world(nats_url, one=configs.context("2026", content=[NOTE])) as here:
         alice = ResourceAgent(here)
@@ -285,6 +336,7 @@ async def test_requests_of_a_wrong_form_are_refused_by_their_field(nats_url: str
         assert (await refused("resources/read", server="", uri="note://1"))[0] == "serverId"
 
 
+@pytest.mark.rule("computer.resources.payload.id")
 async def test_a_reply_carries_the_id_of_its_request(nats_url: str) -> None:
     async with world(nats_url, one=configs.context("2026")) as here:
         body = {

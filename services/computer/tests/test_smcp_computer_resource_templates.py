@@ -22,6 +22,7 @@ def names(result: dict[str, Any]) -> list[str]:
     return [each["name"] for each in result["resourceTemplates"]]
 
 
+@pytest.mark.rule("computer.resources.computer.resilient")
 async def test_a_server_that_never_lists_its_templates_shows_its_windows_and_lists_its_resources(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,6 +44,7 @@ async def test_a_server_that_never_lists_its_templates_shows_its_windows_and_lis
         assert not late("resources", "silent")
 
 
+@pytest.mark.rule("computer.resources.computer.resilient")
 async def test_a_server_that_never_lists_its_resources_lists_its_templates(nats_url: str) -> None:
     silent = configs.context("2026", host="silent", misbehave={"list": "never"})
     async with world(nats_url, silent=silent) as here:
@@ -51,6 +53,7 @@ async def test_a_server_that_never_lists_its_resources_lists_its_templates(nats_
         assert "meta" not in result
 
 
+@pytest.mark.rule("computer.resources.computer.templates")
 @ERAS
 async def test_templates_that_change_while_they_are_asked_for_are_asked_for_anew(nats_url: str, era: Era) -> None:
     async with world(nats_url, one=configs.context(era)) as here:
@@ -71,6 +74,7 @@ async def test_templates_that_change_while_they_are_asked_for_are_asked_for_anew
         assert names(await alice.result(TEMPLATES)) == ["page", "element", "notes"]
 
 
+@pytest.mark.rule("computer.resources.computer.list_changed")
 @ERAS
 async def test_who_asked_for_templates_is_told_that_they_may_be_others(nats_url: str, era: Era) -> None:
     async with world(nats_url, one=configs.context(era, windows=1)) as here:

@@ -26,6 +26,7 @@ from smcp_testing.resource_servers import ERAS, OTHER, WINDOW, running
 from smcp_testing.waiting import eventually
 
 
+@pytest.mark.rule("desktop.overview.plain_servers", "desktop.servers.windows")
 @ERAS
 async def test_resources_are_listed_and_read_as_the_server_sends_them(era: Any) -> None:
     content = [
@@ -43,6 +44,7 @@ async def test_resources_are_listed_and_read_as_the_server_sends_them(era: Any) 
         assert [item["name"] for item in (await resources.all_templates()).items] == ["page", "element"]
 
 
+@pytest.mark.rule("desktop.servers.windows", "computer.resources.flow.list.pages")
 async def test_all_pages_of_a_list_are_taken() -> None:
     async with running(desk=configs.context("2025", windows=7, page_size=3)) as servers:
         first = await servers.resources().list_page()
@@ -63,6 +65,7 @@ async def test_values_of_a_template_are_completed() -> None:
         assert found["completion"]["values"] == ["0", "1"]
 
 
+@pytest.mark.rule("computer.resources.computer.without")
 async def test_a_server_without_resources_has_none() -> None:
     async with running(desk=configs.context("2026", without=["resources"])) as servers:
         assert servers.fleet.supervisors["desk"].resources is None
@@ -72,6 +75,7 @@ async def test_a_server_without_resources_has_none() -> None:
             await servers.index.list("desk")
 
 
+@pytest.mark.rule("desktop.changes.list.collect", "finder.changes.list.collect")
 @ERAS
 async def test_the_index_follows_what_the_server_says_of_its_list(era: Any) -> None:
     async with running(desk=configs.context(era, windows=1)) as servers:
@@ -83,6 +87,7 @@ async def test_the_index_follows_what_the_server_says_of_its_list(era: Any) -> N
         assert ResourcesChanged("desk") in servers.heard
 
 
+@pytest.mark.rule("desktop.servers.notices.list", "answers.desktop.list.untold")
 @ERAS
 async def test_a_server_that_does_not_tell_of_its_list_is_listed_when_it_is_asked_for(era: Any) -> None:
     async with running(desk=configs.context(era, windows=1, without=["list_changed"])) as servers:
@@ -92,6 +97,7 @@ async def test_a_server_that_does_not_tell_of_its_list_is_listed_when_it_is_aske
         assert list(await servers.index.list("desk")) == [WINDOW, OTHER]
 
 
+@pytest.mark.rule("answers.desktop.list.untold")
 @ERAS
 async def test_a_server_that_does_not_tell_of_its_list_is_listed_anew_while_nobody_asks(
     era: Any, monkeypatch: pytest.MonkeyPatch
@@ -129,6 +135,7 @@ async def test_a_subscription_is_told_of_and_ends_with_its_last_holder(era: Any)
         await servers.agreed()
 
 
+@pytest.mark.rule("desktop.servers.notices.updated")
 @ERAS
 async def test_many_are_subscribed_to_in_the_background_and_again_after_a_restart(era: Any) -> None:
     async with running(desk=configs.context(era, windows=20)) as servers:
@@ -147,6 +154,7 @@ async def test_many_are_subscribed_to_in_the_background_and_again_after_a_restar
         await servers.agreed(*sorted({uris[0], OTHER}))
 
 
+@pytest.mark.rule("desktop.servers.notices.updated")
 async def test_a_server_over_http_tells_of_changes_also_after_it_was_started_again() -> None:
     async with (
         configs.http_context(windows=2) as server,
@@ -169,6 +177,7 @@ async def test_a_server_over_http_tells_of_changes_also_after_it_was_started_aga
         assert list(await servers.index.list("desk")) == [WINDOW, OTHER]
 
 
+@pytest.mark.rule("computer.resources.computer.subscribe.refused")
 @ERAS
 async def test_a_subscription_that_the_server_does_not_grant_is_refused_and_not_held(era: Any) -> None:
     async with running(desk=configs.context(era, windows=1, without=["subscribe"])) as servers:

@@ -10,6 +10,7 @@ from smcp_computer.tools.result import to_wire
 OURS = {"a2c_timeout": True, "a2c_cancelled": True, "a2c_forbidden": True, "a2c_result_expired": True}
 
 
+@pytest.mark.rule("answers.calls.result.a2c-keys")
 @pytest.mark.parametrize(
     ("said", "meta"),
     [

@@ -14,6 +14,7 @@ OTHER = Served("other", {"shared://1", "note://x?y=1"})
 ALL = (FILES, OTHER, DOCS)
 
 
+@pytest.mark.rule("computer.resources.computer.read")
 @pytest.mark.parametrize(
     ("uri", "servers"),
     [
@@ -47,6 +48,7 @@ def test_a_uri_belongs_to_who_lists_it_or_its_host_or_a_template_of_it(uri: str,
     assert candidates(uri, ALL, []) == servers
 
 
+@pytest.mark.rule("answers.resources.read.several")
 def test_of_several_servers_the_one_used_last_comes_first_then_by_name() -> None:
     assert candidates("shared://1", ALL, ["other"]) == ["other", "files"]
     assert candidates("shared://1", ALL, ["other", "files"]) == ["files", "other"]
@@ -59,6 +61,7 @@ def test_who_lists_a_uri_comes_alone_also_where_others_share_the_host() -> None:
     assert candidates("dpe://com.docs/r9", (rival, DOCS), []) == ["archive", "docs"]
 
 
+@pytest.mark.rule("answers.resources.read.document")
 @pytest.mark.parametrize(
     ("uri", "servers"),
     [
@@ -86,6 +89,7 @@ def test_the_server_used_last_comes_first_among_those_that_are_alike_only() -> N
     assert candidates("dpe://h/other/pages/0", (docs, rival), ["docs"]) == ["docs", "archive"]
 
 
+@pytest.mark.rule("answers.resources.windows")
 @pytest.mark.parametrize(
     ("asked", "listed"),
     [
@@ -113,6 +117,7 @@ def test_what_is_no_window_is_asked_for_as_it_was_asked() -> None:
     assert OTHER.listed("window://%zz") is None
 
 
+@pytest.mark.rule("answers.resources.read.host")
 @pytest.mark.parametrize(
     ("template", "uri", "fit"),
     [
@@ -150,6 +155,7 @@ def test_a_template_is_completed_by_who_lists_it_or_shares_its_host() -> None:
 PAGES = "dpe://h/{doc_ref}/pages/{page_index}"
 
 
+@pytest.mark.rule("answers.resources.completion.chosen")
 @pytest.mark.parametrize(
     ("template", "chosen", "servers"),
     [

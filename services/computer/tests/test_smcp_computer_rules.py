@@ -66,6 +66,9 @@ async def texts(supervisor: Supervisor, **arguments: Any) -> list[str]:
     return [block["text"] for block in result["content"]]
 
 
+@pytest.mark.rule(
+    "data-structures.BaseMCPServerConfig.disabled.meaning", "computer.architecture.3.2", "computer.manager.disabled"
+)
 async def test_a_server_that_is_disabled_is_not_started_and_its_tools_are_not_listed(tmp_path: Path) -> None:
     started = tmp_path / "started"
     off = {
@@ -81,6 +84,7 @@ async def test_a_server_that_is_disabled_is_not_started_and_its_tools_are_not_li
         assert not started.exists()
 
 
+@pytest.mark.rule("computer.challenge.protocols", "computer.manager.file")
 async def test_the_servers_of_a_file_of_all_three_types_are_managed_side_by_side(tmp_path: Path) -> None:
     async with configs.http_toolbox("streamable") as streamable, configs.http_toolbox("sse") as sse:
         servers = {
@@ -94,6 +98,13 @@ async def test_the_servers_of_a_file_of_all_three_types_are_managed_side_by_side
             assert {name for name, server in managed.items() if server.ready} == {"local", "web", "old"}
 
 
+@pytest.mark.rule(
+    "data-structures.MCPServerStdioParameters.command.meaning",
+    "data-structures.MCPServerStdioParameters.args.meaning",
+    "data-structures.MCPServerStdioParameters.cwd.meaning",
+    "computer.instance.command",
+    "computer.start.process",
+)
 async def test_a_program_gets_its_arguments_and_its_working_directory(tmp_path: Path) -> None:
     place = tmp_path / "读 here"
     place.mkdir()
@@ -104,6 +115,7 @@ async def test_a_program_gets_its_arguments_and_its_working_directory(tmp_path: 
     assert said["cwd"] == str(place)
 
 
+@pytest.mark.rule("data-structures.MCPServerStdioParameters.encoding.meaning", "computer.instance.encoding")
 @pytest.mark.parametrize("encoding", ["utf-8", "gb18030"])
 async def test_a_program_is_read_and_written_in_its_encoding(tmp_path: Path, encoding: str) -> None:
     path = script(tmp_path / "server.py", encoding=encoding, raw="读".encode(encoding))
@@ -113,6 +125,7 @@ async def test_a_program_is_read_and_written_in_its_encoding(tmp_path: Path, enc
     assert second == "读"
 
 
+@pytest.mark.rule("data-structures.MCPServerStdioParameters.encoding_error_handler.meaning")
 @pytest.mark.parametrize(("handler", "seen"), [("replace", "a\ufffdb"), ("ignore", "ab")])
 async def test_bytes_that_are_not_of_the_encoding_are_handled_as_configured(
     tmp_path: Path, handler: str, seen: str
@@ -122,6 +135,9 @@ async def test_bytes_that_are_not_of_the_encoding_are_handled_as_configured(
         assert (await texts(servers["s"]))[1] == seen
 
 
+@pytest.mark.rule(
+    "data-structures.MCPServerStdioParameters.encoding_error_handler.meaning", "answers.config.stdio.errors"
+)
 async def test_bytes_that_are_not_of_the_encoding_end_a_strict_server(tmp_path: Path) -> None:
     path = script(tmp_path / "server.py", raw=b"a\xffb")
     async with running(stdio(path)) as servers:
@@ -129,6 +145,10 @@ async def test_bytes_that_are_not_of_the_encoding_end_a_strict_server(tmp_path: 
             await texts(servers["s"])
 
 
+@pytest.mark.rule(
+    "data-structures.MCPServerStreamableHttpParameters.headers.meaning",
+    "data-structures.MCPSSEParameters.headers.meaning",
+)
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
 async def test_the_headers_of_the_configuration_go_with_every_request(kind: Literal["streamable", "sse"]) -> None:
     seen: list[tuple[str | None, str | None]] = []
@@ -156,6 +176,7 @@ async def test_the_headers_of_the_configuration_go_with_every_request(kind: Lite
     assert set(seen) == {("Bearer x", "7")}
 
 
+@pytest.mark.rule("answers.calls.timeout.computer")
 @pytest.mark.parametrize(
     ("timeout", "left", "limit"),
     [

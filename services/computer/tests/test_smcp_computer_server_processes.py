@@ -21,6 +21,7 @@ from smcp_testing.supervised import call, pid_of, running, text
 from smcp_testing.waiting import eventually
 
 
+@pytest.mark.rule("computer.challenge.isolation", "computer.process.start", "computer.safety.crash")
 async def test_a_killed_server_fails_its_calls_at_once_and_is_started_again() -> None:
     async with running(box=configs.stdio(fresh=True), other=configs.stdio()) as servers:
         box = servers["box"]
@@ -46,6 +47,7 @@ async def test_a_server_that_keeps_dying_is_started_ever_more_slowly() -> None:
         assert loop.time() - began > 0.4
 
 
+@pytest.mark.rule("computer.main.stop", "computer.process.stop", "computer.safety.zombies")
 async def test_stopping_ends_the_server_and_its_children() -> None:
     async with running(box=configs.stdio(fresh=True)) as servers:
         family = [await pid_of(servers["box"]), int(text(await call(servers["box"], "spawn")))]
@@ -53,6 +55,7 @@ async def test_stopping_ends_the_server_and_its_children() -> None:
     assert not [pid for pid in family if psutil.pid_exists(pid) and _lives(pid)]
 
 
+@pytest.mark.rule("computer.process.stop")
 async def test_a_server_that_ignores_its_end_is_killed() -> None:
     stubborn = (
         "import signal, subprocess, sys, time\n"
@@ -100,6 +103,9 @@ async def test_stopping_breaks_off_a_start_within_a_second(tmp_path: Path, first
     assert not [child for child in starting if _lives(child.pid)]
 
 
+@pytest.mark.rule(
+    "data-structures.MCPServerStdioParameters.env.meaning", "computer.instance.env", "answers.config.stdio.env"
+)
 async def test_the_environment_of_a_server_is_the_default_one_and_what_is_configured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

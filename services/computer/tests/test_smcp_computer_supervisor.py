@@ -16,6 +16,13 @@ from smcp_testing.waiting import eventually
 Kind = Literal["streamable", "sse"]
 
 
+@pytest.mark.rule(
+    "events.tool_call.reply",
+    "computer.architecture.7",
+    "computer.manager.call.arguments",
+    "computer.call.5",
+    "answers.calls.result.unchanged",
+)
 async def test_a_tool_gets_its_arguments_as_they_are_and_its_result_comes_back_as_it_is() -> None:
     async with running(box=configs.stdio()) as servers:
         value = {"none": None, "nested": {"list": [1, None]}, "读": "ü"}
@@ -30,6 +37,15 @@ async def test_a_large_result_arrives_whole() -> None:
         assert len(text(await call(servers["box"], "big", size=20_000_000))) == 20_000_000
 
 
+@pytest.mark.rule(
+    "data-structures.MCPServerStreamableHttpParameters.url.meaning",
+    "data-structures.MCPSSEParameters.url.meaning",
+    "data-structures.MCPServerConfig.streamable",
+    "computer.architecture.2.1",
+    "computer.architecture.2.2",
+    "computer.manager.type.sse",
+    "computer.manager.type.http",
+)
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
 async def test_servers_over_http(kind: Kind) -> None:
     async with configs.http_toolbox(kind) as toolbox, running(web=configs.http(kind, toolbox.url)) as servers:
@@ -44,6 +60,9 @@ async def test_a_large_result_over_http_arrives_whole() -> None:
         assert len(text(await call(servers["web"], "big", size=5_000_000))) == 5_000_000
 
 
+@pytest.mark.rule(
+    "data-structures.MCPServerStdioParameters.command.meaning", "computer.start.status", "answers.config.input.missing"
+)
 async def test_servers_start_side_by_side_and_one_that_cannot_disturbs_no_other() -> None:
     async with running(
         bad={"type": "stdio", "server_parameters": {"command": "no-such-program"}},
@@ -65,6 +84,7 @@ async def test_servers_start_side_by_side_and_one_that_cannot_disturbs_no_other(
             await call(servers["bad"], "echo", text="x")
 
 
+@pytest.mark.rule("computer.start.status")
 async def test_a_server_that_never_answers_fails_its_start_in_time() -> None:
     silent = {"type": "stdio", "server_parameters": {"command": "sleep", "args": ["600"]}}
     async with running(limits=Limits(start_s=0.5), silent=silent) as servers:
@@ -101,11 +121,13 @@ async def test_a_tool_that_ends_its_server_is_an_error_that_names_the_server() -
             await call(servers["box"], "die")
 
 
+@pytest.mark.rule("answers.errors.tool")
 async def test_a_tool_that_throws_is_a_result_of_the_server() -> None:
     async with running(box=configs.stdio()) as servers:
         assert (await call(servers["box"], "fail"))["isError"] is True
 
 
+@pytest.mark.rule("answers.calls.cancel.mcp")
 async def test_a_cancel_reaches_the_server(tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with running(box=configs.stdio(log=log)) as servers:
@@ -117,6 +139,7 @@ async def test_a_cancel_reaches_the_server(tmp_path: Path) -> None:
         assert text(await call(servers["box"], "echo", text="lives")) == "lives"
 
 
+@pytest.mark.rule("answers.calls.cancel.mcp")
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
 async def test_a_cancel_reaches_a_server_over_http(tmp_path: Path, kind: Kind) -> None:
     log = tmp_path / "log"

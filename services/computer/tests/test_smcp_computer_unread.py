@@ -61,6 +61,7 @@ async def say(supervisor: Supervisor, text: str, **arguments: Any) -> str:
     return found
 
 
+@pytest.mark.rule("computer.safety.leaks", "answers.resources.server.large", "answers.resources.server.large.sse")
 @pytest.mark.parametrize("way", ["stdio", "plain", "events", "sse"])
 async def test_an_answer_above_the_limit_is_an_error_that_names_the_server_which_goes_on(way: Way) -> None:
     async with asyncio.timeout(50), server(way) as raw:
@@ -74,6 +75,7 @@ async def test_an_answer_above_the_limit_is_an_error_that_names_the_server_which
         assert raw.starts == 1
 
 
+@pytest.mark.rule("answers.resources.server.large.sse")
 async def test_over_sse_an_answer_may_be_as_large_as_elsewhere() -> None:
     """The SDK's own transport for SSE, a legacy one, ends at 1 MiB."""
     async with asyncio.timeout(50), server("sse", limit=8_000_000) as raw:
@@ -81,6 +83,7 @@ async def test_over_sse_an_answer_may_be_as_large_as_elsewhere() -> None:
         assert raw.starts == 1
 
 
+@pytest.mark.rule("answers.errors.surrogates")
 @pytest.mark.parametrize("way", ["stdio", "sse"])
 async def test_halves_of_surrogate_pairs_in_an_answer_arrive_as_the_replacement_character(
     way: Way, caplog: pytest.LogCaptureFixture
@@ -90,6 +93,7 @@ async def test_halves_of_surrogate_pairs_in_an_answer_arrive_as_the_replacement_
     assert "'raw' sent halves of surrogate pairs" in caplog.text
 
 
+@pytest.mark.rule("answers.resources.server.unread")
 @pytest.mark.parametrize(
     ("way", "text"),
     [
@@ -111,6 +115,7 @@ async def test_an_answer_that_cannot_be_read_is_an_error_at_once(way: Way, text:
         assert raw.starts == 1
 
 
+@pytest.mark.rule("computer.process.restart")
 async def test_a_server_whose_output_cannot_be_decoded_is_ended_and_started_again() -> None:
     async with asyncio.timeout(50), server("stdio") as raw:
         with pytest.raises(ServerDied):
@@ -119,6 +124,7 @@ async def test_a_server_whose_output_cannot_be_decoded_is_ended_and_started_agai
         assert await say(raw, FINE) == "fine"
 
 
+@pytest.mark.rule("answers.resources.server.unread")
 @pytest.mark.parametrize(
     ("head", "tail", "id_"),
     [
@@ -151,6 +157,7 @@ def test_lines_come_whole_or_cut_wherever_the_bytes_are_cut(texts: list[str], cu
     assert found == [text if len(text.encode()) <= longest else Cut(text, text, len(text.encode())) for text in texts]
 
 
+@pytest.mark.rule("answers.resources.server.large")
 def test_of_a_line_that_is_too_long_its_beginning_and_its_end_are_kept_and_nothing_else() -> None:
     lines = Lines(codecs.getincrementaldecoder("utf-8")(), 10_000)
     for part in (b"head", *[b"x" * 5000] * 100, b"tail"):

@@ -1,6 +1,7 @@
 """The one argument of an acknowledgement."""
 
 import orjson
+import pytest
 
 from smcp_bus.door.dispatch import failed
 from smcp_bus.door.types import Answer
@@ -13,21 +14,30 @@ REFUSED = failed(NotAllowed("taken").body())
 LARGE = 1 << 22
 
 
+@pytest.mark.rule(
+    "events.join_office.reply.done",
+    "events.join_office.reply.refused",
+    "answers.acks.join.done",
+    "answers.acks.join.refused",
+)
 def test_joining_and_leaving_answer_with_one_array() -> None:
     assert ack_argument(JOIN, Answer(b""), LARGE) == b"[true,null]"
     assert ack_argument(JOIN, REFUSED, LARGE) == b'[false,"403 taken"]'
 
 
+@pytest.mark.rule("answers.acks.join.why")
 def test_a_refusal_says_its_code_so_that_not_now_is_not_taken_for_never() -> None:
     unavailable = failed(Unavailable("no registry answered", details={"may_have_run": False}).body())
     assert ack_argument(JOIN, unavailable, LARGE) == b'[false,"503 no registry answered"]'
 
 
+@pytest.mark.rule("answers.acks.update")
 def test_an_update_answers_with_null_or_the_flat_error() -> None:
     assert ack_argument(UPDATE, Answer(b""), LARGE) == b"null"
     assert ack_argument(UPDATE, REFUSED, LARGE) == REFUSED.body
 
 
+@pytest.mark.rule("answers.acks.reply")
 def test_a_reply_goes_as_it_is() -> None:
     assert ack_argument(CALL, Answer(b'{"content": []}'), LARGE) == b'{"content": []}'
     assert ack_argument(CALL, Answer(b""), LARGE) == b"null"

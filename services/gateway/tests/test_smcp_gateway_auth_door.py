@@ -49,6 +49,7 @@ async def handshake(world: World, transport: str, headers: dict[str, str]) -> tu
         return answer.status, dict(answer.headers), body
 
 
+@pytest.mark.rule("answers.connect.token")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_key_lets_its_holder_in_from_the_header_and_from_auth(
     nats_url: str, keys: Path, transport: str
@@ -63,6 +64,7 @@ async def test_a_key_lets_its_holder_in_from_the_header_and_from_auth(
                 assert await client.join("agent", "anna", "office") == [True, None]
 
 
+@pytest.mark.rule("answers.connect.token.header", "answers.errors.401")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_wrong_token_in_the_header_is_401_before_socketio_sees_it(
     nats_url: str, keys: Path, transport: str
@@ -79,6 +81,7 @@ async def test_a_wrong_token_in_the_header_is_401_before_socketio_sees_it(
         assert len(world.gateways[0].sessions) == 0
 
 
+@pytest.mark.rule("answers.connect.token.auth", "answers.errors.401")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("auth", [None, {}, {"max_message": 5}, {"token": ""}, {"token": "wrong"}, {"token": 5}])
 async def test_without_a_right_token_in_auth_the_namespace_is_refused_and_the_connection_closed(
@@ -128,6 +131,7 @@ async def test_auth_is_read_up_to_a_limit_alone(nats_url: str, keys: Path, trans
             assert await client.join("agent", "anna", "office") == [True, None]
 
 
+@pytest.mark.rule("answers.connect.token")
 async def test_two_tokens_that_differ_are_refused(nats_url: str, keys: Path) -> None:
     one, other = key_of(keys), key_of(keys)
     async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:
@@ -155,6 +159,7 @@ async def test_who_says_nothing_is_not_waited_for(nats_url: str, keys: Path, mon
             assert await client.join("agent", "anna", "office") == [True, None]
 
 
+@pytest.mark.rule("answers.connect.token.tries")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_after_20_wrong_tokens_an_address_is_429_with_a_right_one_too(
     nats_url: str, keys: Path, transport: str
@@ -175,6 +180,7 @@ async def test_after_20_wrong_tokens_an_address_is_429_with_a_right_one_too(
                 assert await other.join("agent", "otto", "another office") == [True, None]
 
 
+@pytest.mark.rule("answers.connect.token.tries")
 async def test_wrong_tokens_in_auth_count_like_those_in_the_header(nats_url: str, keys: Path) -> None:
     key_of(keys)
     async with gateway_world(nats_url, registry=False, settings={"auth_keys": keys}) as world:

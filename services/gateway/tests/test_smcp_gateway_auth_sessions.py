@@ -33,6 +33,7 @@ def refused(answer: Any, about: str) -> None:
     assert about in why
 
 
+@pytest.mark.rule("answers.connect.token.place")
 async def test_a_token_is_for_its_offices_roles_and_names(nats_url: str) -> None:
     grants = {"offices": ["lab-*"], "roles": ["computer"], "names": ["rack ?"]}
     async with gateway_world(nats_url, settings=SETTINGS) as world:
@@ -47,6 +48,7 @@ async def test_a_token_is_for_its_offices_roles_and_names(nats_url: str) -> None
             assert [session["name"] for session in room["sessions"]] == ["rack 1"]  # a refused switch changes nothing
 
 
+@pytest.mark.rule("answers.connect.token.end")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_session_ends_when_its_token_expires(nats_url: str, transport: str) -> None:
     async with (

@@ -110,6 +110,7 @@ async def test_whatever_becomes_of_the_question_for_a_lost_answer_the_call_may_h
         assert box.asked == (2 if failure is None else 3)
 
 
+@pytest.mark.rule("answers.calls.not-repeated")
 async def test_a_call_whose_answer_was_lost_does_not_run_again_at_a_computer_that_was_restarted(nats_url: str) -> None:
     bodies: list[dict[str, Any]] = []
     tried = 0

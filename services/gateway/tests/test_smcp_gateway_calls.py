@@ -38,6 +38,7 @@ async def test_an_answer_ends_a_call() -> None:
     assert len(table) == 0
 
 
+@pytest.mark.rule("answers.calls.cancel.once")
 async def test_the_first_verdict_settles_a_call_and_its_task_goes_on() -> None:
     table, call = CallTable(), pending()
     task = await started(table, call)
@@ -49,6 +50,7 @@ async def test_the_first_verdict_settles_a_call_and_its_task_goes_on() -> None:
     assert len(table) == 0
 
 
+@pytest.mark.rule("answers.calls.cancel.gateway")
 async def test_a_cancelled_call_is_answered_when_its_computer_is_too_slow() -> None:
     table, call, other = CallTable(), pending(), pending("other")
     task, bystander = await started(table, call), await started(table, other)

@@ -27,6 +27,7 @@ async def stubborn(verb: str, _: Incoming) -> Reply:
     return reply({"unknown": []})
 
 
+@pytest.mark.rule("answers.calls.cancel.gateway")
 async def test_a_second_cancel_that_fails_takes_nothing_back_of_the_first(nats_url: str) -> None:
     buses, failing = InterposedBuses(), False
 
@@ -85,6 +86,7 @@ async def bereft(nats_url: str, lease_s: float) -> AsyncIterator[tuple[World, Bo
         yield world, box, client
 
 
+@pytest.mark.rule("answers.calls.disconnect.gateway-died")
 async def test_the_calls_of_an_agent_whose_gateway_died_are_cancelled_when_its_lease_is_over(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +102,7 @@ async def test_the_calls_of_an_agent_whose_gateway_died_are_cancelled_when_its_l
             assert answer["meta"] == {"a2c_cancelled": True}
 
 
+@pytest.mark.rule("answers.calls.disconnect.back")
 async def test_an_agent_whose_gateway_died_and_that_comes_back_gets_its_results(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

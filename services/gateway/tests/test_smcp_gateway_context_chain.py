@@ -115,6 +115,7 @@ async def opened(nats_url: str) -> AsyncIterator[Scene]:
         yield Scene(agent, box, heard)
 
 
+@pytest.mark.rule("answers.resources.either")
 async def test_resources_of_both_are_listed_read_and_completed(nats_url: str) -> None:
     async with opened(nats_url) as scene:
         agent = scene.agent
@@ -145,6 +146,7 @@ async def test_resources_of_both_are_listed_read_and_completed(nats_url: str) ->
         assert (await agent.complete(NATIVE, template, "doc_ref", "doc"))["values"] == ["doc-0"]
 
 
+@pytest.mark.rule("answers.resources.either")
 async def test_what_changes_of_both_is_told_updates_of_resources_where_they_were_subscribed_to(nats_url: str) -> None:
     async with opened(nats_url) as scene:
         agent = scene.agent

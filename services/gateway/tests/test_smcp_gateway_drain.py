@@ -17,6 +17,7 @@ def comings_and_goings(client: Client) -> list[tuple[str, Any]]:
     return [told for told in client.events if told[0] in ("notify:enter_office", "notify:leave_office")]
 
 
+@pytest.mark.rule("answers.rooms.moving.drain")
 async def test_members_move_to_another_gateway_and_their_office_hears_nothing(nats_url: str) -> None:
     async with (
         two_gateways(nats_url) as (staying, leaving, leave),
@@ -48,6 +49,7 @@ async def test_members_move_to_another_gateway_and_their_office_hears_nothing(na
             assert [payload["computer"] for payload in anna_again.told("notify:enter_office")] == ["last"]
 
 
+@pytest.mark.rule("answers.rooms.moving.turns")
 async def test_calls_end_before_their_members_go_and_new_ones_are_refused_after_a_while(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -83,6 +85,7 @@ async def test_calls_end_before_their_members_go_and_new_ones_are_refused_after_
         assert box.asked == ["r0", "r1"]
 
 
+@pytest.mark.rule("answers.rooms.moving.wait")
 async def test_a_call_to_a_computer_that_moves_waits_until_it_is_taken_up(nats_url: str) -> None:
     async with (
         two_gateways(nats_url) as (staying, leaving, leave),
@@ -108,6 +111,7 @@ async def test_a_call_to_a_computer_that_moves_waits_until_it_is_taken_up(nats_u
         assert [payload["computer"] for payload in anna.told("notify:enter_office")] == ["box"]
 
 
+@pytest.mark.rule("answers.rooms.moving.deadline")
 async def test_what_takes_longer_than_the_drain_is_503_and_may_have_run(nats_url: str) -> None:
     async def hang(verb: str, _: Incoming) -> Reply:
         if verb == "tool_call":
@@ -146,6 +150,7 @@ async def test_what_takes_longer_than_the_drain_is_503_and_may_have_run(nats_url
         assert bert.told("notify:leave_office") == []
 
 
+@pytest.mark.rule("answers.rooms.moving.until")
 async def test_who_does_not_come_back_leaves_when_the_time_to_move_is_over(nats_url: str) -> None:
     move_s = 4.0
     async with (
@@ -187,6 +192,7 @@ async def test_who_says_goodbye_while_its_gateway_stops_leaves_at_once(nats_url:
         await in_time(left)
 
 
+@pytest.mark.rule("answers.rooms.moving.turns")
 async def test_a_gateway_that_stops_takes_nobody_in_and_says_so(nats_url: str) -> None:
     async with (
         two_gateways(nats_url) as (_, leaving, leave),
@@ -211,6 +217,7 @@ async def test_a_gateway_that_stops_takes_nobody_in_and_says_so(nats_url: str) -
         await in_time(left)
 
 
+@pytest.mark.rule("answers.rooms.moving.turns")
 async def test_clients_are_sent_away_one_after_the_other(nats_url: str) -> None:
     many = int(drain.PER_S)
     async with two_gateways(nats_url) as (_, leaving, leave):

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import REPLY_LIMIT
 from smcp_computer.mcp.call_span import CallSpan
@@ -16,6 +18,7 @@ def asked(**fields: Any) -> dict[str, Any]:
     return {"agent": "anna", "req_id": "r1", "computer": "box", **fields}
 
 
+@pytest.mark.rule("answers.desktop.large")
 async def test_the_largest_reply_that_the_client_takes_is_told_and_arrives(nats_url: str) -> None:
     async def serve(verb: str, incoming: Incoming) -> Reply:
         limit = incoming.headers.get(REPLY_LIMIT)
@@ -31,6 +34,7 @@ async def test_the_largest_reply_that_the_client_takes_is_told_and_arrives(nats_
                 assert await anna.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
 
 
+@pytest.mark.rule("answers.desktop.large")
 async def test_a_client_that_takes_four_mib_gets_the_windows_that_fit(nats_url: str) -> None:
     servers = {"one": configs.context("2026", windows=2, host="h")}
     async with (

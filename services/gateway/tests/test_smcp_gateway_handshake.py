@@ -10,6 +10,17 @@ from smcp_testing.gateway_world import connected, gateway_world
 TRANSPORTS = ["polling", "websocket"]
 
 
+@pytest.mark.rule(
+    "answers.connect.refused.status",
+    "answers.connect.refused.header",
+    "answers.connect.refused.body.code",
+    "answers.connect.refused.body.message",
+    "answers.connect.refused.body.server_version",
+    "answers.connect.refused.body.client_version",
+    "answers.connect.refused.body.min_supported",
+    "answers.connect.refused.body.max_supported",
+    "answers.connect.refused.before",
+)
 @pytest.mark.parametrize("version", ["0.1.9", "0.5.0", "1.0.0", "0.4", "new", ""])
 async def test_another_version_is_refused_over_both_transports(nats_url: str, version: str) -> None:
     async with gateway_world(nats_url, registry=False) as world, aiohttp.ClientSession() as http:
@@ -31,6 +42,12 @@ async def test_another_version_is_refused_over_both_transports(nats_url: str, ve
         assert len(world.gateways[0].sessions) == 0
 
 
+@pytest.mark.rule(
+    "answers.connect.transports.polling",
+    "answers.connect.transports.websocket",
+    "answers.connect.version.optional",
+    "answers.connect.version.shown",
+)
 @pytest.mark.parametrize("query", ["", "?a2c_version=0.2.0", "?a2c_version=0.4.7"])
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_no_version_and_those_from_0_2_to_0_4_are_welcome(nats_url: str, query: str, transport: str) -> None:
@@ -44,6 +61,7 @@ async def test_no_version_and_those_from_0_2_to_0_4_are_welcome(nats_url: str, q
         assert listed["sessions"][0].get("a2c_version") == said
 
 
+@pytest.mark.rule("answers.connect.max_message")
 @pytest.mark.parametrize(
     ("auth", "field"),
     [
@@ -68,6 +86,7 @@ async def test_a_greeting_that_is_none_is_refused_naming_the_field(nats_url: str
         assert len(world.gateways[0].sessions) == 0
 
 
+@pytest.mark.rule("events.namespace", "answers.connect.namespace", "computer.resources.events.namespace")
 async def test_other_namespaces_are_not_served(nats_url: str) -> None:
     async with gateway_world(nats_url, registry=False) as world, aiohttp.ClientSession() as http:
         async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:

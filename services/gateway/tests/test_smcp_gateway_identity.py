@@ -93,6 +93,7 @@ def test_every_event_that_a_client_can_say_is_tried() -> None:
     assert set(GOOD) == {event for event, row in CATALOG.items() if row.senders}
 
 
+@pytest.mark.rule("answers.who.agent", "answers.who.computer")
 async def test_nobody_speaks_for_another_in_any_field_of_any_event(nats_url: str) -> None:
     tried = 0
     async with opened(nats_url) as scene:
@@ -130,6 +131,7 @@ FORGED: dict[str, tuple[str, ...]] = {
 """Of fields that say who speaks: what is not the sender's."""
 
 
+@pytest.mark.rule("answers.who.other-fields")
 async def test_nobody_speaks_for_another_in_a_field_that_the_event_does_not_have(nats_url: str) -> None:
     own = {"agent": "anna", "computer": "box"}
     addresses = {"notify:resources/updated": "agent"}  # whom it is for
@@ -154,6 +156,7 @@ async def test_nobody_speaks_for_another_in_a_field_that_the_event_does_not_have
         await scene.nobody_heard()
 
 
+@pytest.mark.rule("answers.who.list-room")
 async def test_a_computer_asks_for_the_room_under_its_own_name_alone(nats_url: str) -> None:
     async with opened(nats_url) as scene:
         asked = {"req_id": "r", "office_id": HERE}

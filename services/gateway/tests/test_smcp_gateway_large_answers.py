@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import orjson
+import pytest
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_gateway.app import Gateway
@@ -15,6 +16,7 @@ from smcp_testing.waiting import eventually
 OFFICE = "office"
 
 
+@pytest.mark.rule("answers.connect.max_message", "answers.large.plain-client")
 async def test_a_large_answer_is_413_for_a_client_that_says_nothing_and_its_socket_stays(nats_url: str) -> None:
     async def large(verb: str, _: Incoming) -> Reply:
         return reply({"content": "x" * (5 * MIB if verb == "tool_call" else 3 * MIB)})
@@ -32,6 +34,7 @@ async def test_a_large_answer_is_413_for_a_client_that_says_nothing_and_its_sock
             assert len((await ask(bert, call()))["content"]) == 5 * MIB
 
 
+@pytest.mark.rule("answers.connect.max_message.default")
 async def test_the_largest_answer_that_an_unchanged_client_takes_arrives(nats_url: str) -> None:
     sizes = iter((4 * MIB - 66, 4 * MIB - 64))
 
@@ -44,6 +47,7 @@ async def test_the_largest_answer_that_an_unchanged_client_takes_arrives(nats_ur
         assert (await ask(anna, call()))["code"] == 413
 
 
+@pytest.mark.rule("answers.large.others")
 async def test_eight_answers_of_32_mib_arrive_while_small_calls_go_on(nats_url: str) -> None:
     body = b'"' + b"x" * (32 * MIB - 2) + b'"'
 
@@ -74,6 +78,7 @@ def held(gateway: Gateway) -> int:
     return sum(gateway.transport.held_bytes(session) for session in gateway.sessions)
 
 
+@pytest.mark.rule("answers.large.unread")
 async def test_answers_that_their_agent_does_not_read_stay_with_their_computer(nats_url: str) -> None:
     body = b'"' + b"x" * (4 * MIB - 2) + b'"'
     answered = 0
@@ -115,6 +120,7 @@ async def test_answers_that_their_agent_does_not_read_stay_with_their_computer(n
         assert session.replies.waiting == box.bus.stats().outgoing_bytes == 0
 
 
+@pytest.mark.rule("answers.large.unread")
 async def test_answers_in_one_message_that_their_agent_does_not_read_are_503_above_a_limit(nats_url: str) -> None:
     body = b'"' + b"x" * (400 * 1024) + b'"'
 
@@ -147,6 +153,7 @@ async def test_answers_in_one_message_that_their_agent_does_not_read_are_503_abo
         assert session.replies.bytes == 0
 
 
+@pytest.mark.rule("answers.large.patience")
 async def test_a_client_hears_of_the_gateway_right_before_a_large_answer(nats_url: str) -> None:
     async def serve(verb: str, _: Incoming) -> Reply:
         return Reply(b'"' + b"x" * (2 * MIB) + b'"') if verb == "tool_call" else reply({"unknown": []})

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import orjson
+import pytest
 
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
@@ -59,6 +60,7 @@ async def told_of_all(world: World, anna: Client, count: int) -> list[tuple[str,
         return changes(anna)[count:-1]
 
 
+@pytest.mark.rule("answers.rooms.late-leave")
 async def test_a_leave_that_failed_and_is_carried_out_late_does_not_take_out_who_stayed(nats_url: str) -> None:
     buses = InterposedBuses()
     late = LateLeaves(buses)
@@ -87,6 +89,7 @@ async def test_a_leave_that_failed_and_is_carried_out_late_does_not_take_out_who
         assert "box" in await room(anna)
 
 
+@pytest.mark.rule("answers.rooms.late-leave")
 async def test_a_switch_whose_leave_failed_and_is_carried_out_late_changes_nothing(nats_url: str) -> None:
     buses = InterposedBuses()
     late = LateLeaves(buses)

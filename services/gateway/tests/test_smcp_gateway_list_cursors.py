@@ -10,6 +10,7 @@ from smcp_testing.gateway_world import reply
 from smcp_testing.listing_office import KINDS, OFFICE, Lister, ask, failing, flat, item, listed, office, pages, skipped
 
 
+@pytest.mark.rule("answers.resources.office.cursor")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_cursor_that_this_list_did_not_give_is_400_and_nobody_is_asked(nats_url: str, kind: str) -> None:
     box = Lister("a", 9)
@@ -37,6 +38,7 @@ BAD_CURSOR = {
 }
 
 
+@pytest.mark.rule("answers.resources.office.cursor")
 @pytest.mark.parametrize("how", BAD_CURSOR)
 async def test_a_cursor_that_its_computer_does_not_know_is_400_where_it_is_the_agents(nats_url: str, how: str) -> None:
     forged = base64.urlsafe_b64encode(json.dumps(["office", "resources_list", "a", "forged"]).encode()).decode()
@@ -48,6 +50,7 @@ async def test_a_cursor_that_its_computer_does_not_know_is_400_where_it_is_the_a
         assert skipped(found) == ["a"]
 
 
+@pytest.mark.rule("computer.resources.server.routing.room", "answers.resources.computer")
 async def test_a_cursor_that_names_a_computer_of_another_office_asks_nobody_there(nats_url: str) -> None:
     foreign = Lister("b", 9)
     async with office(nats_url, {"a": Lister("a", 1), "c": Lister("c", 1)}) as (world, anna):

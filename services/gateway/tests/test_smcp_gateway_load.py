@@ -48,6 +48,7 @@ async def deaf_member(url: str, name: str) -> socket.socket:
     return raw
 
 
+@pytest.mark.rule("answers.large.deaf")
 async def test_a_client_that_does_not_read_is_cut_off_at_a_bound_in_bytes_and_its_mates_go_on(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ async def scene(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         yield Scene(world, anna, replace(world, nats_url=hurt.url), hurt)
 
 
+@pytest.mark.rule("answers.calls.death.node")
 async def test_a_call_has_its_result_although_its_computer_finds_another_node_only_after_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +162,7 @@ async def test_a_new_call_waits_until_its_computer_has_found_another_node(
         assert box.runs == 1
 
 
+@pytest.mark.rule("answers.calls.death.node")
 async def test_a_computer_that_dies_with_its_node_is_not_waited_for_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

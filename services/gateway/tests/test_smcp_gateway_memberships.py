@@ -61,6 +61,7 @@ async def joins(client: Client, role: str, name: str, where: str) -> bool:
     return (await client.join(role, name, where))[0] is True
 
 
+@pytest.mark.rule("answers.rooms.admission.late")
 async def test_a_copy_of_its_join_that_comes_late_does_not_bring_back_who_has_left(nats_url: str) -> None:
     async with (
         gateway_world(nats_url) as world,

@@ -29,6 +29,7 @@ def refused(text: str, verb: str = VERB) -> None:
     assert error.value.message == "payload.params.cursor: is none that this list gave"
 
 
+@pytest.mark.rule("computer.resources.cursor")
 @given(names, inner)
 def test_what_was_written_is_read(name: str, cursor: str | None) -> None:
     written = OfficeCursor(VERB, name, cursor)
@@ -39,6 +40,7 @@ def test_what_was_written_is_read(name: str, cursor: str | None) -> None:
     refused(text, "resources_templates_list")
 
 
+@pytest.mark.rule("answers.resources.office.cursor")
 @given(st.text(max_size=60) | st.text("abcXYZ019-_=", max_size=60))
 def test_any_other_text_is_refused_and_names_the_field(text: str) -> None:
     refused(text)

@@ -28,6 +28,7 @@ from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
 
+@pytest.mark.rule("computer.resources.cursor", "answers.resources.office.order")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_each_page_comes_from_one_computer_and_they_come_in_order_of_name(nats_url: str, kind: str) -> None:
     computers = {name: Lister(name) for name in ("盒子", "b", "a.*")}
@@ -54,6 +55,7 @@ async def test_each_page_comes_from_one_computer_and_they_come_in_order_of_name(
         }
 
 
+@pytest.mark.rule("answers.resources.office.order")
 async def test_each_computer_is_asked_as_if_it_was_named(nats_url: str) -> None:
     computers = {"a": Lister("a", 0), "b": Lister("b", 4)}
     async with office(nats_url, computers) as (_, anna):
@@ -75,6 +77,7 @@ async def test_each_computer_is_asked_as_if_it_was_named(nats_url: str) -> None:
         ]
 
 
+@pytest.mark.rule("answers.resources.office.empty")
 async def test_an_office_without_computers_or_with_empty_ones_has_one_empty_page(nats_url: str) -> None:
     async with office(nats_url, {}) as (world, anna):
         empty = {"roomId": OFFICE, "payload": {"jsonrpc": "2.0", "id": 7, "result": {"resources": []}}}
@@ -84,6 +87,7 @@ async def test_an_office_without_computers_or_with_empty_ones_has_one_empty_page
             assert await ask(anna) == empty
 
 
+@pytest.mark.rule("answers.resources.office.order")
 async def test_computers_on_socketio_and_native_ones_are_listed_alike_wherever_they_are(nats_url: str) -> None:
     async with (
         office(nats_url, {"b": Lister("b", 1)}) as (world, anna),
@@ -120,6 +124,7 @@ CANNOT: dict[str, tuple[Any, bool]] = {
 }  # fmt: skip
 
 
+@pytest.mark.rule("answers.resources.office.skipped")
 @pytest.mark.parametrize("why", CANNOT)
 async def test_one_that_cannot_be_listed_is_left_out_and_said_to_be(nats_url: str, why: str) -> None:
     serve, said = CANNOT[why]
@@ -129,6 +134,7 @@ async def test_one_that_cannot_be_listed_is_left_out_and_said_to_be(nats_url: st
         assert skipped(found) == (["b"] if said else [])
 
 
+@pytest.mark.rule("answers.resources.office.skipped")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_one_that_has_nothing_since_its_servers_are_silent_says_so_in_a_page_of_its_own(
     nats_url: str, kind: str
@@ -142,6 +148,7 @@ async def test_one_that_has_nothing_since_its_servers_are_silent_says_so_in_a_pa
         assert found[0]["payload"]["result"]["meta"] == {**meta, "a2c_skipped": ["a"]}
 
 
+@pytest.mark.rule("answers.resources.office.skipped")
 async def test_who_was_left_out_is_counted_by_reason(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
@@ -162,6 +169,7 @@ async def test_who_was_left_out_is_counted_by_reason(nats_url: str, monkeypatch:
     provider.shutdown()
 
 
+@pytest.mark.rule("answers.resources.office.empty", "answers.resources.office.skipped")
 async def test_one_that_never_answers_costs_its_share_of_the_time_and_the_others_are_listed(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +194,7 @@ async def test_a_page_asks_no_more_than_some_computers_and_the_next_one_goes_on(
         assert [len(computer.asked) for computer in empty.values()] == [1] * 5
 
 
+@pytest.mark.rule("answers.resources.office.skipped")
 async def test_one_that_left_is_passed_over_and_one_that_came_is_listed_in_its_place(nats_url: str) -> None:
     async with office(nats_url, {"a": Lister("a", 1), "d": Lister("d", 1)}) as (world, anna):
         async with world.computer(OFFICE, "b", Lister("b", 9)) as leaving:

@@ -114,6 +114,7 @@ async def test_who_does_not_become_a_member_is_told_nothing() -> None:
     assert told.take() == []
 
 
+@pytest.mark.rule("answers.resources.outage")
 async def test_an_outage_is_told_as_its_difference_to_those_that_were_members() -> None:
     told = Told()
     await told.member("a", 1, role="agent")
@@ -166,6 +167,7 @@ async def test_who_joined_after_the_outage_is_still_told_of_what_the_list_knew_f
     assert told.take() == [("late", "enter_office", "newer")]
 
 
+@pytest.mark.rule("answers.rooms.alternate")
 async def test_who_missed_a_leave_is_not_told_of_the_enter_after_it_before_the_difference_is_known() -> None:
     told = Told()
     await told.member("a", 1, role="agent")

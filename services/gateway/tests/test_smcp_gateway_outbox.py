@@ -16,6 +16,7 @@ def packet(size: int) -> Packet:
     return Packet(MESSAGE, "x" * size)  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.rule("answers.large.deaf")
 async def test_a_client_that_leaves_too_much_unread_is_cut_off_once() -> None:
     cut: list[Outbox] = []
     outbox = Outbox(100, cut.append)
@@ -72,6 +73,7 @@ async def test_who_waits_for_room_is_let_go_when_the_client_is_gone() -> None:
     await asyncio.wait_for(waiting, 1)
 
 
+@pytest.mark.rule("answers.large.patience")
 async def test_a_ping_overtakes_what_waits() -> None:
     outbox = Outbox(4 * ROOMY, lambda _: None)
     messages = [packet(ROOMY), packet(1)]

@@ -1,5 +1,6 @@
 """Who is in an office in the eyes of those who were told."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ def leave(picture: Picture, member: MemberKey, revision: int) -> News | None:
     return picture.event(member, entered=False, epoch=2 * revision)
 
 
+@pytest.mark.rule("answers.nats.epoch")
 def test_an_enter_and_a_leave_are_news_once() -> None:
     picture = Picture()
     assert enter(picture, BOX, 1) == News(told_already=False)
@@ -86,6 +88,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.rule("answers.rooms.alternate")
 @given(STEPS)
 def test_for_those_that_were_there_all_the_time_enter_and_leave_alternate(
     steps: list[tuple[MemberKey, bool, int] | frozenset[MemberKey]],

@@ -37,6 +37,11 @@ def session(world: World) -> Session:
     return next(session for session in world.gateways[0].sessions if session.role == "agent")
 
 
+@pytest.mark.rule(
+    "computer.resources.server.limits.session",
+    "answers.resources.limits.answer",
+    "computer.resources.errors.rate.reads",
+)
 @pytest.mark.parametrize("event", METERED)
 async def test_what_is_above_the_limit_is_429_says_when_to_come_back_and_is_not_relayed(
     nats_url: str, event: str
@@ -63,6 +68,7 @@ async def test_what_is_above_the_limit_is_429_says_when_to_come_back_and_is_not_
             assert (await read(anna, free))["verb"] == CATALOG[free].verb
 
 
+@pytest.mark.rule("answers.resources.limits.kinds")
 async def test_all_of_them_count_together_and_what_is_malformed_or_forbidden_does_not(nats_url: str) -> None:
     box = Computer()
     async with (
@@ -84,6 +90,7 @@ async def test_all_of_them_count_together_and_what_is_malformed_or_forbidden_doe
         assert len(box.asked) == 3
 
 
+@pytest.mark.rule("answers.resources.limits.answer")
 async def test_who_waits_as_long_as_it_is_told_is_served(nats_url: str) -> None:
     box = Computer()
     async with (
@@ -103,6 +110,7 @@ async def test_who_waits_as_long_as_it_is_told_is_served(nats_url: str) -> None:
         assert "verb" in await read(anna)
 
 
+@pytest.mark.rule("computer.resources.server.limits.room", "computer.resources.errors.rate.reads")
 async def test_an_agent_of_another_name_has_its_own_share_and_the_office_one_for_all_of_them(nats_url: str) -> None:
     box = Computer()
     office = {"gateway_office_reads_per_s": 0.01, "gateway_office_reads_burst": 5}
@@ -145,6 +153,7 @@ async def test_a_refusal_by_one_limit_takes_nothing_from_the_other(nats_url: str
             assert [(await read(ben)).get("code") for _ in range(2)] == [None, 429]
 
 
+@pytest.mark.rule("answers.resources.limits.end")
 async def test_what_was_counted_outlives_the_session_and_the_office(nats_url: str) -> None:
     box = Computer()
     office = {"gateway_office_reads_per_s": 0.01, "gateway_office_reads_burst": 3}
@@ -164,6 +173,7 @@ async def test_what_was_counted_outlives_the_session_and_the_office(nats_url: st
         assert len(box.asked) == 3
 
 
+@pytest.mark.rule("answers.resources.limits.end")
 async def test_an_agent_that_connects_anew_has_what_it_had(nats_url: str) -> None:
     box = Computer()
     async with gateway_world(nats_url, settings=SLOW) as world, world.computer(OFFICE, "box", box.serve):
@@ -177,6 +187,7 @@ async def test_an_agent_that_connects_anew_has_what_it_had(nats_url: str) -> Non
         assert len(box.asked) == 3
 
 
+@pytest.mark.rule("answers.resources.limits.end")
 async def test_a_session_keeps_what_it_used_when_it_leaves_and_joins_again(nats_url: str) -> None:
     box = Computer()
     async with (

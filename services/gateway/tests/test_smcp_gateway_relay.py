@@ -15,6 +15,7 @@ from smcp_testing.waiting import eventually
 OFFICE = "office"
 
 
+@pytest.mark.rule("answers.unknown-fields.relay", "answers.traces.no-req_id", "answers.nats.payload")
 async def test_the_payload_goes_unchanged_and_the_answer_comes_back(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", echo):
         await anna.join("agent", "anna", OFFICE)
@@ -53,6 +54,7 @@ async def test_at_debug_each_call_is_one_line_without_what_was_said(
         assert lines() == [("tool_call", "anna", "box", "answered"), ("tool_call", "anna", "nobody", "404")]
 
 
+@pytest.mark.rule("answers.nats.plain-reply")
 async def test_an_error_of_the_computer_is_the_flat_error(nats_url: str) -> None:
     async def refuse(_: str, __: Incoming) -> Reply:
         return Reply(b'{"code":404,"message":"no such tool","details":{"tool":"t"}}', {ERROR: "404"})
@@ -62,6 +64,7 @@ async def test_an_error_of_the_computer_is_the_flat_error(nats_url: str) -> None
         assert await ask(anna, call()) == {"code": 404, "message": "no such tool", "details": {"tool": "t"}}
 
 
+@pytest.mark.rule("answers.errors.500", "answers.calls.result.readable")
 @pytest.mark.parametrize("broken", [b"{", b"", b'{"a":1}]', b"\xff", b'{"a":1},{"b":2}', b'"\x1e"'])
 async def test_an_answer_that_is_no_json_is_500_and_the_socket_stays(nats_url: str, broken: bytes) -> None:
     async def answer(verb: str, incoming: Incoming) -> Reply:
@@ -73,6 +76,7 @@ async def test_an_answer_that_is_no_json_is_500_and_the_socket_stays(nats_url: s
         assert (await anna.call("client:get_tools", {"agent": "anna", "req_id": "1", "computer": "box"}))["verb"]
 
 
+@pytest.mark.rule("answers.calls.result.readable")
 @pytest.mark.parametrize("kinds", ["{", "[", "{["])
 async def test_an_answer_that_is_nested_too_deep_to_be_read_everywhere_is_500(nats_url: str, kinds: str) -> None:
     def nested(depth: int) -> bytes:
@@ -92,6 +96,7 @@ async def test_an_answer_that_is_nested_too_deep_to_be_read_everywhere_is_500(na
         assert await anna.call("client:get_later", {"computer": "box", "depth": 254}) == orjson.loads(nested(254))
 
 
+@pytest.mark.rule("answers.errors.surrogates")
 @pytest.mark.parametrize(
     "sent", [rb'{"content":"a\ud800b \ud83d\ude00"}', b'{"content":"a\xed\xa0\x80b \\ud83d\\ude00"}']
 )
@@ -104,6 +109,7 @@ async def test_half_of_a_surrogate_pair_in_an_answer_arrives_replaced(nats_url: 
         assert await ask(anna, call()) == {"content": "a\ufffdb 😀"}
 
 
+@pytest.mark.rule("answers.errors.surrogates")
 async def test_half_of_a_surrogate_pair_in_a_request_is_refused_at_once_by_its_field(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer(OFFICE, "box", echo):
         await anna.join("agent", "anna", OFFICE)
@@ -112,6 +118,7 @@ async def test_half_of_a_surrogate_pair_in_a_request_is_refused_at_once_by_its_f
         assert (await ask(anna, call(1, text="ab")))["verb"] == "tool_call"
 
 
+@pytest.mark.rule("answers.acks.at-once", "answers.errors.404", "answers.who.own-office", "answers.who.same-404")
 async def test_no_such_computer_is_404_at_once_also_when_it_is_in_another_office(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna, world.computer("other", "box", echo):
         await anna.join("agent", "anna", OFFICE)
@@ -121,6 +128,7 @@ async def test_no_such_computer_is_404_at_once_also_when_it_is_in_another_office
         assert foreign["message"] == unknown["message"]
 
 
+@pytest.mark.rule("answers.errors.408", "answers.calls.timeout.gateway", "answers.calls.timeout.all-cancel")
 async def test_a_call_that_takes_too_long_is_408_on_time_and_is_cancelled(nats_url: str) -> None:
     release = asyncio.Event()
 
@@ -150,6 +158,7 @@ async def test_a_call_that_takes_too_long_is_408_on_time_and_is_cancelled(nats_u
         release.set()
 
 
+@pytest.mark.rule("answers.calls.timeout.clean")
 async def test_nothing_is_left_of_three_hundred_calls_that_timed_out(nats_url: str) -> None:
     release = asyncio.Event()
 
@@ -169,6 +178,7 @@ async def test_nothing_is_left_of_three_hundred_calls_that_timed_out(nats_url: s
         await eventually(lambda: world.buses[0].stats().pending == 0)
 
 
+@pytest.mark.rule("answers.acks.cancel", "answers.calls.cancel.gateway")
 async def test_a_cancelled_call_that_its_computer_does_not_settle_is_answered_as_cancelled(nats_url: str) -> None:
     async def stubborn(verb: str, _: Incoming) -> Reply:
         if verb == "tool_call":
@@ -188,6 +198,7 @@ async def test_a_cancelled_call_that_its_computer_does_not_settle_is_answered_as
         assert answer["meta"] == {"a2c_cancelled": True}
 
 
+@pytest.mark.rule("answers.calls.disconnect")
 async def test_the_calls_of_an_agent_that_disconnects_are_cancelled(nats_url: str) -> None:
     async def hang(verb: str, _: Incoming) -> Reply:
         if verb == "tool_call":

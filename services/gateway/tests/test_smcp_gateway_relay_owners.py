@@ -22,6 +22,7 @@ from smcp_testing.waiting import eventually
 OFFICE = "office"
 
 
+@pytest.mark.rule("answers.calls.no-responder")
 async def test_an_owner_that_is_not_ready_is_asked_again(nats_url: str) -> None:
     asked = 0
 
@@ -96,6 +97,7 @@ async def test_a_computer_whose_join_its_gateway_has_not_finished_is_waited_for(
             assert (await asked)["isError"] is False
 
 
+@pytest.mark.rule("answers.errors.503", "answers.calls.no-responder")
 async def test_a_member_that_nobody_answers_for_is_503_and_was_not_run(nats_url: str) -> None:
     async with (
         gateway_world(nats_url) as world,
@@ -133,6 +135,7 @@ async def test_a_member_that_begins_to_move_while_it_is_looked_for_is_waited_for
         assert (await asked)["verb"] == "tool_call"
 
 
+@pytest.mark.rule("answers.calls.death")
 async def test_an_owner_that_dies_is_noticed_long_before_the_calls_own_time_out(nats_url: str) -> None:
     hanging = Hanging()
     async with gateway_world(nats_url) as world, connected(world.url) as anna:
@@ -151,6 +154,7 @@ async def test_an_owner_that_dies_is_noticed_long_before_the_calls_own_time_out(
             hanging.released.set()
 
 
+@pytest.mark.rule("answers.calls.lost")
 async def test_an_owner_that_does_not_know_the_call_any_more_has_lost_it(nats_url: str) -> None:
     async def amnesia(verb: str, incoming: Incoming) -> Reply:
         if verb == "pending":
@@ -168,6 +172,7 @@ async def test_an_owner_that_does_not_know_the_call_any_more_has_lost_it(nats_ur
         assert answer["details"] == {"may_have_run": True}
 
 
+@pytest.mark.rule("answers.calls.paused")
 async def test_an_owner_that_stands_still_has_a_lease_of_patience(nats_url: str) -> None:
     async def frozen(_: str, __: Incoming) -> Reply:
         await asyncio.Event().wait()

@@ -4,6 +4,8 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
 
+import pytest
+
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.headers import ERROR
@@ -19,6 +21,7 @@ TOOLS = {"agent": "anna", "req_id": "1", "computer": "box"}
 CALL = TOOLS | {"tool_name": "t", "params": {}, "timeout": 60}
 
 
+@pytest.mark.rule("answers.rooms.repair", "answers.resources.outage")
 async def test_nats_is_restarted(nats_server: NatsServer) -> None:
     hang = asyncio.Event()
 
@@ -87,6 +90,7 @@ async def test_nats_is_restarted(nats_server: NatsServer) -> None:
         hang.set()
 
 
+@pytest.mark.rule("answers.rooms.admission.no-quorum", "answers.rooms.repair")
 async def test_who_left_while_nats_was_away_is_told_as_gone_once(nats_server: NatsServer) -> None:
     async with (
         gateway_world(nats_server.url, gateways=2) as world,

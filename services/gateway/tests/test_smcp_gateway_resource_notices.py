@@ -102,6 +102,12 @@ async def opened(nats_url: str) -> AsyncIterator[Scene]:
         yield Scene(world, anna, box, mate, foreign)
 
 
+@pytest.mark.rule(
+    "answers.who.resources-notifications",
+    "answers.who.resources-notifications.hearers",
+    "computer.resources.server.list_changed",
+    "computer.resources.events.list_changed",
+)
 async def test_the_office_s_agent_is_told_as_it_was_said_and_nobody_else_is(nats_url: str) -> None:
     async with opened(nats_url) as scene:
         for event in (LIST, UPDATED):
@@ -118,6 +124,7 @@ async def test_the_office_s_agent_is_told_as_it_was_said_and_nobody_else_is(nats
             assert await scene.told() == [(event, heard(event, said(event)))]
 
 
+@pytest.mark.rule("answers.who.resources-notifications")
 async def test_what_one_computer_says_is_told_in_its_order(nats_url: str) -> None:
     async with opened(nats_url) as scene:
         await subscribe(scene.anna, *(f"file:///{number}" for number in range(20)))
@@ -138,6 +145,7 @@ async def test_what_one_computer_says_is_told_in_its_order(nats_url: str) -> Non
         assert once() == told
 
 
+@pytest.mark.rule("answers.who.resources-notifications.hearers")
 async def test_a_native_computer_is_told_nothing_by_it_and_says_it_in_its_own_words(nats_url: str) -> None:
     async def silent(verb: str, _: Incoming) -> Reply:
         return reply({"verb": verb})
@@ -171,6 +179,7 @@ async def test_a_native_computer_is_told_nothing_by_it_and_says_it_in_its_own_wo
             assert await scene.told() == []
 
 
+@pytest.mark.rule("answers.who.resources-notifications")
 async def test_our_agent_hands_it_on_to_its_application(nats_url: str) -> None:
     async with (
         gateway_world(nats_url, gateways=2, lease_s=10.0) as world,
@@ -184,6 +193,7 @@ async def test_our_agent_hands_it_on_to_its_application(nats_url: str) -> None:
         await eventually(partial(_contains, events, ResourcesChanged(BOX, "files")))
 
 
+@pytest.mark.rule("answers.who.resources-notifications.own")
 @pytest.mark.parametrize("event", [LIST, UPDATED])
 async def test_who_may_not_say_it_or_says_it_of_another_is_refused_and_nobody_is_told(
     nats_url: str, event: str
@@ -225,6 +235,7 @@ async def test_who_may_not_say_it_or_says_it_of_another_is_refused_and_nobody_is
         assert await scene.told() == []
 
 
+@pytest.mark.rule("answers.who.resources-notifications.own")
 async def test_who_is_in_no_office_tells_nobody(nats_url: str) -> None:
     async with opened(nats_url) as scene, connected(scene.world.url) as nobody:
         for event in (LIST, UPDATED):

@@ -91,6 +91,32 @@ def held(world: World) -> int:
     return sum(len(gateway.offices) for gateway in world.gateways)
 
 
+@pytest.mark.rule(
+    "events.classes.server.direction",
+    "events.classes.server.must",
+    "events.classes.notify.direction",
+    "events.list.server:join_office.sender",
+    "events.list.server:leave_office.sender",
+    "events.list.notify:enter_office.members",
+    "events.list.notify:leave_office.members",
+    "events.join_office.who",
+    "events.join_office.reply.done",
+    "events.leave_office.who",
+    "events.leave_office.effect",
+    "events.list_room.all",
+    "events.notify.enter_office.told",
+    "events.notify.leave_office.told",
+    "events.flow.discovery.1",
+    "events.flow.discovery.2",
+    "events.must.server.handles",
+    "events.must.server.broadcasts",
+    "answers.acks.join.done",
+    "answers.acks.leave.done",
+    "answers.names.text",
+    "answers.rooms.notification.one-key",
+    "answers.rooms.notification.not-cause",
+    "answers.rooms.list.both-roles",
+)
 @pytest.mark.parametrize(
     ("open_world", "office"),
     [
@@ -122,6 +148,14 @@ async def test_members_on_two_gateways_see_each_other_come_and_go_once(open_worl
     assert held(world) == 0
 
 
+@pytest.mark.rule(
+    "events.join_office.reply.refused",
+    "events.join_office.agent.only-one",
+    "answers.acks.join.refused",
+    "answers.rooms.one-agent",
+    "answers.rooms.refused.no-member",
+    "answers.rooms.refused.hears-nothing",
+)
 async def test_one_agent_for_an_office_whichever_gateway_they_ask(open_world: OpenWorld) -> None:
     async with open_world(gateways=2) as world:
         clients = [connected(world.gateways[number % 2].url) for number in range(20)]
@@ -173,6 +207,7 @@ async def test_who_was_told_of_a_member_finds_it_in_the_list_though_the_registry
         assert await names(anna, "anna", "office") == {("agent", "anna")}
 
 
+@pytest.mark.rule("answers.rooms.rejoin.ack", "answers.rooms.rejoin.silent")
 async def test_joining_ones_own_office_again_is_silent(open_world: OpenWorld) -> None:
     async with open_world() as world, connected(world.url) as anna, connected(world.url) as box:
         await anna.join("agent", "anna", "office")
@@ -185,6 +220,7 @@ async def test_joining_ones_own_office_again_is_silent(open_world: OpenWorld) ->
         assert box.events == []
 
 
+@pytest.mark.rule("events.join_office.computer.switch", "answers.rooms.switch.leave")
 async def test_a_computer_switches_and_an_agent_does_not(open_world: OpenWorld) -> None:
     async with (
         open_world(gateways=2) as world,
@@ -207,6 +243,7 @@ async def test_a_computer_switches_and_an_agent_does_not(open_world: OpenWorld) 
         assert box.events == []
 
 
+@pytest.mark.rule("answers.rooms.switch.refused")
 async def test_a_refused_switch_changes_nothing(open_world: OpenWorld) -> None:
     async with (
         open_world() as world,
@@ -226,6 +263,13 @@ async def test_a_refused_switch_changes_nothing(open_world: OpenWorld) -> None:
         assert other.events == []
 
 
+@pytest.mark.rule(
+    "events.leave_office.who",
+    "answers.acks.leave.done",
+    "answers.acks.leave.refused",
+    "answers.rooms.agent-after-leave",
+    "answers.rooms.leave-foreign",
+)
 async def test_leaving_is_only_for_the_office_one_is_in(open_world: OpenWorld) -> None:
     async with open_world() as world, connected(world.url) as anna, connected(world.url) as bert:
         await anna.join("agent", "anna", "one")
@@ -239,6 +283,22 @@ async def test_leaving_is_only_for_the_office_one_is_in(open_world: OpenWorld) -
         assert await anna.join("agent", "anna", "three") == [True, None]
 
 
+@pytest.mark.rule(
+    "events.classes.server.must",
+    "events.classes.notify.broadcast",
+    "events.list.notify:tool_call_cancel.members",
+    "events.update_config.room-only",
+    "events.update_tool_list.room-only",
+    "events.update_desktop.room-only",
+    "events.update_finder.room-only",
+    "events.notify.tool_call_cancel.told",
+    "events.must.server.handles",
+    "events.must.server.broadcasts",
+    "answers.acks.update",
+    "answers.acks.cancel",
+    "answers.rooms.notification.not-cause",
+    "answers.unknown.update",
+)
 @sound_only  # a notification of a change may come twice, and says the same
 async def test_updates_and_cancels_reach_the_office_but_not_their_cause(open_world: OpenWorld) -> None:
     async with (
@@ -262,6 +322,7 @@ async def test_updates_and_cancels_reach_the_office_but_not_their_cause(open_wor
         assert elsewhere.events == []
 
 
+@pytest.mark.rule("answers.rooms.disconnect")
 async def test_a_name_of_a_client_that_vanished_is_free_at_once(open_world: OpenWorld) -> None:
     async with open_world(gateways=2) as world:
         for number in range(6):
@@ -272,6 +333,7 @@ async def test_a_name_of_a_client_that_vanished_is_free_at_once(open_world: Open
         await eventually(lambda: held(world) == 0)
 
 
+@pytest.mark.rule("answers.rooms.disconnect")
 async def test_a_client_that_vanishes_while_it_joins_is_no_member(open_world: OpenWorld) -> None:
     async with open_world() as world:
         for _ in range(10):
@@ -288,6 +350,7 @@ async def test_a_client_that_vanishes_while_it_joins_is_no_member(open_world: Op
             await eventually(alone)
 
 
+@pytest.mark.rule("events.notify.leave_office.told")
 async def test_members_leave_when_their_gateway_stops(open_world: OpenWorld) -> None:
     async with open_world() as staying, connected(staying.url) as anna:
         await anna.join("agent", "anna", "office")

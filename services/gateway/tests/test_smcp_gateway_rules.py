@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import orjson
+import pytest
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_proto.catalog import CATALOG
@@ -39,6 +40,33 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.rule(
+    "events.classes.client.direction",
+    "events.classes.client.routing",
+    "events.tool_call.flow",
+    "events.get_desktop.relayed",
+    "events.get_finder.relayed",
+    "events.flow.call.2",
+    "events.flow.call.4",
+    "events.flow.discovery.4",
+    "events.flow.discovery.6",
+    "events.flow.config.4",
+    "events.flow.config.6",
+    "events.flow.desktop.6",
+    "events.flow.desktop.9",
+    "events.flow.finder.6",
+    "events.flow.finder.9",
+    "events.must.server.routes",
+    "computer.architecture.4",
+    "computer.call.2",
+    "computer.call.8",
+    "answers.unknown.client",
+    "answers.nats.payload",
+    "computer.resources.server.routing",
+    "desktop.lifecycle.first.forwarded",
+    "finder.lifecycle.first.forwarded",
+    "computer.resources.flow.list.forwarded",
+)
 async def test_every_client_event_reaches_the_computer_that_it_names_as_it_is(nats_url: str) -> None:
     async def mirror(verb: str, incoming: Incoming) -> Reply:
         return reply({"verb": verb, "body": orjson.loads(incoming.body)})
@@ -56,6 +84,29 @@ async def test_every_client_event_reaches_the_computer_that_it_names_as_it_is(na
             assert answer == {"verb": event.partition(":")[2].replace("/", "_"), "body": request}, event
 
 
+@pytest.mark.rule(
+    "events.classes.server.must",
+    "events.list.notify:update_config.members",
+    "events.list.notify:update_tool_list.members",
+    "events.list.notify:update_desktop.members",
+    "events.list.notify:update_finder.members",
+    "events.update_config.broadcast",
+    "events.update_tool_list.broadcast",
+    "events.update_desktop.broadcast",
+    "events.update_finder.broadcast",
+    "events.notify.update_desktop.heard",
+    "events.notify.update_finder.heard",
+    "events.flow.config.1",
+    "events.flow.config.2",
+    "events.flow.desktop.3",
+    "events.flow.desktop.4",
+    "events.flow.finder.3",
+    "events.flow.finder.4",
+    "events.must.server.handles",
+    "events.must.server.broadcasts",
+    "data-structures.Desktop.update-events",
+    "answers.capabilities.update",
+)
 async def test_every_update_of_a_computer_is_told_to_its_office_as_it_is(nats_url: str) -> None:
     capabilities = {"resources": {"subscribe": True, "listChanged": False}}
     updates = {
@@ -88,6 +139,7 @@ async def test_every_update_of_a_computer_is_told_to_its_office_as_it_is(nats_ur
         assert box.told("notify:update_config") == []
 
 
+@pytest.mark.rule("events.update_tool_list.request.computer")
 async def test_a_computer_that_leaves_its_name_out_of_a_new_tool_list_is_told_of_by_name(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as box:
         await anna.join("agent", "anna", OFFICE)
@@ -102,6 +154,19 @@ async def test_a_computer_that_leaves_its_name_out_of_a_new_tool_list_is_told_of
         assert box.told("notify:update_later") == [], "who caused it is not told"
 
 
+@pytest.mark.rule(
+    "events.classes.server.must",
+    "events.list.server:list_room.sender",
+    "events.list_room.all",
+    "events.list_room.reply.of-this-request",
+    "events.list_room.session.sid",
+    "events.list_room.session.name",
+    "events.list_room.session.role",
+    "events.list_room.session.office_id",
+    "events.must.server.handles",
+    "answers.rooms.list.both-roles",
+    "answers.rooms.list.sid",
+)
 async def test_a_session_in_the_list_of_a_room_has_what_the_page_says(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as box:
         await anna.join("agent", "anna", OFFICE)
@@ -122,6 +187,7 @@ async def test_a_session_in_the_list_of_a_room_has_what_the_page_says(nats_url: 
         assert not own & set(sids.values()), "an opaque id says nothing about a connection"
 
 
+@pytest.mark.rule("answers.rooms.agent-no-switch")
 async def test_an_agent_that_is_in_an_office_joins_no_other_also_where_the_other_is_empty(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as mate:
         assert await anna.join("agent", "anna", "one") == [True, None]
@@ -134,6 +200,7 @@ async def test_an_agent_that_is_in_an_office_joins_no_other_also_where_the_other
         assert mate.told("notify:leave_office") == []
 
 
+@pytest.mark.rule("answers.rooms.agent-after-leave")
 async def test_an_agent_that_left_may_join_another_office(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna:
         assert await anna.join("agent", "anna", "one") == [True, None]
@@ -154,6 +221,7 @@ async def answered(client: Client, answers: asyncio.Queue[Any]) -> Any:
         answer.cancel()
 
 
+@pytest.mark.rule("answers.errors.429")
 async def test_more_unanswered_events_than_a_client_may_have_are_429(nats_url: str) -> None:
     release = asyncio.Event()
 
@@ -179,6 +247,7 @@ async def test_more_unanswered_events_than_a_client_may_have_are_429(nats_url: s
             assert await answered(anna, answers) == {}
 
 
+@pytest.mark.rule("answers.errors.429")
 async def test_unanswered_events_that_are_too_large_together_are_429_but_for_one_alone(nats_url: str) -> None:
     release = asyncio.Event()
 
@@ -213,6 +282,7 @@ async def test_unanswered_events_that_are_too_large_together_are_429_but_for_one
         assert await anna.call("client:tool_call", large | {"req_id": "again"}) == {}
 
 
+@pytest.mark.rule("answers.capabilities.join", "computer.resources.server.capabilities")
 async def test_what_a_computer_says_it_can_do_when_it_joins_is_listed(nats_url: str) -> None:
     capabilities = {"resources": {"aggregate": {"subscribe": True, "listChanged": True}, "byServer": {"excel": {}}}}
     async with gateway_world(nats_url) as world, connected(world.url) as anna, connected(world.url) as box:

@@ -71,6 +71,7 @@ async def ask(anna: Client, event: str, computer: str) -> Any:
     return await anna.call(event, call, timeout=60)
 
 
+@pytest.mark.rule("answers.who.same-404.time", "answers.resources.computer")
 @pytest.mark.parametrize("foreign", [native, on_the_same_gateway])
 @pytest.mark.parametrize(
     "event", ["client:tool_call", "client:get_config", "client:get_skills", "client:resources/read"]

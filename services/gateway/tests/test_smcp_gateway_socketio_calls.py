@@ -19,6 +19,7 @@ from smcp_testing.waiting import eventually
 pytestmark = pytest.mark.parametrize("replicas", [1, 2], ids=["one replica", "two replicas"])
 
 
+@pytest.mark.rule("answers.calls.socketio-computer")
 async def test_a_call_goes_to_the_computer_unchanged_and_its_result_comes_back_unchanged(
     nats_url: str, replicas: int
 ) -> None:
@@ -35,6 +36,7 @@ async def test_a_call_goes_to_the_computer_unchanged_and_its_result_comes_back_u
         assert pair.owner.computers.running == 0
 
 
+@pytest.mark.rule("answers.calls.result.meta")
 @pytest.mark.parametrize("text", ["done", "names_with_underscores_" * 20])
 @pytest.mark.parametrize("paged", [True, False])
 async def test_the_metadata_of_a_result_is_called_meta_also_where_the_computer_passes_on_what_mcp_says(
@@ -111,6 +113,7 @@ async def test_nothing_is_left_of_three_hundred_calls_that_timed_out(nats_url: s
         assert (await pair.anna.call("client:get_tools", query()))["echo"]
 
 
+@pytest.mark.rule("answers.calls.death.socketio")
 async def test_a_computer_that_disconnects_in_the_middle_is_503_at_once(nats_url: str, replicas: int) -> None:
     async with couple(nats_url, replicas) as pair:
         serve(pair.box, "client:tool_call", hang(pair.box))
@@ -149,6 +152,7 @@ async def test_a_computer_that_leaves_or_switches_in_the_middle_ends_its_calls(n
         assert (await pair.anna.call("client:tool_call", call(1)))["echo"]
 
 
+@pytest.mark.rule("answers.rooms.switch.refused")
 async def test_a_refused_switch_leaves_the_calls_alone_that_run(nats_url: str, replicas: int) -> None:
     async with couple(nats_url, replicas) as pair, connected(pair.world.url) as other:
         assert await other.join("computer", BOX, "another") == [True, None]
@@ -168,6 +172,7 @@ async def test_a_refused_switch_leaves_the_calls_alone_that_run(nats_url: str, r
         assert (await pair.anna.call("client:tool_call", call(1)))["isError"] is False
 
 
+@pytest.mark.rule("answers.calls.cancel.socketio")
 async def test_a_cancel_reaches_the_computer_and_settles_the_call(nats_url: str, replicas: int) -> None:
     async with couple(nats_url, replicas) as pair:
         asked = serve(pair.box, "client:tool_call", hang(pair.box))
@@ -187,6 +192,7 @@ async def test_a_cancel_reaches_the_computer_and_settles_the_call(nats_url: str,
         assert len(asked) == 1
 
 
+@pytest.mark.rule("answers.calls.socketio-computer")
 async def test_a_call_runs_once_however_often_it_is_sent(nats_url: str, replicas: int) -> None:
     async with couple(nats_url, replicas) as pair:
         released = asyncio.Event()

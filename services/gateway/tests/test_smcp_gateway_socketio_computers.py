@@ -16,6 +16,7 @@ from smcp_testing.socketio_couple import BOX, OFFICE, RESULT, call, couple, echo
 from smcp_testing.waiting import eventually
 
 
+@pytest.mark.rule("answers.calls.socketio-computer")
 async def test_questions_and_unknown_events_are_relayed_under_their_own_names(nats_url: str) -> None:
     async with couple(nats_url) as pair:
         for event, payload in (
@@ -48,6 +49,7 @@ async def test_an_error_of_the_computer_passes_as_that_error(nats_url: str, erro
         assert await pair.anna.call("client:get_resources", query()) == error
 
 
+@pytest.mark.rule("answers.calls.result.readable")
 @pytest.mark.parametrize("answer", [None, "text", 17, [RESULT], (RESULT, RESULT), True, (), b"bytes"])
 async def test_an_answer_that_is_no_object_is_500_and_both_sockets_stay(nats_url: str, answer: Any) -> None:
     async with couple(nats_url) as pair:
@@ -128,6 +130,7 @@ async def test_room_mates_see_native_and_socketio_computers_alike(nats_url: str)
         assert {session["name"] for session in listed["sessions"]} == {"anna", BOX, "native"}
 
 
+@pytest.mark.rule("answers.calls.death.socketio")
 async def test_a_killed_gateway_answers_503_and_its_computers_leave(nats_server: NatsServer) -> None:
     env = {
         "SMCP_NATS_URL": nats_server.url, "SMCP_GATEWAY_PORT": "0", "SMCP_LEASE_S": str(SHORT_LEASE_S),

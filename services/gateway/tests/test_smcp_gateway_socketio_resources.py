@@ -42,6 +42,7 @@ def updated(uri: str) -> dict[str, Any]:
     return {"roomId": OFFICE, "computerId": BOX, "payload": payload}
 
 
+@pytest.mark.rule("computer.resources.server.routing", "computer.resources.events.direction")
 async def test_each_event_about_context_reaches_a_computer_on_socketio_and_comes_back_as_it_is(nats_url: str) -> None:
     async with couple(nats_url) as pair:
         for event, request in ASKED.items():
@@ -55,6 +56,7 @@ async def test_each_event_about_context_reaches_a_computer_on_socketio_and_comes
             assert asked == [request]
 
 
+@pytest.mark.rule("answers.resources.own-office")
 async def test_an_envelope_of_another_office_or_for_a_computer_there_reaches_nobody(nats_url: str) -> None:
     async with couple(nats_url) as pair, connected(pair.owner.url) as far:
         assert await far.join("computer", "far", "other") == [True, None]
@@ -104,6 +106,7 @@ async def contents(pair: Couple, size: int) -> Any:
     return answer["payload"]["result"]["contents"] == [blob] if "payload" in answer else answer
 
 
+@pytest.mark.rule("answers.resources.large")
 async def test_large_contents_arrive_whole_where_the_client_takes_them_and_are_413_where_it_does_not(
     nats_url: str,
 ) -> None:
@@ -117,6 +120,7 @@ async def test_large_contents_arrive_whole_where_the_client_takes_them_and_are_4
         assert await contents(pair, 1) is True  # its socket stays
 
 
+@pytest.mark.rule("answers.resources.large")
 async def test_contents_above_the_limit_of_the_bus_are_413_with_the_limit(nats_url: str) -> None:
     takes = {"max_message": 33 * MIB}
     async with couple(nats_url, auth=takes, take=34 * MIB, lease_s=60.0, max_payload=2 * MIB) as pair:
@@ -142,6 +146,9 @@ BY_SERVER = {
 }
 
 
+@pytest.mark.rule(
+    "computer.resources.server.capabilities", "computer.resources.capabilities.forms", "answers.resources.capabilities"
+)
 @pytest.mark.parametrize("capabilities", [FLAGS, BY_SERVER, {}], ids=["flags", "by server", "none"])
 async def test_what_it_can_do_is_shown_from_its_join_on_and_as_it_changes(
     nats_url: str, capabilities: dict[str, Any]
@@ -164,6 +171,7 @@ async def test_what_it_can_do_is_shown_from_its_join_on_and_as_it_changes(
         await eventually(partial(shown, BOX, capabilities))
 
 
+@pytest.mark.rule("computer.resources.capabilities.forms")
 async def test_capabilities_that_are_none_or_another_s_are_refused(nats_url: str) -> None:
     async with couple(nats_url) as pair, connected(pair.owner.url) as car:
         bad: tuple[Any, ...] = ([], "x", {"resources": True}, {"resources": {"subscribe": "yes"}})
@@ -204,6 +212,7 @@ async def test_what_it_can_do_moves_with_it_as_it_says_it_there(nats_url: str) -
             await eventually(shown)
 
 
+@pytest.mark.rule("answers.resources.flood")
 async def test_a_computer_that_floods_its_office_with_updates_hurts_nobody(nats_url: str) -> None:
     """What nobody subscribed to goes no further than its gateway; the rest comes in order, none lost."""
     count = scaled(ci=400, soak=4000)

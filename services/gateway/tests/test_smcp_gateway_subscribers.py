@@ -26,6 +26,9 @@ from smcp_testing.granting_computer import (
 from smcp_testing.waiting import eventually
 
 
+@pytest.mark.rule(
+    "computer.resources.server.registry", "answers.resources.subscribers", "computer.resources.events.updated"
+)
 async def test_an_update_is_told_to_who_subscribed_by_its_name_and_what_nobody_wanted_is_dropped(nats_url: str) -> None:
     async with scene(nats_url) as (_, anna, box):
         assert await box.updated() is None
@@ -44,6 +47,7 @@ async def test_an_update_is_told_to_who_subscribed_by_its_name_and_what_nobody_w
         assert await heard(anna, box) == [URI]
 
 
+@pytest.mark.rule("answers.resources.subscribers.asked")
 async def test_what_changes_before_the_computer_has_answered_is_told(nats_url: str) -> None:
     async with scene(nats_url) as (_, anna, box):
 
@@ -56,6 +60,7 @@ async def test_what_changes_before_the_computer_has_answered_is_told(nats_url: s
         assert await heard(anna, box) == [URI]
 
 
+@pytest.mark.rule("answers.resources.subscribers.query")
 async def test_a_document_is_subscribed_to_whatever_the_query_says_of_how_it_is_shown(nats_url: str) -> None:
     page = "dpe://docs/d/pages/0"
     async with scene(nats_url) as (_, anna, box):
@@ -78,6 +83,7 @@ async def test_where_a_gateway_does_not_say_who_subscribes_nothing_is_lost(nats_
         assert anna.told(UPDATED) == [updated()]
 
 
+@pytest.mark.rule("computer.resources.server.registry")
 async def test_unsubscribing_ends_it(nats_url: str) -> None:
     async with scene(nats_url) as (_, anna, box):
         await ask(anna)
@@ -88,6 +94,7 @@ async def test_unsubscribing_ends_it(nats_url: str) -> None:
         assert await heard(anna, box) == ["file:///2"]
 
 
+@pytest.mark.rule("answers.resources.subscribers.granted")
 async def test_what_the_computer_refused_is_not_subscribed_and_its_error_comes_whole(nats_url: str) -> None:
     async with scene(nats_url) as (_, anna, box):
         answer = await ask(anna, uri=box.refused)
@@ -101,6 +108,7 @@ async def test_what_the_computer_refused_is_not_subscribed_and_its_error_comes_w
         assert await heard(anna, box) == [URI]
 
 
+@pytest.mark.rule("answers.resources.subscribers")
 async def test_an_update_of_a_native_computer_that_names_an_agent_is_told_to_that_agent_only(nats_url: str) -> None:
     async def silent(verb: str, _: Incoming) -> Reply:
         return reply({"verb": verb})
@@ -114,6 +122,7 @@ async def test_an_update_of_a_native_computer_that_names_an_agent_is_told_to_tha
         assert await heard(anna, box) == [URI, URI]
 
 
+@pytest.mark.rule("answers.resources.subscribers.limit")
 async def test_an_agent_that_subscribes_to_too_much_is_told_so_and_its_computer_is_not_asked(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +139,7 @@ async def test_an_agent_that_subscribes_to_too_much_is_told_so_and_its_computer_
         assert "result" in (await ask(anna, uri="file:///5"))["payload"]
 
 
+@pytest.mark.rule("answers.resources.subscribers.own", "computer.resources.server.routing.room")
 async def test_who_speaks_for_another_agent_or_names_another_office_subscribes_to_nothing(nats_url: str) -> None:
     async with scene(nats_url) as (_, anna, box):
         for event in (SUBSCRIBE, UNSUBSCRIBE):

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.door.dispatch import failed
@@ -22,6 +24,7 @@ PATIENCE_S = 40.0
 10 s more, before it says that it cannot."""
 
 
+@pytest.mark.rule("answers.resources.subscribers.membership")
 async def test_a_subscription_ends_with_the_agents_membership(nats_url: str) -> None:
     async with scene(nats_url) as (world, anna, box):
         await ask(anna)
@@ -89,6 +92,7 @@ async def test_what_no_registry_could_tell_before_the_agent_left_is_not_told_to_
             assert await heard(again, box) == [URI]
 
 
+@pytest.mark.rule("answers.resources.subscribers.membership")
 async def test_a_leave_that_is_heard_late_does_not_end_what_was_subscribed_after_it(nats_url: str) -> None:
     async with scene(nats_url) as (world, anna, box):
         office = world.gateways[1].offices.get(OFFICE)
@@ -110,6 +114,7 @@ async def test_a_leave_that_is_heard_late_does_not_end_what_was_subscribed_after
         assert await heard(anna, box) == [URI]
 
 
+@pytest.mark.rule("answers.resources.subscribers.moves")
 async def test_the_agents_move_to_another_gateway_ends_nothing(nats_url: str) -> None:
     async with (
         two_gateways(nats_url) as (staying, leaving, leave),
@@ -131,6 +136,7 @@ async def test_the_agents_move_to_another_gateway_ends_nothing(nats_url: str) ->
         assert client.told("notify:leave_office") in ([], [{"office_id": OFFICE, "agent": "anna"}])
 
 
+@pytest.mark.rule("answers.resources.subscribers.moves")
 async def test_after_the_computers_move_nothing_is_lost_until_its_agent_leaves(nats_url: str) -> None:
     async with (
         two_gateways(nats_url) as (staying, leaving, leave),
@@ -162,6 +168,7 @@ async def test_after_the_computers_move_nothing_is_lost_until_its_agent_leaves(n
             assert await heard(anna, box) == []
 
 
+@pytest.mark.rule("answers.resources.subscribers.computer")
 async def test_a_computer_that_left_and_came_back_is_subscribed_to_anew(nats_url: str) -> None:
     async with scene(nats_url) as (_, anna, box):
         await ask(anna)
@@ -171,6 +178,7 @@ async def test_a_computer_that_left_and_came_back_is_subscribed_to_anew(nats_url
         assert await heard(anna, box) == []
 
 
+@pytest.mark.rule("answers.resources.subscribers.computer")
 async def test_a_computer_that_switches_offices_leaves_behind_what_was_subscribed(nats_url: str) -> None:
     other = "another office"
     async with scene(nats_url) as (world, anna, box), connected(world.gateways[0].url) as bert:
@@ -252,6 +260,7 @@ async def compared(far: World) -> None:
     await eventually(lambda: office.compared > 0, timeout=PATIENCE_S)
 
 
+@pytest.mark.rule("answers.resources.subscribers.membership")
 async def test_an_agent_that_came_unheard_in_anothers_place_has_none_of_its_subscriptions(nats_url: str) -> None:
     async with (
         gateway_world(nats_url) as world,
@@ -273,6 +282,7 @@ async def test_an_agent_that_came_unheard_in_anothers_place_has_none_of_its_subs
         assert await heard(second, box) == ["file:///2"]
 
 
+@pytest.mark.rule("answers.resources.subscribers.moves")
 async def test_an_agent_that_moved_unheard_keeps_its_subscriptions(nats_url: str) -> None:
     async with (
         two_gateways(nats_url) as (staying, leaving, leave),

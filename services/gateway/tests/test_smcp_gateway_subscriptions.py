@@ -30,6 +30,7 @@ def test_who_subscribed_is_told_and_nobody_else_nor_of_anything_else() -> None:
     assert who(table, URI + "2") == []
 
 
+@pytest.mark.rule("answers.resources.flood.short")
 def test_of_a_part_that_changed_the_nearest_resource_is_known_that_was_subscribed_to() -> None:
     table = Subscriptions()
     assert table.whole("anna", "dpe://h/d/pages/1") == "dpe://h/d/pages/1"
@@ -41,6 +42,7 @@ def test_of_a_part_that_changed_the_nearest_resource_is_known_that_was_subscribe
     assert table.whole("bert", "dpe://h/d/pages/1") == "dpe://h/d/pages/1"
 
 
+@pytest.mark.rule("answers.resources.subscribers.query")
 def test_the_query_of_a_document_says_how_it_is_shown_and_not_which_one_it_is() -> None:
     table = Subscriptions()
     subscribe(table, "dpe://h/d?depth=pages", server="files")
@@ -58,6 +60,7 @@ def test_the_query_of_a_document_says_how_it_is_shown_and_not_which_one_it_is() 
     assert who(table, "table://t") == []
 
 
+@pytest.mark.rule("answers.resources.subscribers.asked")
 def test_what_changes_while_the_computer_is_asked_is_told_and_no_more_once_it_refused() -> None:
     table = Subscriptions()
     asked = table.ask("anna", 3, "files", "dpe://h/d")
@@ -79,6 +82,7 @@ def test_a_subscription_that_the_computer_did_not_grant_is_none() -> None:
     assert len(table) == 0
 
 
+@pytest.mark.rule("answers.resources.subscribers.server")
 @pytest.mark.parametrize(
     ("subscribed", "told", "is_told"),
     [
@@ -117,6 +121,7 @@ def test_unsubscribing_without_a_server_ends_it_at_all_of_them() -> None:
     assert len(table) == 0
 
 
+@pytest.mark.rule("answers.resources.subscribers.parts")
 def test_a_part_of_what_was_subscribed_is_told_of_and_the_whole_of_a_part_is_not() -> None:
     table = Subscriptions()
     subscribe(table, "dpe://host/doc", server="a")
@@ -208,6 +213,7 @@ def test_what_was_subscribed_elsewhere_is_over_where_its_agent_came_after_the_co
     assert table.idle == (after is None)
 
 
+@pytest.mark.rule("answers.resources.subscribers.limit")
 def test_an_agent_has_as_many_as_it_may_have_and_no_more_also_while_they_are_asked_for() -> None:
     table = Subscriptions(most=3)
     first = table.ask("anna", 3, None, "0")
@@ -227,6 +233,7 @@ def test_an_agent_has_as_many_as_it_may_have_and_no_more_also_while_they_are_ask
     assert MAX_SUBSCRIPTIONS == 1000
 
 
+@pytest.mark.rule("answers.resources.subscribers.granted")
 @pytest.mark.parametrize(
     ("answer", "is_granted"),
     [
@@ -259,6 +266,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.rule("computer.resources.server.registry")
 @given(STEPS)
 def test_it_holds_what_a_plain_set_would_hold(steps: list[tuple[str, str, str | None, str]]) -> None:
     table, plain, waiting = Subscriptions(), set[tuple[str, str | None, str]](), list[Any]()

@@ -92,6 +92,7 @@ async def test_who_left_before_its_switch_was_announced_is_no_member(
         assert await room(anna) == {"anna"}
 
 
+@pytest.mark.rule("answers.rooms.gone-owner")
 async def test_a_session_holds_the_place_that_it_has_and_no_other(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as box, connected(world.url) as other:
         assert await box.join("computer", "box", NEW) == [True, None]
@@ -127,6 +128,7 @@ async def swept(world: World, office: str, name: str) -> None:
         await write_member(store.members, key, tombstone(stored.record), last=stored.revision)
 
 
+@pytest.mark.rule("answers.rooms.switch.lost")
 async def test_a_switch_to_a_place_that_is_lost_meanwhile_ends_in_the_old_office(nats_url: str) -> None:
     buses = InterposedBuses()
     async with (
@@ -162,6 +164,7 @@ async def answers(asked: dict[str, str]) -> dict[str, object]:
     return {"tools": [], "req_id": asked["req_id"]}
 
 
+@pytest.mark.rule("answers.rooms.switch.lost")
 async def test_who_loses_both_places_of_a_switch_is_hung_up_on(nats_url: str) -> None:
     buses = InterposedBuses()
     async with (
@@ -185,6 +188,7 @@ async def test_who_loses_both_places_of_a_switch_is_hung_up_on(nats_url: str) ->
         assert len(world.gateways[0].computers) == 2
 
 
+@pytest.mark.rule("answers.rooms.alternate")
 async def test_who_arrives_hears_once_of_an_enter_that_is_announced_twice(nats_url: str) -> None:
     buses = InterposedBuses()
     announced: list[Incoming] = []

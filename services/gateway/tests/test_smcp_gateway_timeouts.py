@@ -9,6 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from smcp_bus.bus import Incoming, Reply
 from smcp_computer.in_flight import InFlight
 from smcp_testing.computer_world import native_computer
@@ -34,6 +36,7 @@ def of_calls(in_flight: InFlight) -> dict[str, int]:
     return {name: count for name, count in in_flight.held().items() if name not in FOR_SOME_TIME}
 
 
+@pytest.mark.rule("answers.calls.timeout.clean")
 async def test_nothing_is_left_of_a_thousand_calls_that_timed_out(nats_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     hanging = asyncio.Event()

@@ -27,6 +27,7 @@ def test_it_gives_what_it_saved_and_then_as_much_as_it_gets() -> None:
     assert [taken(bucket, 1000.0) for _ in range(4)] == [True, True, True, False]
 
 
+@pytest.mark.rule("computer.resources.server.limits.session")
 @given(rates, pauses)
 def test_in_no_span_of_time_it_gives_more_than_what_it_saves_and_gets(rate: Rate, steps: list[float]) -> None:
     bucket, now, given_at = TokenBucket(rate, 0.0), 0.0, list[float]()
@@ -40,6 +41,7 @@ def test_in_no_span_of_time_it_gives_more_than_what_it_saves_and_gets(rate: Rate
             assert last - first + 1 <= rate.burst + span * rate.per_s * (1 + 1e-9) + 1e-6
 
 
+@pytest.mark.rule("answers.resources.limits.answer")
 @given(rates, pauses)
 def test_who_waits_as_long_as_it_says_gets_one_and_not_sooner(rate: Rate, steps: list[float]) -> None:
     bucket, now = TokenBucket(rate, 0.0), 0.0
@@ -71,6 +73,7 @@ def test_a_clock_that_is_a_moment_behind_takes_nothing_away(rate: Rate, start: f
     assert bucket.wait(start - 1) == before
 
 
+@pytest.mark.rule("answers.resources.limits.end")
 def test_a_bucket_is_kept_until_it_is_full_and_of_too_many_the_one_goes_that_was_used_least_recently() -> None:
     kept = KeptBuckets(Rate(1.0, 3), most=3)
     for owner in ("a", "b", "c"):

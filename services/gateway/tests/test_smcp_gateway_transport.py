@@ -25,6 +25,13 @@ def code_of(answer: Any) -> int:
     return code
 
 
+@pytest.mark.rule(
+    "events.namespace",
+    "events.join_office.reply.refused",
+    "answers.acks.always",
+    "answers.acks.join.malformed",
+    "answers.errors.flat",
+)
 @pytest.mark.parametrize("arguments", [(), (1,), ("text",), (None,), ([],), ({}, {}), (b"binary",), ({"x": b"y"},)])
 async def test_malformed_requests_are_acknowledged_in_the_shape_of_their_event(
     nats_url: str, arguments: tuple[Any, ...]
@@ -39,12 +46,14 @@ async def test_malformed_requests_are_acknowledged_in_the_shape_of_their_event(
             assert why
 
 
+@pytest.mark.rule("answers.errors.400.no-event", "answers.unknown.client.verb")
 @pytest.mark.parametrize("event", ["", "tool_call", "client:", "client:Tool", "server:x", "client:pending", "no:such"])
 async def test_unknown_events_are_400(nats_url: str, event: str) -> None:
     async with gateway_world(nats_url, registry=False) as world, connected(world.url) as client:
         assert code_of(await client.call(event, {})) == 400
 
 
+@pytest.mark.rule("answers.errors.4103")
 async def test_before_joining_everything_else_is_4103(nats_url: str) -> None:
     async with gateway_world(nats_url, registry=False) as world, connected(world.url) as client:
         for event, payload in (
@@ -61,6 +70,7 @@ async def test_before_joining_everything_else_is_4103(nats_url: str) -> None:
         assert why
 
 
+@pytest.mark.rule("events.classes.notify.direction", "answers.who.notifications")
 async def test_notifications_are_not_sent_upstream(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as client:
         await client.join("agent", "anna", "office")
@@ -69,6 +79,23 @@ async def test_notifications_are_not_sent_upstream(nats_url: str) -> None:
             assert code_of(answer) in {400, 403}, event
 
 
+@pytest.mark.rule(
+    "events.classes.client.direction",
+    "events.list.server:update_config.sender",
+    "events.list.server:update_tool_list.sender",
+    "events.list.server:update_desktop.sender",
+    "events.list.server:update_finder.sender",
+    "events.list.server:tool_call_cancel.sender",
+    "answers.errors.403",
+    "answers.rooms.role-fixed",
+    "answers.rooms.name-fixed",
+    "answers.rooms.list.own-office",
+    "answers.who.agent",
+    "answers.who.computer",
+    "answers.who.client-events",
+    "answers.who.cancel",
+    "answers.who.updates",
+)
 async def test_the_role_and_the_name_in_a_payload_are_those_of_the_session(nats_url: str) -> None:
     async with (
         gateway_world(nats_url) as world,
@@ -101,6 +128,7 @@ async def test_the_role_and_the_name_in_a_payload_are_those_of_the_session(nats_
         assert "name" in why
 
 
+@pytest.mark.rule("answers.acks.always")
 async def test_a_raw_packet_that_is_no_json_is_acknowledged_and_the_socket_stays(nats_url: str) -> None:
     async with gateway_world(nats_url, registry=False) as world, aiohttp.ClientSession() as http:
         async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:
@@ -119,6 +147,7 @@ async def test_a_raw_packet_that_is_no_json_is_acknowledged_and_the_socket_stays
             assert (await socket.receive(timeout=5)).data.startswith("43/smcp,9[")
 
 
+@pytest.mark.rule("events.list_room.reply.of-this-request", "answers.connect.transports.polling")
 async def test_twenty_requests_of_a_polling_client_are_all_answered(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url, transports=["polling"]) as client:
         await client.join("agent", "anna", "office")
@@ -127,6 +156,7 @@ async def test_twenty_requests_of_a_polling_client_are_all_answered(nats_url: st
         assert [answer["req_id"] for answer in answers] == [payload["req_id"] for payload in payloads]
 
 
+@pytest.mark.rule("events.classes.server.direction")
 async def test_server_events_happen_in_the_order_in_which_they_came(nats_url: str) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as client:
         await client.join("computer", "box", "office-0")
@@ -145,6 +175,7 @@ async def test_server_events_happen_in_the_order_in_which_they_came(nats_url: st
         assert [session["name"] for session in listed["sessions"]] == ["box"]
 
 
+@pytest.mark.rule("answers.errors.413", "answers.large.request", "answers.large.small-events")
 async def test_requests_above_the_limits_are_413_and_the_socket_stays(nats_url: str) -> None:
     limit = 1024 * 1024
     async with gateway_world(nats_url, max_payload=limit) as world, connected(world.url) as client:
@@ -175,6 +206,7 @@ async def test_a_message_far_above_the_limit_closes_its_own_socket_alone(nats_ur
         assert (await other.call("server:list_room", LIST))["req_id"] == "1"
 
 
+@pytest.mark.rule("answers.connect.pings")
 async def test_a_client_that_does_not_answer_pings_is_found_within_ten_seconds(nats_url: str) -> None:
     async with gateway_world(nats_url, registry=False) as world, aiohttp.ClientSession() as http:
         loop = asyncio.get_running_loop()
@@ -187,6 +219,7 @@ async def test_a_client_that_does_not_answer_pings_is_found_within_ten_seconds(n
             assert loop.time() - began < 10
 
 
+@pytest.mark.rule("answers.connect.pings")
 @pytest.mark.parametrize("lease_s", [2.0, 3600.0])
 async def test_pings_come_so_often_that_silence_is_noticed_within_ten_seconds(nats_url: str, lease_s: float) -> None:
     async with gateway_world(nats_url, registry=False, lease_s=lease_s) as world, aiohttp.ClientSession() as http:

@@ -104,6 +104,7 @@ async def test_what_waits_is_told_before_what_is_said_next() -> None:
         assert len(here.updates) == 0
 
 
+@pytest.mark.rule("answers.resources.flood.short")
 @pytest.mark.parametrize("failure", [Unavailable("no registry"), NotConnected("no NATS")])
 async def test_above_the_bound_changes_wait_in_short_and_those_of_parts_as_one_of_the_whole(
     monkeypatch: pytest.MonkeyPatch, failure: Exception
@@ -124,6 +125,7 @@ async def test_above_the_bound_changes_wait_in_short_and_those_of_parts_as_one_o
         assert here.heard == ["0 in short", "1!", "2!", "3!", "doc in short", "4 in short"]
 
 
+@pytest.mark.rule("answers.resources.flood.short")
 async def test_what_does_not_fit_even_in_short_is_refused_to_the_computer_and_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -225,6 +227,7 @@ async def test_of_a_computer_that_went_what_waits_is_tried_once_more() -> None:
     assert here.heard == []  # and it has ended
 
 
+@pytest.mark.rule("answers.resources.flood.short")
 async def test_changes_that_pile_up_without_a_registry_reach_the_agent_when_there_is_one_again(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

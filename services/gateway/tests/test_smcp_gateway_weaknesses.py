@@ -35,6 +35,7 @@ async def names(client: Client, agent: str, office: str) -> list[str]:
     return sorted(session["name"] for session in listed["sessions"])
 
 
+@pytest.mark.rule("answers.rooms.refused.hears-nothing")
 async def test_who_was_refused_hears_nothing_of_the_room_and_can_do_nothing_in_it(nats_url: str) -> None:
     async with (
         gateway_world(nats_url) as world,

@@ -97,6 +97,14 @@ TABLE = [
 ]
 
 
+@pytest.mark.rule(
+    "answers.rooms.admission.free",
+    "answers.rooms.admission.own",
+    "answers.rooms.admission.moving-same",
+    "answers.rooms.admission.moving-other",
+    "answers.rooms.admission.alive",
+    "answers.rooms.admission.gone",
+)
 @pytest.mark.parametrize(("present", "wanted", "owner", "expected"), TABLE)
 def test_the_table_says_who_gets_the_place(
     present: MemberRecord | None, wanted: Claim, owner: Owner, expected: tuple[Action, Announce]
@@ -106,6 +114,7 @@ def test_the_table_says_who_gets_the_place(
     assert bool(decision.why) == (decision.action is Action.REFUSE)
 
 
+@pytest.mark.rule("answers.rooms.admission.silent")
 @pytest.mark.parametrize(
     ("present", "role", "name", "expected"),
     [
@@ -202,6 +211,7 @@ CLAIMS = st.builds(
 STEPS = st.lists(st.one_of(st.tuples(CLAIMS, OWNERS, st.booleans()), st.none()), max_size=12)
 
 
+@pytest.mark.rule("answers.rooms.alternate")
 @given(STEPS)
 def test_for_an_observer_enter_and_leave_alternate_whatever_happens(
     steps: list[tuple[Claim, Owner, bool] | None],

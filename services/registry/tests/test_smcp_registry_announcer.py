@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import orjson
+import pytest
 from nats.js import JetStreamContext
 
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
@@ -50,6 +51,7 @@ async def test_many_registries_make_the_shared_consumer_once(nats_url: str) -> N
         assert consumer.config.ack_wait == 2
 
 
+@pytest.mark.rule("answers.nats.log")
 async def test_what_a_registry_took_and_did_not_tell_another_tells_within_three_seconds(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus, AsyncExitStack() as stack:
         js, _ = await prepared(bus)
@@ -126,6 +128,7 @@ async def test_announcing_goes_on_after_nats_was_away(nats_server: NatsServer) -
         assert observer.of("before") == ["enter_office"]
 
 
+@pytest.mark.rule("answers.nats.log")
 async def test_five_hundred_changes_are_told_in_the_order_of_the_log(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus, registry(nats_url), registry(nats_url):
         observer = await observe(bus, "lab")

@@ -24,6 +24,7 @@ async def registry(url: str) -> AsyncIterator[None]:
         yield
 
 
+@pytest.mark.rule("answers.rooms.admission.late")
 async def test_a_join_that_comes_after_it_was_given_up_unheard_makes_no_member(nats_url: str) -> None:
     async with registry(nats_url), member_process(nats_url) as member:
         observer = await observe(member.bus, "lab")

@@ -41,6 +41,7 @@ async def found(asker: MemberProcess, name: str) -> tuple[bool, bool]:
     return answer.member, answer.moving
 
 
+@pytest.mark.rule("answers.rooms.moving.drain")
 @pytest.mark.parametrize(("role", "name"), [("agent", "alice"), ("computer", "pc")])
 async def test_the_same_identity_takes_a_moving_place_up_and_the_office_hears_nothing(
     nats_url: str, role: Role, name: str
@@ -68,6 +69,7 @@ async def test_the_same_identity_takes_a_moving_place_up_and_the_office_hears_no
         assert observer.of(name) == ["enter_office"]
 
 
+@pytest.mark.rule("answers.rooms.moving.wait")
 async def test_a_member_that_moves_is_said_to_move_until_it_is_taken_up(nats_url: str) -> None:
     async with registries(nats_url, move_s=30), member_process(nats_url) as old, member_process(nats_url) as new:
         await new.join("lab", "agent", "asker")
@@ -80,6 +82,7 @@ async def test_a_member_that_moves_is_said_to_move_until_it_is_taken_up(nats_url
         await eventually(lambda: _is(found(new, "pc"), (True, False)))
 
 
+@pytest.mark.rule("answers.rooms.moving.until")
 @pytest.mark.parametrize("process_lives", [True, False])
 async def test_a_member_that_is_not_taken_up_leaves_when_its_time_is_over_and_not_before(
     nats_url: str, *, process_lives: bool
@@ -106,6 +109,7 @@ async def test_a_member_that_is_not_taken_up_leaves_when_its_time_is_over_and_no
             assert observer.of("stays") == ["enter_office"]
 
 
+@pytest.mark.rule("answers.rooms.moving.until")
 async def test_a_member_that_its_process_holds_after_all_stays_when_its_time_is_over(nats_url: str) -> None:
     async with registries(nats_url, move_s=0.2), member_process(nats_url) as old:
         observer = await observe(old.bus, "lab")

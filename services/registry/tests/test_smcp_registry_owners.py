@@ -11,6 +11,7 @@ from smcp_testing.registry_world import registries
 from smcp_testing.waiting import eventually
 
 
+@pytest.mark.rule("answers.rooms.leave-foreign")
 async def test_who_is_not_the_member_cannot_leave_for_it(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member, member_process(nats_url) as other:
         with pytest.raises(NotInOffice):
@@ -23,6 +24,7 @@ async def test_who_is_not_the_member_cannot_leave_for_it(nats_url: str) -> None:
         assert await member.room("lab", "computer", "pc") == {("computer", "pc")}
 
 
+@pytest.mark.rule("answers.rooms.gone-owner")
 async def test_the_place_of_a_dead_owner_is_given_away_with_a_leave_and_an_enter(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as heir, dying_process(nats_url) as dying:
         observer = await observe(heir.bus, "lab")
@@ -37,6 +39,7 @@ async def test_the_place_of_a_dead_owner_is_given_away_with_a_leave_and_an_enter
         assert [told.epoch for told in observer.told[1:]] == [2 * joined.revision, 2 * joined.revision + 1]
 
 
+@pytest.mark.rule("answers.rooms.gone-owner")
 async def test_the_place_of_a_session_that_its_process_no_longer_has_is_given_away(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as gateway:
         observer = await observe(gateway.bus, "lab")
@@ -48,6 +51,7 @@ async def test_the_place_of_a_session_that_its_process_no_longer_has_is_given_aw
         await eventually(lambda: observer.of("pc") == ["enter_office", "leave_office", "enter_office"])
 
 
+@pytest.mark.rule("answers.rooms.admission.silent")
 async def test_a_paused_owner_keeps_its_place_for_as_long_as_its_lease_lives(nats_url: str) -> None:
     async with registries(nats_url, lease_s=2), member_process(nats_url) as paused, member_process(nats_url) as heir:
         await paused.renew()
@@ -57,6 +61,7 @@ async def test_a_paused_owner_keeps_its_place_for_as_long_as_its_lease_lives(nat
             await heir.join("lab", "computer", "pc")
 
 
+@pytest.mark.rule("answers.rooms.admission.silent")
 async def test_an_agent_comes_back_from_a_paused_owner_while_its_lease_lives(nats_url: str) -> None:
     async with (
         registries(nats_url, lease_s=30) as [first, _],
@@ -77,6 +82,7 @@ async def test_an_agent_comes_back_from_a_paused_owner_while_its_lease_lives(nat
         assert not (await paused.registry.confirm("lab", "agent", "anna", paused.claim(identity="anna"))).mine
 
 
+@pytest.mark.rule("answers.rooms.admission.silent")
 async def test_an_owner_that_stood_still_does_not_take_a_place_back_from_one_that_stands_still(nats_url: str) -> None:
     async with registries(nats_url, lease_s=30), member_process(nats_url) as old, member_process(nats_url) as new:
         await new.renew()

@@ -48,6 +48,7 @@ def test_a_record_survives_the_store_with_fields_that_a_newer_registry_added() -
     assert json.loads(tombstone(again).model_dump_json())["colour"] == "green"
 
 
+@pytest.mark.rule("answers.nats.epoch")
 @pytest.mark.parametrize(
     ("announce", "told"),
     [
@@ -63,6 +64,7 @@ def test_a_leave_is_told_before_an_enter_and_their_epochs_grow(announce: Announc
     assert all(json.loads(each.body) == {"office_id": "lab", "computer": "pc"} for each in announced)
 
 
+@pytest.mark.rule("answers.rooms.notification.one-key")
 def test_only_the_key_that_applies_is_in_a_notification() -> None:
     [entered] = announcements(record(role="agent", name="zoë", announce=Announce.ENTER), 1)
     assert json.loads(entered.body) == {"office_id": "lab", "agent": "zoë"}
@@ -86,6 +88,7 @@ def test_what_a_membership_began_after_stays_as_it_is_while_it_moves_and_when_it
     assert older.began_after is None
 
 
+@pytest.mark.rule("answers.connect.version.shown", "answers.rooms.list.sid")
 def test_room_mates_see_nothing_of_a_session_but_an_id_of_no_use() -> None:
     shown = json.loads(session_info(record(session="secret", a2c_version="0.3")).model_dump_json(exclude_unset=True))
     assert shown == {

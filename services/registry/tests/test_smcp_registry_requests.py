@@ -15,6 +15,7 @@ from smcp_testing.registry_world import asking, registries, send
 from smcp_testing.waiting import eventually
 
 
+@pytest.mark.rule("answers.rooms.list.both-roles", "answers.rooms.list.own-office")
 async def test_a_room_is_for_its_members(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member, asking(nats_url) as bus:
         await member.join("lab", "computer", "pc")
@@ -110,6 +111,13 @@ async def test_a_computer_is_found_without_quorum_where_the_view_knows_who_asks(
             await member.registry.find("lab", "agent", "bob", "pc", timeout=2)
 
 
+@pytest.mark.rule(
+    "events.update_config.broadcast",
+    "events.update_tool_list.broadcast",
+    "events.update_desktop.broadcast",
+    "events.update_finder.broadcast",
+    "answers.unknown.update",
+)
 @pytest.mark.parametrize(
     "verb", ["update_config", "update_tool_list", "update_desktop", "update_finder", "update_skills"]
 )
@@ -124,6 +132,7 @@ async def test_what_a_computer_updates_its_office_is_told(nats_url: str, verb: s
         ]
 
 
+@pytest.mark.rule("events.update_tool_list.request.computer")
 @pytest.mark.parametrize("verb", ["update_tool_list", "update_skills"])
 async def test_a_computer_that_may_leave_its_name_out_is_told_of_by_name(nats_url: str, verb: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member:
@@ -148,6 +157,7 @@ async def test_no_computer_says_what_gateways_say(nats_url: str) -> None:
         assert orjson.loads(observer.notices[0][1]) == said
 
 
+@pytest.mark.rule("answers.capabilities.update", "answers.resources.capabilities")
 async def test_capabilities_that_change_are_told_and_listed(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member:
         observer = await observe(member.bus, "lab")
@@ -166,6 +176,15 @@ async def test_capabilities_that_change_are_told_and_listed(nats_url: str) -> No
         assert observer.of("pc") == ["enter_office"]
 
 
+@pytest.mark.rule(
+    "events.list.server:update_config.sender",
+    "events.list.server:tool_call_cancel.sender",
+    "events.notify.tool_call_cancel.told",
+    "answers.who.computer",
+    "answers.who.other-fields",
+    "answers.who.cancel",
+    "answers.who.updates",
+)
 async def test_nobody_updates_or_cancels_for_another(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member, asking(nats_url) as bus:
         observer = await observe(member.bus, "lab")

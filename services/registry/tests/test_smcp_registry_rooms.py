@@ -17,6 +17,7 @@ from smcp_testing.waiting import eventually
 NAMES = ["办公室", "a b.c", "*", ">", "p%q", "🙂"]
 
 
+@pytest.mark.rule("events.leave_office.effect", "events.notify.enter_office.told")
 async def test_a_member_enters_is_listed_and_leaves(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member:
         observer = await observe(member.bus, "lab")
@@ -29,6 +30,7 @@ async def test_a_member_enters_is_listed_and_leaves(nats_url: str) -> None:
         assert [told.epoch for told in observer.told] == [2 * joined.revision + 1, 2 * left.revision]
 
 
+@pytest.mark.rule("events.join_office.agent.only-one", "answers.rooms.computer-names")
 @pytest.mark.parametrize("role", ["agent", "computer"])
 async def test_of_twenty_that_want_one_place_at_once_one_gets_it_and_one_enter_is_told(
     nats_url: str, role: Role
@@ -53,6 +55,7 @@ async def test_of_twenty_that_want_one_place_at_once_one_gets_it_and_one_enter_i
         assert observer.doubled == 0
 
 
+@pytest.mark.rule("events.join_office.agent.only-one")
 async def test_an_office_has_one_agent_whatever_its_name(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as one, member_process(nats_url) as other:
         await one.join("lab", "agent", "alice")
@@ -61,6 +64,7 @@ async def test_an_office_has_one_agent_whatever_its_name(nats_url: str) -> None:
         await other.join("lab2", "agent", "bob")
 
 
+@pytest.mark.rule("answers.rooms.computer-names.not-beyond")
 async def test_two_offices_use_one_name_without_noticing_each_other(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as one, member_process(nats_url) as other:
         there = await observe(one.bus, "lab")
@@ -76,6 +80,7 @@ async def test_two_offices_use_one_name_without_noticing_each_other(nats_url: st
             await other.leave("lab", "computer", "pc")
 
 
+@pytest.mark.rule("answers.names.text")
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_name_may_be_any_text(nats_url: str, name: str) -> None:
     async with registries(nats_url, count=1), member_process(nats_url) as member:
@@ -85,6 +90,7 @@ async def test_a_name_may_be_any_text(nats_url: str, name: str) -> None:
         await eventually(lambda: observer.of(name) == ["enter_office"])
 
 
+@pytest.mark.rule("answers.rooms.rejoin.silent")
 async def test_joining_ones_own_office_again_is_unchanged_and_silent(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member:
         observer = await observe(member.bus, "lab")
@@ -111,6 +117,7 @@ async def test_a_leave_that_is_repeated_is_answered_as_the_first_and_told_once(n
         assert observer.of("pc") == ["enter_office", "leave_office"]
 
 
+@pytest.mark.rule("answers.rooms.admission.late")
 @pytest.mark.parametrize("followed", [False, True], ids=["as it was left", "after another was there"])
 async def test_a_copy_of_a_join_that_comes_after_the_leave_brings_nobody_back(nats_url: str, followed: bool) -> None:
     async with registries(nats_url), member_process(nats_url) as member, member_process(nats_url) as other:
@@ -132,6 +139,12 @@ async def test_a_copy_of_a_join_that_comes_after_the_leave_brings_nobody_back(na
         assert (await member.registry.confirm("lab", "computer", "pc", again)).mine
 
 
+@pytest.mark.rule(
+    "events.join_office.computer.switch",
+    "answers.rooms.switch.claim-first",
+    "answers.rooms.switch.leave",
+    "answers.rooms.switch.enter-last",
+)
 async def test_an_office_switch_tells_of_the_new_office_last(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member, member_process(nats_url) as agent:
         old, new = await observe(agent.bus, "old"), await observe(agent.bus, "new")
@@ -153,6 +166,7 @@ async def test_an_office_switch_tells_of_the_new_office_last(nats_url: str) -> N
         }
 
 
+@pytest.mark.rule("answers.rooms.switch.refused")
 async def test_an_office_switch_that_is_given_up_is_told_to_nobody(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member:
         new = await observe(member.bus, "new")
@@ -196,6 +210,7 @@ async def test_five_hundred_members_are_asserted_in_one_batch(nats_url: str) -> 
         assert [member.revision for member in again.members] == [member.revision for member in first.members]
 
 
+@pytest.mark.rule("answers.rooms.alternate")
 async def test_enters_and_leaves_alternate_for_an_observer_while_many_come_and_go(nats_url: str) -> None:
     async with registries(nats_url), AsyncExitStack() as stack:
         members = [await stack.enter_async_context(member_process(nats_url)) for _ in range(6)]

@@ -168,6 +168,7 @@ async def test_without_nats_the_store_is_unavailable_at_once_and_keeps_nothing_b
         assert await members.read("o.agent") == Stored(None, 0)
 
 
+@pytest.mark.rule("answers.rooms.admission.no-quorum")
 async def test_a_store_that_does_not_answer_is_unavailable_within_its_bound(nats_server: NatsServer) -> None:
     async with open_bus(BusConfig(url=nats_server.url)) as bus:
         members = (await opened(bus)).members

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
+import pytest
+
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_registry.announcer import Announcer
 from smcp_registry.buckets import open_store
@@ -52,6 +54,7 @@ async def passed(seconds: float) -> None:
     await eventually(lambda: time.monotonic() >= until, timeout=seconds + 1)
 
 
+@pytest.mark.rule("answers.rooms.lease.dead")
 async def test_the_members_of_a_dead_process_leave_within_about_a_lease_and_once_each(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as living, dying_process(nats_url) as dying, kept(living):
         observer = await observe(living.bus, "lab")
@@ -71,6 +74,7 @@ async def test_the_members_of_a_dead_process_leave_within_about_a_lease_and_once
         assert await living.room("lab", "agent", "alice") == {("agent", "alice")}
 
 
+@pytest.mark.rule("answers.rooms.lease.living")
 async def test_a_process_without_a_lease_that_answers_keeps_its_members(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member:
         observer = await observe(member.bus, "lab")
@@ -79,6 +83,7 @@ async def test_a_process_without_a_lease_that_answers_keeps_its_members(nats_url
         assert observer.of("pc") == ["enter_office"]
 
 
+@pytest.mark.rule("answers.rooms.lease.paused")
 async def test_a_process_that_stands_still_past_its_lease_loses_its_members(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as paused:
         observer = await observe(paused.bus, "lab")
@@ -89,6 +94,7 @@ async def test_a_process_that_stands_still_past_its_lease_loses_its_members(nats
         assert not (await paused.registry.confirm("lab", "computer", "pc", paused.claim())).mine
 
 
+@pytest.mark.rule("answers.rooms.lease.outage")
 async def test_nobody_leaves_when_nats_was_away_for_longer_than_a_lease(nats_server: NatsServer) -> None:
     url = nats_server.url
     async with (
@@ -167,6 +173,7 @@ async def put(store: Store, view: MembersView, record: MemberRecord, last: int =
     return revision
 
 
+@pytest.mark.rule("answers.rooms.moving.until")
 async def test_members_that_are_moving_are_waited_for(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus, sweeping(bus) as (sweeper, store, view):
         await put(store, view, member("moving", moving_until=time.time() + 30))

@@ -207,6 +207,7 @@ def legal(name: str) -> bool:
 NAMES = st.text(min_size=1, max_size=10).filter(legal)
 
 
+@pytest.mark.rule("answers.names.narrow")
 @given(office=NAMES, computer=NAMES)
 def test_no_name_widens_a_permission(office: str, computer: str) -> None:
     model = NatsModel.model_validate(

@@ -54,6 +54,7 @@ async def test_names_of_any_text_work(tmp_path: Path) -> None:
         assert await host.may_publish(subjects.hosts("上海", PROCESS, "lease"))
 
 
+@pytest.mark.rule("answers.who.nats")
 @pytest.mark.parametrize(
     "subject",
     [
@@ -86,6 +87,7 @@ async def test_a_computer_may_not_publish_for_anybody_else(tmp_path: Path, subje
         assert not await rack.may_publish(subject)
 
 
+@pytest.mark.rule("answers.who.nats.reads")
 @pytest.mark.parametrize(
     ("subject", "queue"),
     [

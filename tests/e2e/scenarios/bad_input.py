@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 from uuid import uuid4
 
+import pytest
+
 from tests.e2e.actors.bare import BareMember, FlatError, member
 from tests.e2e.actors.bystanders import undisturbed
 from tests.e2e.scenarios.calls import text
@@ -60,6 +62,7 @@ NO_OBJECT: Final[tuple[tuple[Any, ...], ...]] = (
 """Arguments that are not one JSON object."""
 
 
+@pytest.mark.rule("answers.errors.flat", "answers.errors.400")
 async def a_missing_field_is_named(world: World) -> None:
     async with _caller(world) as caller:
         for event, good in REQUESTS.items():
@@ -68,6 +71,7 @@ async def a_missing_field_is_named(world: World) -> None:
                 await _refused(caller, event, bad, naming=field)
 
 
+@pytest.mark.rule("answers.acks.at-once", "answers.errors.400")
 async def a_field_of_another_type_is_named(world: World) -> None:
     async with _caller(world) as caller:
         for event, good in REQUESTS.items():
@@ -92,6 +96,7 @@ async def whoever_has_not_joined_is_told_the_same(world: World) -> None:
             await stranger.close()
 
 
+@pytest.mark.rule("answers.errors.400.no-object")
 async def what_is_not_one_object_is_refused(world: World) -> None:
     async with _caller(world) as caller:
         for event in REQUESTS:
@@ -100,6 +105,7 @@ async def what_is_not_one_object_is_refused(world: World) -> None:
             await _refused(caller, event, {"agent": "\ud800"}, naming="agent")  # no text that JSON may hold
 
 
+@pytest.mark.rule("answers.large.small-events")
 async def a_small_request_with_too_much_in_it_is_413(world: World) -> None:
     async with _caller(world) as caller:
         for event, good in REQUESTS.items():
@@ -113,6 +119,7 @@ async def a_small_request_with_too_much_in_it_is_413(world: World) -> None:
             assert (error.code, error.details["limit"]) == (413, 65536), error
 
 
+@pytest.mark.rule("answers.unknown-fields.relay")
 async def fields_that_nobody_knows_are_no_fault(world: World) -> None:
     mark = uuid4().hex
     async with undisturbed(world), member(world.url(0), "agent", LAB, "caller") as caller:
@@ -157,6 +164,7 @@ def _nested(levels: int) -> dict[str, Any]:
     return value
 
 
+@pytest.mark.rule("answers.errors.400.no-event")
 async def events_that_do_not_exist_are_refused(world: World) -> None:
     async with _caller(world) as caller:
         for event in (

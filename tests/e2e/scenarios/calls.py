@@ -16,6 +16,7 @@ def text(result: Mapping[str, Any]) -> str:
     return "".join(block.get("text", "") for block in result["content"])
 
 
+@pytest.mark.rule("events.tool_call.flow")
 async def an_agent_on_one_gateway_calls_tools_on_both_computers(world: World, open_agent: OpenAgent) -> None:
     async with open_agent(world.url(0), LAB, "caller") as agent:
         await lists(agent, ("agent", "caller"), ("computer", "alpha"), ("computer", "beta"))
@@ -31,6 +32,7 @@ async def an_agent_on_one_gateway_calls_tools_on_both_computers(world: World, op
             assert [each for each, file in ran.items() if file.exists() and mark in file.read_text("utf-8")] == [name]
 
 
+@pytest.mark.rule("events.classes.client.routing")
 async def a_call_runs_once_on_the_computer_it_names(world: World, open_agent: OpenAgent) -> None:
     mark = uuid4().hex
     async with open_agent(world.url(1), LAB, "caller") as agent:
@@ -44,6 +46,7 @@ async def a_call_runs_once_on_the_computer_it_names(world: World, open_agent: Op
     assert not any(ran.values())
 
 
+@pytest.mark.rule("answers.errors.tool")
 async def a_tool_that_fails_is_a_result_and_not_an_error(world: World, open_agent: OpenAgent) -> None:
     async with open_agent(world.url(0), LAB, "caller") as agent:
         result = await agent.call("alpha", "fail", {"message": "on purpose"})
@@ -51,6 +54,7 @@ async def a_tool_that_fails_is_a_result_and_not_an_error(world: World, open_agen
         assert "fail" in text(result)
 
 
+@pytest.mark.rule("answers.errors.404", "answers.who.own-office", "answers.who.same-404")
 async def an_unknown_computer_and_one_of_another_office_get_the_same_404(world: World, open_agent: OpenAgent) -> None:
     async with open_agent(world.url(0), ELSEWHERE, "caller") as agent:
         refusals: dict[str, str] = {}
@@ -62,6 +66,7 @@ async def an_unknown_computer_and_one_of_another_office_get_the_same_404(world: 
         assert refusals["beta"].replace("beta", "nobody") == refusals["nobody"]
 
 
+@pytest.mark.rule("answers.rooms.computer-names.not-beyond")
 async def two_offices_use_the_same_computer_name_without_noticing_each_other(
     world: World, open_agent: OpenAgent
 ) -> None:

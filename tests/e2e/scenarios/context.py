@@ -26,6 +26,7 @@ STUDY: Final = Place(
 """A Computer with windows and documents, in an office of its own."""
 
 
+@pytest.mark.rule("finder.navigation.steps")
 async def an_agent_goes_from_the_desktop_to_an_element_of_a_document_and_hears_of_changes(world: World) -> None:
     async with SmcpAgent(world.url(1), office=STUDY.office, name="reader") as agent:
         events: list[Event] = []

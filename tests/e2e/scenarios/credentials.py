@@ -2,6 +2,8 @@
 
 from uuid import uuid4
 
+import pytest
+
 from smcp_bus import subjects
 from smcp_testing.nats_peer import nats_peer
 from tests.e2e.actors.agents import bare_agent
@@ -13,6 +15,7 @@ from tests.e2e.worlds.world import ELSEWHERE, LAB, World
 PROCESS = "0" * 32
 
 
+@pytest.mark.rule("answers.who.nats.reads", "answers.nats.queue")
 async def a_computers_credential_reads_nothing_of_others(world: World) -> None:
     async with nats_peer(world.nats_url, world.credentials / f"{BETA.credential}.json") as beta:
         for subject, queue in (
@@ -32,6 +35,7 @@ async def a_computers_credential_reads_nothing_of_others(world: World) -> None:
             assert not await beta.may_subscribe(subject, queue), subject
 
 
+@pytest.mark.rule("answers.who.nats")
 async def a_computers_credential_announces_and_asks_nothing_for_others(world: World) -> None:
     async with (
         member(world.url(0), "agent", LAB, "watcher") as watcher,

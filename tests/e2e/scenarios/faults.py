@@ -16,6 +16,7 @@ from tests.e2e.scenarios.calls import text
 from tests.e2e.worlds.world import ELSEWHERE, LAB, World
 
 
+@pytest.mark.rule("answers.rooms.lease.dead", "answers.calls.death")
 async def a_computer_is_killed(world: World) -> None:
     alpha = world.computer(LAB, "alpha")
     async with crowd(world) as there:
@@ -31,6 +32,7 @@ async def a_computer_is_killed(world: World) -> None:
     assert not there.streams[1].failed
 
 
+@pytest.mark.rule("answers.rooms.lease.paused", "answers.calls.paused")
 async def a_computer_stands_still_past_its_lease(world: World) -> None:
     alpha = world.computer(LAB, "alpha")
     async with crowd(world) as there:
@@ -91,6 +93,7 @@ async def a_gateway_stands_still_past_its_lease(world: World) -> None:
     assert not there.streams[1].failed
 
 
+@pytest.mark.rule("answers.rooms.sdk-silence")
 async def a_gateway_stands_still_with_a_call_in_flight(world: World) -> None:
     """The Agent knows of another gateway: there it gets the result, within the lease."""
     gateway = world.gateway(0)
@@ -113,6 +116,7 @@ async def a_gateway_stands_still_with_a_call_in_flight(world: World) -> None:
     assert comings_and_goings(watcher.notices, "caller")[:3] == ["enter", "leave", "enter"]
 
 
+@pytest.mark.rule("answers.rooms.sdk-silence")
 async def all_gateways_stand_still_with_a_call_in_flight(world: World) -> None:
     """Nobody can tell what became of the call, and that is said within the lease."""
     alpha = world.computer(LAB, "alpha")
@@ -183,6 +187,12 @@ async def all_registries_stand_still_with_a_join_in_flight(world: World) -> None
     assert watcher.comings_and_goings("latecomer") == ["enter", "leave"]
 
 
+@pytest.mark.rule(
+    "answers.acks.join.why",
+    "answers.rooms.admission.no-quorum",
+    "answers.rooms.lease.outage",
+    "answers.calls.not-repeated",
+)
 async def nats_is_killed_for_longer_than_a_lease(world: World) -> None:
     alpha = world.computer(LAB, "alpha")
     async with crowd(world) as there:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import aiohttp
+import pytest
 
 from smcp_testing.held import FOR_SOME_TIME
 from smcp_testing.profiles import scaled
@@ -84,6 +85,7 @@ def _is_kept_for_some_time(what: str) -> bool:
     return what.rpartition(".")[2] in FOR_SOME_TIME
 
 
+@pytest.mark.rule("answers.calls.timeout.clean")
 async def calls_that_time_out_leave_nothing_behind_in_any_process(world: World) -> None:
     async with auditor(world) as auditor_, member(world.url(0), "agent", LAB, "caller") as agent:
         async with socketio_computer(world.url(1), LAB, SILENT) as silent:

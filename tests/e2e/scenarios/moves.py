@@ -22,6 +22,7 @@ SLACK_S = 3.0
 """What a loaded machine, and the end of a process, may take on top of it."""
 
 
+@pytest.mark.rule("answers.rooms.moving.drain")
 async def a_gateway_that_stops_loses_no_call_and_nobody_sees_a_move(world: World) -> None:
     leaving, urls = world.gateway(0), [world.url(0), world.url(1)]
     alpha = world.computer(LAB, "alpha")
@@ -61,6 +62,7 @@ async def a_gateway_that_stops_loses_no_call_and_nobody_sees_a_move(world: World
     assert [flight.runs() for flight in flights] == [1]
 
 
+@pytest.mark.rule("answers.rooms.moving.deadline")
 async def a_call_that_outlasts_the_drain_is_503_and_may_have_run(world: World) -> None:
     leaving, urls = world.gateway(0), [world.url(0), world.url(1)]
     mark = uuid4().hex

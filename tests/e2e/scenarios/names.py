@@ -33,6 +33,7 @@ FINE: Final = (
 NO_NAMES: Final = ("", "x" * 10_000, "字" * 10_000, "x" * 129, "a\nb", "\x00", "\x7f")
 
 
+@pytest.mark.rule("answers.names.text")
 async def any_text_is_a_name(world: World) -> None:
     """Each of them as the name of an office, of its Agent and of a Computer in it, all at the same time."""
     async with undisturbed(world), AsyncExitStack() as stack:
@@ -71,6 +72,7 @@ async def a_name_reaches_nobody_else(world: World) -> None:
         assert not host.ran.exists() or mark not in host.ran.read_text(encoding="utf-8").split()
 
 
+@pytest.mark.rule("answers.names.400")
 async def what_is_no_name_is_refused(world: World) -> None:
     async with undisturbed(world), member(world.url(0), "agent", LAB, "caller") as caller:
         for name in NO_NAMES:

@@ -38,11 +38,13 @@ async def members_on_different_gateways_see_each_other_come_and_go_exactly_once(
             assert late.comings_and_goings("early") == []
 
 
+@pytest.mark.rule("events.list_room.all")
 async def a_native_computer_is_told_and_listed_like_any_other(world: World) -> None:
     async with member(world.url(1), "agent", LAB, "watcher") as watcher:
         await lists(watcher, ("agent", "watcher"), ("computer", "alpha"), ("computer", "beta"))
 
 
+@pytest.mark.rule("events.classes.notify.broadcast")
 async def an_office_that_nobody_shares_hears_nothing(world: World) -> None:
     async with (
         member(world.url(0), "agent", LAB, "watcher") as here,
@@ -57,6 +59,7 @@ async def an_office_that_nobody_shares_hears_nothing(world: World) -> None:
         assert here.comings_and_goings("last") == []
 
 
+@pytest.mark.rule("events.join_office.agent.only-one")
 async def a_second_agent_is_refused_whichever_gateway_it_uses(world: World) -> None:
     office = f"taken {uuid4().hex}"
     async with member(world.url(0), "agent", office, "first") as first:
@@ -75,6 +78,7 @@ async def a_second_agent_is_refused_whichever_gateway_it_uses(world: World) -> N
         await second.close()
 
 
+@pytest.mark.rule("answers.rooms.one-agent", "answers.rooms.refused.hears-nothing")
 async def of_twenty_agents_at_the_same_moment_one_gets_the_office(world: World) -> None:
     office = f"wanted {uuid4().hex}"
     async with AsyncExitStack() as stack:
@@ -96,6 +100,7 @@ async def of_twenty_agents_at_the_same_moment_one_gets_the_office(world: World) 
         assert all(agent.notices == [] for agent in agents)
 
 
+@pytest.mark.rule("answers.rooms.computer-names")
 async def of_twenty_computers_at_the_same_moment_one_gets_the_name(world: World) -> None:
     office = f"wanted {uuid4().hex}"
     async with AsyncExitStack() as stack:

@@ -21,6 +21,7 @@ ENTER, LEAVE = "notify:enter_office", "notify:leave_office"
 SLEEP_S = 1.0
 
 
+@pytest.mark.rule("answers.calls.socketio-computer")
 async def an_agent_calls_a_socketio_computer_of_another_gateway(world: World, open_agent: OpenAgent) -> None:
     await _an_agent_calls_a_socketio_computer(world, open_agent, gateway=1)
 

@@ -1,11 +1,13 @@
 """Every field of every structure of the pages `data-structures` and `events`, one row each.
 
 A row says whether the field has to be there, which values it takes, which it does not, and what stands for it where it
-is left out. Its name in `docs/rules.toml` is `<structure>.<field>`.
+is left out. Its rules in `docs/rules.md` are those called `<where the structure stands>.<field>`.
 """
 
 from dataclasses import dataclass, field
 from typing import Any
+
+from smcp_testing import rules
 
 ABSENT: Any = object()
 """Where a field is left out, nothing stands for it."""
@@ -58,6 +60,54 @@ INPUTS = Kind(([], [{"id": "i", "description": "", "type": "promptString"}]), ("
 DOCUMENTS = Kind(([], [{"doc_ref": "d", "uri": "dpe://h/d"}]), (None, {}, [{"doc_ref": "d"}]))
 
 
+WRITTEN_IN: dict[str, tuple[str, ...]] = {
+    "AgentCallData": ("events.notify.tool_call_cancel.data",),
+    "EnterOfficeNotification": ("events.notify.enter_office.data",),
+    "EnterOfficeReq": ("events.join_office.request",),
+    "GetComputerConfigReq": ("events.get_config.request",),
+    "GetComputerConfigRet": ("events.get_config.reply",),
+    "GetDeskTopReq": ("events.get_desktop.request",),
+    "GetDeskTopRet": ("events.get_desktop.reply",),
+    "GetFinderReq": ("events.get_finder.request",),
+    "GetFinderRet": ("events.get_finder.reply",),
+    "GetToolsReq": ("events.get_tools.request",),
+    "GetToolsRet": ("events.get_tools.reply",),
+    "LeaveOfficeNotification": ("events.notify.leave_office.data",),
+    "LeaveOfficeReq": ("events.leave_office.request",),
+    "ListRoomReq": ("events.list_room.request",),
+    "ListRoomRet": ("events.list_room.reply",),
+    "MCPSSEConfig": ("computer.config.default", "data-structures.BaseMCPServerConfig"),
+    "MCPSSEParameters": ("answers.config.sse", "computer.sse"),
+    "MCPServerCommandInput": ("data-structures.MCPServerInputBase",),
+    "MCPServerPickStringInput": ("data-structures.MCPServerInputBase",),
+    "MCPServerPromptStringInput": ("data-structures.MCPServerInputBase",),
+    "MCPServerStdioConfig": ("computer.config.default", "data-structures.BaseMCPServerConfig"),
+    "MCPServerStdioParameters": ("answers.config.stdio", "computer.stdio"),
+    "MCPServerStreamableHttpConfig": ("computer.config.default", "data-structures.BaseMCPServerConfig"),
+    "MCPServerStreamableHttpParameters": ("answers.config.streamable", "computer.http"),
+    "SessionInfo": ("events.list_room.session",),
+    "ToolCallReq": ("events.tool_call.request",),
+    "UpdateComputerConfigReq": (
+        "events.notify.update_desktop.data",
+        "events.notify.update_finder.data",
+        "events.update_config.request",
+        "events.update_desktop.request",
+        "events.update_finder.request",
+    ),
+    "UpdateMCPConfigNotification": ("events.notify.update_config.data",),
+    "UpdateToolListNotification": ("events.notify.update_tool_list.data", "events.update_tool_list.request"),
+}
+"""Where a structure's fields are rules, beside `data-structures.<structure>`."""
+
+ALSO: dict[str, tuple[str, ...]] = {
+    "ToolCallReq.timeout": ("data-structures.conventions.seconds",),
+    "MCPServerStreamableHttpParameters.timeout": ("answers.config.streamable.durations",),
+    "MCPServerStreamableHttpParameters.sse_read_timeout": ("answers.config.streamable.durations",),
+    "MCPServerStdioParameters.encoding_error_handler": ("answers.config.stdio.errors",),
+}
+"""Rules of one field that have another name."""
+
+
 @dataclass(frozen=True)
 class Field:
     """One row."""
@@ -71,6 +121,13 @@ class Field:
     @property
     def id(self) -> str:
         return f"{self.structure}.{self.name}"
+
+    @property
+    def rules(self) -> list[str]:
+        """The rules of the table that this row states."""
+        places = (f"data-structures.{self.structure}", *WRITTEN_IN.get(self.structure, ()))
+        names = [f"{place}.{self.name}{end}" for place in places for end in ("", ".default")]
+        return [id_ for id_ in (*names, *ALSO.get(self.id, ())) if id_ in rules.read()]
 
 
 def required(structure: str, **kinds: Kind) -> list[Field]:

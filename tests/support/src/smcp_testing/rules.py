@@ -1,0 +1,89 @@
+"""Ties tests to the rules of the protocol: `@pytest.mark.rule("ID", …)` and the table `docs/rules.md`.
+
+`pytest --collect-only --rules FILE` writes the list of all rules with their tests, and fails when a rule has no test
+or a mark names no rule. A mark may stand on a test, on one of its parameters, or on the scenario function that a
+parameter is.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+TABLE: Final = Path(__file__).parents[4] / "docs" / "rules.md"
+NEVER_RUN: Final = ("skip", "skipif", "xfail")
+"""Marks of tests that may not run: they hold no rule."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of the table; `why` says why no test holds it, else it is empty."""
+
+    page: str
+    section: str
+    sentence: str
+    why: str = ""
+
+
+@cache
+def read(path: Path = TABLE) -> Mapping[str, Rule]:
+    """The rules by id. Raises ValueError for an id that stands twice, or a line that is no row."""
+    rules: dict[str, Rule] = {}
+    page = ""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            page = line[3:]
+        elif line.startswith("| ") and not line.startswith("| id "):
+            id_, section, sentence, *why = (cell.strip() for cell in line.strip("|").split(" | "))
+            if id_ in rules or not section or not sentence.endswith("."):
+                raise ValueError(f"docs/rules.md: not a row of its own: {line}")
+            rules[id_] = Rule(page, section, sentence, *why)
+    return rules
+
+
+def rules_of(item: pytest.Item) -> Iterator[str]:
+    """The ids that a collected test holds."""
+    for mark in item.iter_markers("rule"):
+        yield from mark.args
+    parameters: Mapping[str, Any] = (
+        item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    )
+    for value in parameters.values():
+        for mark in getattr(value, "pytestmark", ()):
+            if mark.name == "rule":
+                yield from mark.args
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rules", metavar="FILE", help="check that each rule of docs/rules.md has a test, and write the list"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Runs before tests are deselected, so that the list holds those of every command."""
+    if not (target := config.getoption("--rules")):
+        return
+    rules = read()
+    tests: dict[str, list[str]] = defaultdict(list)
+    for item in items:
+        if not any(item.get_closest_marker(name) for name in NEVER_RUN):
+            for id_ in rules_of(item):
+                tests[id_].append(item.nodeid)
+    unknown = [f"{id_}: marked on {tests[id_][0]}, not in docs/rules.md" for id_ in tests if id_ not in rules]
+    untested = [f"{id_}: no test holds it" for id_, rule in rules.items() if not rule.why and id_ not in tests]
+    settled = [f"{id_}: open, but a test holds it" for id_, rule in rules.items() if rule.why and id_ in tests]
+    if wrong := [*unknown, *untested, *settled]:
+        raise pytest.UsageError("\n".join(wrong))
+    lines = [
+        f"- `{id_}` {rule.sentence}" + "".join(f"\n  - {name}" for name in tests[id_]) for id_, rule in rules.items()
+    ]
+    Path(target).parent.mkdir(parents=True, exist_ok=True)
+    open_ = sum(1 for rule in rules.values() if rule.why)
+    count = f"{len(rules) - open_} rules have a test, {open_} are open."
+    Path(target).write_text("\n".join(["# The rules and their tests", "", count, "", *lines, ""]), encoding="utf-8")
