@@ -12,9 +12,8 @@ from typing import Final
 import pytest
 from typer.testing import CliRunner
 
-from smcp_computer.connecting import check_connection
 from smcp_computer.main import app
-from smcp_computer.settings import ComputerSettings
+from smcp_computer.settings import ComputerSettings, check_connection
 from smcp_service.settings import load_settings, variables
 from tests.packaging.wheelhouse import ROOT
 

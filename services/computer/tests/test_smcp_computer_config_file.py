@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from smcp_computer.config.errors import ConfigError
 from smcp_computer.config.file import load_config, parse_config
+from smcp_computer.config.lint import ConfigError
 from smcp_proto.schemas.config import MCPServerStdioConfig, MCPServerStreamableHttpConfig, MCPSSEConfig
 
 STDIO: dict[str, Any] = {"type": "stdio", "server_parameters": {"command": "uvx", "args": ["mcp-server-git"]}}

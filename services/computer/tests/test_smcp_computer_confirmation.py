@@ -7,8 +7,7 @@ import pty
 
 import pytest
 
-from smcp_computer.confirmation import Confirm, Confirmation, Decision, Refused, decide
-from smcp_computer.terminal import Terminal, printable, question
+from smcp_computer.confirmation import Confirm, Confirmation, Decision, Refused, Terminal, decide, printable, question
 from smcp_computer.tools.naming import ToolRef
 
 REF = ToolRef("git", "push")

@@ -11,7 +11,7 @@ import pytest
 
 from smcp_computer.announcing import CONFIG
 from smcp_computer.app import Computer
-from smcp_computer.mcp.call_span import CallSpan
+from smcp_computer.mcp.sdk import CallSpan
 from smcp_testing.computer_world import native_computer
 from smcp_testing.context_computer import PAGE_HOST, page_documents
 from smcp_testing.gateway_world import Client, connected, gateway_world

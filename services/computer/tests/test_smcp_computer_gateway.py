@@ -22,10 +22,9 @@ from smcp_agent import (
 )
 from smcp_agent.connecting.tokens import Token
 from smcp_computer.config.file import parse_config
-from smcp_computer.connecting import token_of
 from smcp_computer.gateway.app import GatewayComputer, open_gateway_computer
-from smcp_computer.mcp.call_span import CallSpan
-from smcp_computer.settings import ComputerSettings
+from smcp_computer.mcp.sdk import CallSpan
+from smcp_computer.settings import ComputerSettings, token_of
 from smcp_testing import issuer
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import World, gateway_world

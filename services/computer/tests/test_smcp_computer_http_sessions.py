@@ -12,11 +12,11 @@ import pytest
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
-from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import ServerDied
+from smcp_computer.mcp.events import Told
+from smcp_computer.mcp.sdk import CallSpan
 from smcp_computer.mcp.session import connect
 from smcp_computer.mcp.supervisor import Limits, State, Supervisor
-from smcp_computer.mcp.told import Told
 from smcp_proto.schemas.config import MCPServerConfig
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs

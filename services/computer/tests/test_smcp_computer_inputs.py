@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from smcp_computer.config.errors import CannotRun, ConfigError, InputProgramFailed
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import MAX_OUTPUT_BYTES, InputResolver, variable_of
+from smcp_computer.config.lint import CannotRun, ConfigError, InputProgramFailed
 
 
 async def resolve(parameters: dict[str, Any], inputs: list[dict[str, Any]], environ: dict[str, str]) -> dict[str, Any]:

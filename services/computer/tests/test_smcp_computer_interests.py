@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from smcp_computer.mcp import listen
+from smcp_computer.mcp import subscriptions
 from smcp_computer.mcp.errors import NotTold
 from smcp_computer.mcp.events import ResourcesSubscribed, ResourcesUnsubscribed
 from smcp_computer.resources import interests
@@ -42,7 +42,7 @@ async def test_what_the_next_stream_leaves_out_is_subscribed_to_no_more_and_aske
 async def test_what_is_left_out_after_a_stream_was_lost_is_subscribed_to_no_more_and_can_be_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listen, "RELISTEN_S", 0.05)
+    monkeypatch.setattr(subscriptions, "RELISTEN_S", 0.05)
     async with running(desk=configs.lean("2026", host=HOST, windows=2)) as servers:
         servers.interests.want("desktop", "desk", [WINDOW])
         await servers.interests.hold("alice", "desk", OTHER)

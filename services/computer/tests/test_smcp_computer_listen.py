@@ -9,10 +9,10 @@ import pytest
 
 from smcp_computer.announcing import DESKTOP
 from smcp_computer.config.file import parse_config
-from smcp_computer.mcp import listen
-from smcp_computer.mcp.call_span import CallSpan
+from smcp_computer.mcp import subscriptions
+from smcp_computer.mcp.events import Told
+from smcp_computer.mcp.sdk import CallSpan
 from smcp_computer.mcp.session import Connection, connect
-from smcp_computer.mcp.told import Told
 from smcp_testing.computer_office import NAME, World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually
@@ -54,7 +54,7 @@ async def at_least(count: int, opened: Connection) -> list[float]:
 async def test_a_stream_that_ends_as_it_begins_is_opened_again(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, unacknowledged: bool
 ) -> None:
-    monkeypatch.setattr(listen, "RELISTEN_S", 0.1)
+    monkeypatch.setattr(subscriptions, "RELISTEN_S", 0.1)
     server = configs.lean("2026", end_streams=1, unacknowledged=unacknowledged)
     async with world(nats_url, one=server) as here:
         await eventually(lambda: here.computer.context.index.is_listed("one"))
@@ -82,7 +82,7 @@ async def test_a_stream_that_ends_without_a_word_says_nothing_of_the_windows_it_
 async def test_streams_that_always_end_are_opened_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(listen, "RELISTEN_S", 0.02)
+    monkeypatch.setattr(subscriptions, "RELISTEN_S", 0.02)
     async with connection(end_streams=-1) as opened:
         times = await at_least(7, opened)
     # six pauses, each at least half of its step
@@ -91,14 +91,14 @@ async def test_streams_that_always_end_are_opened_less_and_less_often(
 
 
 async def test_after_a_stream_that_lived_the_pauses_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listen, "RELISTEN_S", 0.02)
-    monkeypatch.setattr(listen, "LIVED_S", 0.0)
+    monkeypatch.setattr(subscriptions, "RELISTEN_S", 0.02)
+    monkeypatch.setattr(subscriptions, "LIVED_S", 0.0)
     async with connection(end_streams=-1) as opened:
         await at_least(13, opened)  # with pauses that grow the last one would be half a minute
 
 
 async def test_who_subscribes_during_a_pause_waits_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listen, "RELISTEN_S", 3600.0)
+    monkeypatch.setattr(subscriptions, "RELISTEN_S", 3600.0)
     async with connection(windows=2, end_streams=1) as opened:
         await at_least(1, opened)
         assert opened.resources is not None
@@ -111,7 +111,7 @@ async def test_who_subscribes_during_a_pause_waits_for_none(monkeypatch: pytest.
 async def test_what_the_stream_before_still_tells_once_there_is_another_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listen, "DRAIN_S", 30.0)
+    monkeypatch.setattr(subscriptions, "DRAIN_S", 30.0)
     updated: list[str] = []
     async with connection(updated.append, windows=2, late=True) as opened:
         assert opened.resources is not None
@@ -121,7 +121,7 @@ async def test_what_the_stream_before_still_tells_once_there_is_another_is_read(
 
 
 async def test_the_stream_before_is_ended_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listen, "DRAIN_S", 0.05)
+    monkeypatch.setattr(subscriptions, "DRAIN_S", 0.05)
     async with connection(windows=1) as opened:
         assert opened.resources is not None
         await opened.resources.subscribe(WINDOW)

@@ -11,8 +11,8 @@ from aiohttp import web
 
 from smcp_bus.time_limit import time_limit
 from smcp_computer.config.file import load_config, parse_config
-from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import ServerDied
+from smcp_computer.mcp.sdk import CallSpan
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_computer.tools.catalogue import Catalogue
 from smcp_proto.tool_results import timed_out

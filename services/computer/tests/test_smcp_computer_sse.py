@@ -7,9 +7,8 @@ import pytest
 from aiohttp import web
 
 from smcp_computer.mcp.errors import Lost
-from smcp_computer.mcp.failures import first_of
+from smcp_computer.mcp.server_log import StderrLog, first_of
 from smcp_computer.mcp.sse import NO_ENDPOINT, NO_STREAM, OTHER_ORIGIN, sse_transport
-from smcp_computer.mcp.stderr_log import StderrLog
 from smcp_proto.schemas.config import MCPSSEParameters
 
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import uvloop
 
+from smcp_bus.backoff import Backoff
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
-from smcp_computer.mcp.backoff import Backoff
-from smcp_computer.mcp.call_span import CallSpan
-from smcp_computer.mcp.stderr_log import BURST, StderrLog
+from smcp_computer.mcp.sdk import CallSpan
+from smcp_computer.mcp.server_log import BURST, StderrLog
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
-from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import AnswerTooLarge, BadAnswer, ServerDied
-from smcp_computer.mcp.lines import KEPT, Cut, Lines
+from smcp_computer.mcp.reading import KEPT, Cut, Lines, Unread, in_its_place
+from smcp_computer.mcp.sdk import CallSpan
 from smcp_computer.mcp.server_events import Event, Events
 from smcp_computer.mcp.supervisor import Limits, Supervisor
-from smcp_computer.mcp.unread import Unread, in_its_place
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from smcp_computer.config.errors import ConfigError
 from smcp_computer.config.file import ComputerConfig, parse_config
+from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.redact import REDACTED, literal_secrets, shown
 from tests.deploy.objects import Manifests, title
 

@@ -10,8 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import get_args
 from unittest.mock import patch
 
-from smcp_computer.connecting import check_connection
-from smcp_computer.settings import ComputerSettings
+from smcp_computer.settings import ComputerSettings, check_connection
 from smcp_gateway.auth.settings import AuthSettings, is_loopback
 from smcp_service.otel_variables import wrong_endpoints
 from smcp_service.settings import ServiceSettings, SettingsError, load_settings, unknown_variables, variables

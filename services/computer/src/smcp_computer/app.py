@@ -1,34 +1,40 @@
-"""The Computer as one thing to enter: `async with open_computer(settings, bus)`."""
+"""The Computer: over NATS (`open_computer`), and as a process with its health port (`open_service`)."""
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from smcp_bus import internal_rows
 from smcp_bus.bus import Bus, Incoming
 from smcp_bus.door.tracing import bus_spans
+from smcp_bus.errors import BusError
+from smcp_bus.nats.bus import BusConfig, open_bus
+from smcp_bus.nats.credentials import Credentials
+from smcp_bus.nats.measures import measure_bus
 from smcp_bus.owner import OwnerGate
 from smcp_bus.registry.client import RegistryClient
 from smcp_computer.announcing import Announcer
 from smcp_computer.config.file import ComputerConfig
-from smcp_computer.confirmation import Asker
+from smcp_computer.confirmation import Asker, terminal
 from smcp_computer.context import Context
+from smcp_computer.core import Inside, calls_ended, member, open_inside
 from smcp_computer.handlers.abandoned import AbandonedCalls
 from smcp_computer.handlers.alive import alive
 from smcp_computer.in_flight import InFlight
-from smcp_computer.inside import Inside, open_inside
-from smcp_computer.lifetimes import calls_ended, member
-from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.mcp.supervisor import Fleet
 from smcp_computer.measures import measure_lease
 from smcp_computer.membership import Membership
 from smcp_computer.resource_services import ResourceServices
-from smcp_computer.settings import ComputerSettings
+from smcp_computer.settings import ComputerSettings, token_of
 from smcp_computer.subscriptions import subscribed
 from smcp_computer.tools.catalogue import Catalogue
-from smcp_service.health import Readiness
-from smcp_service.metrics import Metrics
+from smcp_service.failure import Failure
+from smcp_service.health import Readiness, serve_health
+from smcp_service.logging import get_logger
+from smcp_service.metrics import Metrics, open_metrics
+from smcp_service.stats import Stats
 
 
 class ProcessBus(Bus, Protocol):
@@ -166,3 +172,77 @@ async def _served(
     ):
         inside.tasks.start(membership.lease.run(), name="lease")
         yield
+
+
+if TYPE_CHECKING:
+    from smcp_computer.gateway.app import GatewayComputer
+
+
+@asynccontextmanager
+async def open_service(
+    settings: ComputerSettings, config: ComputerConfig, credentials: Credentials | None
+) -> AsyncIterator["Computer | GatewayComputer"]:
+    """The Computer with its own connection, to NATS or to a gateway, and health port.
+
+    Raises:
+        Failure: NATS cannot be reached or refuses the subjects, or the health port is taken.
+    """
+    readiness, stats = Readiness(), Stats()
+    async with AsyncExitStack() as stack:
+        metrics = await stack.enter_async_context(open_metrics("smcp-computer"))
+        health = await stack.enter_async_context(
+            serve_health(
+                readiness, settings.health_host, settings.health_port, stats if settings.stats else None, metrics
+            )
+        )
+        computer: Computer | GatewayComputer
+        if settings.gateway_url is not None:
+            from smcp_computer.gateway.app import open_gateway_computer  # noqa: PLC0415 -- Socket.IO is for this way alone
+
+            computer = await stack.enter_async_context(
+                open_gateway_computer(
+                    settings,
+                    token=token_of(settings),
+                    config=config,
+                    readiness=readiness,
+                    asker=terminal(),
+                    metrics=metrics,
+                )
+            )
+        else:
+            computer = await _over_nats(stack, settings, config, credentials, readiness, stats, metrics)
+        stats.add("computer", computer.in_flight.held)
+        stats.add("updates", computer.announcer.held)
+        get_logger(__name__).info("serving", health=health.url, office=settings.office, computer=settings.name)
+        yield computer
+
+
+async def _over_nats(
+    stack: AsyncExitStack,
+    settings: ComputerSettings,
+    config: ComputerConfig,
+    credentials: Credentials | None,
+    readiness: Readiness,
+    stats: Stats,
+    metrics: Metrics,
+) -> Computer:
+    bus_config = BusConfig(
+        url=settings.nats_url,
+        credentials=credentials,
+        ca=settings.nats_ca,
+        max_payload=settings.max_payload,
+        name="smcp-computer",
+        drain_timeout=settings.drain_s,
+    )
+    try:
+        bus = await stack.enter_async_context(
+            open_bus(bus_config, opening=lambda bus: readiness.starting("nats", lambda: bus.problem))
+        )
+        computer = await stack.enter_async_context(
+            open_computer(settings, bus, config=config, readiness=readiness, asker=terminal(), metrics=metrics)
+        )
+    except BusError as error:
+        raise Failure(f"NATS: {str(error) or type(error).__name__}") from error
+    stack.callback(measure_bus(metrics.meter, bus))
+    stats.add("bus", lambda: asdict(bus.stats()))
+    return computer

@@ -10,7 +10,7 @@ from smcp_bus.door.types import Handler
 from smcp_computer.announcing import CAPABILITIES, DESKTOP, FINDER, Announcer
 from smcp_computer.desktop.desktop import Desktop
 from smcp_computer.handlers.get_desktop import get_desktop
-from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.mcp.supervisor import Fleet
 from smcp_computer.resources.capabilities import Capabilities
 from smcp_computer.resources.changes import ResourceChanges
 from smcp_computer.resources.conflicts import HostConflicts

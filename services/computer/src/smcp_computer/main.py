@@ -8,12 +8,11 @@ import typer
 
 from smcp_bus.door.tracing import OWN_DECISION_KEY
 from smcp_bus.nats.credentials import configured_credentials
-from smcp_computer.config.errors import ConfigError
 from smcp_computer.config.file import ComputerConfig, load_config, read_config
-from smcp_computer.config.host import missing_on_host, unset_here
+from smcp_computer.config.inputs import missing_on_host, unset_here
+from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.redact import literal_secrets
-from smcp_computer.connecting import check_connection, token_doubt
-from smcp_computer.settings import ComputerSettings
+from smcp_computer.settings import ComputerSettings, check_connection, token_doubt
 from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
 from smcp_service.settings import SettingsError, load_settings
@@ -75,8 +74,8 @@ def serve(
     credentials = configured_credentials(
         settings.nats_creds, SettingsError, kind="computer", office=settings.office, name=settings.name
     )
-    from smcp_computer.mcp.process import kill_all  # noqa: PLC0415 -- as below
-    from smcp_computer.service import open_service  # noqa: PLC0415 -- takes a second to load; what is wrong is said before
+    from smcp_computer.app import open_service  # noqa: PLC0415 -- takes a second to load; what is wrong is said before
+    from smcp_computer.mcp.stdio import kill_all  # noqa: PLC0415 -- as below
 
     serve_command(
         "smcp-computer",

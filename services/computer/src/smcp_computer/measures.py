@@ -5,8 +5,7 @@ from typing import Final
 
 from smcp_bus.registry.lease import LeaseKeeper
 from smcp_computer.in_flight import InFlight
-from smcp_computer.mcp.fleet import Fleet
-from smcp_computer.mcp.supervisor import State
+from smcp_computer.mcp.supervisor import Fleet, State
 from smcp_proto.errors import ErrorCode
 from smcp_service.metrics import Metrics
 

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import orjson
 
+from smcp_bus.backoff import Backoff
 from smcp_bus.bus import Bus, Connection
 from smcp_bus.errors import BusError
 from smcp_bus.owner import OwnerGate
@@ -16,7 +17,6 @@ from smcp_bus.registry.client import RegistryClient
 from smcp_bus.registry.lease import LeaseKeeper
 from smcp_bus.registry_contract import Claim, LeaseRenewal
 from smcp_computer.announcing import Announcer
-from smcp_computer.mcp.backoff import Backoff
 from smcp_proto.errors import NotAllowed, SmcpError
 from smcp_proto.names import encode_name
 

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from smcp_bus.backoff import Backoff
 from smcp_bus.errors import BodyTooLarge, BusError
-from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.office_client import OfficeClient
 from smcp_proto.errors import NotInOffice, RateLimited, SmcpError, TimedOut, Unavailable
 

@@ -19,7 +19,7 @@ from smcp_computer.handlers.get_resources import EVENT, GetResources
 from smcp_computer.handlers.left import AgentsLeaving
 from smcp_computer.handlers.resources import ResourceQueries
 from smcp_computer.handlers.subscribe import SubscriptionRequests
-from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.mcp.supervisor import Fleet
 from smcp_computer.office_client import OfficeClient
 from smcp_computer.resources.agents import AgentSubscriptions
 from smcp_computer.resources.directory import Directory

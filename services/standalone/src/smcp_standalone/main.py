@@ -172,7 +172,7 @@ def nats_config(
 
 def _end(directory: Path | None) -> None:
     """End at once: nothing that runs, and no credential, stays behind."""
-    from smcp_computer.mcp.process import kill_all  # noqa: PLC0415 -- as for `up`
+    from smcp_computer.mcp.stdio import kill_all  # noqa: PLC0415 -- as for `up`
     from smcp_standalone.run_directory import remove  # noqa: PLC0415
 
     kill_all()

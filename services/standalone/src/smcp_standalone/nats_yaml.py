@@ -7,7 +7,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from smcp_computer.config.places import meant
+from smcp_computer.config.lint import meant
 from smcp_service.failure import Failure
 from smcp_standalone.nats_model import COUNT, NAMES, Cluster, ComputerHost, JetStream, NatsModel, Tls, conflicts
 

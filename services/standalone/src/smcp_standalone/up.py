@@ -18,8 +18,7 @@ from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig
 from smcp_bus.nats.credentials import load_credentials
 from smcp_computer.app import Computer, open_computer
-from smcp_computer.confirmation import Confirm
-from smcp_computer.terminal import terminal
+from smcp_computer.confirmation import Confirm, terminal
 from smcp_gateway.app import open_gateway
 from smcp_registry.app import open_registry
 from smcp_service.failure import Failure

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from smcp_computer.config.errors import ConfigError
 from smcp_computer.config.file import ComputerConfig, load_config
+from smcp_computer.config.lint import ConfigError
 from smcp_computer.settings import ComputerSettings
 from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.settings import GatewaySettings

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from smcp_computer.app import Computer
-from smcp_computer.mcp.call_span import CallSpan
+from smcp_computer.mcp.sdk import CallSpan
 from smcp_testing.computer_office import NAME, OFFICE
 from smcp_testing.gateway_world import Client
 from smcp_testing.waiting import eventually

@@ -11,13 +11,12 @@ import pytest
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
-from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.events import (
     ServerEvent,
 )
-from smcp_computer.mcp.fleet import Fleet
 from smcp_computer.mcp.resources import Resources
-from smcp_computer.mcp.supervisor import Limits
+from smcp_computer.mcp.sdk import CallSpan
+from smcp_computer.mcp.supervisor import Fleet, Limits
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.interests import Interests
 from smcp_service.lifecycle import background

@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from smcp_computer.config import doubts
-from smcp_computer.config.errors import ConfigError, wrong_fields
-from smcp_computer.config.places import Place, meant
+from smcp_computer.config import lint
+from smcp_computer.config.lint import ConfigError, Place, meant, wrong_fields
 from smcp_proto.schemas.config import SERVER_CONFIG, SERVER_INPUT, MCPServerConfig, MCPServerInput
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
@@ -34,7 +33,7 @@ class ComputerConfig:
     inputs: Mapping[str, MCPServerInput] = field(default_factory=dict)
     """By id, in the file's order."""
     doubts: tuple[str, ...] = ()
-    """What nothing reads or what cannot work, each with its place in the file; see `config.doubts`."""
+    """What nothing reads or what cannot work, each with its place in the file; see `config.lint`."""
     undeclared: tuple[str, ...] = ()
     """Those of the doubts that keep a server from ever running: it names an input that the file does not have."""
     places: Mapping[str, Place] = field(default_factory=dict)
@@ -104,7 +103,7 @@ def _read(raw: bytes | str) -> Reading:
         raise ConfigError("the file holds no JSON object")
     above, bodies = _servers_of(document)
     problems: list[str] = []
-    found: list[str] = list(doubts.of_top_level(document, (above, "inputs"))) if above else []
+    found: list[str] = list(lint.of_top_level(document, (above, "inputs"))) if above else []
     inputs = _inputs(document.get("inputs"), problems, found)
     undeclared: list[str] = []
     servers: dict[str, MCPServerConfig] = {}
@@ -115,8 +114,8 @@ def _read(raw: bytes | str) -> Reading:
         if not isinstance(body, dict):
             problems.append(f"{place.field()}: is no object{'' if above else meant(name, _KEYS)}")
             continue
-        found += (*doubts.of_server(place, body), *doubts.of_url(place, body))
-        undeclared += doubts.undeclared(place, body, _ids(document.get("inputs")))
+        found += (*lint.of_server(place, body), *lint.of_url(place, body))
+        undeclared += lint.undeclared(place, body, _ids(document.get("inputs")))
         try:
             servers[name] = _server(place, body)
         except ConfigError as error:
@@ -177,7 +176,7 @@ def _inputs(bodies: Any, problems: list[str], found: list[str]) -> dict[str, MCP
         said = body.get("id") if isinstance(body, dict) else None
         label = f" (input {said!r})" if isinstance(said, str) else ""
         if isinstance(body, dict):
-            found += (f"{doubt}{label}" for doubt in doubts.of_input(place, body))
+            found += (f"{doubt}{label}" for doubt in lint.of_input(place, body))
         try:
             definition: MCPServerInput = SERVER_INPUT.validate_python(body)
         except ValidationError as error:

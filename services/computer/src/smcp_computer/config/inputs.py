@@ -8,23 +8,35 @@ import asyncio
 import contextlib
 import os
 import re
+import shutil
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
 
-from smcp_computer.config.doubts import no_input, placed
-from smcp_computer.config.errors import CannotRun, ConfigError, InputProgramFailed, wrong_fields
-from smcp_computer.config.placeholders import Placeholder, replace_all
-from smcp_computer.config.places import PARAMETERS
+from smcp_computer.config.file import ComputerConfig
+from smcp_computer.config.lint import (
+    PARAMETERS,
+    CannotRun,
+    ConfigError,
+    InputProgramFailed,
+    Placeholder,
+    no_input,
+    placed,
+    replace_all,
+    wrong_fields,
+)
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,
     MCPServerCommandInput,
     MCPServerConfig,
     MCPServerInput,
     MCPServerPickStringInput,
+    MCPServerStdioConfig,
+    MCPServerStdioParameters,
 )
 
 COMMAND_TIMEOUT_S: Final = 20.0
@@ -169,3 +181,95 @@ async def _end(process: Process) -> None:
 def _kill_group(process: Process) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def missing_on_host(config: ComputerConfig, environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each program and directory that is not there, with its place in the file.
+
+    What holds a placeholder is not looked at, nor are servers that are disabled.
+    """
+    found: list[str] = []
+    for name, server in config.servers.items():
+        if isinstance(server, MCPServerStdioConfig) and not server.disabled:
+            problems = _of_server(server.server_parameters, environ)
+            found += (f"{config.places[name].field(f'server_parameters.{field}')}: {why}" for field, why in problems)
+    for index, definition in enumerate(config.inputs.values()):
+        if isinstance(definition, MCPServerCommandInput) and not _runs(definition.command, environ.get("PATH"), None):
+            found.append(f"inputs[{index}].command: {definition.command!r} is no program on PATH")
+    return found
+
+
+def unset_here(config: ComputerConfig, environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each placeholder that has no value in `environ`, with its place in the file.
+
+    Inputs that the file does not have are another matter (`ComputerConfig.undeclared`); servers that are disabled, and
+    what programs of inputs would print, are not looked at.
+    """
+    inputs = InputResolver(config.inputs, environ)
+    found: list[str] = []
+    for name, server in config.servers.items():
+        if server.disabled:
+            continue
+        for path, placeholder in placed(server.server_parameters.model_dump(exclude_unset=True), PARAMETERS):
+            if placeholder.kind == "input" and placeholder.name not in config.inputs:
+                continue
+            if (why := inputs.missing(placeholder)) is not None:
+                found.append(f"{config.places[name].field(path)}: {why}")
+    return found
+
+
+def _of_server(parameters: MCPServerStdioParameters, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    if parameters.cwd is not None and "${" in parameters.cwd:
+        return
+    if parameters.cwd is not None and not Path(parameters.cwd).is_dir():
+        yield "cwd", f"{parameters.cwd!r} is no directory"
+        return
+    path = (parameters.env or {}).get("PATH") or environ.get("PATH")
+    if "${" in parameters.command or "${" in (path or ""):
+        return
+    if not _runs(parameters.command, path, parameters.cwd):
+        where = "" if os.sep in parameters.command else " on PATH"
+        yield "command", f"{parameters.command!r} is no program{where}"
+
+
+def _runs(command: str, path: str | None, cwd: str | None) -> bool:
+    if os.sep in command:
+        command = str(Path(cwd or ".") / command)  # started from there, as it will be
+        return os.path.isfile(command) and os.access(command, os.X_OK)  # noqa: PTH113 -- beside its access
+    return shutil.which(command, path=path or os.defpath) is not None
+
+
+SETTING: Final = "SMCP_PASS_NETWORK_ENV"
+
+_NAMES: Final = frozenset(
+    {
+        *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
+        *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CERT"),
+        *("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS"),
+    }
+)
+_NPM: Final = re.compile(r"npm_config_(?!.*(?:auth|token|passw|secret|key|otp|user))\w+", re.IGNORECASE)
+_LOGIN: Final = re.compile(r"//[^/\s@]+@")
+"""Who logs in where, inside of an address."""
+
+
+def network_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Those of `environ` that say how the network is reached: proxies, certificates, package indexes.
+
+    An address with a user or a password in it is a secret, and left out.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if (name.upper() in _NAMES or _NPM.fullmatch(name)) and not _LOGIN.search(value)
+    }
+
+
+def with_variables(server: MCPServerConfig, environment: Mapping[str, str]) -> MCPServerConfig:
+    """`server` with `environment` under its own `env`, where it is a program."""
+    if not isinstance(server, MCPServerStdioConfig) or not environment:
+        return server
+    own = server.server_parameters
+    env = {**environment, **(own.env or {})}
+    return server.model_copy(update={"server_parameters": own.model_copy(update={"env": env})})

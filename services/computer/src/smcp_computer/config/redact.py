@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from smcp_computer.config.file import ComputerConfig
-from smcp_computer.config.placeholders import is_pure
+from smcp_computer.config.lint import is_pure
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,
     SERVER_INPUT,

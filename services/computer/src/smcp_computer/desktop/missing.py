@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
+from smcp_bus.backoff import Backoff
 from smcp_computer.desktop.reading import AT_ONCE
-from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.mcp.errors import ServerDied, ServerError, ServerNotRunning
 
 FIRST_S: Final = 1.0

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from typing import Final
 
+from smcp_bus.backoff import Backoff
 from smcp_computer.finder.shelf import Shelf
-from smcp_computer.mcp.backoff import Backoff
 from smcp_service.lifecycle import Background
 
 CATCH_UP_S: Final = 120.0

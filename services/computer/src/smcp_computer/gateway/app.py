@@ -13,14 +13,11 @@ from smcp_computer.announcing import Announcer
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.confirmation import Asker
 from smcp_computer.context import Context
+from smcp_computer.core import calls_ended, member, open_inside
 from smcp_computer.gateway.membership import GatewayMembership
-from smcp_computer.gateway.notified import Notified
-from smcp_computer.gateway.office import GatewayOffice
-from smcp_computer.gateway.requests import Requests
+from smcp_computer.gateway.office import GatewayOffice, Notified, Requests
 from smcp_computer.in_flight import InFlight
-from smcp_computer.inside import open_inside
-from smcp_computer.lifetimes import calls_ended, member
-from smcp_computer.mcp.fleet import Fleet
+from smcp_computer.mcp.supervisor import Fleet
 from smcp_computer.resource_services import ResourceServices
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.tools.catalogue import Catalogue

@@ -11,8 +11,8 @@ from smcp_agent.connecting.link import Link
 from smcp_agent.connecting.options import ConnectionOptions
 from smcp_agent.connecting.pauses import respite
 from smcp_agent.errors import NotAuthenticated, SmcpError
+from smcp_bus.backoff import Backoff
 from smcp_computer.announcing import Announcer
-from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.resource_services import ResourceServices
 from smcp_proto.schemas import EnterOfficeReq
 

@@ -1,5 +1,7 @@
-"""What a Computer says to its office and asks it, over its connection with a gateway."""
+"""Requests and notifications between a Computer and its gateway, in both directions."""
 
+import logging
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -8,12 +10,18 @@ from smcp_agent.connecting.connection import AckTimedOut, ConnectionBroken
 from smcp_agent.connecting.link import Link
 from smcp_agent.errors import received_error
 from smcp_bus import exact_json
+from smcp_bus.door.dispatch import Door, failed
+from smcp_bus.door.types import Caller
 from smcp_bus.errors import ConnectionLost, NotConnected, RequestTimedOut
+from smcp_computer.handlers.cancelled import CANCEL_VERB, cancel
+from smcp_computer.in_flight import InFlight
+from smcp_computer.resources.room import RoomComparison
 from smcp_proto import catalog
 from smcp_proto.catalog_row import Row
-from smcp_proto.errors import Internal, NotInOffice
+from smcp_proto.errors import Internal, Malformed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.ids import Role
-from smcp_proto.schemas import ListRoomRet
+from smcp_proto.schemas import LeaveOfficeNotification, ListRoomRet
+from smcp_proto.schemas.base import AgentCallData
 
 ASK_S: Final = 12.0
 """The gateway has 10 s for a question about the room, and for a notice."""
@@ -67,3 +75,73 @@ class GatewayOffice:
 
 def _event(row: Row) -> str:
     return SAID_AS.get(row.event, row.event)
+
+
+CANCEL: Final = f"notify:{CANCEL_VERB}"
+LEAVE: Final = "notify:leave_office"
+
+_log = logging.getLogger("smcp_computer.gateway")
+
+
+class Notified:
+    """From `begin` on it follows cancels, and Agents that leave.
+
+    Calls of an Agent that stays away are not looked for here: the gateway cancels them one by one.
+    """
+
+    def __init__(self, office: str) -> None:
+        self._office = office
+        self._in_flight: InFlight | None = None
+        self._room: RoomComparison | None = None
+
+    def begin(self, in_flight: InFlight, room: RoomComparison) -> None:
+        """Tell these."""
+        self._in_flight, self._room = in_flight, room
+
+    def heard(self, event: str, data: Mapping[str, Any]) -> None:
+        """One notification, of any kind."""
+        if self._in_flight is None or self._room is None:
+            return
+        try:
+            if event == CANCEL:
+                cancel(AgentCallData.model_validate(data), office=self._office, in_flight=self._in_flight)
+            elif event == LEAVE and LeaveOfficeNotification.model_validate(data).agent is not None:
+                # Over Socket.IO nothing says whether it has come back and subscribed anew before this was heard: so the
+                # office is asked who is in it.
+                self._room.begin()
+        except ValidationError:
+            _log.warning("a notification that cannot be read was ignored")
+
+
+class Requests:
+    """Between `begin` and `end` what the gateway asks is answered by the door.
+
+    The gateway vouches for who asks: an Agent of this Computer's office.
+    """
+
+    def __init__(self, office: str) -> None:
+        self._caller = Caller("agent", office)
+        self._door: Door | None = None
+
+    def begin(self, door: Door) -> None:
+        """From now on answer by `door`."""
+        self._door = door
+
+    def end(self) -> None:
+        """Begin nothing any more; what runs goes on, and is answered."""
+        self._door = None
+
+    async def answer(self, event: str, body: object) -> bytes:
+        """The JSON of the acknowledgement: the reply, or a flat error. See `smcp_agent.connecting.answering.Answer`."""
+        door = self._door
+        if door is None:
+            return _refused(Unavailable("the Computer is stopping", details={"may_have_run": False}))
+        row = catalog.lookup(event)
+        if row is None:
+            return _refused(Malformed("there is no such event", details={"field": ""}))
+        answer = await door.dispatch(row, self._caller, body)
+        return answer.body or b"null"
+
+
+def _refused(error: SmcpError) -> bytes:
+    return failed(error.body()).body

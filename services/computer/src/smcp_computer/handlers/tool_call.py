@@ -9,8 +9,8 @@ from smcp_bus.time_limit import time_limit
 from smcp_computer.confirmation import Confirmation
 from smcp_computer.handlers.call_log import CallRecord
 from smcp_computer.in_flight import InFlight
-from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerError
+from smcp_computer.mcp.sdk import CallSpan
 from smcp_computer.measures import CallEnded
 from smcp_computer.resources.errors import too_large
 from smcp_computer.resources.history import History

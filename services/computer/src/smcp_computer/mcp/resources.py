@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from smcp_computer.mcp.errors import BadAnswer, ServerError, ServerTimedOut
-from smcp_computer.mcp.requests import Requests
+from smcp_computer.mcp.sdk import Requests
 from smcp_computer.mcp.subscriptions import Answered, Subscriptions
 
 Json = Mapping[str, Any]

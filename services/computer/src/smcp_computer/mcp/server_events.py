@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from io import IncrementalNewlineDecoder
 from typing import Final
 
-from smcp_computer.mcp.lines import KEPT, Cut, Lines
+from smcp_computer.mcp.reading import KEPT, Cut, Lines
 
 DEFAULT_NAME: Final = "message"
 _LONGEST_FIELD: Final = len("event: ")

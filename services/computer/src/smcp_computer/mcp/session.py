@@ -19,15 +19,12 @@ from opentelemetry import context as otel_context
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from smcp_computer import __version__
-from smcp_computer.mcp.call_span import CallSpan
 from smcp_computer.mcp.errors import LONGEST_TEXT, SAID_ALOUD, BadAnswer, CallRefused, ServerDied
-from smcp_computer.mcp.listen import ListenStream
-from smcp_computer.mcp.requests import SESSION_TERMINATED, Requests
+from smcp_computer.mcp.events import Told
 from smcp_computer.mcp.resources import Features, Resources
-from smcp_computer.mcp.stderr_log import StderrLog
-from smcp_computer.mcp.streams import CALL_SPAN_KEY, Watch
-from smcp_computer.mcp.subscriptions import RequestedSubscriptions, Subscriptions
-from smcp_computer.mcp.told import Told
+from smcp_computer.mcp.sdk import CALL_SPAN_KEY, SESSION_TERMINATED, CallSpan, Requests, Watch
+from smcp_computer.mcp.server_log import StderrLog
+from smcp_computer.mcp.subscriptions import ListenStream, RequestedSubscriptions, Subscriptions
 from smcp_computer.mcp.transports import open_transport, request_s
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
 

@@ -20,11 +20,10 @@ from mcp.shared._httpx_utils import request_within_origin, sse_within_origin
 from mcp.shared.message import SessionMessage
 
 from smcp_computer.mcp.errors import Lost
-from smcp_computer.mcp.parsing import parsed
+from smcp_computer.mcp.reading import ROOM, parsed
+from smcp_computer.mcp.sdk import Streams
 from smcp_computer.mcp.server_events import DEFAULT_NAME, Events
-from smcp_computer.mcp.stderr_log import StderrLog
-from smcp_computer.mcp.streams import Streams
-from smcp_computer.mcp.unread import ROOM
+from smcp_computer.mcp.server_log import StderrLog
 from smcp_proto.schemas.config import MCPSSEParameters
 
 _log = logging.getLogger("smcp_computer.mcp.sse")

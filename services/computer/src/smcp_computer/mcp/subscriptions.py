@@ -1,11 +1,33 @@
-"""Subscriptions to single resources of one server; those of the 2026 era are in `listen`."""
+"""Subscriptions to resources of one MCP server.
+
+Servers of the 2025 era get one `resources/subscribe` per resource. Servers of the 2026 era get one stream
+(`subscriptions/listen`) whose filter cannot be changed: for other resources a new stream is opened before the old one
+is closed, so that no update is lost. A new stream may leave out resources of the one before: see `Told.untold`.
+"""
 
 import asyncio
-from collections.abc import Callable, Collection
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from smcp_computer.mcp.errors import ServerError, ServerTimedOut
-from smcp_computer.mcp.requests import Requests
+import anyio
+import anyio.abc
+import mcp_types as types
+from mcp.client.client import Client
+from mcp.client.subscriptions import (
+    ResourcesListChanged,
+    ResourceUpdated,
+    ServerEvent,
+    SubscriptionLost,
+    ToolsListChanged,
+)
+from mcp.shared.exceptions import MCPError
+
+from smcp_bus.backoff import Backoff
+from smcp_computer.mcp.errors import NotTold, ServerDied, ServerError, ServerTimedOut
+from smcp_computer.mcp.events import Told
+from smcp_computer.mcp.sdk import Requests
 
 AT_ONCE: Final = 8
 """Requests to subscribe that one server gets at a time, of those that are asked for together."""
@@ -63,3 +85,236 @@ class RequestedSubscriptions:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(min(AT_ONCE, len(uris))):
                 tasks.create_task(one_by_one())
+
+
+_log = logging.getLogger("smcp_computer.mcp.listen")
+
+RELISTEN_S: Final = 1.0
+"""The first pause before a stream that broke, or could not be opened, is opened again."""
+LONGEST_S: Final = 30.0
+"""The pauses grow up to this one, until a stream lives."""
+LIVED_S: Final = 10.0
+"""A stream that was open for so long is not taken to be one that always ends."""
+DRAIN_S: Final = 0.5
+"""How long the old stream is read beside the new one: over HTTP what was told on it before may come after."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Somebody waits for a stream with these."""
+
+    uris: frozenset[str]
+    outcome: asyncio.Future[dict[str, ServerError]] = field(default_factory=asyncio.Future)
+
+    def settle(self, failed: dict[str, ServerError]) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(failed)
+
+
+class ListenStream:
+    """`run` must be running. Satisfies `subscriptions.Subscriptions`.
+
+    Args:
+        tools, resources: whether the server tells when these lists change.
+    """
+
+    def __init__(self, requests: Requests, client: Client, told: Told, *, tools: bool, resources: bool) -> None:
+        self._requests = requests
+        self._client = client
+        self._told = told
+        self._tools = tools
+        self._resources = resources
+        self._wanted: set[str] = set()
+        self._granted: set[str] = set()
+        """Those of them that the server has agreed to tell of."""
+        self._asked: list[_Asked] = []
+        self._wake = asyncio.Event()
+        self._open: anyio.CancelScope | None = None
+        self._drained: anyio.CancelScope | None = None
+        """Of the stream that the open one has replaced."""
+        self._pause: anyio.CancelScope | None = None
+        """Of the one before a stream is opened again, where there is none."""
+        self._backoff = Backoff(first_s=RELISTEN_S, longest_s=LONGEST_S)
+        self._short = 0
+        """Streams that ended soon, one after the other."""
+        self._lost = False
+        """A stream broke: what changed since was told to nobody."""
+        self._closed: ServerError | None = None
+        """Why there never will be a stream again."""
+        if tools or resources:
+            self._wake.set()
+
+    async def subscribe(self, uris: Collection[str], answered: Answered, *, timeout: float) -> None:
+        """As `Subscriptions.subscribe`: the stream is opened anew with what is wanted beside the rest."""
+        closed = self._closed
+        failed = await self._failed(uris, timeout) if closed is None else dict.fromkeys(uris, closed)
+        for uri in uris:
+            answered(uri, failed.get(uri))
+
+    async def _failed(self, uris: Collection[str], timeout: float) -> dict[str, ServerError]:
+        """Those of which the server does not tell, each with why."""
+        asked = _Asked(frozenset(uris))
+        self._wanted |= asked.uris
+        self._asked.append(asked)
+        self._wake.set()
+        try:
+            async with asyncio.timeout(timeout):
+                failed = await asked.outcome
+        except TimeoutError:
+            failed = dict.fromkeys(asked.uris, ServerTimedOut(self._requests.server, "did not answer in time"))
+        self._wanted -= failed.keys()
+        return failed
+
+    async def unsubscribe(self, uris: Collection[str], *, timeout: float) -> None:
+        """As `Subscriptions.unsubscribe`; does not wait."""
+        self._wanted -= set(uris)
+        self._granted -= set(uris)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Keep the stream open, until cancelled or until the server says that it has none."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                while self._closed is None:
+                    await self._wake.wait()
+                    self._wake.clear()
+                    await self._reopen(tasks)
+            self._tells_no_more_of(frozenset(self._granted))
+        finally:
+            self._closed = self._closed or ServerDied(self._requests.server, "went away before it answered")
+            for asked in self._asked:
+                asked.settle(dict.fromkeys(asked.uris, self._closed))
+
+    async def _reopen(self, tasks: anyio.abc.TaskGroup) -> None:
+        """A stream for what is wanted now, in place of the one that is open."""
+        uris, asked = sorted(self._wanted), tuple(self._asked)
+        honored: frozenset[str] = frozenset()
+        left_out: frozenset[str] = frozenset()
+        why: ServerError = NotTold(self._requests.server, "does not tell when this resource changes")
+        if uris or self._tools or self._resources:
+            try:
+                honored = await tasks.start(self._stream, tasks, uris)
+            except MCPError as error:
+                why = self._refused(error)
+                self._retry(tasks)
+            except (SubscriptionLost, TimeoutError):
+                why = ServerTimedOut(self._requests.server, "did not open a stream of changes")
+                self._retry(tasks)
+            else:
+                if self._open is None and not honored:  # it ended without a word: that says nothing of the resources
+                    why = ServerTimedOut(self._requests.server, "ended its stream of changes at once")
+                else:
+                    left_out = frozenset(self._granted.intersection(uris)) - honored
+        else:
+            self._replace(None)
+        self._asked = self._asked[len(asked) :]
+        for one in asked:
+            if not one.outcome.done():
+                self._granted |= one.uris & honored
+            one.settle(dict.fromkeys(one.uris - honored, why))
+        if self._open is not None and self._lost:
+            self._lost = False
+            self._catch_up()
+        self._tells_no_more_of(left_out)
+
+    def _tells_no_more_of(self, uris: frozenset[str]) -> None:
+        self._wanted -= uris
+        self._granted -= uris
+        if uris:
+            self._told.untold(uris)
+
+    async def _stream(
+        self, tasks: anyio.abc.TaskGroup, uris: Sequence[str], *, task_status: anyio.abc.TaskStatus[frozenset[str]]
+    ) -> None:
+        """One stream, from its opening to its end."""
+        is_open, loop = False, asyncio.get_running_loop()
+        began = loop.time()
+        with anyio.CancelScope() as scope:
+            try:
+                async with self._client.listen(
+                    tools_list_changed=self._tools,
+                    resources_list_changed=self._resources,
+                    resource_subscriptions=uris,
+                ) as events:
+                    is_open, began = True, loop.time()
+                    self._replace(scope)  # before it is read: it may end at once
+                    task_status.started(frozenset(events.honored.resource_subscriptions or ()))
+                    async for event in events:
+                        self._tell(event)
+            except (SubscriptionLost, MCPError):
+                if not is_open:
+                    raise
+        if scope is self._open and not scope.cancel_called:
+            self._open = None
+            self._lost = True
+            self._ended(loop.time() - began)
+            self._retry(tasks)
+
+    def _refused(self, error: MCPError) -> ServerError:
+        why = self._requests.translated(error)
+        if error.code == types.METHOD_NOT_FOUND:
+            _log.info("MCP server %r does not tell when its lists change", self._requests.server)
+            why = self._closed = NotTold(self._requests.server, "does not tell when its resources change")
+        elif isinstance(why, ServerDied):
+            self._closed = why
+        if self._closed is not None:
+            self._end_pause()
+        return why
+
+    def _replace(self, scope: anyio.CancelScope | None) -> None:
+        old, self._open = self._open, scope
+        if self._drained is not None:
+            self._drained.cancel()  # one at a time, however often other resources are asked for
+        self._drained = old
+        if old is not None:
+            old.deadline = anyio.current_time() + DRAIN_S
+        if scope is not None:
+            self._end_pause()
+
+    def _ended(self, lived: float) -> None:
+        """A stream was open for so many seconds."""
+        if lived >= LIVED_S:
+            self._short = 0
+            self._backoff.reset()
+            return
+        self._short += 1
+        if self._short == 2:  # the first may be the end of the server itself
+            what = "MCP server %r ends its streams of changes after %.1f s; they are opened again, less and less often"
+            _log.warning(what, self._requests.server, lived)
+
+    def _retry(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Open a stream after a while, where there is none now: one try at a time, however many ask for one."""
+        if self._open is None and self._closed is None and self._pause is None:
+            self._pause = anyio.CancelScope()
+            tasks.start_soon(self._again, self._pause)
+
+    async def _again(self, pause: anyio.CancelScope) -> None:
+        with pause:
+            await anyio.sleep(self._backoff.next())
+            self._pause = None
+            self._wake.set()
+
+    def _end_pause(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+
+    def _tell(self, event: ServerEvent) -> None:
+        match event:
+            case ToolsListChanged():
+                self._told.tools_changed()
+            case ResourcesListChanged():
+                self._told.resources_changed()
+            case ResourceUpdated(uri=uri):
+                self._told.resource_updated(uri)
+            case _:
+                pass
+
+    def _catch_up(self) -> None:
+        """Anything may have changed while there was no stream."""
+        if self._tools:
+            self._told.tools_changed()
+        if self._resources:
+            self._told.resources_changed()
+        for uri in sorted(self._wanted):
+            self._told.resource_updated(uri)

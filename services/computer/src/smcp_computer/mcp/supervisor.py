@@ -1,12 +1,12 @@
-"""The owner of one MCP server: it starts it, keeps it running, and stops it.
+"""Supervisors: each starts one MCP server, keeps it running, and stops it. `Fleet` holds all of them.
 
-`run` is the owner task: it alone opens and closes the session, as the SDK asks for. Everybody else calls `call` and
-reads `tools` and `resources`. A server that ends is started again after a pause that grows.
+`Supervisor.run` alone opens and closes the session, as the SDK requires. A server that ends is started again after a
+pause that grows.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,11 +15,9 @@ from typing import Any, Final
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
-from smcp_computer.config.errors import CannotRun
-from smcp_computer.config.inputs import InputResolver
-from smcp_computer.mcp.backoff import Backoff
-from smcp_computer.mcp.call_span import CallSpan
-from smcp_computer.mcp.environment import with_variables
+from smcp_bus.backoff import Backoff
+from smcp_computer.config.inputs import InputResolver, with_variables
+from smcp_computer.config.lint import CannotRun
 from smcp_computer.mcp.errors import Lost, ServerNotRunning
 from smcp_computer.mcp.events import (
     ResourcesChanged,
@@ -28,13 +26,12 @@ from smcp_computer.mcp.events import (
     ServerEvents,
     ServerGone,
     ServerReady,
+    Told,
 )
-from smcp_computer.mcp.failure_log import FailureLog
-from smcp_computer.mcp.failures import WENT_AWAY, first_of
 from smcp_computer.mcp.resources import Resources
+from smcp_computer.mcp.sdk import CallSpan
+from smcp_computer.mcp.server_log import WENT_AWAY, FailureLog, StderrLog, first_of
 from smcp_computer.mcp.session import Connection, Negotiation, connect
-from smcp_computer.mcp.stderr_log import StderrLog
-from smcp_computer.mcp.told import Told
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
 from smcp_service.wording import counted
 
@@ -300,3 +297,54 @@ class Supervisor:
                 await self._stopping.wait()
         except TimeoutError:
             pass
+
+
+class Fleet:
+    """Args:
+    servers: the configurations; those that are disabled are left out.
+    on_change: called whenever the tools that can be called may have changed.
+
+    Attributes:
+        events: what happens at the servers.
+    """
+
+    def __init__(
+        self,
+        servers: Iterable[MCPServerConfig],
+        inputs: InputResolver,
+        *,
+        limits: Limits,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.events = ServerEvents()
+        self.supervisors: Mapping[str, Supervisor] = {
+            config.name: Supervisor(config, inputs, limits=limits, on_change=on_change, events=self.events)
+            for config in servers
+            if not config.disabled
+        }
+
+    @property
+    def settled(self) -> bool:
+        """Whether each server is ready or has failed its first start."""
+        return not self.starting
+
+    @property
+    def starting(self) -> list[str]:
+        """The names of the servers that are neither."""
+        return [name for name, supervisor in self.supervisors.items() if not supervisor.settled.is_set()]
+
+    async def wait_settled(self) -> None:
+        """Return when each server is ready or has failed its first start."""
+        for supervisor in self.supervisors.values():
+            await supervisor.settled.wait()
+
+    def stop(self) -> None:
+        """Make `run` end once every server has been stopped."""
+        for supervisor in self.supervisors.values():
+            supervisor.stop()
+
+    async def run(self) -> None:
+        """Keep all servers running until `stop`."""
+        async with asyncio.TaskGroup() as owners:
+            for name, supervisor in self.supervisors.items():
+                owners.create_task(supervisor.run(), name=f"mcp:{name}")

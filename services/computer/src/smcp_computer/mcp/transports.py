@@ -8,12 +8,11 @@ import httpx2
 import orjson
 from mcp.client.streamable_http import streamable_http_client
 
-from smcp_computer.mcp.bounded import bounded
+from smcp_computer.mcp.reading import ROOM, bounded
+from smcp_computer.mcp.sdk import Streams, Watch
+from smcp_computer.mcp.server_log import StderrLog
 from smcp_computer.mcp.sse import sse_transport
-from smcp_computer.mcp.stderr_log import StderrLog
 from smcp_computer.mcp.stdio import stdio_transport
-from smcp_computer.mcp.streams import Streams, Watch
-from smcp_computer.mcp.unread import ROOM
 from smcp_proto.durations import parse_duration
 from smcp_proto.schemas.config import (
     MCPServerConfig,

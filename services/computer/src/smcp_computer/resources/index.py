@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Generic, TypeVar
 
-from smcp_computer.mcp.backoff import Backoff
+from smcp_bus.backoff import Backoff
 from smcp_computer.mcp.errors import ServerDied, ServerError, ServerNotRunning, ServerTimedOut
 from smcp_computer.mcp.events import ResourcesChanged, ServerEvent, ServerEvents, ServerGone, ServerReady
 from smcp_computer.mcp.resources import REQUEST_S, Features, Json, Resources

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from smcp_computer.mcp.backoff import Backoff
+from smcp_bus.backoff import Backoff
 
 CALM_S: Final = 5.0
 """The least time between two tries, however often the list of the server changes (seconds)."""

@@ -6,8 +6,8 @@ import logging
 from typing import Final
 from uuid import uuid4
 
+from smcp_bus.backoff import Backoff
 from smcp_bus.errors import BusError
-from smcp_computer.mcp.backoff import Backoff
 from smcp_computer.office_client import OfficeClient
 from smcp_computer.resources.agents import AgentSubscriptions
 from smcp_computer.resources.notices import Notices

@@ -1,12 +1,14 @@
-"""What a Computer is behind its connection, whichever that is: MCP servers, and what answers for them."""
+"""The part of a Computer that does not depend on its connection: MCP servers, handlers, calls, and their lifetimes."""
 
+import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
+from typing import Final, Protocol
 
 from smcp_bus import internal_rows
 from smcp_bus.call_records import Keeping
@@ -15,7 +17,7 @@ from smcp_bus.door.tracing import Tracing, office_of, trace_id_of
 from smcp_bus.door.types import Handler
 from smcp_computer.announcing import CAPABILITIES, TOOL_LIST, Announcer
 from smcp_computer.config.file import ComputerConfig, load_config
-from smcp_computer.config.inputs import InputResolver
+from smcp_computer.config.inputs import InputResolver, network_variables
 from smcp_computer.config.redact import shown
 from smcp_computer.confirmation import Asker, Confirmation
 from smcp_computer.context import Context
@@ -24,10 +26,7 @@ from smcp_computer.handlers.get_tools import get_tools
 from smcp_computer.handlers.pending import pending
 from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.in_flight import InFlight
-from smcp_computer.lifetimes import running
-from smcp_computer.mcp.environment import network_variables
-from smcp_computer.mcp.fleet import Fleet
-from smcp_computer.mcp.supervisor import Limits
+from smcp_computer.mcp.supervisor import Fleet, Limits
 from smcp_computer.measures import calls_timed, measure
 from smcp_computer.office_client import OfficeClient
 from smcp_computer.resource_services import ResourceServices, resource_services
@@ -37,8 +36,91 @@ from smcp_service.health import Readiness
 from smcp_service.lifecycle import Background, background
 from smcp_service.logging import bind_call
 from smcp_service.metrics import Metrics
+from smcp_service.wording import counted, waiting_for_calls
+
+
+class Place(Protocol):
+    """Had by `run`, which must be running, and given up by `leave`."""
+
+    @property
+    def joined(self) -> asyncio.Event:
+        """Set once the place was had for the first time."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why this Computer is not in its office now; None while it is."""
+
+    async def run(self) -> None:
+        """Have the place, and have it again whenever it was lost, until cancelled."""
+
+    async def leave(self) -> None:
+        """Give the place up; `run` must have ended. It is bounded, and does not raise what the office says."""
+
 
 _log = logging.getLogger("smcp_computer")
+
+HEAD_START_S: Final = 5.0
+"""How long the MCP servers may take before the office is joined without them: an Agent that sees this Computer come
+asks for its tools at once. Those that come later are announced."""
+
+
+@asynccontextmanager
+async def running(tasks: Background, fleet: Fleet, context: Context) -> AsyncIterator[None]:
+    """The MCP servers, and what follows them; on leaving they are ended."""
+    following = tasks.start(context.run(), name="context")
+    servers = tasks.start(fleet.run(), name="mcp servers")
+    try:
+        yield
+    finally:
+        following.cancel()
+        fleet.stop()
+        await asyncio.wait([servers, following])
+
+
+@asynccontextmanager
+async def member(
+    tasks: Background, membership: Place, announcer: Announcer, resources: ResourceServices, fleet: Fleet
+) -> AsyncIterator[None]:
+    """Join, and stay; on leaving give the place up. From then on nothing new is run."""
+
+    async def join() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HEAD_START_S):
+                await fleet.wait_settled()
+        await membership.run()
+
+    running = [
+        tasks.start(join(), name="membership"),
+        tasks.start(announcer.run(), name="announcer"),
+        tasks.start(resources.run(), name="resource notices"),
+    ]
+    try:
+        yield
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
+        await membership.leave()
+
+
+@asynccontextmanager
+async def calls_ended(in_flight: InFlight, confirmation: Confirmation, drain_s: float) -> AsyncIterator[None]:
+    """On leaving, wait for the calls that run; those that take longer than `drain_s` are broken off.
+
+    Those that wait for the user's word do not run, and end at once.
+    """
+    try:
+        yield
+    finally:
+        confirmation.ask_no_more()
+        if in_flight.running:
+            _log.info(waiting_for_calls(in_flight.running, drain_s))
+        try:
+            async with asyncio.timeout(drain_s):
+                await in_flight.wait_idle()
+        except TimeoutError:
+            _log.warning("%s broken off: not ended within %g s", counted(in_flight.running, "call"), drain_s)
+        await in_flight.aclose()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,19 @@
-"""What a configuration file says and nothing reads, or that cannot work. Pure.
+"""Checks of a configuration file: errors and warnings, each with its place in the file. Pure.
 
-Such things do not keep a Computer from running (a file may be written for a later version, and a value that is missing
-concerns its own server alone): `run` warns of them, and `validate` refuses them unless it is told to be lenient.
+A warning (an unknown field, a URL that is not one, a placeholder without an input) does not keep a Computer from
+running: `run` logs it, and `validate` refuses it unless it is told to be lenient.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from smcp_computer.config.placeholders import Placeholder, find
-from smcp_computer.config.places import PARAMETERS, Place, meant
 from smcp_proto.schemas.config import (
     MCPServerCommandInput,
     MCPServerPickStringInput,
@@ -24,6 +26,118 @@ from smcp_proto.schemas.config import (
     MCPSSEParameters,
 )
 from smcp_proto.schemas.tools import ToolMeta
+from smcp_proto.validation import field_of, reason_of
+
+
+class ConfigError(Exception):
+    """The file cannot be used as it is.
+
+    Attributes:
+        problems: all that is wrong, each with its place in the file; the message has a line for each.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class CannotRun(ConfigError):
+    """With this file, and in the environment of this process, one server can never run; the others can."""
+
+
+class InputProgramFailed(ConfigError):
+    """The program of a `command` input gave no value; it may give one another time."""
+
+
+def wrong_fields(error: ValidationError) -> list[tuple[str, str]]:
+    """The path of each field that is wrong, and why."""
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    return [(field_of(one), reason_of(one)) for one in errors]
+
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
+PARAMETERS: Final = "server_parameters"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server stands.
+
+    Attributes:
+        above: the key that holds all servers; empty where they stand at the top level.
+        flat: its parameters stand beside its other fields, as other MCP hosts write them.
+    """
+
+    above: str
+    name: str
+    flat: bool = False
+
+    def field(self, path: str = "") -> str:
+        """The place of a field, given by its path (with dots) in the structure of the protocol."""
+        if self.flat:
+            path = path.removeprefix(PARAMETERS).lstrip(".")
+        own = self.name if _PLAIN.fullmatch(self.name) else json.dumps(self.name, ensure_ascii=False)
+        return ".".join(part for part in (self.above, own, path) if part)
+
+
+def near(key: str, known: Iterable[str]) -> str | None:
+    """The one of `known` that somebody who wrote `key` most likely meant; camelCase counts as snake_case."""
+    folded = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", key).lower()
+    by_folded = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(folded, by_folded, n=1, cutoff=0.65)
+    return by_folded[found[0]] if found else None
+
+
+def meant(key: str, known: Iterable[str]) -> str:
+    """`near` as the end of a sentence; empty where nothing is near, or just what was written."""
+    name = near(key, known)
+    return "" if name in (None, key) else f"; did you mean {name!r}?"
+
+
+_PLACEHOLDER: Final = re.compile(r"\$\{(?P<kind>input|env):(?P<name>[^${}]+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """One `${input:ID}` or `${env:X}`; its text is that again."""
+
+    kind: Literal["input", "env"]
+    name: str
+
+    def __str__(self) -> str:
+        return f"${{{self.kind}:{self.name}}}"
+
+
+def find(text: str) -> Iterator[Placeholder]:
+    """The placeholders in `text`, in order."""
+    for match in _PLACEHOLDER.finditer(text):
+        yield _of(match)
+
+
+def is_pure(text: str) -> bool:
+    """Whether `text` is made of placeholders alone, so that it tells no secret."""
+    return bool(text) and not _PLACEHOLDER.sub("", text).strip()
+
+
+def replace_all(value: Any, lookup: Callable[[Placeholder], str]) -> Any:
+    """A copy of a JSON value with the placeholders of its strings replaced.
+
+    What was put in is not searched again. Raises whatever `lookup` raises.
+    """
+    match value:
+        case str():
+            return _PLACEHOLDER.sub(lambda match: lookup(_of(match)), value)
+        case dict():
+            return {key: replace_all(inner, lookup) for key, inner in value.items()}
+        case list():
+            return [replace_all(inner, lookup) for inner in value]
+        case _:
+            return value
+
+
+def _of(match: re.Match[str]) -> Placeholder:
+    return Placeholder("input" if match["kind"] == "input" else "env", match["name"])
+
 
 _SERVERS: Final[Mapping[str, tuple[type[BaseModel], type[BaseModel]]]] = {
     "stdio": (MCPServerStdioConfig, MCPServerStdioParameters),

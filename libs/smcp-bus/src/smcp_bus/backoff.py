@@ -1,4 +1,4 @@
-"""How long to wait before the next try. Pure but for the jitter's source."""
+"""Pauses between retries: doubling, with jitter; shared by all services."""
 
 import random
 from dataclasses import dataclass, field

@@ -1,0 +1,221 @@
+"""Bounded reading of what an MCP server sends: lines, messages, and HTTP bodies.
+
+Turns oversized or unparsable responses into errors for the waiting request. Where the response names its request, a
+JSON-RPC error of ours takes its place; errors of the SDK's HTTP transports are recognised by their texts.
+"""
+
+import codecs
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from io import IncrementalNewlineDecoder
+from typing import Final
+
+import httpx2
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
+
+from smcp_computer.mcp.errors import AnswerTooLarge, BadAnswer, ServerError
+from smcp_computer.mcp.server_log import StderrLog
+from smcp_proto.surrogates import mended
+
+KEPT: Final = 2048
+"""Characters of the beginning, and of the end, that are kept of a line that is too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A line that was longer than allowed: what is known of it."""
+
+    head: str
+    tail: str
+    size: int
+    """Its bytes in UTF-8."""
+
+
+class Lines:
+    """Args:
+    decoder: what makes lines end with a newline alone, too, where they may end otherwise.
+    longest: bytes (of UTF-8) that a line may have. What is above it is let go as it comes.
+    """
+
+    def __init__(self, decoder: codecs.IncrementalDecoder | IncrementalNewlineDecoder, longest: int) -> None:
+        self._decoder = decoder
+        self._longest = longest
+        self._parts: list[str] = []
+        self._size = 0
+        self._head: str | None = None
+        """Of a line that is too long by now; its end is the one part then."""
+
+    def feed(self, chunk: bytes) -> list[str | Cut]:
+        """The lines that `chunk` completes.
+
+        Raises:
+            UnicodeDecodeError: the bytes are not of the encoding.
+        """
+        first, *others = self._decoder.decode(chunk).split("\n")
+        self._add(first)
+        lines = []
+        for other in others:
+            lines.append(self._end())
+            self._add(other)
+        return lines
+
+    def _add(self, text: str) -> None:
+        self._size += len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        self._parts.append(text)
+        if self._size <= self._longest:
+            return
+        whole = "".join(self._parts)
+        self._head = whole[:KEPT] if self._head is None else self._head + text[: KEPT - len(self._head)]
+        self._parts = [whole[-KEPT:]]
+
+    def _end(self) -> str | Cut:
+        text = "".join(self._parts)
+        line = text if self._head is None else Cut(self._head, text, self._size)
+        self._parts, self._size, self._head = [], 0, None
+        return line
+
+
+ROOM: Final = 64 * 1024
+"""Bytes that a message may have beside what it carries."""
+ABOVE_LIMIT: Final = "the answer is above the limit"
+"""The text of the error by which a transport of ours breaks off an answer over HTTP."""
+
+_CANNOT_BE_READ: Final = "sent an answer that cannot be read"
+_EVENT_TOO_LARGE: Final = "SSE stream failed: Server-sent event exceeded"
+_NOT_PARSED: Final = ("Failed to parse JSON response", "Failed to parse SSE message")
+
+_ID: Final = r'"id"\s*:\s*"?(?P<id>[0-9]{1,18})"?'
+"""The SDK counts its requests."""
+_VERSION: Final = r'"jsonrpc"\s*:\s*"2\.0"'
+_OUTCOME: Final = r'"(?:result|error)"\s*:'
+_ID_FIRST: Final = re.compile(rf"\s*\{{\s*(?:{_VERSION}\s*,\s*)?{_ID}\s*,\s*(?:{_VERSION}\s*,\s*)?{_OUTCOME}")
+_ID_LAST: Final = re.compile(rf"{_ID}\s*(?:,\s*{_VERSION}\s*)?\}}\s*\Z")
+_IS_ANSWER: Final = re.compile(rf"\s*\{{\s*(?:{_VERSION}\s*,\s*)?{_OUTCOME}")
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Why an answer was not read: the `data` of the error in its place. Nothing that a server sends is one.
+
+    Attributes:
+        limit, size: bytes, where it is too large.
+    """
+
+    limit: int | None = None
+    size: int | None = None
+
+    def error(self, server: str) -> ServerError:
+        """The error of the request that this answer was for."""
+        if self.limit is None:
+            return BadAnswer(server, _CANNOT_BE_READ)
+        return AnswerTooLarge(server, limit=self.limit, size=self.size)
+
+
+def read_message(text: str) -> tuple[types.JSONRPCMessage, bool]:
+    """The message, and whether halves of surrogate pairs in it were replaced.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return types.jsonrpc_message_adapter.validate_json(text, by_name=False), False
+    except ValueError:
+        return types.jsonrpc_message_adapter.validate_json(mended(text), by_name=False), True
+
+
+def in_its_place(head: str, tail: str, why: Unread) -> types.JSONRPCError | None:
+    """The error for who waits for the answer of which this is the beginning and the end.
+
+    None: it is no answer, or does not say whose at its beginning or its end.
+    """
+    found = _ID_FIRST.match(head)
+    if found is None and _IS_ANSWER.match(head) is not None:
+        found = _ID_LAST.search(tail)
+    if found is None:
+        return None
+    error = types.ErrorData(code=types.PARSE_ERROR, message="the answer was not read", data=why)
+    return types.JSONRPCError(jsonrpc="2.0", id=int(found["id"]), error=error)
+
+
+def read_again(refused: ValidationError) -> SessionMessage | ValidationError:
+    """What the SDK's transport over HTTP could not read, as `read_message` or `in_its_place` would have it."""
+    text = refused.errors(include_url=False, include_context=False)[0]["input"]
+    if not isinstance(text, str):
+        return refused
+    try:
+        return SessionMessage(read_message(text)[0])
+    except ValueError:
+        error = in_its_place(text[:KEPT], text[-KEPT:], Unread())
+        return refused if error is None else SessionMessage(error)
+
+
+def unread(server: str, error: MCPError, *, limit: int) -> ServerError | None:
+    """The error of an answer that was not read; None: it was, and is an error of the server's own.
+
+    Args:
+        limit: bytes that an answer may have.
+    """
+    if isinstance(error.data, Unread):
+        return error.data.error(server)
+    if error.code == types.CONNECTION_CLOSED and error.message.startswith(_EVENT_TOO_LARGE):
+        return Unread(limit=limit).error(server)
+    if error.code == types.PARSE_ERROR and error.message.startswith(_NOT_PARSED):
+        return Unread(limit=limit if ABOVE_LIMIT in error.message else None).error(server)
+    return None
+
+
+_JSON: Final = "application/json"
+
+
+class AboveLimit(httpx2.StreamError):
+    """The SDK answers who waits for it with an error that holds this one's text (see `unread`)."""
+
+    def __init__(self) -> None:
+        super().__init__(ABOVE_LIMIT)
+
+
+def bounded(limit: int) -> Callable[[httpx2.Response], Awaitable[None]]:
+    """A hook for responses: reading one of JSON raises `AboveLimit` above so many bytes, unpacked."""
+
+    async def bound(response: httpx2.Response) -> None:
+        async def read() -> bytes:
+            found, size = [], 0
+            async with aclosing(response.aiter_bytes()) as parts:
+                async for part in parts:
+                    size += len(part)
+                    if size > limit:
+                        raise AboveLimit
+                    found.append(part)
+            return b"".join(found)
+
+        if response.headers.get("content-type", "").lower().startswith(_JSON):
+            response.aread = read  # type: ignore[method-assign]
+
+    return bound
+
+
+def parsed(text: str | Cut, log: StderrLog, max_message: int) -> types.JSONRPCMessage | None:
+    """One message, or the error for who waits for one that is not read; None: there is nothing for anybody.
+
+    Args:
+        text: what the server wrote.
+        max_message: bytes that it may have; for the error.
+    """
+    if isinstance(text, Cut):
+        log.too_long(text.size, max_message)
+        return in_its_place(text.head, text.tail, Unread(limit=max_message, size=text.size))
+    if not text.strip():
+        return None
+    try:
+        message, replaced = read_message(text)
+    except ValueError:
+        log.no_message(text)
+        return in_its_place(text[:KEPT], text[-KEPT:], Unread())
+    if replaced:
+        log.mended()
+    return message

@@ -1,0 +1,203 @@
+"""Log lines about one MCP server: its standard error (rate-limited), its ends, and why a start failed."""
+
+import logging
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import anyio
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+
+from smcp_computer.config.inputs import SETTING
+from smcp_computer.config.lint import ConfigError
+from smcp_computer.mcp.errors import Lost, StartFailed
+from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
+
+WENT_AWAY: Final = "went away"
+
+
+def describe(error: BaseException) -> str:
+    """What happened, in one line, for the user of this host."""
+    error = first_of(error)
+    match error:
+        case ConfigError() | StartFailed() | Lost():
+            return str(error)
+        case TimeoutError():
+            return "did not get ready in time"
+        case MCPError(code=types.CONNECTION_CLOSED) | anyio.BrokenResourceError() | anyio.ClosedResourceError():
+            return WENT_AWAY
+        case MCPError(code=types.REQUEST_TIMEOUT):
+            return "did not answer in time"
+        case _:
+            return f"{type(error).__name__}: {error}"[:500] if str(error) else type(error).__name__
+
+
+def first_of(error: BaseException) -> BaseException:
+    """What the groups of the SDK's tasks hold."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+_stderr = logging.getLogger("smcp_computer.mcp.stderr")
+
+BURST: Final = 50
+"""Lines that may come at once."""
+PER_SECOND: Final = 1.0
+"""Lines per second after that."""
+LAST_WORDS: Final = 5
+"""Lines that are shown of a process that ended."""
+LONGEST_WORDS: Final = 300
+"""Characters of each of them."""
+MAX_LINE: Final = 2000
+"""Characters of a line that are shown."""
+
+_SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+"""A sequence for a terminal: CSI or OSC of ECMA-48."""
+_NO_WORDS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2500-\u259f\s]+")
+"""Control characters, and what boxes are drawn with."""
+
+
+class StderrLog:
+    """Of one server, over all its lives.
+
+    Attributes:
+        end: how its process ended by itself; empty while it runs.
+        said: what it said last then, in one line.
+        status: its exit status then.
+    """
+
+    def __init__(self, server: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._server = server
+        self._clock = clock
+        self._tokens = float(BURST)
+        self._filled_at = clock()
+        self._hidden = 0
+        self._quiet_until = 0.0
+        self._words: deque[str] = deque(maxlen=LAST_WORDS)
+        self.end = ""
+        self.said = ""
+        self.status: int | None = None
+
+    def born(self, *, quiet_s: float = 0.0) -> None:
+        """A new process. For `quiet_s` seconds it is shown at the level `debug` alone."""
+        self._words.clear()
+        self.end, self.said, self.status = "", "", None
+        self._quiet_until = self._clock() + quiet_s
+
+    def wrote(self, line: str) -> None:
+        """A line of its standard error."""
+        line = line[:MAX_LINE]
+        if words := _NO_WORDS.sub(" ", _SEQUENCE.sub("", line)).strip():
+            self._words.append(words[:LONGEST_WORDS])
+        _stderr.log(self._level(logging.INFO), "%s", line, extra={"mcp_server": self._server})
+
+    def no_message(self, line: str) -> None:
+        """A line of its standard output that is no message of MCP."""
+        level = self._level(logging.WARNING)
+        _stderr.log(level, "MCP server %r wrote a line that is no message: %.200r", self._server, line)
+
+    def too_long(self, size: int, limit: int) -> None:
+        """A message that was let go."""
+        level = self._level(logging.WARNING)
+        _stderr.log(
+            level, "MCP server %r sent a message of %d bytes, more than %d: it is not read", self._server, size, limit
+        )
+
+    def mended(self) -> None:
+        """A message with halves of surrogate pairs."""
+        level = self._level(logging.WARNING)
+        _stderr.log(level, "MCP server %r sent halves of surrogate pairs; they are replaced by U+FFFD", self._server)
+
+    def died(self, status: int | None) -> None:
+        """Its process ended by itself."""
+        self.status = status
+        words = " | ".join(self._words) or "nothing"
+        self.end = f"its process ended with status {status}"
+        self.said = f"it said last: {words}"
+
+    def _level(self, level: int) -> int:
+        now = self._clock()
+        if now < self._quiet_until:
+            return logging.DEBUG
+        self._tokens = min(BURST, self._tokens + PER_SECOND * (now - self._filled_at))
+        self._filled_at = now
+        if self._tokens < 1:
+            if not self._hidden:
+                _stderr.warning(
+                    "MCP server %r writes more lines than are shown; the others are logged at debug", self._server
+                )
+            self._hidden += 1
+            return logging.DEBUG
+        self._tokens -= 1
+        if self._hidden and self._tokens >= BURST - 1:  # it has calmed down
+            _stderr.warning("MCP server %r wrote %d lines that were not shown", self._server, self._hidden)
+            self._hidden = 0
+        return level
+
+
+_log = logging.getLogger("smcp_computer.mcp")
+
+
+class FailureLog:
+    """Args:
+    stderr: what the server wrote to its standard error.
+    withheld: variables that a program may have needed, and that it did not get.
+    longest_s: the longest pause between two tries.
+    """
+
+    def __init__(
+        self, config: MCPServerConfig, stderr: StderrLog, *, withheld: Sequence[str], longest_s: float
+    ) -> None:
+        self._config = config
+        self._stderr = stderr
+        self._withheld = withheld
+        self._longest_s = longest_s
+        self._said: tuple[str, int | None] | None = None
+        """Why it did not start, as it was logged last, with the exit status."""
+
+    def started(self) -> None:
+        """It is ready: what fails from now on is said anew."""
+        self._said = None
+
+    def failed(self, error: Exception, pause: float, *, was_ready: bool) -> str:
+        """It ended, or did not start, and is tried again in `pause` seconds. Returns the reason in one line."""
+        reason = describe(error)
+        if ended := self._stderr.end:
+            if not was_ready and reason == WENT_AWAY:
+                reason = f"{ended} before it answered"
+                told = f"{reason}; {self._stderr.said}"
+            else:
+                told = f"{reason} ({ended}; {self._stderr.said})"
+        else:
+            told = reason
+        name = self._config.name
+        if was_ready:
+            _log.warning("MCP server %r: %s; it is started again in %.1f s", name, told, pause)
+            return reason
+        if (reason, self._stderr.status) != self._said:
+            if missing := self._not_given():
+                told += f"; it was not given {', '.join(missing)}, see {SETTING}"
+            _log.warning(
+                "MCP server %r: %s; the next try is in %.1f s, the others ever later, up to every %g s",
+                *(name, told, pause, self._longest_s),
+            )
+        else:
+            _log.debug("MCP server %r: %s; the next try is in %.1f s", name, told, pause)
+        self._said = (reason, self._stderr.status)
+        return reason
+
+    def given_up(self, error: Exception) -> str:
+        """It can never work in this environment. Returns the reason."""
+        reason = describe(error)
+        _log.warning("MCP %s (it is not started, nor tried again)", reason)
+        return reason
+
+    def _not_given(self) -> list[str]:
+        """Variables that the program of a server may have needed, as it ended by itself."""
+        if not isinstance(self._config, MCPServerStdioConfig) or not self._stderr.end:
+            return []
+        return [name for name in self._withheld if name not in (self._config.server_parameters.env or {})]
