@@ -21,7 +21,7 @@ MODEL = parse_model(
     "{offices: [lab, attic], listen: '127.0.0.1:-1',"
     " computers: [{credential: rack, office: lab, names: [pc]}, {credential: other, office: attic}]}"
 )
-KNOWN = ("smcp_registry.main", "smcp_gateway.main", "smcp_computer.main", "smcp_computer.service")
+KNOWN = ("smcp_registry.main", "smcp_gateway.main", "smcp_computer.main", "smcp_computer.app")
 COMMANDS = {
     "registry-1": ["smcp-registry"],
     "gateway-1": ["smcp-gateway"],
