@@ -16,7 +16,7 @@ from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import AnswerTooLarge, BadAnswer, ServerDied
 from smcp_computer.mcp.reading import KEPT, Cut, Lines, Unread, in_its_place
 from smcp_computer.mcp.sdk import CallSpan
-from smcp_computer.mcp.server_events import Event, Events
+from smcp_computer.mcp.sse import Event, Events
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs
