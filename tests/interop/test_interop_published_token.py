@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bench import published_env
-from smcp_gateway.auth import key_file
+from smcp_gateway.auth import keys as key_file
 from smcp_gateway.auth.keys import new_key
 from smcp_testing import issuer
 from smcp_testing.gateway_world import gateway_world

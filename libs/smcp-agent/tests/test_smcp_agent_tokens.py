@@ -21,7 +21,7 @@ from smcp_agent import (
 from smcp_agent.connecting.options import Transport
 from smcp_agent.connecting.pauses import respite
 from smcp_agent.errors import Malformed
-from smcp_gateway.auth import key_file
+from smcp_gateway.auth import keys as key_file
 from smcp_gateway.auth.keys import new_key
 from smcp_testing import issuer
 from smcp_testing.computer_world import native_computer

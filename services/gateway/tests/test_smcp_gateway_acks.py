@@ -5,7 +5,7 @@ import pytest
 
 from smcp_bus.door.dispatch import failed
 from smcp_bus.door.types import Answer
-from smcp_gateway.sockets.acks import ack_argument
+from smcp_gateway.sockets.packet import ack_argument
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotAllowed, Unavailable
 

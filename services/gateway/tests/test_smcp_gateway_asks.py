@@ -2,7 +2,7 @@
 
 import asyncio
 
-from smcp_gateway.sockets.asks import Asks, Fate, Outcome, settle
+from smcp_gateway.sockets.session import Asks, Fate, Outcome, settle
 
 
 async def test_the_first_outcome_of_a_question_counts_and_a_late_answer_is_dropped() -> None:

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from smcp_gateway.auth.attempts import Attempts
 from smcp_gateway.auth.client_address import client_address, read_networks
+from smcp_gateway.auth.guard import Attempts
 
 
 def test_an_address_is_not_listened_to_after_20_wrong_tries_in_a_minute() -> None:

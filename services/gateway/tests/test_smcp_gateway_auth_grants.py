@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_gateway.auth.grants import BadGrants, Grants, decide, read_grants
-from smcp_gateway.auth.patterns import checked, matches
+from smcp_gateway.auth.grants import BadGrants, Grants, checked, decide, matches, read_grants
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from smcp_gateway.auth.jwks import Jwks
 from smcp_gateway.auth.jwt_tokens import Expected, TokenVerifier
-from smcp_gateway.auth.refusals import NOT_ACCEPTED, NotAccepted
+from smcp_gateway.auth.principal import NOT_ACCEPTED, NotAccepted
 from smcp_proto.errors import NotAuthenticated
 from smcp_testing import issuer
 from smcp_testing.issuer import AUDIENCE, EVERYTHING, ISSUER, SigningKey, shared_token, signing_key, unsigned_token

@@ -10,9 +10,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from smcp_gateway.auth import key_file
-from smcp_gateway.auth.key_file import KeyFileError, WatchedKeys
-from smcp_gateway.auth.keys import KeyEntry, KeyRing, new_key
+from smcp_gateway.auth import keys as key_file
+from smcp_gateway.auth.keys import KeyEntry, KeyFileError, KeyRing, WatchedKeys, new_key
 
 
 def some_key(subject: str | None = None, **more: Any) -> tuple[str, KeyEntry]:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from smcp_gateway.auth import key_file
+from smcp_gateway.auth import keys as key_file
 from smcp_gateway.auth.keys import new_key
 from smcp_gateway.auth.settings import is_loopback
-from smcp_gateway.front import open_front
+from smcp_gateway.http_server import open_front
 from smcp_gateway.settings import GatewaySettings
 from smcp_service.settings import SettingsError
 from smcp_testing.gateway_world import connected, gateway_world

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from smcp_gateway.errands import Errands
+from smcp_gateway.background_tasks import Errands
 from smcp_proto.errors import Malformed, NotAllowed, SmcpError, Unavailable
 from smcp_testing.waiting import eventually
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from smcp_gateway.sockets.gathering import AT_ONCE, Gathering
-from smcp_gateway.sockets.outbox import Outbox
+from smcp_gateway.sockets.outbox import AT_ONCE, Gathering, Outbox
 from smcp_gateway.sockets.packet import Frame
 from smcp_testing.waiting import eventually
 

@@ -11,9 +11,8 @@ from smcp_bus.registry.client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertionResult, LeaseRenewal
 from smcp_gateway import rebalance
 from smcp_gateway.app import Gateway
-from smcp_gateway.rebalance import AGAIN_S, Told
+from smcp_gateway.rebalance import AGAIN_S, Told, most
 from smcp_gateway.sockets.session import Session
-from smcp_gateway.surplus import most
 from smcp_testing.gateway_world import SHORT_LEASE_S, Client, World, connected, gateway_world
 from smcp_testing.leaving_gateway import OFFICE, RESULT, agent_and_box, call, in_time, two_gateways
 from smcp_testing.waiting import eventually

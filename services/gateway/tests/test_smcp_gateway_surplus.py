@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_gateway.surplus import NONE, PER_S, Shares, Surplus, decide, most
+from smcp_gateway.rebalance import NONE, PER_S, Shares, Surplus, decide, most
 
 SETTLE_S, SPREAD_S = 13.0, 60.0
 

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from smcp_gateway.front import PATH
+from smcp_gateway.http_server import PATH
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.socketio_server import HEADROOM
 from tests.deploy.objects import Manifests, Object, title

@@ -17,19 +17,19 @@ from smcp_bus.door.serving import host_route, serve_door
 from smcp_bus.registry.client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_gateway.auth.guard import Guard
+from smcp_gateway.background_tasks import Errands
 from smcp_gateway.calls.pending import CallTable, PendingCall
 from smcp_gateway.calls.route import CallRoute
 from smcp_gateway.calls.watch import CallWatch
 from smcp_gateway.client_door import client_door, log_fields
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.drain import Drain
-from smcp_gateway.errands import Errands
-from smcp_gateway.front import Front, open_front
 from smcp_gateway.handlers.alive import alive
 from smcp_gateway.handlers.read_limits import ReadLimits
 from smcp_gateway.handlers.relay import Relay, TimedOutCall
+from smcp_gateway.http_server import Front, open_front
 from smcp_gateway.lease import Lease
-from smcp_gateway.measures import calls_timed, measure
+from smcp_gateway.metrics import calls_timed, measure
 from smcp_gateway.rebalance import Rebalance
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices

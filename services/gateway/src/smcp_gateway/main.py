@@ -15,7 +15,7 @@ from smcp_bus.nats.credentials import configured_credentials
 from smcp_bus.nats.measures import measure_bus
 from smcp_gateway.app import Gateway, open_gateway
 from smcp_gateway.auth.settings import check_auth
-from smcp_gateway.front import open_front
+from smcp_gateway.http_server import open_front
 from smcp_gateway.settings import GatewaySettings
 from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_service.allocator import keep_freed_memory

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import ValidationError
 
-from smcp_gateway.auth import key_file
-from smcp_gateway.auth.key_file import KeyFileError
-from smcp_gateway.auth.keys import KeyEntry, new_key
+from smcp_gateway.auth import keys as key_file
+from smcp_gateway.auth.keys import KeyEntry, KeyFileError, new_key
 from smcp_service.failure import Failure
 
 app = typer.Typer(

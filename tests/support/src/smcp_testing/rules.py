@@ -65,9 +65,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Runs before tests are deselected, so that the list holds those of every command."""
-    if not (target := config.getoption("--rules")):
+    if not (target := config.getoption("--rules")) or session.testsfailed:  # a file that cannot be read is said alone
         return
     rules = read()
     tests: dict[str, list[str]] = defaultdict(list)

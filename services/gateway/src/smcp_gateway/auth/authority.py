@@ -9,10 +9,8 @@ from typing import Final
 
 from smcp_gateway.auth.jwks import Jwks, from_file, from_url
 from smcp_gateway.auth.jwt_tokens import TokenVerifier
-from smcp_gateway.auth.key_file import KeyFileError, WatchedKeys
-from smcp_gateway.auth.keys import PREFIX
-from smcp_gateway.auth.principal import Principal
-from smcp_gateway.auth.refusals import NotAccepted
+from smcp_gateway.auth.keys import PREFIX, KeyFileError, WatchedKeys
+from smcp_gateway.auth.principal import NotAccepted, Principal
 from smcp_gateway.auth.settings import AuthSettings
 from smcp_proto.errors import NotAuthenticated
 

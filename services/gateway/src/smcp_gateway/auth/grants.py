@@ -1,13 +1,96 @@
 """What a key or token allows, and the decision whether a join is within it: pure."""
 
+import unicodedata
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from smcp_gateway.auth.patterns import Pattern, matches
 from smcp_proto.errors import NotAllowed
 from smcp_proto.ids import Role
+
+LONGEST: Final = 256
+"""Characters of a pattern; a name has at most 128."""
+_ANY: Final = "any"
+_ONE: Final = "one"
+
+
+def checked(pattern: str) -> str:
+    r"""The pattern in NFC.
+
+    Raises:
+        ValueError: it ends with a `\` that nothing follows, or holds a control character or a lone
+            surrogate.
+    """
+    normal = unicodedata.normalize("NFC", pattern)
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in normal):
+        raise ValueError("holds a control character, or half of a character")
+    _tokens(normal)
+    return normal
+
+
+Pattern = Annotated[str, Field(strict=True, min_length=1, max_length=LONGEST), AfterValidator(checked)]
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether the whole name matches. Takes at most `len(pattern) * len(name)` steps, whatever the pattern.
+
+    Raises:
+        ValueError: it is no pattern, see `checked`.
+    """
+    tokens = _tokens(unicodedata.normalize("NFC", pattern))
+    text = unicodedata.normalize("NFC", name)
+    token = at = 0
+    star: int | None = None
+    resume = 0
+    while at < len(text):
+        if token < len(tokens) and tokens[token] == _ANY:
+            star, resume, token = token, at, token + 1
+        elif token < len(tokens) and tokens[token] in (_ONE, text[at]):
+            token, at = token + 1, at + 1
+        elif star is not None:  # the last `*` takes one character more
+            resume += 1
+            token, at = star + 1, resume
+        else:
+            return False
+    return all(rest == _ANY for rest in tokens[token:])
+
+
+def _tokens(pattern: str) -> list[str]:
+    tokens = []
+    characters = iter(pattern)
+    for character in characters:
+        match character:
+            case "*":
+                tokens.append(_ANY)
+            case "?":
+                tokens.append(_ONE)
+            case "\\":
+                escaped = next(characters, None)
+                if escaped is None:
+                    raise ValueError("ends with a backslash that escapes nothing")
+                tokens.append(escaped)
+            case _:
+                tokens.append(character)
+    return tokens
+
+
+LONGEST_SUBJECT: Final = 256
+
+
+def check_subject(subject: object) -> str:
+    """The subject as it is: two that differ in anything are two holders.
+
+    Raises:
+        ValueError: it is no text of 1 to 256 characters without control characters and lone surrogates.
+    """
+    if not isinstance(subject, str):
+        raise ValueError("has to be a string")  # noqa: TRY004 -- pydantic takes this one
+    if not 1 <= len(subject) <= LONGEST_SUBJECT:
+        raise ValueError(f"has to have 1 to {LONGEST_SUBJECT} characters")
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in subject):
+        raise ValueError("holds a control character, or half of a character")
+    return subject
 
 
 class Grants(BaseModel):

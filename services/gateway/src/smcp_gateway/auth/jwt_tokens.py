@@ -12,11 +12,9 @@ from typing import Any, Final
 
 import jwt
 
-from smcp_gateway.auth.grants import BadGrants, read_grants
+from smcp_gateway.auth.grants import BadGrants, check_subject, read_grants
 from smcp_gateway.auth.jwks import Jwks
-from smcp_gateway.auth.principal import Principal
-from smcp_gateway.auth.refusals import NotAccepted, quoted
-from smcp_gateway.auth.subjects import check_subject
+from smcp_gateway.auth.principal import NotAccepted, Principal, quoted
 from smcp_proto.errors import NotAuthenticated
 
 SHARED: Final = "HS256"

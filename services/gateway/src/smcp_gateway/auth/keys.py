@@ -4,17 +4,23 @@ A key is `smcp_<id>_<secret>`: the id says which entry, the secret has 256 rando
 is hash enough: what nobody can guess need not be made slow to guess, and a fleet that connects anew costs nothing.
 """
 
+import fcntl
 import hmac
+import json
+import os
 import secrets
-from collections.abc import Iterable
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Annotated, Final, Self
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from smcp_gateway.auth.grants import Grants
-from smcp_gateway.auth.subjects import check_subject
+from smcp_gateway.auth.grants import Grants, check_subject
 
 PREFIX: Final = "smcp_"
 """By which a key is told from a JWT."""
@@ -110,3 +116,154 @@ def new_key(
 def hash_of(key: str) -> str:
     """As it stands in the file."""
     return f"sha256:{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+_PRIVATE: Final = 0o600
+_LARGEST: Final = 16 * 1024 * 1024
+
+
+class KeyFileError(ValueError):
+    """The file cannot be used. The message names it, and the field, never a hash."""
+
+
+def read(path: Path) -> tuple[KeyEntry, ...]:
+    """The entries, in the file's order.
+
+    Raises:
+        KeyFileError: it cannot be read, is no JSON, or a field is missing, wrong or unknown.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if len(text) > _LARGEST:
+        raise KeyFileError(f"{path}: is larger than {_LARGEST} bytes")
+    try:
+        return KeyList.model_validate_json(text).keys
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        first: Any = problems[0]
+        where = ".".join(str(part) for part in first["loc"])
+        said = first["msg"].removeprefix("Value error, ")
+        raise KeyFileError(f"{path}: {where}: {said}" if where else f"{path}: {said}") from None
+
+
+def add(path: Path, entry: KeyEntry) -> None:
+    """Append an entry; the file is made where there is none.
+
+    Raises:
+        KeyFileError: it cannot be read or written; nothing has changed then.
+    """
+    with _alone(path):
+        entries = read(path) if path.exists() else ()
+        _write(path, (*entries, entry))
+
+
+def remove(path: Path, wanted: str) -> tuple[KeyEntry, ...]:
+    """Remove the entry of that id, or all of that subject; gives what was removed, nothing where nothing matched.
+
+    Raises:
+        KeyFileError: as `add`.
+    """
+    with _alone(path):
+        entries = read(path)
+        removed = tuple(entry for entry in entries if entry.id == wanted)
+        removed = removed or tuple(entry for entry in entries if entry.subject == wanted)
+        if removed:
+            _write(path, tuple(entry for entry in entries if entry not in removed))
+        return removed
+
+
+class WatchedKeys:
+    """The keys of a file that may change.
+
+    Raises:
+        KeyFileError: it cannot be read the first time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = self._stamp()
+        self._refused = self._seen
+        """What could not be read last, and was said."""
+        self.ring = KeyRing(read(path))
+
+    def refresh(self) -> bool:
+        """Read the file again if it has changed; whether it had. Blocks: call it in a thread.
+
+        Raises:
+            KeyFileError: it has changed, and cannot be read; the keys stay as they are. Said once for a change.
+        """
+        stamp = self._stamp()  # before it is read: what changes meanwhile is seen next time
+        if stamp == self._seen:
+            return False
+        try:
+            self.ring = KeyRing(read(self._path))
+        except KeyFileError:  # tried again each time: it may be the machine that could not read just then
+            if stamp == self._refused:
+                return False
+            self._refused = stamp
+            raise
+        self._seen = self._refused = stamp
+        return True
+
+    def _stamp(self) -> tuple[int, int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+
+
+def _write(path: Path, entries: tuple[KeyEntry, ...]) -> None:
+    listed = [entry.model_dump(mode="json", exclude_none=True) for entry in entries]
+    order = ("id", "subject", "offices", "roles", "names", "created", "expires", "hash")
+    text = json.dumps(
+        {"keys": [{name: each[name] for name in order if name in each} for each in listed]},
+        indent=2,
+        ensure_ascii=False,
+    )
+    target = path.resolve()  # of a link the file that it names
+    temporary: Path | None = None
+    try:
+        before = target.stat() if target.exists() else None
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        temporary = Path(name)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+            _belong_as(before, file.fileno())
+        temporary.replace(target)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise KeyFileError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _belong_as(before: os.stat_result | None, handle: int) -> None:
+    """Let who could read the file that is replaced read the new one: who manages keys may be another user."""
+    if before is None:
+        os.fchmod(handle, _PRIVATE)
+        return
+    made = os.fstat(handle)
+    if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):
+        os.fchown(handle, before.st_uid, before.st_gid)
+    os.fchmod(handle, stat.S_IMODE(before.st_mode))
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold the file against others that change it at the same time: each change is of what the one before left."""
+    target = path.resolve()
+    lock = target.with_name(f".{target.name}.lock")
+    try:
+        handle = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, _PRIVATE)
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot be written: {error.strerror or error}") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

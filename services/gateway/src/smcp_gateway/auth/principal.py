@@ -3,9 +3,11 @@
 import json
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Final
 
 from smcp_gateway.auth.grants import Grants
 from smcp_gateway.auth.keys import KeyEntry
+from smcp_proto.errors import NotAuthenticated
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +30,27 @@ class Principal:
         the same holder takes up its place, and nobody else's does."""
         kind = "jwt" if self.key is None else "key"
         return blake2b(json.dumps([kind, self.issuer, self.subject]).encode(), digest_size=16).hexdigest()
+
+
+NOT_ACCEPTED: Final = "the token is not accepted"
+"""All that is said of such a token."""
+_QUOTED: Final = 64
+"""Characters of what a token says of itself; more of it is not logged."""
+
+
+class NotAccepted(NotAuthenticated):
+    """A token is not accepted.
+
+    Attributes:
+        why: for the log of the gateway alone: it would help whoever guesses.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(NOT_ACCEPTED)
+        self.why = why
+
+
+def quoted(said: object) -> str:
+    """What a token says of itself, for the log: without line ends, and no longer than can be read."""
+    text = repr(said)
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."

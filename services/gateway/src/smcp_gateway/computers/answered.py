@@ -5,7 +5,7 @@ from typing import Final
 import orjson
 
 from smcp_bus import exact_json
-from smcp_gateway.sockets.asks import Fate, Outcome
+from smcp_gateway.sockets.session import Fate, Outcome
 from smcp_proto.errors import Internal, TooLarge, Unavailable
 from smcp_proto.tool_results import with_meta
 

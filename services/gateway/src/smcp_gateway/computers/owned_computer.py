@@ -28,9 +28,8 @@ from smcp_gateway.computers.questions import Questions
 from smcp_gateway.computers.subscriptions import Subscriptions, epoch_of, granted
 from smcp_gateway.computers.surroundings import Surroundings
 from smcp_gateway.computers.updates import Key, Updates
-from smcp_gateway.sockets.asks import Fate, Outcome, settle
 from smcp_gateway.sockets.packet import event_frame
-from smcp_gateway.sockets.session import Session
+from smcp_gateway.sockets.session import Fate, Outcome, Session, settle
 from smcp_proto import catalog, tool_results
 from smcp_proto.errors import Malformed, TimedOut
 from smcp_proto.schemas import SubscribeResourceReq, ToolCallReq, UnsubscribeResourceReq

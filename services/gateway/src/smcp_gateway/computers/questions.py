@@ -9,9 +9,8 @@ from typing import Any, Final
 
 from smcp_bus import exact_json
 from smcp_bus.door.types import Call
-from smcp_gateway.sockets.asks import Fate, Outcome, settle
 from smcp_gateway.sockets.packet import Frame, request_frame
-from smcp_gateway.sockets.session import Session
+from smcp_gateway.sockets.session import Fate, Outcome, Session, settle
 from smcp_proto.errors import TooLarge
 
 LARGE_BYTES: Final = 64 * 1024

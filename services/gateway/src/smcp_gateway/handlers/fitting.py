@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from smcp_bus.door.types import Call, RawJson
 from smcp_bus.headers import REPLY_LIMIT
-from smcp_gateway.sockets.acks import largest_reply
+from smcp_gateway.sockets.packet import largest_reply
 from smcp_gateway.sockets.session import Sessions
 from smcp_proto.errors import NotInOffice
 

@@ -10,9 +10,9 @@ from smcp_bus import exact_json
 from smcp_bus.errors import BusError
 from smcp_bus.registry.client import RegistryClient
 from smcp_bus.registry_contract import Claim
+from smcp_gateway.background_tasks import Errands
 from smcp_gateway.calls.pending import CallTable
 from smcp_gateway.computers.relay_computers import RelayComputers
-from smcp_gateway.errands import Errands
 from smcp_gateway.members import member_keys
 from smcp_gateway.rooms.claims import claim_for, may_have_run, renewed
 from smcp_gateway.rooms.left_calls import LeftCalls

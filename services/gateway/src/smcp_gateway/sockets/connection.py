@@ -2,15 +2,17 @@
 
 import asyncio
 import logging
+import socket
 import struct
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
+from aiohttp._websocket.reader import WebSocketDataQueue
+from aiohttp.http import WebSocketReader
 from engineio import packet as engine_packet
 
-from smcp_gateway.sockets.arriving import ArrivingWebSocket
 from smcp_gateway.sockets.outbox import Outbox
 from smcp_gateway.sockets.packet import Frame
 
@@ -229,3 +231,94 @@ def text_header(length: int) -> bytes:
     if length < 1 << 16:
         return struct.pack("!BBH", 0x81, 126, length)
     return struct.pack("!BBQ", 0x81, 127, length)
+
+
+QUEUE_BYTES: Final = 64 * 1024
+"""From twice as much on nothing is read from the client until its messages are taken from the queue."""
+
+Take = Callable[[bytes], bool]
+"""Given a text message; False: it is to be received in its turn. Must not block."""
+
+
+class _Queue(WebSocketDataQueue):
+    """aiohttp's queue of messages, but for those that are taken as they arrive."""
+
+    take: Take | None = None
+
+    def offer(self, take: Take | None) -> None:
+        """See `ArrivingWebSocket.take_with`."""
+        self.take = None if self._buffer else take
+
+    def feed_data(self, data: Any, size: int) -> None:
+        take = self.take
+        if take is None or data.type is not WSMsgType.TEXT or not take(data.data):
+            # It comes first. aiohttp goes on with what it held back while it gives out this one, and its queue is empty
+            # by then.
+            self.take = None
+            super().feed_data(data, size)
+
+
+class ArrivingWebSocket(web.WebSocketResponse):
+    """As aiohttp's, for text messages that are not decoded."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(decode_text=False, **options)
+
+    def take_with(self, take: Take | None) -> None:
+        """Offer text messages to `take` before they are put into the queue: as long as that is empty."""
+        assert isinstance(self._reader, _Queue)
+        self._reader.offer(take)
+
+    def _post_start(self, request: web.BaseRequest, protocol: str | None, writer: Any) -> None:
+        self._ws_protocol = protocol
+        self._writer = writer
+        assert self._loop is not None
+        self._reader = _Queue(request.protocol, QUEUE_BYTES, loop=self._loop)
+        self._parser = WebSocketReader(
+            self._reader, self._max_msg_size, compress=bool(self._compress), decode_text=False
+        )
+        request.protocol.set_parser(self._parser)
+        request.protocol.keep_alive(False)
+
+
+SLOWEST: Final = 16 * 1024
+"""Bytes a second; a line that moves less stands still."""
+
+_BYTES: Final = struct.Struct("=QQ")
+_BYTES_AT: Final = 120
+"""Where Linux's `struct tcp_info` has `tcpi_bytes_acked` and `tcpi_bytes_received`."""
+_TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)
+
+
+class Progress:
+    """What has moved on the connections that are looked at."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def moves(self, client: str, transport: asyncio.BaseTransport, now: float) -> bool:
+        """Whether at least `SLOWEST` moved since the last look at it; the first look sees nothing.
+
+        Args:
+            now: seconds.
+        """
+        moved = moved_bytes(transport)
+        before = self._seen.get(client)
+        self._seen[client] = (now, moved)
+        return before is not None and moved - before[1] >= SLOWEST * max(now - before[0], 0.1)
+
+    def forget(self, client: str) -> None:
+        """It is not looked at any more: the next look is a first one. Idempotent."""
+        self._seen.pop(client, None)
+
+
+def moved_bytes(transport: asyncio.BaseTransport) -> int:
+    """What the peer has acknowledged and what came from it; 0 where the system does not say (it is Linux that does)."""
+    connection: Any = transport.get_extra_info("socket")
+    if _TCP_INFO is None or connection is None:
+        return 0
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _BYTES_AT + _BYTES.size)
+    except (OSError, ValueError):  # it has ended; uvloop's says so with a ValueError
+        return 0
+    return sum(_BYTES.unpack_from(info, _BYTES_AT)) if len(info) >= _BYTES_AT + _BYTES.size else 0

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final
 
 from smcp_bus.door.types import Caller
@@ -10,7 +11,6 @@ from smcp_bus.registry_contract import Claim
 from smcp_gateway.auth.principal import Principal
 from smcp_gateway.limits.reply_room import ReplyRoom
 from smcp_gateway.limits.token_bucket import TokenBucket
-from smcp_gateway.sockets.asks import Asks
 from smcp_proto.ids import Role
 
 DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
@@ -21,6 +21,56 @@ Place = tuple[str, Role, str]
 
 HELD_REPLIES: Final = 64 * 1024 * 1024
 """Bytes of large replies that are held for a client, where nothing else is said."""
+
+
+class Fate(Enum):
+    """Why a question has no answer."""
+
+    GONE = "gone"
+    """The client has disconnected, or is no member any more."""
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    UNREADABLE = "unreadable"
+    """The client acknowledged it with something else than JSON text."""
+
+
+Outcome = bytes | Fate
+"""What the client acknowledged (what stands between the brackets, not parsed), or why there is nothing."""
+
+
+class Asks:
+    """Questions to one client by the id of their packet."""
+
+    __slots__ = ("_last", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, asyncio.Future[Outcome]] = {}
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def enter(self, answer: "asyncio.Future[Outcome]") -> int:
+        """The id under which `answer` is settled; whoever enters it leaves it."""
+        self._last += 1
+        self._waiting[self._last] = answer
+        return self._last
+
+    def leave(self, number: int) -> None:
+        """Idempotent."""
+        self._waiting.pop(number, None)
+
+    def acknowledged(self, number: int, argument: bytes | None) -> None:
+        """The client's answer; one to a question that nobody waits for any more is dropped."""
+        answer = self._waiting.get(number)
+        if answer is not None:
+            settle(answer, Fate.UNREADABLE if argument is None else argument)
+
+
+def settle(answer: "asyncio.Future[Outcome]", outcome: Outcome) -> None:
+    """The first outcome counts."""
+    if not answer.done():
+        answer.set_result(outcome)
 
 
 @dataclass(slots=True)

@@ -14,12 +14,11 @@ from aiohttp import WSCloseCode, web
 from smcp_bus.door.dispatch import Door, failed
 from smcp_bus.door.types import Answer
 from smcp_gateway.auth.guard import Guard
-from smcp_gateway.auth.strangers import Strangers
 from smcp_gateway.limits.reply_room import ReplyRoom, ReplyShare
-from smcp_gateway.sockets.acks import ack_argument
+from smcp_gateway.sockets.engine import Server
+from smcp_gateway.sockets.expiry import Strangers
 from smcp_gateway.sockets.handshake import read_greeting, refused_connect
-from smcp_gateway.sockets.packet import NAMESPACE, Frame, Inbound, event_frame
-from smcp_gateway.sockets.server import Server
+from smcp_gateway.sockets.packet import NAMESPACE, Frame, Inbound, ack_argument, event_frame
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto import catalog
 from smcp_proto.catalog import CATALOG, upstream

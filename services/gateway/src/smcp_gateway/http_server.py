@@ -8,7 +8,7 @@ from aiohttp import web
 
 from smcp_gateway.auth.authority import open_authority
 from smcp_gateway.auth.guard import Guard
-from smcp_gateway.auth.key_file import KeyFileError
+from smcp_gateway.auth.keys import KeyFileError
 from smcp_gateway.auth.settings import check_auth, is_loopback
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.handshake import bounded_upload, version_rule
