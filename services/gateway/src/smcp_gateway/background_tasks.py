@@ -12,7 +12,7 @@ from smcp_proto.errors import Malformed, NotAllowed, SmcpError
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
 
-_log: Final = logging.getLogger("smcp_gateway.errands")
+_log: Final = logging.getLogger("smcp_gateway.background_tasks")
 
 Errand = Callable[[], Awaitable[object]]
 """Raises SmcpError or BusError where it did not work."""

@@ -23,7 +23,7 @@ SHUTDOWN_S: Final = 1.0
 """How long connections may take to end after they were told to (seconds)."""
 PATH: Final = "/socket.io/"
 
-_log = get_logger("smcp_gateway.front")
+_log = get_logger("smcp_gateway.http_server")
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
