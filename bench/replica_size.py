@@ -27,7 +27,7 @@ from rich.table import Table
 from bench.members import Member, Tally
 from bench.processes import BIN, line_of, services_env, start, start_nats, wait_until_ready
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
 
 PER_OFFICE: Final = 10

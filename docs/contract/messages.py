@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from docs.contract import words
 from docs.contract.schemas import Document, component_schemas
-from smcp_bus import internal_rows
+from smcp_bus import registry_contract
 from smcp_bus.registry_contract import Joined, Left
 from smcp_proto.catalog import CATALOG, upstream
 from smcp_proto.catalog_row import Ack, Row
@@ -24,7 +24,9 @@ NULL: Final = "done.null"
 PAIR: Final = "done.pair"
 
 INTERNAL: Final = (
-    *internal_rows.SERVER_ROWS.values(), *internal_rows.HOST_ROWS.values(), *internal_rows.CLIENT_ROWS.values(),
+    *registry_contract.SERVER_ROWS.values(),
+    *registry_contract.HOST_ROWS.values(),
+    *registry_contract.CLIENT_ROWS.values(),
 )  # fmt: skip
 """What processes ask each other beside the events."""
 BUS_REPLIES: Final[Mapping[str, type[BaseModel]]] = {"server:join_office": Joined, "server:leave_office": Left}

@@ -7,7 +7,7 @@ from docs.contract import words
 from docs.contract.channels import NAMESPACE, SOCKET_CHANNEL
 from docs.contract.messages import BUS_REPLIES, ERROR, INTERNAL, NULL, PAIR, key_of, natively_told, prefix_of
 from docs.contract.schemas import Document
-from smcp_bus import internal_rows
+from smcp_bus import registry_contract
 from smcp_bus.door.dispatch import SECONDS
 from smcp_bus.subjects import OWNER_QUEUE, REGISTRY_QUEUE
 from smcp_proto.catalog import CATALOG
@@ -89,12 +89,12 @@ def _on_bus(row: Row) -> Document:
         "server": "Asked of a registry, by the member that the subject names.",
         "hosts": "A process's lease and members, asked of a registry; `alive` is asked of the process.",
     }[prefix_of(row)]
-    action = "receive" if row is internal_rows.ALIVE else "send"
+    action = "receive" if row is registry_contract.ALIVE else "send"
     operation = _operation(action, channel, [name], row, summary)
     reply = [f"{name}.reply"] if row.reply or row.event in BUS_REPLIES else []
     operation["reply"] = _reply("nats.inbox", [*reply, ERROR])
     queue = OWNER_QUEUE if prefix_of(row) == "client" else REGISTRY_QUEUE
-    if row is not internal_rows.ALIVE:
+    if row is not registry_contract.ALIVE:
         operation["bindings"] = {"nats": {"queue": queue}}
     return operation | _limits(row)
 

@@ -9,9 +9,9 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import ERROR
+from smcp_bus.lease import LeaseKeeper
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
-from smcp_bus.registry.client import RegistryClient
-from smcp_bus.registry.hedges import (
+from smcp_bus.registry_client import (
     BATCH_HEDGES,
     COPIES_A_QUESTION,
     HEDGES,
@@ -19,10 +19,10 @@ from smcp_bus.registry.hedges import (
     STILL_S,
     Hedges,
     Pace,
+    RegistryClient,
     Standstill,
     hedges_within,
 )
-from smcp_bus.registry.lease import LeaseKeeper
 from smcp_bus.registry_contract import Claim, LeaseRenewal, LeaseState
 from smcp_proto.errors import NotAllowed, SmcpError, Unavailable
 

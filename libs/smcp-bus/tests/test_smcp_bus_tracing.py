@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from smcp_bus import internal_rows, subjects
+from smcp_bus import registry_contract, subjects
 from smcp_bus.door import tracing
 from smcp_bus.door.dispatch import Door
 from smcp_bus.door.types import Call, Caller, RawJson
@@ -86,7 +86,9 @@ async def test_what_is_sent_for_no_request_is_not_recorded(exported: InMemorySpa
     with tracing.sending(SUBJECT) as headers:
         assert not headers
     door = Door({}, tracing=tracing.bus_spans())
-    await door.dispatch(internal_rows.PENDING, ALICE, {"calls": []}, subject=subjects.client("lab", "pc", "pending"))
+    await door.dispatch(
+        registry_contract.PENDING, ALICE, {"calls": []}, subject=subjects.client("lab", "pc", "pending")
+    )
     assert not exported.get_finished_spans()
 
 

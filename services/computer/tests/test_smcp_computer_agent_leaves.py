@@ -11,9 +11,8 @@ from smcp_bus.headers import EPOCH
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_computer.app import Computer
 from smcp_proto.errors import NotInOffice
-from smcp_registry.buckets import open_store
 from smcp_registry.records import record_key, tombstone
-from smcp_registry.store import read_member, write_member
+from smcp_registry.store import open_store, read_member, write_member
 from smcp_testing.computer_office import NAME, OFFICE, World, computer, world
 from smcp_testing.gateway_world import connected, gateway_world
 from smcp_testing.interposed_buses import InterposedBuses

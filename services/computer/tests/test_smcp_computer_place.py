@@ -11,9 +11,8 @@ from smcp_bus import subjects
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_proto.names import MAX_NAME_LENGTH
-from smcp_registry.buckets import open_store
 from smcp_registry.records import record_key, tombstone
-from smcp_registry.store import read_member, write_member
+from smcp_registry.store import open_store, read_member, write_member
 from smcp_testing.computer_office import NAME, OFFICE, World, computer, registry, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.nats_process import NatsServer

@@ -82,10 +82,10 @@ async def settled(world: World, anna: Client, *, enters: int) -> None:
     """The joins are over: everybody was told of them, and who was in the offices is known."""
     await eventually(lambda: all(not gateway.readiness.problems() for gateway in world.gateways))
     offices = [office for gateway in world.gateways for office in gateway.offices]
-    await eventually(lambda: all(office.picture.known for office in offices))
+    await eventually(lambda: all(office.roster.known for office in offices))
     await eventually(lambda: len(anna.told("notify:enter_office")) == enters)
     others = [office for office in offices if office.name == OTHER]
-    await eventually(lambda: all(len(office.picture.present) == len(world.gateways) for office in others))
+    await eventually(lambda: all(len(office.roster.present) == len(world.gateways) for office in others))
 
 
 async def echo(verb: str, incoming: Incoming) -> Reply:

@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertionResult
 from smcp_gateway.sockets import engine
 from smcp_testing.deaf_agent import deaf_agent

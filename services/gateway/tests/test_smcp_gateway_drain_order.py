@@ -10,7 +10,7 @@ import pytest
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.errors import RequestTimedOut
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertionResult
 from smcp_gateway.drain import MARK_S
 from smcp_proto.errors import NOTHING_BEGUN

@@ -3,7 +3,7 @@
 import pytest
 
 from smcp_agent import Disconnected, Event, Reconnected, ResourceUpdated, SmcpAgent
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_proto.schemas.resources import MISSED
 from smcp_testing.gateway_world import World, connected, gateway_world
 from smcp_testing.granting_computer import BOX, OFFICE, URI, Granting, ask, heard

@@ -219,7 +219,7 @@ async def test_one_that_left_without_the_gateway_having_heard_it_is_passed_over(
     async with office(nats_url, {"a": Lister("a", 1)}) as (world, anna):
         here = world.gateways[0].offices.get(OFFICE)
         assert here is not None
-        here.picture.event(("computer", "0"), entered=True, epoch=1)
+        here.roster.event(("computer", "0"), entered=True, epoch=1)
         found = await pages(anna)
         assert listed(found) == [("a", ["file:///a/0"])]
         assert skipped(found) == []

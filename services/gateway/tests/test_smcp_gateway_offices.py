@@ -10,9 +10,8 @@ from smcp_bus import subjects
 from smcp_bus.bus import Incoming
 from smcp_bus.headers import EPOCH
 from smcp_bus.registry_contract import Claim
-from smcp_gateway.members import MemberKey
 from smcp_gateway.rooms.offices import AgentLeft, Office
-from smcp_gateway.sockets.session import Membership, Session
+from smcp_gateway.sockets.session import MemberKey, Membership, Session
 from smcp_proto.schemas import Capabilities, ResourceCapability
 
 CLAIM = Claim(session="s", credential="c", process="p", incarnation="i", identity="x")
@@ -118,9 +117,9 @@ async def test_who_does_not_become_a_member_is_told_nothing() -> None:
 async def test_an_outage_is_told_as_its_difference_to_those_that_were_members() -> None:
     told = Told()
     await told.member("a", 1, role="agent")
-    told.office.picture.learn([("agent", "a"), ("computer", "stays"), ("computer", "goes")])
+    told.office.roster.learn([("agent", "a"), ("computer", "stays"), ("computer", "goes")])
     await told.member("late", 20, generation=1)
-    told.office.picture.ask()
+    told.office.roster.ask()
     members: list[MemberKey] = [
         ("agent", "a"), ("computer", "stays"), ("computer", "comes"), ("computer", "late"),
     ]  # fmt: skip
@@ -145,12 +144,12 @@ async def test_an_agent_s_leave_is_passed_on_also_where_only_a_comparison_shows_
     gone: list[tuple[str, str, int | None]] = []
     told = Told(agent_left=lambda *left: gone.append(left))
     await told.member("a", 1)
-    told.office.picture.learn([("agent", "x"), ("computer", "a"), ("computer", "b")])
+    told.office.roster.learn([("agent", "x"), ("computer", "a"), ("computer", "b")])
     await told.office.hear(left("b", 5))
     await told.office.hear(left("x", 6, role="agent"))
     await told.office.hear(entered("y", 7, role="agent"))
     assert gone == [("office", "x", 12)]
-    told.office.picture.ask()
+    told.office.roster.ask()
     await told.office.compare([("computer", "a")], 1)
     assert gone[1:] == [("office", "y", None)]
 
@@ -158,9 +157,9 @@ async def test_an_agent_s_leave_is_passed_on_also_where_only_a_comparison_shows_
 async def test_who_joined_after_the_outage_is_still_told_of_what_the_list_knew_first() -> None:
     told = Told()
     await told.member("a", 1, role="agent")
-    told.office.picture.learn([("agent", "a")])
+    told.office.roster.learn([("agent", "a")])
     await told.member("late", 20, generation=1)
-    told.office.picture.ask()
+    told.office.roster.ask()
     await told.office.compare([("agent", "a"), ("computer", "late"), ("computer", "newer")], 1)
     told.take()
     await told.office.hear(entered("newer", 21))
@@ -171,7 +170,7 @@ async def test_who_joined_after_the_outage_is_still_told_of_what_the_list_knew_f
 async def test_who_missed_a_leave_is_not_told_of_the_enter_after_it_before_the_difference_is_known() -> None:
     told = Told()
     await told.member("a", 1, role="agent")
-    told.office.picture.learn([("agent", "a"), ("computer", "x")])
+    told.office.roster.learn([("agent", "a"), ("computer", "x")])
     told.generation = 1  # the connection was down, and x left meanwhile
     await told.member("late", 20, generation=1)
     for notice in (entered("late", 20), entered("x", 21)):
@@ -187,7 +186,7 @@ async def test_who_missed_a_leave_is_not_told_of_the_enter_after_it_before_the_d
 async def test_who_missed_an_enter_is_not_told_of_the_leave_after_it() -> None:
     told = Told()
     await told.member("a", 1, role="agent")
-    told.office.picture.learn([("agent", "a")])
+    told.office.roster.learn([("agent", "a")])
     told.generation = 1
     await told.office.hear(left("x", 21))
     assert told.take() == []
@@ -221,7 +220,7 @@ async def test_a_notification_that_cannot_be_read_is_dropped(broken: Incoming) -
 async def test_who_was_claimed_anew_is_told_of_an_enter_before_that_and_then_of_its_leave() -> None:
     told = Told()
     watcher = await told.member("watcher", 5)
-    told.office.picture.learn([("computer", "watcher")])
+    told.office.roster.learn([("computer", "watcher")])
     told.generation = 1  # the connection was down for longer than a lease
     assert watcher.membership is not None
     watcher.membership.revision = 10  # asserted, and claimed anew

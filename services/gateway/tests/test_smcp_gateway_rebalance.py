@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertionResult, LeaseRenewal
 from smcp_gateway import rebalance
 from smcp_gateway.app import Gateway

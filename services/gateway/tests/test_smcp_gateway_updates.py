@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from smcp_bus.errors import NotConnected
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_gateway.computers import updates
 from smcp_gateway.computers.updates import Key, Short, Updates
 from smcp_proto.errors import NotAllowed, Unavailable

@@ -6,9 +6,8 @@ from smcp_bus.headers import AFTER
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.registry_contract import Assertion, AssertOutcome, Joined, Member
 from smcp_proto.errors import NotInOffice, Unavailable
-from smcp_registry.buckets import open_store
 from smcp_registry.records import record_key
-from smcp_registry.store import read_member, write_member
+from smcp_registry.store import open_store, read_member, write_member
 from smcp_testing.member_process import MemberProcess, member_process
 from smcp_testing.registry_world import asking, registries, send
 

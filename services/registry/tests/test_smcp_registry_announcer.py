@@ -11,10 +11,9 @@ from nats.js import JetStreamContext
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_registry.announcer import CONSUMER, Announcer
 from smcp_registry.app import Registry, open_registry
-from smcp_registry.buckets import open_store
 from smcp_registry.records import Announce, MemberRecord, record_key
 from smcp_registry.settings import RegistrySettings
-from smcp_registry.store import write_member
+from smcp_registry.store import open_store, write_member
 from smcp_testing.member_process import member_process, observe
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually

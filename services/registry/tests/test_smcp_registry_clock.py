@@ -12,9 +12,9 @@ from smcp_bus.errors import RequestTimedOut
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_contract import Assertion, AssertOutcome, Member
 from smcp_registry.app import open_registry
-from smcp_registry.buckets import StoreUnusable, open_store
 from smcp_registry.clock import StoreClock
 from smcp_registry.settings import RegistrySettings
+from smcp_registry.store import StoreUnusable, open_store
 from smcp_testing.member_process import member_process, observe
 from smcp_testing.waiting import eventually
 

@@ -8,8 +8,8 @@ from nats.js import api
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_registry.announcer import CONSUMER, Announcer
 from smcp_registry.app import open_registry
-from smcp_registry.buckets import StoreUnusable, open_store
 from smcp_registry.settings import RegistrySettings
+from smcp_registry.store import StoreUnusable, open_store
 
 RIGHT: dict[str, Any] = {
     "ack_policy": api.AckPolicy.EXPLICIT, "ack_wait": 2.0, "max_ack_pending": 1, "filter_subject": "$KV.members.>",

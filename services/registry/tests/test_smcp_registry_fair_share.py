@@ -9,7 +9,7 @@ import pytest
 
 from smcp_bus import subjects
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal, LeaseState
 from smcp_registry.app import Registry, open_registry
 from smcp_registry.leases import LeasesView

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from nats.js.kv import VALID_KEY_RE
 
 from smcp_proto.names import check_name
-from smcp_registry.announcements import announcements
-from smcp_registry.records import Announce, MemberRecord, moving, record_key, tombstone
-from smcp_registry.room_lists import opaque, session_info
+from smcp_registry.records import Announce, MemberRecord, announcements, moving, record_key, tombstone
+from smcp_registry.view import opaque, session_info
 
 
 def legal(name: str) -> bool:

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from smcp_proto.schemas import ListRoomRet
 from smcp_registry.records import MemberRecord, record_key, tombstone
-from smcp_registry.room_lists import RoomLists, opaque
-from smcp_registry.view import MembersView
+from smcp_registry.view import MembersView, RoomLists, opaque
 from smcp_registry.watch import Change
 
 OWNER = ("c", "p", "own")

@@ -12,9 +12,8 @@ from nats.js.kv import KeyValue
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_proto.errors import Unavailable
-from smcp_registry.buckets import HISTORY, StoreUnusable, open_store
 from smcp_registry.leases import Leases, LeasesView
-from smcp_registry.store import ANSWER_S, AT_A_TIME, Conflict, Store, Stored
+from smcp_registry.store import ANSWER_S, AT_A_TIME, HISTORY, Conflict, Store, Stored, StoreUnusable, open_store
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 

@@ -11,12 +11,11 @@ import pytest
 
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_registry.announcer import Announcer
-from smcp_registry.buckets import open_store
+from smcp_registry.connection import ConnectionWatch
 from smcp_registry.leases import Leases, LeasesView
-from smcp_registry.link import Link
 from smcp_registry.owners import Owners
 from smcp_registry.records import Announce, MemberRecord, record_key, tombstone
-from smcp_registry.store import Store, read_member, write_member
+from smcp_registry.store import Store, open_store, read_member, write_member
 from smcp_registry.sweeper import Sweeper
 from smcp_registry.view import MembersView
 from smcp_registry.watch import Change
@@ -148,22 +147,22 @@ async def sweeping(
 ) -> AsyncIterator[tuple[Sweeper, Store, MembersView]]:
     """A sweeper whose view is fed by the test."""
     store = await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)
-    link, view, leases_view = Link(bus), MembersView(), LeasesView()
+    connection, view, leases_view = ConnectionWatch(bus), MembersView(), LeasesView()
     leases = Leases(store.leases, leases_view, lease_s=10, now=time.time)
-    owners = Owners(bus, link, leases, patience_s=0.5, settle_s=0)
+    owners = Owners(bus, connection, leases, patience_s=0.5, settle_s=0)
     announcer = Announcer(bus, bus.jetstream(), store.members)
     await announcer.prepare()
     try:
         yield (
             Sweeper(
-                link, store.members, view, leases, leases_view, owners, announcer,
+                connection, store.members, view, leases, leases_view, owners, announcer,
                 lease_s=10, now=time.time, keep_tombstones_s=keep_tombstones_s,
             ),
             store,
             view,
         )  # fmt: skip
     finally:
-        link.close()
+        connection.close()
 
 
 async def put(store: Store, view: MembersView, record: MemberRecord, last: int = 0) -> int:

@@ -10,12 +10,11 @@ from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_registry.admission import Owner
 from smcp_registry.announcer import Announcer
-from smcp_registry.buckets import open_store
+from smcp_registry.connection import ConnectionWatch
 from smcp_registry.leases import Leases, LeasesView
-from smcp_registry.link import Link
 from smcp_registry.owners import Owners
 from smcp_registry.records import Announce, MemberRecord, record_key
-from smcp_registry.store import Store, read_member, write_member
+from smcp_registry.store import Store, open_store, read_member, write_member
 from smcp_registry.sweeper import AT_ONCE, Sweeper
 from smcp_registry.view import MembersView
 from smcp_registry.watch import Change
@@ -43,15 +42,23 @@ class ReturningOwners(Owners):
 
 
 class World:
-    def __init__(self, bus: NatsBus, store: Store, link: Link, *, patience_s: float) -> None:
+    def __init__(self, bus: NatsBus, store: Store, connection: ConnectionWatch, *, patience_s: float) -> None:
         self.store = store
         self.view = MembersView()
         leases_view = LeasesView()
         self.leases = Leases(store.leases, leases_view, lease_s=10, now=time.time)
-        self.owners = ReturningOwners(bus, link, self.leases, patience_s=patience_s, settle_s=0)
+        self.owners = ReturningOwners(bus, connection, self.leases, patience_s=patience_s, settle_s=0)
         announcer = Announcer(bus, bus.jetstream(), store.members)
         self.sweeper = Sweeper(
-            link, store.members, self.view, self.leases, leases_view, self.owners, announcer, lease_s=10, now=time.time
+            connection,
+            store.members,
+            self.view,
+            self.leases,
+            leases_view,
+            self.owners,
+            announcer,
+            lease_s=10,
+            now=time.time,
         )
 
     async def put(self, name: str, *, credential: str = "open", process: str = "dead", last: int = 0) -> str:
@@ -72,12 +79,12 @@ class World:
 @asynccontextmanager
 async def world(url: str, *, patience_s: float = 0.5) -> AsyncIterator[tuple[NatsBus, World]]:
     async with open_bus(BusConfig(url=url)) as bus:
-        link = Link(bus)
+        connection = ConnectionWatch(bus)
         try:
             store = await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)
-            yield bus, World(bus, store, link, patience_s=patience_s)
+            yield bus, World(bus, store, connection, patience_s=patience_s)
         finally:
-            link.close()
+            connection.close()
 
 
 async def test_a_process_that_takes_its_lease_again_after_it_did_not_answer_keeps_its_members(nats_url: str) -> None:

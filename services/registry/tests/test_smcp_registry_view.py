@@ -6,11 +6,10 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
-from smcp_registry.buckets import open_store
+from smcp_registry.connection import ConnectionWatch
 from smcp_registry.leases import LeasesView
-from smcp_registry.link import Link
 from smcp_registry.records import MemberRecord, State, record_key, tombstone
-from smcp_registry.store import Bucket, Conflict, Store, read_member, write_member
+from smcp_registry.store import Bucket, Conflict, Store, open_store, read_member, write_member
 from smcp_registry.view import MembersView
 from smcp_registry.watch import follow
 from smcp_service.lifecycle import background
@@ -28,18 +27,18 @@ def record(name: str, office: str = "lab", process: str = "p") -> MemberRecord:
 @asynccontextmanager
 async def watched(bus: NatsBus, lease_s: float = 10) -> AsyncIterator[tuple[Store, MembersView, LeasesView]]:
     store = await open_store(bus, bus.jetstream(), lease_s=lease_s, replicas=1)
-    view, leases, link = MembersView(), LeasesView(), Link(bus)
+    view, leases, connection = MembersView(), LeasesView(), ConnectionWatch(bus)
     try:
         async with background() as tasks:
             js = bus.jetstream()
-            tasks.start(link.keep("members", partial(follow, js, "members", view)), name="members")
-            tasks.start(link.keep("leases", partial(follow, js, "leases", leases)), name="leases")
+            tasks.start(connection.keep("members", partial(follow, js, "members", view)), name="members")
+            tasks.start(connection.keep("leases", partial(follow, js, "leases", leases)), name="leases")
             async with asyncio.timeout(5):
                 await view.wait_synced()
                 await leases.wait_synced()
             yield store, view, leases
     finally:
-        link.close()
+        connection.close()
 
 
 async def put(members: Bucket, written: MemberRecord) -> int:

@@ -16,7 +16,7 @@ from smcp_bus.headers import EPOCH
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig
 from smcp_bus.nats.credentials import load_credentials
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_computer.app import open_computer
 from smcp_computer.config.file import parse_config
 from smcp_computer.membership import Membership

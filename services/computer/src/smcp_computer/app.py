@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from smcp_bus import internal_rows
+from smcp_bus import registry_contract
 from smcp_bus.bus import Bus, Incoming
 from smcp_bus.door.tracing import bus_spans
 from smcp_bus.errors import BusError
@@ -14,7 +14,7 @@ from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.nats.credentials import Credentials
 from smcp_bus.nats.measures import measure_bus
 from smcp_bus.owner import OwnerGate
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_computer.announcing import Announcer
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.confirmation import Asker, terminal
@@ -24,8 +24,8 @@ from smcp_computer.handlers.abandoned import AbandonedCalls
 from smcp_computer.handlers.alive import alive
 from smcp_computer.in_flight import InFlight
 from smcp_computer.mcp.supervisor import Fleet
-from smcp_computer.measures import measure_lease
 from smcp_computer.membership import Membership
+from smcp_computer.metrics import measure_lease
 from smcp_computer.resource_services import ResourceServices
 from smcp_computer.settings import ComputerSettings, token_of
 from smcp_computer.subscriptions import subscribed
@@ -108,7 +108,7 @@ async def open_computer(
         asker=asker,
         environ=environ,
         metrics=metrics,
-        more={internal_rows.ALIVE.event: partial(alive, session=bus.process)},
+        more={registry_contract.ALIVE.event: partial(alive, session=bus.process)},
     ) as inside:
         membership = Membership(
             bus,

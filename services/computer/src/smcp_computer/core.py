@@ -10,7 +10,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from smcp_bus import internal_rows
+from smcp_bus import registry_contract
 from smcp_bus.call_records import Keeping
 from smcp_bus.door.dispatch import Door
 from smcp_bus.door.tracing import Tracing, office_of, trace_id_of
@@ -27,7 +27,7 @@ from smcp_computer.handlers.pending import pending
 from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.in_flight import InFlight
 from smcp_computer.mcp.supervisor import Fleet, Limits
-from smcp_computer.measures import calls_timed, measure
+from smcp_computer.metrics import calls_timed, measure
 from smcp_computer.office_client import OfficeClient
 from smcp_computer.resource_services import ResourceServices, resource_services
 from smcp_computer.settings import ComputerSettings
@@ -232,7 +232,7 @@ def handlers(
         "client:tool_call": calls,
         "client:get_tools": partial(get_tools, catalogue=catalogue),
         "client:get_config": partial(get_config, shown=shown(config)),
-        internal_rows.PENDING.event: partial(pending, in_flight=in_flight),
+        registry_contract.PENDING.event: partial(pending, in_flight=in_flight),
     }
 
 

@@ -12,9 +12,9 @@ import orjson
 from smcp_bus.backoff import Backoff
 from smcp_bus.bus import Bus, Connection
 from smcp_bus.errors import BusError
+from smcp_bus.lease import LeaseKeeper
 from smcp_bus.owner import OwnerGate
-from smcp_bus.registry.client import RegistryClient
-from smcp_bus.registry.lease import LeaseKeeper
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal
 from smcp_computer.announcing import Announcer
 from smcp_proto.errors import NotAllowed, SmcpError

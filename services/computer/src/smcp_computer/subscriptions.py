@@ -7,7 +7,7 @@ from typing import Final
 
 import orjson
 
-from smcp_bus import internal_rows, subjects
+from smcp_bus import registry_contract, subjects
 from smcp_bus.bus import Bus, Incoming, NoticeHandler, Reply, RequestHandler, Subscription
 from smcp_bus.door.dispatch import Door
 from smcp_bus.door.serving import computer_route, host_route, request_handler, serve_door
@@ -52,7 +52,7 @@ async def subscribed(
         await on_notified(incoming)
 
     async with _left(
-        await serve_door(bus, door, subjects.hosts(credential, process, internal_rows.ALIVE.verb), host_route),
+        await serve_door(bus, door, subjects.hosts(credential, process, registry_contract.ALIVE.verb), host_route),
         await bus.serve(
             subjects.client_all(office, name),
             _guarded(request_handler(door, computer_route), gate),
@@ -69,7 +69,7 @@ def _guarded(handler: RequestHandler, gate: OwnerGate) -> RequestHandler:
     behind = gate.guard(handler)
 
     async def guarded(incoming: Incoming) -> Reply:
-        if not gate.is_open and subjects.verb_of(incoming.subject) == internal_rows.PENDING.verb:
+        if not gate.is_open and subjects.verb_of(incoming.subject) == registry_contract.PENDING.verb:
             reply = await handler(incoming)
             # with the gate closed, a call that is not known here may be another owner's: that is not for us to say
             if ERROR not in reply.headers and not orjson.loads(reply.body)["unknown"]:

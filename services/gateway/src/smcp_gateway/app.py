@@ -14,7 +14,7 @@ from smcp_bus import subjects
 from smcp_bus.bus import Bus
 from smcp_bus.door.dispatch import Door
 from smcp_bus.door.serving import host_route, serve_door
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_gateway.auth.guard import Guard
 from smcp_gateway.background_tasks import Errands
@@ -24,9 +24,9 @@ from smcp_gateway.calls.watch import CallWatch
 from smcp_gateway.client_door import client_door, log_fields
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.drain import Drain
-from smcp_gateway.handlers.alive import alive
 from smcp_gateway.handlers.read_limits import ReadLimits
 from smcp_gateway.handlers.relay import Relay, TimedOutCall
+from smcp_gateway.handlers.rooms import alive
 from smcp_gateway.http_server import Front, open_front
 from smcp_gateway.lease import Lease
 from smcp_gateway.metrics import calls_timed, measure

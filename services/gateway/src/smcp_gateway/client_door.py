@@ -5,20 +5,17 @@ from functools import partial
 from smcp_bus.door.dispatch import Door, Ended
 from smcp_bus.door.tracing import client_spans, office_of, trace_id_of
 from smcp_bus.door.types import Call
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_gateway.calls.pending import CallTable
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.handlers.cancel import cancel
 from smcp_gateway.handlers.fitting import fitting
-from smcp_gateway.handlers.join_office import join_office
-from smcp_gateway.handlers.leave_office import leave_office
 from smcp_gateway.handlers.list_resources import ListResources
-from smcp_gateway.handlers.list_room import list_room
 from smcp_gateway.handlers.read_limits import ReadLimits
 from smcp_gateway.handlers.relay import Relay
 from smcp_gateway.handlers.resource_updated import resource_updated
+from smcp_gateway.handlers.rooms import join_office, leave_office, list_room, update
 from smcp_gateway.handlers.subscribe import subscribe
-from smcp_gateway.handlers.update import update
 from smcp_gateway.passing_on import PassingOn
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from smcp_bus.errors import BusError
-from smcp_bus.registry.client import RegistryClient
-from smcp_bus.registry.hedges import Hedges
+from smcp_bus.registry_client import Hedges, RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertOutcome
 from smcp_gateway.calls.pending import CallTable
 from smcp_gateway.rooms.memberships import Memberships

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Final
 
 from smcp_bus.errors import BusError
-from smcp_bus.registry.client import RegistryClient
-from smcp_bus.registry.lease import LeaseKeeper
+from smcp_bus.lease import LeaseKeeper
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal, LeaseState
 from smcp_proto.errors import SmcpError
 from smcp_service.logging import get_logger

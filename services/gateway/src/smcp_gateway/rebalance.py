@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from smcp_bus.errors import BusError
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertOutcome
 from smcp_gateway.rooms.offices import Doubt
 from smcp_gateway.rooms.repair import asserted

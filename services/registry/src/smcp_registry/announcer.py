@@ -20,10 +20,8 @@ from smcp_bus.bus import Bus
 from smcp_bus.cancellation import raise_if_cancelled
 from smcp_bus.errors import BodyTooLarge
 from smcp_bus.headers import EPOCH
-from smcp_registry.announcements import announcements
-from smcp_registry.buckets import StoreUnusable
-from smcp_registry.records import MemberRecord
-from smcp_registry.store import Bucket
+from smcp_registry.records import MemberRecord, announcements
+from smcp_registry.store import Bucket, StoreUnusable
 
 _log = logging.getLogger("smcp_registry.announcer")
 

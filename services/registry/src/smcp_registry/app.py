@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import nats.errors
 from nats.js import JetStreamContext
 
-from smcp_bus import internal_rows, subjects
+from smcp_bus import registry_contract, subjects
 from smcp_bus.bus import Bus
 from smcp_bus.cancellation import raise_if_cancelled
 from smcp_bus.door.dispatch import Door
@@ -20,30 +20,20 @@ from smcp_bus.door.types import Handler
 from smcp_proto.catalog import CATALOG
 from smcp_proto.catalog_row import Row
 from smcp_registry.announcer import Announcer
-from smcp_registry.buckets import StoreUnusable, make_missing, open_store
-from smcp_registry.handlers.assert_members import assert_members
-from smcp_registry.handlers.confirm import confirm
-from smcp_registry.handlers.find import find
-from smcp_registry.handlers.join_office import join_office
-from smcp_registry.handlers.lease import lease
-from smcp_registry.handlers.leave_office import leave_office
-from smcp_registry.handlers.list_room import list_room
-from smcp_registry.handlers.tool_call_cancel import tool_call_cancel
-from smcp_registry.handlers.update import update
-from smcp_registry.handlers.update_capabilities import update_capabilities
+from smcp_registry.connection import ConnectionWatch
+from smcp_registry.handlers.caller import Membership
+from smcp_registry.handlers.hosts import assert_members, lease
+from smcp_registry.handlers.notifications import tool_call_cancel, update, update_capabilities
+from smcp_registry.handlers.rooms import confirm, find, join_office, leave_office, list_room
 from smcp_registry.leases import Leases, LeasesView
-from smcp_registry.link import Link
-from smcp_registry.lost_store import LostStore, View
-from smcp_registry.measures import measure, requests_timed
-from smcp_registry.membership import Membership
+from smcp_registry.metrics import measure, requests_timed
 from smcp_registry.owners import SETTLE_S, Owners
-from smcp_registry.places import Places
-from smcp_registry.room_lists import RoomLists
+from smcp_registry.seats import Seats
 from smcp_registry.settings import RegistrySettings
-from smcp_registry.store import LEASES, MEMBERS
+from smcp_registry.store import LEASES, MEMBERS, StoreUnusable, make_missing, open_store
 from smcp_registry.sweeper import Sweeper
-from smcp_registry.view import MembersView
-from smcp_registry.watch import follow
+from smcp_registry.view import MembersView, RoomLists
+from smcp_registry.watch import LostStore, View, follow
 from smcp_registry.wording import said
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import background
@@ -92,7 +82,7 @@ async def open_registry(
     js = bus.jetstream()
     store = await open_store(bus, js, lease_s=settings.lease_s, replicas=settings.kv_replicas)
     raise_if_cancelled()
-    link = Link(bus)
+    connection = ConnectionWatch(bus)
     view, leases_view = MembersView(lease_s=settings.lease_s), LeasesView()
     now = store.clock.now
     make = partial(make_missing, js, lease_s=settings.lease_s, replicas=settings.kv_replicas, now=now)
@@ -101,16 +91,16 @@ async def open_registry(
     leases = Leases(store.leases, leases_view, lease_s=settings.lease_s, now=now)
     owners = Owners(
         bus,
-        link,
+        connection,
         leases,
         patience_s=min(PATIENCE_S, settings.lease_s / 2),
         settle_s=min(SETTLE_S, settings.lease_s / 2),
     )
     announcer = Announcer(bus, js, store.members)
     membership = Membership(store.members, view)
-    places = Places(store.members, owners, untouched=view.untouched, now=now, move_s=settings.move_s)
+    seats = Seats(store.members, owners, untouched=view.untouched, now=now, move_s=settings.move_s)
     sweeper = Sweeper(
-        link, store.members, view, leases, leases_view, owners, announcer, lease_s=settings.lease_s, now=now
+        connection, store.members, view, leases, leases_view, owners, announcer, lease_s=settings.lease_s, now=now
     )
     measure(metrics, view, leases_view, sweeper, announcer)
     readiness.add("nats", lambda: bus.problem)
@@ -118,7 +108,7 @@ async def open_registry(
     readiness.add("leases", lambda: None if leases_view.synced else "the view of the leases is not caught up")
     readiness.add("announcer", lambda: None if announcer.ready else "takes nothing to announce")
     door = Door(
-        handlers(bus, places, view, membership, leases, now),
+        handlers(bus, seats, view, membership, leases, now),
         otherwise=partial(handler_of_unknown, told=partial(update, bus=bus, membership=membership)),
         tracing=bus_spans(),
         observe=lambda call: bind_call(req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call)),
@@ -128,21 +118,23 @@ async def open_registry(
         await _prepared(announcer)
         async with background() as tasks:
             for bucket, seen in views.items():
-                tasks.start(link.keep(f"the view of the {bucket}", partial(_view, js, bucket, seen, lost)), name=bucket)
-            tasks.start(link.keep("the time of nats-server", store.clock.run), name="clock")
+                tasks.start(
+                    connection.keep(f"the view of the {bucket}", partial(_view, js, bucket, seen, lost)), name=bucket
+                )
+            tasks.start(connection.keep("the time of nats-server", store.clock.run), name="clock")
             await _caught_up(view, leases_view)
-            tasks.start(link.keep("the announcer", announcer.run), name="announcer")
-            tasks.start(link.keep("the sweeper", sweeper.run), name="sweeper")
+            tasks.start(connection.keep("the announcer", announcer.run), name="announcer")
+            tasks.start(connection.keep("the sweeper", sweeper.run), name="sweeper")
             async with _serving(bus, door):
                 yield Registry(readiness, view, leases_view)
                 readiness.drain()
     finally:
-        link.close()
+        connection.close()
 
 
 def handlers(
     bus: Bus,
-    places: Places,
+    seats: Seats,
     view: MembersView,
     membership: Membership,
     leases: Leases,
@@ -151,8 +143,8 @@ def handlers(
     """The registry's handlers by event, their dependencies bound."""
     told = partial(update, bus=bus, membership=membership)
     return {
-        "server:join_office": partial(join_office, places=places),
-        "server:leave_office": partial(leave_office, places=places),
+        "server:join_office": partial(join_office, seats=seats),
+        "server:leave_office": partial(leave_office, seats=seats),
         "server:list_room": partial(list_room, lists=RoomLists(view), membership=membership),
         "server:tool_call_cancel": partial(tool_call_cancel, bus=bus, membership=membership),
         "server:update_config": told,
@@ -161,11 +153,11 @@ def handlers(
         "server:update_finder": told,
         "server:resources/list_changed": told,
         "server:resources/updated": told,
-        "server:update_capabilities": partial(update_capabilities, bus=bus, membership=membership, places=places),
-        internal_rows.CONFIRM.event: partial(confirm, view=view, membership=membership),
-        internal_rows.FIND.event: partial(find, view=view, membership=membership, now=now),
-        internal_rows.LEASE.event: partial(lease, leases=leases),
-        internal_rows.ASSERT.event: partial(assert_members, places=places, view=view, membership=membership),
+        "server:update_capabilities": partial(update_capabilities, bus=bus, membership=membership, seats=seats),
+        registry_contract.CONFIRM.event: partial(confirm, view=view, membership=membership),
+        registry_contract.FIND.event: partial(find, view=view, membership=membership, now=now),
+        registry_contract.LEASE.event: partial(lease, leases=leases),
+        registry_contract.ASSERT.event: partial(assert_members, seats=seats, view=view, membership=membership),
     }
 
 

@@ -13,8 +13,8 @@ from smcp_bus.headers import ERROR
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
 from smcp_proto.errors import ErrorCode, Unavailable
 from smcp_registry.admission import Owner
+from smcp_registry.connection import ConnectionWatch
 from smcp_registry.leases import Leases
-from smcp_registry.link import Link
 from smcp_registry.records import MemberRecord
 
 ASK_AGAIN_S: Final = 0.1
@@ -35,9 +35,11 @@ class Owners:
             seconds.
     """
 
-    def __init__(self, bus: Bus, link: Link, leases: Leases, *, patience_s: float, settle_s: float) -> None:
+    def __init__(
+        self, bus: Bus, connection: ConnectionWatch, leases: Leases, *, patience_s: float, settle_s: float
+    ) -> None:
         self._bus = bus
-        self._link = link
+        self._connection = connection
         self._leases = leases
         self._patience_s = patience_s
         self._settle_s = settle_s
@@ -97,5 +99,5 @@ class Owners:
 
     def _settled_for(self) -> float:
         """Seconds since when neither the own connection broke nor a node of NATS left."""
-        left_at, up_for = self._bus.node_left_at, self._link.up_for()
+        left_at, up_for = self._bus.node_left_at, self._connection.up_for()
         return up_for if left_at is None else min(up_for, self._loop.time() - left_at)

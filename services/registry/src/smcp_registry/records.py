@@ -4,6 +4,7 @@ It is what stands under a key of the bucket `members`, as JSON. A leave is a rec
 says what is to be announced of the change that wrote it, so that the bucket's stream is the log of enters and leaves.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from smcp_bus.registry_contract import Claim
 from smcp_proto.ids import Role
 from smcp_proto.names import encode_name
+from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
 
 
 class State(StrEnum):
@@ -120,3 +122,35 @@ def tombstone(record: MemberRecord) -> MemberRecord:
             "left_name": None,
         }
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """One notification.
+
+    Attributes:
+        verb: the last token of its subject.
+        epoch: grows with every change of the place: `2 * revision` for a leave, `2 * revision + 1` for an enter.
+    """
+
+    verb: str
+    body: bytes
+    epoch: int
+
+
+def announcements(record: MemberRecord, revision: int) -> list[Announcement]:
+    """What to publish for the record that stands at `revision` of the bucket `members`, in order."""
+    told = []
+    if record.announce in (Announce.LEAVE, Announce.LEAVE_ENTER):
+        who = {"office_id": record.office, record.role: record.left_name or record.name}
+        left = LeaveOfficeNotification.model_validate(who)
+        told.append(Announcement("leave_office", _json(left), 2 * revision))
+    if record.announce in (Announce.ENTER, Announce.LEAVE_ENTER):
+        entered = EnterOfficeNotification.model_validate({"office_id": record.office, record.role: record.name})
+        told.append(Announcement("enter_office", _json(entered), 2 * revision + 1))
+    return told
+
+
+def _json(notification: EnterOfficeNotification | LeaveOfficeNotification) -> bytes:
+    # only the key that applies is there, the other is absent and not null (settled: Rooms and events)
+    return notification.model_dump_json(exclude_unset=True).encode()

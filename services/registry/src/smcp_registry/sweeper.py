@@ -23,8 +23,8 @@ from smcp_bus.cancellation import raise_if_cancelled
 from smcp_proto.errors import Unavailable
 from smcp_registry.admission import Owner
 from smcp_registry.announcer import Announcer
+from smcp_registry.connection import ConnectionWatch
 from smcp_registry.leases import Leases, LeasesView
-from smcp_registry.link import Link
 from smcp_registry.owners import Owners
 from smcp_registry.records import tombstone
 from smcp_registry.store import Bucket, Conflict, read_member, write_member
@@ -42,12 +42,12 @@ class Sweeper:
     """Args:
     lease_s: a lease, in seconds.
     keep_tombstones_s: how long a tombstone stands before it is removed, in seconds.
-    now: unix seconds (UTC, by nats-server's clock), for places that are moving.
+    now: unix seconds (UTC, by nats-server's clock), for seats that are moving.
     """
 
     def __init__(
         self,
-        link: Link,
+        connection: ConnectionWatch,
         members: Bucket,
         view: MembersView,
         leases: Leases,
@@ -59,7 +59,7 @@ class Sweeper:
         now: Callable[[], float],
         keep_tombstones_s: float = KEEP_TOMBSTONES_S,
     ) -> None:
-        self._link = link
+        self._connection = connection
         self._members = members
         self._view = view
         self._leases = leases
@@ -83,7 +83,7 @@ class Sweeper:
         while True:
             raise_if_cancelled()
             await self._wait()
-            if self._link.up_for() < self._lease_s or not (self._view.synced and self._leases_view.synced):
+            if self._connection.up_for() < self._lease_s or not (self._view.synced and self._leases_view.synced):
                 continue
             try:
                 await self.sweep()
@@ -136,7 +136,7 @@ class Sweeper:
             pass
         ran_out.clear()
         if self._loop.time() - asleep_since > pause + self._lease_s / 2:
-            self._link.begin_anew("this process stood still")
+            self._connection.begin_anew("this process stood still")
 
     def _is_kept(self, key: str, now: float) -> bool:
         entry = self._view.entry(key)

@@ -7,13 +7,16 @@ begins with all entries again.
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import nats.errors
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext, api
+from nats.js.errors import NotFoundError
 from nats.js.kv import KV_MARKER_REASON, KV_OP
 
 from smcp_bus.cancellation import raise_if_cancelled
@@ -132,3 +135,59 @@ class _Reader:
         # a marker: of a removal by a client, or of an expiry by the server (2.11 and newer)
         gone = KV_OP in headers or KV_MARKER_REASON in headers
         return Change(message.subject.removeprefix(self._prefix), None if gone else message.data or None, revision)
+
+
+_log = logging.getLogger("smcp_registry.watch")
+
+NO_STREAM: Final = 10059
+"""The code of JetStream's error for a stream that is not there."""
+
+
+class View(Sink, Protocol):
+    """What follows a bucket."""
+
+    def unsynced(self) -> None:
+        """It follows it no more."""
+
+
+class LostStore:
+    """Args:
+    views: by bucket, what follows it.
+    make_missing: makes the buckets that are not there; raises `nats.errors.Error` or TimeoutError where it cannot.
+    """
+
+    def __init__(
+        self, js: JetStreamContext, views: Mapping[str, View], make_missing: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._js = js
+        self._views = views
+        self._make_missing = make_missing
+
+    @asynccontextmanager
+    async def replaced(self) -> AsyncIterator[None]:
+        """Where the body finds that a bucket is gone, both are there again when its error arrives outside."""
+        try:
+            yield
+        except NotFoundError as error:
+            if error.err_code == NO_STREAM:
+                await self._replace()
+            raise
+
+    async def _replace(self) -> None:
+        lost = [bucket for bucket in self._views if not await self._is_there(bucket)]
+        # All views before any bucket: a process that takes its lease in the new one and asserts its members must not
+        # be told that they stand, as they did in the old one.
+        for bucket in lost:
+            _log.error("the bucket %s is gone; it is made anew, empty", bucket)
+            self._views[bucket].reset([], 0)
+            self._views[bucket].unsynced()
+        await self._make_missing()
+
+    async def _is_there(self, bucket: str) -> bool:
+        try:
+            await self._js.stream_info(f"KV_{bucket}")
+        except NotFoundError as error:
+            if error.err_code == NO_STREAM:
+                return False
+            raise
+        return True

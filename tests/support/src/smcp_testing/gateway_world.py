@@ -17,7 +17,7 @@ from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig
 from smcp_bus.nats.credentials import Credentials
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AssertedMember, Assertion, Claim, Member
 from smcp_gateway.app import Gateway, open_gateway
 from smcp_gateway.settings import GatewaySettings

@@ -6,7 +6,7 @@ from typing import Final
 import orjson
 
 from smcp_bus.door.types import Answer
-from smcp_bus.internal_rows import is_internal
+from smcp_bus.registry_contract import is_internal
 from smcp_proto.catalog import CATALOG
 from smcp_proto.catalog_row import Row
 from smcp_proto.errors import ErrorCode

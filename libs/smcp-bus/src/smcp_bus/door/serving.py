@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from smcp_bus import internal_rows, subjects
+from smcp_bus import registry_contract, subjects
 from smcp_bus.bus import Bus, Incoming, Reply, RequestHandler, Subscription
 from smcp_bus.door.dispatch import Door, failed
 from smcp_bus.door.types import Answer, Caller
@@ -21,21 +21,21 @@ Route = Callable[[str], tuple[Row, Caller]]
 def registry_route(subject: str) -> tuple[Row, Caller]:
     """`smcp.v1.<office>.server.<role>.<name>.<verb>`: the caller is the member named in it."""
     parsed = subjects.parse_server(subject)
-    row = internal_rows.SERVER_ROWS.get(parsed.verb) or catalog.by_verb("server", parsed.verb)
+    row = registry_contract.SERVER_ROWS.get(parsed.verb) or catalog.by_verb("server", parsed.verb)
     return _known(row), Caller(role=parsed.role, office=parsed.office, name=parsed.name)
 
 
 def computer_route(subject: str) -> tuple[Row, Caller]:
     """`smcp.v1.<office>.client.<computer>.<verb>`: the caller is the office's Agent, vouched for by its gateway."""
     parsed = subjects.parse_client(subject)
-    row = internal_rows.CLIENT_ROWS.get(parsed.verb) or catalog.by_verb("client", parsed.verb)
+    row = registry_contract.CLIENT_ROWS.get(parsed.verb) or catalog.by_verb("client", parsed.verb)
     return _known(row), Caller(role="agent", office=parsed.office)
 
 
 def host_route(subject: str) -> tuple[Row, Caller]:
     """`smcp.hosts.v1.<credential>.<process>.<verb>`: the caller is that process (or, for `alive`, the registry)."""
     parsed = subjects.parse_host(subject)
-    row = internal_rows.HOST_ROWS.get(parsed.verb)
+    row = registry_contract.HOST_ROWS.get(parsed.verb)
     return _known(row), Caller(role="computer", office="", name=parsed.credential, session=parsed.process)
 
 

@@ -23,7 +23,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import ProxyTracerProvider, Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from smcp_bus import internal_rows, subjects
+from smcp_bus import registry_contract, subjects
 from smcp_bus.door.types import Answer, Call
 from smcp_bus.errors import RequestTimedOut
 from smcp_bus.headers import TRACEPARENT, TRACESTATE
@@ -74,7 +74,7 @@ def bus_spans() -> Tracing:
     """CONSUMER spans for requests that came over the bus: `process smcp.v1.{office}.client.{computer}.tool_call`."""
 
     def open_span(tracer: Tracer, call: Call) -> AbstractContextManager[Span | None]:
-        if internal_rows.is_internal(call.row) and TRACEPARENT not in call.headers:
+        if registry_contract.is_internal(call.row) and TRACEPARENT not in call.headers:
             return nullcontext()
         name, attributes = _destination("process", call.subject)
         if group := subjects.queue(call.subject):

@@ -11,7 +11,7 @@ from smcp_computer.handlers.call_log import CallRecord
 from smcp_computer.in_flight import InFlight
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerError
 from smcp_computer.mcp.sdk import CallSpan
-from smcp_computer.measures import CallEnded
+from smcp_computer.metrics import CallEnded
 from smcp_computer.resources.errors import too_large
 from smcp_computer.resources.history import History
 from smcp_computer.tools import result as results

@@ -28,8 +28,8 @@ from smcp_bus import subjects
 from smcp_bus.bus import Bus, Reply
 from smcp_bus.errors import BusError, NoResponder, RequestTimedOut
 from smcp_bus.headers import ERROR, NOT_RUN
-from smcp_bus.internal_rows import PendingAnswer, PendingQuestion
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_gateway.calls.pending import CallTable, PendingCall
 from smcp_proto.errors import NotFound, SmcpError, Unavailable
 

@@ -12,16 +12,15 @@ from typing import Any, Final
 import orjson
 from pydantic import ValidationError
 
-from smcp_bus import internal_rows, subjects
+from smcp_bus import registry_contract, subjects
 from smcp_bus.bus import Incoming, Reply, Subscription
 from smcp_bus.call_records import digest_of, same_call
 from smcp_bus.door.dispatch import Door, failed
 from smcp_bus.door.serving import to_reply
 from smcp_bus.door.types import Call, Caller, RawJson
 from smcp_bus.headers import ERROR
-from smcp_bus.internal_rows import PendingAnswer, PendingQuestion
 from smcp_bus.owner import CLOSED_REPLY, MOVING_REPLY
-from smcp_bus.registry_contract import Claim
+from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion
 from smcp_bus.time_limit import time_limit
 from smcp_gateway.computers.answered import answered, tool_result
 from smcp_gateway.computers.questions import Questions
@@ -77,7 +76,7 @@ class OwnedComputer:
                 "client:tool_call": self._tool_call,
                 "client:resources/subscribe": self._subscribe,
                 "client:resources/unsubscribe": self._unsubscribe,
-                internal_rows.PENDING.event: self._pending,
+                registry_contract.PENDING.event: self._pending,
             },
             otherwise=lambda row: self._query,
             tracing=around.tracing,
@@ -104,7 +103,7 @@ class OwnedComputer:
         verb = subjects.verb_of(incoming.subject)
         if not self.is_open:
             return await self._while_closed(verb, incoming)
-        if self.session.leaving and verb != internal_rows.PENDING.verb and not self._knows(verb, incoming):
+        if self.session.leaving and verb != registry_contract.PENDING.verb and not self._knows(verb, incoming):
             return MOVING_REPLY  # whoever takes its place runs it
         return await self._dispatch(verb, incoming)
 
@@ -154,7 +153,7 @@ class OwnedComputer:
         self._around.send(self.session, told)
 
     async def _dispatch(self, verb: str, incoming: Incoming) -> Reply:
-        row = internal_rows.CLIENT_ROWS.get(verb) or catalog.by_verb("client", verb)
+        row = registry_contract.CLIENT_ROWS.get(verb) or catalog.by_verb("client", verb)
         if row is None:
             return to_reply(failed(Malformed("no such event").body()))
         answer = await self._door.dispatch(
@@ -170,7 +169,7 @@ class OwnedComputer:
 
     async def _while_closed(self, verb: str, incoming: Incoming) -> Reply:
         """Nothing is run; but calls that run here go on, and who waits for them may know that."""
-        if verb == internal_rows.PENDING.verb and self._running:
+        if verb == registry_contract.PENDING.verb and self._running:
             reply = await self._dispatch(verb, incoming)
             # a call that is not known here may be another owner's: that is not for us to say
             if ERROR not in reply.headers and not orjson.loads(reply.body)["unknown"]:

@@ -19,15 +19,14 @@ from smcp_bus.call_records import CallRecords
 from smcp_bus.door.dispatch import Observe
 from smcp_bus.door.tracing import bus_spans
 from smcp_bus.owner import ABSENT_S, OwnerGate
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.background_tasks import Errands
 from smcp_gateway.computers.owned_computer import OwnedComputer
 from smcp_gateway.computers.questions import Room, Send
 from smcp_gateway.computers.surroundings import CallKey, CancelKey, Surroundings
 from smcp_gateway.computers.updates import Updates
-from smcp_gateway.members import MemberKey
-from smcp_gateway.sockets.session import Session
+from smcp_gateway.sockets.session import MemberKey, Session
 from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.base import AgentCallData
 

@@ -98,7 +98,7 @@ class ListResources:
         office = self._offices.get(call.caller.office or "")
         if office is None:
             raise NotInOffice("not in an office")
-        names = sorted(name for role, name in office.picture.present if role == "computer")
+        names = sorted(name for role, name in office.roster.present if role == "computer")
         return RawJson(exact_json.written(await self._page(request, call, list(_rest(names, cursor)))))
 
     async def _page(self, request: Request, call: Call, rest: list[tuple[str, str | None]]) -> dict[str, Any]:

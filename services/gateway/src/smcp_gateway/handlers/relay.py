@@ -22,7 +22,7 @@ from smcp_bus.door.types import Call, RawJson
 from smcp_bus.errors import BusError, ConnectionLost, NoResponder, NotConnected, RequestTimedOut
 from smcp_bus.headers import NOT_RUN, REQ_ID, SENT_AGO
 from smcp_bus.owner import MOVING
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_gateway.calls.pending import NOT_SENT, CallTable, PendingCall
 from smcp_gateway.handlers.relayed_answer import checked
 from smcp_proto.catalog_row import TimeClass

@@ -8,7 +8,7 @@ import orjson
 from smcp_bus.bus import Reply
 from smcp_bus.door.types import RawJson
 from smcp_bus.headers import ERROR
-from smcp_bus.registry.client import to_error
+from smcp_bus.registry_client import to_error
 from smcp_proto.errors import Internal
 from smcp_proto.surrogates import mended
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from smcp_bus import exact_json
 from smcp_bus.door.types import Call
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.computers.updates import Key, Short
 from smcp_proto.errors import Malformed

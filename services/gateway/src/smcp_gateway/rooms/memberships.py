@@ -2,21 +2,24 @@
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from hashlib import blake2b
 from typing import Any, Final
 
+import orjson
+
 from smcp_bus import exact_json
-from smcp_bus.errors import BusError
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.errors import BusError, ConnectionLost, TransferFailed
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.background_tasks import Errands
 from smcp_gateway.calls.pending import CallTable
 from smcp_gateway.computers.relay_computers import RelayComputers
-from smcp_gateway.members import member_keys
-from smcp_gateway.rooms.claims import claim_for, may_have_run, renewed
-from smcp_gateway.rooms.left_calls import LeftCalls
 from smcp_gateway.rooms.offices import Doubt, Office, Offices
+from smcp_gateway.rooms.orphaned_calls import OrphanedCalls
+from smcp_gateway.rooms.roster import member_keys
 from smcp_gateway.sockets.session import Membership, Session
 from smcp_proto.errors import NotAllowed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.schemas import EnterOfficeReq
@@ -59,7 +62,7 @@ class Memberships:
         self._generation = generation
         self._doubt = doubt
         self._hang_up = hang_up
-        self._left_calls = LeftCalls(registry, offices, calls)
+        self._orphaned_calls = OrphanedCalls(registry, offices, calls)
 
     async def join(self, session: Session, request: EnterOfficeReq, body: bytes, req_id: str) -> None:
         """Make `session` a member, or leave everything as it was.
@@ -77,7 +80,7 @@ class Memberships:
             raise NotAllowed(AGENTS_DO_NOT_SWITCH, details={"field": "office_id"})
         office = await self._offices.hold(request.office_id)
         office.expect(session)
-        announce = present is None and office.picture.known
+        announce = present is None and office.roster.known
         claim = claim_for(self._registry, session, request, announce=announce)
         session.joining, session.joining_place = claim.incarnation, (office.name, request.role, request.name)
         generation = self._generation()
@@ -126,7 +129,7 @@ class Memberships:
             raise NotInOffice("not in this office", details={"field": "office_id"})
         membership.ending = True
         try:
-            await self._left_calls.cancel(session, membership)
+            await self._orphaned_calls.cancel(session, membership)
             await self._release(session, membership, req_id)
         except BaseException as error:
             membership.ending = False
@@ -140,10 +143,10 @@ class Memberships:
 
         A member that is moving stays one: it takes its place up again elsewhere.
 
-        Its calls are cancelled before that. One whose connection broke (no `goodbye`) has `left_calls.GRACE_S`
+        Its calls are cancelled before that. One whose connection broke (no `goodbye`) has `orphaned_calls.GRACE_S`
         to come back and repeat them; for so long its place stands, and is given to whoever asks for it.
         """
-        left = self._left_calls.take(session, goodbye=goodbye)
+        left = self._orphaned_calls.take(session, goodbye=goodbye)
         membership = session.membership
         if membership is None:
             return
@@ -156,7 +159,7 @@ class Memberships:
         kept = session.moving and not goodbye
 
         async def end() -> None:
-            await self._left_calls.settle(left, session, membership)
+            await self._orphaned_calls.settle(left, session, membership)
             if not kept:
                 await self._release(session, membership)
             if office is not None:
@@ -166,7 +169,7 @@ class Memberships:
 
     def stop(self) -> None:
         """The gateway stops: nobody here waits any more for who may come back."""
-        self._left_calls.stop()
+        self._orphaned_calls.stop()
 
     async def lost(self, session: Session) -> None:
         """The registry has given the place to another: the membership is over already."""
@@ -183,11 +186,11 @@ class Memberships:
         """
         try:
             async with asyncio.timeout(self._registry.room_s), office.learning:  # behind others that wait for it, too
-                if not office.picture.known:
+                if not office.roster.known:
                     room = await self._registry.room(
                         office.name, request.role, request.name, after=revision, req_id=req_id
                     )
-                    office.picture.learn(member_keys(room))
+                    office.roster.learn(member_keys(room))
         except TimeoutError:
             raise Unavailable("no registry says who is in the office", details={"may_have_run": True}) from None
 
@@ -276,3 +279,48 @@ class Memberships:
             await self._offices.release(office)
 
         self._errands.until_done("giving up a claim", undo)
+
+
+def claim_for(registry: RegistryClient, session: Session, request: EnterOfficeReq, *, announce: bool) -> Claim:
+    """A new claim, with an incarnation of its own."""
+    capabilities = request.capabilities
+    return Claim(
+        session=session.id,
+        credential=registry.credential,
+        process=registry.process,
+        incarnation=uuid.uuid4().hex,
+        identity=identity_of(session, request),
+        a2c_version=session.a2c_version,
+        announce=announce,
+        capabilities=capabilities.model_dump(exclude_unset=True) if capabilities is not None else None,
+    )
+
+
+def renewed(claim: Claim) -> Claim:
+    """The same claim made anew: what was asked by the old one is not asked by this one."""
+    return claim.model_copy(update={"incarnation": uuid.uuid4().hex})
+
+
+def identity_of(session: Session, request: EnterOfficeReq) -> str:
+    """By which the registry knows whose place it is: the token's subject, where there is a token."""
+    return unauthenticated_identity(request) if session.principal is None else session.principal.identity
+
+
+def unauthenticated_identity(request: EnterOfficeReq) -> str:
+    """Who a client is that nobody has authenticated: its office, role and name."""
+    return blake2b(orjson.dumps([request.office_id, request.role, request.name]), digest_size=16).hexdigest()
+
+
+def may_have_run(error: BaseException) -> bool:
+    """Whether the registry may have done what failed with this error."""
+    match error:
+        case Unavailable(details=details):
+            return bool(details.get("may_have_run", True))  # who does not say that it was not done may have done it
+        case SmcpError(details=details):
+            return bool(details.get("may_have_run", False))
+        case ConnectionLost() | TransferFailed():
+            return True
+        case Exception():
+            return False
+        case _:
+            return True  # cancelled in the middle

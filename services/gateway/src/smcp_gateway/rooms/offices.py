@@ -12,10 +12,9 @@ from typing import Final
 from smcp_bus import subjects
 from smcp_bus.bus import Bus, Incoming, Subscription
 from smcp_gateway.computers.owned_computer import CANCEL_EVENT
-from smcp_gateway.members import MemberKey
-from smcp_gateway.rooms.notices import Notice, missed_of, presence, read_notice, updates
-from smcp_gateway.rooms.picture import Picture
-from smcp_gateway.sockets.session import Membership, Session
+from smcp_gateway.rooms.notifications import Notice, missed_of, presence, read_notice, updates
+from smcp_gateway.rooms.roster import Roster
+from smcp_gateway.sockets.session import MemberKey, Membership, Session
 from smcp_proto.schemas import Capabilities
 
 _log: Final = logging.getLogger("smcp_gateway.rooms.offices")
@@ -49,7 +48,7 @@ class Office:
         agent_left: AgentLeft = lambda office, agent, epoch: None,
     ) -> None:
         self.name = name
-        self.picture = Picture()
+        self.roster = Roster()
         self.members: dict[Session, Membership] = {}
         self.learning = asyncio.Lock()
         """Held while the first list is asked for."""
@@ -101,7 +100,7 @@ class Office:
             return
         if not notice.entered and notice.about[0] == "agent":
             self._agent_left(self.name, notice.about[1], notice.epoch)
-        news = self.picture.event(notice.about, entered=notice.entered, epoch=notice.epoch)
+        news = self.roster.event(notice.about, entered=notice.entered, epoch=notice.epoch)
         if news is None:
             return  # told before: to who is arriving, too
         self._keep(notice)
@@ -134,7 +133,7 @@ class Office:
             generation: of the connection that came back; who joined since then has missed nothing.
             capabilities: of the Computers, as the list shows them.
         """
-        difference = self.picture.compare(members)
+        difference = self.roster.compare(members)
         self.compared = generation
         told = [session for session, membership in self.members.items() if membership.generation < generation]
         for member in difference.left:
@@ -151,7 +150,7 @@ class Office:
     async def missed(self, session: Session) -> None:
         """Tell an Agent here that its subscriptions have ended, and that it may have missed what the Computers told: it
         was no member for a while, and is again."""
-        for role, name in sorted(self.picture.present):
+        for role, name in sorted(self.roster.present):
             if role == "computer":
                 await self._pass_on([session], missed_of(self.name, name))
 
@@ -210,7 +209,7 @@ class Offices:
     def has(self, name: str, member: MemberKey) -> bool:
         """Whether somebody is in an office, as those were told who are in it here."""
         office = self._offices.get(name)
-        return office is not None and member in office.picture.present
+        return office is not None and member in office.roster.present
 
     async def hold(self, name: str) -> Office:
         """The office, listened to: the server knows the subscription when this returns. Each needs one `release`.

@@ -14,12 +14,12 @@ from typing import Final
 
 from smcp_bus.bus import Connection
 from smcp_bus.errors import BusError
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AssertedMember, Assertion, AssertOutcome, LeaseRenewal, Member
 from smcp_gateway.computers.relay_computers import RelayComputers
-from smcp_gateway.members import member_keys
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Office, Offices
+from smcp_gateway.rooms.roster import member_keys
 from smcp_gateway.sockets.session import Membership, Session, Sessions
 from smcp_proto.errors import NotInOffice, SmcpError, Unavailable
 
@@ -190,8 +190,8 @@ class Repair:
         session, membership = asker
         if session.role is None or session.name is None:
             return
-        office.picture.ask()
-        after = max(membership.revision, office.picture.revision)
+        office.roster.ask()
+        after = max(membership.revision, office.roster.revision)
         try:
             await self._computers.compare_agent(office.name, after=after)
             room = await self._registry.room(

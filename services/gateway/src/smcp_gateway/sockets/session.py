@@ -19,6 +19,9 @@ DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
 Place = tuple[str, Role, str]
 """(office, role, name)"""
 
+MemberKey = tuple[Role, str]
+"""(role, name): a member of an office."""
+
 HELD_REPLIES: Final = 64 * 1024 * 1024
 """Bytes of large replies that are held for a client, where nothing else is said."""
 
@@ -90,7 +93,7 @@ class Membership:
     """The claim before, for as long as the registry may still know the member by it."""
     joined_at: int = field(init=False)
     """The revision with which it joined: it is told of enters and leaves after that, also of those that came before it
-    was claimed anew. It knows nothing of them then, and what it does know is not told again (`Picture`)."""
+    was claimed anew. It knows nothing of them then, and what it does know is not told again (`Roster`)."""
     ended_by: int = 0
     """Epoch of the last leave of it that nobody here asked for: what the registry says of it has to be newer."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from smcp_bus.registry.lease import LeaseKeeper
+from smcp_bus.lease import LeaseKeeper
 from smcp_computer.in_flight import InFlight
 from smcp_computer.mcp.supervisor import Fleet, State
 from smcp_proto.errors import ErrorCode

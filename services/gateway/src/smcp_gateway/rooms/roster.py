@@ -9,10 +9,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from smcp_gateway.members import MemberKey
+from smcp_gateway.sockets.session import MemberKey
+from smcp_proto.schemas import ListRoomRet
 
 REMEMBERED: Final = 4096
 """Members that left and whose last epoch is kept; beyond it the oldest are forgotten."""
+
+
+def member_keys(room: ListRoomRet) -> list[MemberKey]:
+    """The members in a list; an entry without role or name is left out."""
+    return [(member.role, member.name) for member in room.sessions if member.role and member.name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,7 @@ class Difference:
     stayed: list[MemberKey]
 
 
-class Picture:
+class Roster:
     """The members of one office."""
 
     def __init__(self) -> None:

@@ -1,17 +1,45 @@
-"""`assert`: a gateway says which members it holds, after a reconnect or a lapsed lease."""
+"""`lease`: a process says that it lives."""
 
 import asyncio
 from typing import Final
 
 from smcp_bus.door.types import Call
-from smcp_bus.registry_contract import AssertedMember, Assertion, AssertionResult, AssertOutcome, Member
+from smcp_bus.registry_contract import (
+    AssertedMember,
+    Assertion,
+    AssertionResult,
+    AssertOutcome,
+    LeaseRenewal,
+    LeaseState,
+    Member,
+)
 from smcp_proto.errors import Malformed, NotInOffice, Unavailable
 from smcp_registry.admission import Action
-from smcp_registry.claims import check_claim
-from smcp_registry.handlers.lease import host
-from smcp_registry.membership import Membership
-from smcp_registry.places import Places
+from smcp_registry.handlers.caller import Membership, check_claim, check_process
+from smcp_registry.leases import Leases
+from smcp_registry.seats import Seats
 from smcp_registry.view import MembersView
+
+
+async def lease(request: LeaseRenewal, call: Call, *, leases: Leases) -> LeaseState:
+    """Renew the lease of the process that the subject names.
+
+    Raises:
+        Malformed: the subject names no process.
+        Unavailable: no quorum.
+    """
+    credential, process = host(call)
+    return await leases.renew(credential, process, request)
+
+
+def host(call: Call) -> tuple[str, str]:
+    """Credential and process from the subject."""
+    credential, process = call.caller.name, call.caller.session
+    if credential is None:
+        raise Malformed("the subject names no credential")
+    check_process(credential, process)
+    return credential, process
+
 
 AT_ONCE: Final = 16
 RESERVE_S: Final = 0.2
@@ -19,7 +47,7 @@ RESERVE_S: Final = 0.2
 
 
 async def assert_members(
-    request: Assertion, call: Call, *, places: Places, view: MembersView, membership: Membership
+    request: Assertion, call: Call, *, seats: Seats, view: MembersView, membership: Membership
 ) -> AssertionResult:
     """Decide on each member as on a join; one that stands as asserted is passed over in silence.
 
@@ -36,7 +64,7 @@ async def assert_members(
         async with limit:
             try:
                 async with asyncio.timeout_at(call.deadline - RESERVE_S):
-                    return await _assert(member, owner, places=places, view=view, until=call.deadline)
+                    return await _assert(member, owner, seats=seats, view=view, until=call.deadline)
             except (Unavailable, TimeoutError):
                 return AssertedMember(outcome=AssertOutcome.UNAVAILABLE, revision=0, why="ask again")
             except Malformed as error:
@@ -46,18 +74,18 @@ async def assert_members(
 
 
 async def _assert(
-    member: Member, owner: tuple[str, str], *, places: Places, view: MembersView, until: float
+    member: Member, owner: tuple[str, str], *, seats: Seats, view: MembersView, until: float
 ) -> AssertedMember:
     claim = member.claim
     check_claim(claim)
     if (claim.credential, claim.process) != owner:
         return AssertedMember(outcome=AssertOutcome.REFUSED, revision=0, why="a process asserts its own members only")
     if member.moving:
-        return await _move(member, places=places)
+        return await _move(member, seats=seats)
     known = view.member(member.office, member.role, member.name)
     if known is not None and known.holds(claim) and known.record.announced and known.record.moving_until is None:
         return AssertedMember(outcome=AssertOutcome.UNCHANGED, revision=known.revision)
-    claimed = await places.claim(member.office, member.role, member.name, claim, until=until)
+    claimed = await seats.claim(member.office, member.role, member.name, claim, until=until)
     match claimed.decision.action:
         case Action.REFUSE:
             return AssertedMember(outcome=AssertOutcome.REFUSED, revision=0, why=claimed.decision.why)
@@ -67,9 +95,9 @@ async def _assert(
             return AssertedMember(outcome=AssertOutcome.CLAIMED, revision=claimed.revision)
 
 
-async def _move(member: Member, *, places: Places) -> AssertedMember:
+async def _move(member: Member, *, seats: Seats) -> AssertedMember:
     try:
-        revision = await places.move(member.office, member.role, member.name, member.claim)
+        revision = await seats.move(member.office, member.role, member.name, member.claim)
     except NotInOffice:
         return AssertedMember(outcome=AssertOutcome.REFUSED, revision=0, why="it is no member any more")
     return AssertedMember(outcome=AssertOutcome.UNCHANGED, revision=revision)

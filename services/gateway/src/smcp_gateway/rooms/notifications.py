@@ -8,7 +8,7 @@ import orjson
 from smcp_bus import exact_json, subjects
 from smcp_bus.bus import Incoming
 from smcp_bus.headers import EPOCH
-from smcp_gateway.members import MemberKey
+from smcp_gateway.sockets.session import MemberKey
 from smcp_proto import catalog
 from smcp_proto.catalog_row import EVERYBODY
 from smcp_proto.ids import Role

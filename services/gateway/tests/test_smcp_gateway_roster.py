@@ -4,25 +4,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_gateway.members import MemberKey
-from smcp_gateway.rooms.picture import Difference, News, Picture
+from smcp_gateway.rooms.roster import Difference, News, Roster
+from smcp_gateway.sockets.session import MemberKey
 
 ANNA: MemberKey = ("agent", "anna")
 BOX: MemberKey = ("computer", "box")
 CAR: MemberKey = ("computer", "car")
 
 
-def enter(picture: Picture, member: MemberKey, revision: int) -> News | None:
+def enter(picture: Roster, member: MemberKey, revision: int) -> News | None:
     return picture.event(member, entered=True, epoch=2 * revision + 1)
 
 
-def leave(picture: Picture, member: MemberKey, revision: int) -> News | None:
+def leave(picture: Roster, member: MemberKey, revision: int) -> News | None:
     return picture.event(member, entered=False, epoch=2 * revision)
 
 
 @pytest.mark.rule("answers.nats.epoch")
 def test_an_enter_and_a_leave_are_news_once() -> None:
-    picture = Picture()
+    picture = Roster()
     assert enter(picture, BOX, 1) == News(told_already=False)
     assert enter(picture, BOX, 1) is None
     assert leave(picture, BOX, 2) == News(told_already=False)
@@ -32,21 +32,21 @@ def test_an_enter_and_a_leave_are_news_once() -> None:
 
 
 def test_a_place_that_changes_hands_leaves_and_enters_in_one_revision() -> None:
-    picture = Picture()
+    picture = Roster()
     enter(picture, BOX, 1)
     assert leave(picture, BOX, 5) == News(told_already=False)
     assert enter(picture, BOX, 5) == News(told_already=False)
 
 
 def test_who_was_there_before_is_no_news_after_an_outage() -> None:
-    picture = Picture()
+    picture = Roster()
     picture.learn([ANNA, BOX])
     picture.ask()
     assert picture.compare([ANNA, BOX]) == Difference(entered=[], left=[], stayed=[ANNA, BOX])
 
 
 def test_a_comparison_finds_what_was_missed_and_what_comes_late_is_told_already() -> None:
-    picture = Picture()
+    picture = Roster()
     picture.learn([ANNA, BOX])
     picture.ask()
     assert picture.compare([ANNA, CAR]) == Difference(entered=[CAR], left=[BOX], stayed=[ANNA])
@@ -56,7 +56,7 @@ def test_a_comparison_finds_what_was_missed_and_what_comes_late_is_told_already(
 
 
 def test_what_is_heard_while_a_list_is_on_its_way_is_newer_than_the_list() -> None:
-    picture = Picture()
+    picture = Roster()
     picture.learn([BOX])
     picture.ask()
     enter(picture, CAR, 9)
@@ -65,7 +65,7 @@ def test_what_is_heard_while_a_list_is_on_its_way_is_newer_than_the_list() -> No
 
 
 def test_the_first_list_does_not_undo_what_was_heard_before_it() -> None:
-    picture = Picture()
+    picture = Roster()
     leave(picture, BOX, 4)
     enter(picture, CAR, 5)
     picture.learn([BOX])
@@ -73,7 +73,7 @@ def test_the_first_list_does_not_undo_what_was_heard_before_it() -> None:
 
 
 def test_a_list_has_to_have_reached_what_was_heard() -> None:
-    picture = Picture()
+    picture = Roster()
     assert picture.revision == 0
     enter(picture, BOX, 6)
     assert picture.revision == 6
@@ -93,7 +93,7 @@ STEPS = st.lists(
 def test_for_those_that_were_there_all_the_time_enter_and_leave_alternate(
     steps: list[tuple[MemberKey, bool, int] | frozenset[MemberKey]],
 ) -> None:
-    picture = Picture()
+    picture = Roster()
     picture.learn([])
     told: dict[MemberKey, bool] = {}
 

@@ -12,13 +12,13 @@ from smcp_bus.errors import BusError
 from smcp_proto.errors import Unavailable
 from smcp_registry.wording import said
 
-_log = logging.getLogger("smcp_registry.link")
+_log = logging.getLogger("smcp_registry.connection")
 
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
 
 
-class Link:
+class ConnectionWatch:
     """Watches the bus. Call `close` when it is no longer used."""
 
     def __init__(self, bus: Bus) -> None:

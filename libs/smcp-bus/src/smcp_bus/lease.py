@@ -8,12 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from smcp_bus.errors import BusError
-from smcp_bus.registry.client import RegistryClient
-from smcp_bus.registry.hedges import Hedges
+from smcp_bus.registry_client import Hedges, RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal, LeaseState
 from smcp_proto.errors import SmcpError
 
-_log = logging.getLogger("smcp_bus.registry.lease")
+_log = logging.getLogger("smcp_bus.lease")
 
 RENEW_AT: Final = 1 / 3
 """Share of a lease after which it is renewed, at the latest."""

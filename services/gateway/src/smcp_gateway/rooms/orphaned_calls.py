@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from smcp_bus.owner import ABSENT_S
-from smcp_bus.registry.client import RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_gateway.calls.pending import CallTable
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Membership, Session
@@ -30,7 +30,7 @@ class Left:
     """How long it may take to come back (loop time)."""
 
 
-class LeftCalls:
+class OrphanedCalls:
     """Cancels the calls of sessions that left or are gone, unless their Agents came back by any gateway."""
 
     def __init__(self, registry: RegistryClient, offices: Offices, calls: CallTable) -> None:

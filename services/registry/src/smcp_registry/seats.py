@@ -1,4 +1,4 @@
-"""Claiming and giving up places: `admission.decide`, carried out on the store by compare-and-set."""
+"""Claiming and giving up seats: `admission.decide`, carried out on the store by compare-and-set."""
 
 import asyncio
 import random
@@ -29,11 +29,11 @@ class Claimed:
     revision: int = 0
 
 
-class Places:
-    """What the registries do with places.
+class Seats:
+    """What the registries do with seats.
 
     Args:
-        untouched: whether nothing is known to stand under a key: most places are claimed for the first time, and need
+        untouched: whether nothing is known to stand under a key: most seats are claimed for the first time, and need
             no read then. It may be wrong: what is decided on it is a write over nothing, which is refused.
         now: unix seconds (UTC, by nats-server's clock).
         move_s: how long a place that is moving is kept for its identity, in seconds.

@@ -1,1 +1,0 @@
-"""How a process asks the registries, and keeps its lease."""

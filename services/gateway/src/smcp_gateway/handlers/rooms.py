@@ -1,0 +1,108 @@
+"""`server:join_office` (events.txt, room events)."""
+
+import asyncio
+from contextlib import suppress
+
+from pydantic import BaseModel
+
+from smcp_bus import exact_json
+from smcp_bus.door.types import Call, RawJson
+from smcp_bus.errors import BusError
+from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
+from smcp_gateway.auth.grants import decide
+from smcp_gateway.computers.relay_computers import RelayComputers
+from smcp_gateway.rooms.memberships import Memberships
+from smcp_gateway.rooms.offices import Offices
+from smcp_gateway.sockets.session import Sessions
+from smcp_proto.errors import NotInOffice, SmcpError
+from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq
+
+
+async def join_office(request: EnterOfficeReq, call: Call, *, sessions: Sessions, memberships: Memberships) -> None:
+    """Make the caller a member of the office; in its own office already: nothing happens.
+
+    Raises:
+        NotAllowed: its token is not for that place; the place is another's; an Agent is in another office; the
+            connection has another role or name.
+        Unavailable: it cannot be decided now.
+    """
+    session = sessions.get(call.caller.session)
+    if session is not None:
+        if session.principal is not None:
+            grants = session.principal.grants
+            refusal = decide(grants, office=request.office_id, role=request.role, name=request.name)
+            if refusal is not None:
+                raise refusal
+        await memberships.join(session, request, call.raw or exact_json.written(call.payload), call.req_id)
+
+
+async def leave_office(request: LeaveOfficeReq, call: Call, *, sessions: Sessions, memberships: Memberships) -> None:
+    """End the caller's membership of the office.
+
+    Raises:
+        NotInOffice: it is not in that office.
+        Unavailable: it cannot be done now.
+    """
+    session = sessions.get(call.caller.session)
+    if session is not None:
+        await memberships.leave(session, request.office_id, call.req_id)
+
+
+async def list_room(
+    request: ListRoomReq, call: Call, *, sessions: Sessions, offices: Offices, registry: RegistryClient
+) -> RawJson:
+    """The members of the caller's office, the caller among them; what it was told before it asked is in the list.
+
+    Raises:
+        NotInOffice: it has just left.
+        Unavailable: no registry answers, or the one that does is too far behind.
+    """
+    session = sessions.get(call.caller.session)
+    membership = session.membership if session is not None else None
+    if session is None or membership is None or session.role is None or session.name is None:
+        raise NotInOffice("not in an office")
+    body = request.model_dump_json(exclude_unset=True).encode()
+    office = offices.get(membership.office)
+    # Any registry may answer, and one may be behind the one that announced what the caller has heard.
+    after = max(membership.revision, 0 if office is None else office.roster.revision)
+    reply = await registry.list_room(membership.office, session.role, session.name, body, after=after)
+    return RawJson(reply)
+
+
+async def update(request: BaseModel, call: Call, *, registry: RegistryClient, computers: RelayComputers) -> None:
+    """Pass the event on as it came, behind the updates of resources that the Computer said before and that still wait.
+
+    Raises:
+        Unavailable: no registry answers, within the time of one question for all of them.
+    """
+    caller, loop = call.caller, asyncio.get_running_loop()
+    ends = loop.time() + registry.room_s
+    assert caller.office is not None
+    assert caller.role is not None
+    assert caller.name is not None
+    updates = computers.updates(caller.session, caller.office)
+    if updates is not None:
+        with suppress(BusError, SmcpError, TimeoutError):  # they are told again; this event is not
+            async with asyncio.timeout_at(ends):
+                await updates.flush()
+    body = call.raw or exact_json.written(call.payload)
+    await registry.tell(
+        caller.office,
+        caller.role,
+        caller.name,
+        call.row.verb,
+        body,
+        timeout=ends - loop.time(),
+        req_id=call.req_id,
+    )
+
+
+async def alive(request: AliveQuestion, call: Call, *, sessions: Sessions) -> AliveAnswer:
+    """Whether that session is connected, and a member or about to be one; by that very claim, or in that
+    very place, where one is named."""
+    if request.session is not None and request.incarnation is not None:
+        return AliveAnswer(session=sessions.means(request.session, request.incarnation))
+    if request.office is None or request.role is None or request.name is None:
+        return AliveAnswer(session=sessions.holds(request.session))
+    return AliveAnswer(session=sessions.holds(request.session, (request.office, request.role, request.name)))

@@ -1,0 +1,150 @@
+"""`server:join_office` (events.txt, room events)."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import orjson
+
+from smcp_bus.door.types import Call, RawJson
+from smcp_bus.headers import AFTER
+from smcp_bus.registry_contract import Confirmed, FindComputer, Found, Joined, Left, Nothing
+from smcp_proto.errors import NotAllowed, NotInOffice, Unavailable
+from smcp_proto.ids import Role
+from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq
+from smcp_registry.admission import Action
+from smcp_registry.handlers.caller import Membership, after, claim_of, named
+from smcp_registry.records import MemberRecord, record_key
+from smcp_registry.seats import Seats
+from smcp_registry.view import MembersView, RoomLists
+
+LAST_S: Final = 1.2
+"""What a last question to the claimant and the answer itself may take (seconds)."""
+
+
+async def join_office(request: EnterOfficeReq, call: Call, *, seats: Seats) -> Joined:
+    """Claim the place that the subject names.
+
+    Raises:
+        Malformed: there is no claim with it.
+        NotAllowed: the request speaks of another place than the subject (`details.field`), or the place is
+            another's (the message says why).
+        Unavailable: no quorum, or the present owner cannot be asked, or the claimant does not say that it means it.
+    """
+    office, role, name = named(call)
+    for field, said, known in (
+        ("office_id", request.office_id, office), ("role", request.role, role), ("name", request.name, name),
+    ):  # fmt: skip
+        if said != known:
+            raise NotAllowed(f"{field} is not the sender's own", details={"field": field})
+    claim = claim_of(call)
+    if claim.capabilities is None and request.capabilities is not None:
+        claim = claim.model_copy(update={"capabilities": request.capabilities.model_dump(exclude_unset=True)})
+    claimed = await seats.claim(office, role, name, claim, until=call.deadline - LAST_S, from_silent=True)
+    if claimed.decision.action is Action.REFUSE:
+        raise NotAllowed(claimed.decision.why)
+    decision = claimed.decision
+    unchanged = decision.action is Action.UNCHANGED
+    return Joined(revision=claimed.revision, unchanged=unchanged, taken_up=decision.taken_up)
+
+
+async def leave_office(request: LeaveOfficeReq, call: Call, *, seats: Seats) -> Left:
+    """Give the place up that the subject names.
+
+    Raises:
+        Malformed: there is no claim with it.
+        NotInOffice: the claim is not the member there, or the request is about another office.
+        Unavailable: no quorum.
+    """
+    office, role, name = named(call)
+    if request.office_id != office:
+        raise NotInOffice("not in this office", details={"field": "office_id"})
+    return Left(revision=await seats.release(office, role, name, claim_of(call)))
+
+
+async def list_room(request: ListRoomReq, call: Call, *, lists: RoomLists, membership: Membership) -> RawJson:
+    """A ListRoomRet: the members of the asker's office that were announced, and the asker itself in any case.
+
+    Raises:
+        NotAllowed: it asks for another office.
+        NotInOffice: it is no member.
+        Unavailable: the view has not reached the asker's own join, or what it was told of others; or not everybody is
+            back after the store was lost.
+    """
+    office, _, _ = named(call)
+    if request.office_id != office:
+        raise NotAllowed("only one's own office", details={"field": "office_id"})
+    await membership.settled(call)
+    await membership.caught_up(after(call), call)
+    asker = await membership.caller(call)
+    await membership.caught_up(asker.revision, call)
+    membership.whole(office)
+    sessions = lists.sessions(office, asker.record.owner)
+    return RawJson(b'{"sessions":%b,"req_id":%b}' % (sessions, orjson.dumps(request.req_id)))
+
+
+LOOK_S: Final = 0.5
+"""How long the store may take to say that a member is too new for the view (seconds)."""
+
+
+async def find(
+    request: FindComputer, call: Call, *, view: MembersView, membership: Membership, now: Callable[[], float]
+) -> Found:
+    """Whether the Computer is in the asker's office, and since when its Agent is. Answered at once, unless it says what
+    the view must have reached; without quorum from the view alone.
+
+    Raises:
+        NotInOffice: the asker is no member.
+        Unavailable: the view has not reached what the asker was told of; or the store is lost, and the asker with it.
+    """
+    place = named(call)
+    office = place[0]
+    if AFTER in call.headers:
+        await membership.settled(call)
+        await membership.caught_up(after(call), call)
+    membership.seen(*place)
+    # one after the other they would take twice the time that the store is given
+    asker, record = await asyncio.gather(
+        _look(*place, view=view, membership=membership),
+        _look(office, "computer", request.computer, view=view, membership=membership),
+    )
+    if asker is None:
+        raise NotInOffice("not in this office")
+    awaited = record_key(office, "computer", request.computer) in view.awaited(office)
+    return Found(
+        member=record is not None or awaited,
+        moving=record is not None and record.moving(now()),
+        agent_since=_agent_since(view, office),
+    )
+
+
+def _agent_since(view: MembersView, office: str) -> int | None:
+    agent = view.entry(record_key(office, "agent", ""))
+    began_after = None if agent is None else agent.record.began_after
+    return None if began_after is None else 2 * (began_after + 1)
+
+
+async def _look(
+    office: str, role: Role, name: str, *, view: MembersView, membership: Membership
+) -> MemberRecord | None:
+    entry = view.member(office, role, name)
+    if entry is not None:
+        return entry.record
+    try:
+        async with asyncio.timeout(LOOK_S):
+            return (await membership.stored(office, role, name)).record
+    except (Unavailable, TimeoutError):
+        return None  # the view is all there is
+
+
+async def confirm(_: Nothing, call: Call, *, view: MembersView, membership: Membership) -> Confirmed:
+    """Read from the view, so that it works without quorum; `view` says how new it is.
+
+    Raises:
+        Malformed: there is no claim with it.
+    """
+    claim = claim_of(call)
+    await membership.settled(call)
+    entry = view.member(*named(call))
+    mine = entry is not None and entry.holds(claim)
+    return Confirmed(mine=mine, revision=entry.revision if mine and entry is not None else 0, view=view.revision)
