@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smcp_agent.context.answer_cache import AT_ONCE, ROUNDS, AnswerCache
+from smcp_agent.cache import AT_ONCE, ROUNDS, AnswerCache
 from smcp_agent.errors import Closed, SmcpError, Unavailable
 from smcp_testing.profiles import scaled
 

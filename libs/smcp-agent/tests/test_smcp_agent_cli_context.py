@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from smcp_agent.cli import context_commands
 from smcp_agent.cli.main import app
-from smcp_agent.cli.options import MAX_PAYLOAD, Options
+from smcp_agent.cli.runner import MAX_PAYLOAD, Options
 from smcp_agent.errors import NotFound
 from smcp_testing.agent_command import at_a_terminal, ended, run, start
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway

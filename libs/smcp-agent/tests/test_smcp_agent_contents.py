@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from smcp_agent.context.contents import ResourceContents, resource_contents
+from smcp_agent.results import ResourceContents, resource_contents
 from smcp_agent.errors import BadReply
 
 DOCUMENT = "dpe://host/doc"

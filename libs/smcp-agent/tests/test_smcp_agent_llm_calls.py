@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from smcp_agent import SmcpAgent
-from smcp_agent.llm.calls import NOTHING, anthropic_output, openai_output
+from smcp_agent.llm import NOTHING, anthropic_output, openai_output
 from smcp_agent.results import AudioContent, CallResult, ImageContent, LinkContent, ResourceContent, TextContent
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
 

@@ -4,7 +4,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_agent.llm.tools import NamedTool, ToolBook, anthropic_tool, name_tools, openai_tool
+from smcp_agent.llm import NamedTool, ToolBook, anthropic_tool, name_tools, openai_tool
 from smcp_proto.schemas import SMCPTool
 
 LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -36,7 +36,7 @@ async def test_a_call_whose_agent_is_not_taken_back_may_have_run_and_one_that_wa
 
 
 async def test_a_repeat_that_a_stopping_gateway_refuses_and_keeps_may_have_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smcp_agent.requests.GRACE_S", 0.0)
+    monkeypatch.setattr("smcp_agent.rpc.GRACE_S", 0.0)
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
 
         async def answer(data: JsonObject) -> Any:

@@ -3,7 +3,7 @@
 import pytest
 
 from smcp_agent import SmcpAgent
-from smcp_agent.connecting.opening import Opening
+from smcp_agent.connecting.http import Opening
 from smcp_agent.connecting.options import Transport
 from smcp_agent.errors import TooLarge
 from smcp_testing.fake_gateway import fake_gateway

@@ -1,6 +1,6 @@
 import pytest
 
-from smcp_agent.connecting.pending import Acked, Broken, PendingAcks
+from smcp_agent.connecting.connection import Acked, Broken, PendingAcks
 
 
 async def test_an_ack_settles_its_entry_and_the_table_is_empty_afterwards() -> None:

@@ -174,7 +174,7 @@ async def test_a_question_that_is_repeated_carries_no_mark() -> None:
 
 
 async def test_a_call_that_breaks_every_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smcp_agent.requests.MAX_REPEATS", 2)
+    monkeypatch.setattr("smcp_agent.rpc.MAX_REPEATS", 2)
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
 
         async def answer(data: JsonObject) -> Any:

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_agent.events import ComputerEntered, ComputerLeft
-from smcp_agent.room import Entered, Left, Room
+from smcp_agent.office import Entered, Left, Room
 
 NAMES = st.sampled_from("abcd")
 STEPS = st.lists(NAMES, max_size=12)

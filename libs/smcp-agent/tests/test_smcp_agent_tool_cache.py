@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from smcp_agent.errors import Closed, Malformed, NotFound, SmcpError, Unavailable
-from smcp_agent.tool_cache import ToolCache, Tools
+from smcp_agent.cache import ToolCache, Tools
 from smcp_proto.schemas import SMCPTool
 from smcp_testing.waiting import eventually
 

@@ -20,7 +20,7 @@ from smcp_agent import (
     ToolsChanged,
     Unavailable,
 )
-from smcp_agent.connecting.tokens import Token
+from smcp_agent.connecting.options import Token
 from smcp_computer.config.file import parse_config
 from smcp_computer.gateway.app import GatewayComputer, open_gateway_computer
 from smcp_computer.mcp.sdk import CallSpan

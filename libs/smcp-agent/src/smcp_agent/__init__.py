@@ -1,10 +1,10 @@
 """The Agent SDK of A2C-SMCP: `SmcpAgent` and what it gives and raises."""
 
 from smcp_agent.client import SmcpAgent
-from smcp_agent.context.contents import ResourceContents
+from smcp_agent.results import ResourceContents
 from smcp_agent.context.desktop import Desktop, Window, prompt_text, windows
 from smcp_agent.context.finder import Document, DocumentSummary, Element, ElementDetail, Finder, Page, PageSummary
-from smcp_agent.context.resource_lists import Completion, Resource, ResourceList, ResourceTemplate, ResourceTemplateList
+from smcp_agent.context.resources import Completion, Resource, ResourceList, ResourceTemplate, ResourceTemplateList
 from smcp_agent.context.subscriptions import Subscription
 from smcp_agent.errors import (
     CannotConnect,

@@ -5,11 +5,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from uuid import uuid4
-
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.connecting.link import pause
-from smcp_agent.context.known import Context
-from smcp_agent.context.notices import told
+from smcp_agent.events import told
 from smcp_agent.errors import ConnectionLost, NoAnswer, NotInOffice, SmcpError, received_error
 from smcp_agent.events import (
     ComputerEntered,
@@ -21,11 +19,22 @@ from smcp_agent.events import (
     RejoinRefused,
     ResourcesChanged,
 )
-from smcp_agent.models import reply_of
-from smcp_agent.room import Change, Entered, Left, Room
-from smcp_agent.tool_cache import ToolCache
+from smcp_agent.rpc import reply_of
+from smcp_agent.cache import ToolCache
 from smcp_proto.schemas import EnterOfficeReq, ListRoomReq, ListRoomRet
 from smcp_proto.schemas.resources import MISSED
+from collections.abc import Iterable
+from dataclasses import dataclass
+from smcp_agent.events import ComputerEntered, ComputerLeft
+from collections.abc import Awaitable, Callable
+from smcp_agent.cache import AnswerCache, Partial, Spawn
+from smcp_agent.context.desktop import Desktop
+from smcp_agent.context.finder import Finder, FinderQuery
+from smcp_agent.events import Told
+from smcp_agent.context.resources import ListQuery, Resource
+from smcp_agent.context.subscriptions import Ask, Subscriptions
+from smcp_agent.events import CapabilitiesChanged, DesktopChanged, Event, FinderChanged, ResourcesChanged
+
 
 ROOM_S: Final = 10.0
 """The server side has so long for a question about the room."""
@@ -175,3 +184,162 @@ class Office:
         if error is not None:
             raise error
         return reply_of(ListRoomRet, reply, "the answer of the gateway to server:list_room")
+
+
+Change = ComputerEntered | ComputerLeft
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """The room's `notify:enter_office` about a Computer."""
+
+    computer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The room's `notify:leave_office` about a Computer."""
+
+    computer: str
+
+
+class Room:
+    """The Computers of the office.
+
+    Between a join and the list that is asked for after it, notifications are held back and replayed on top of the
+    list: applied at once, an enter that is newer than the list would be wiped out by it. A replayed notification
+    that is older than the list is corrected by the one that follows it, because notifications come in order.
+    """
+
+    def __init__(self) -> None:
+        self._computers: set[str] = set()
+        self._held: list[Entered | Left] | None = []
+
+    @property
+    def computers(self) -> list[str]:
+        """Their names, sorted."""
+        return sorted(self._computers)
+
+    def __contains__(self, computer: str) -> bool:
+        return computer in self._computers
+
+    def hold(self) -> None:
+        """A (re-)join begins: keep notifications until the next `listed`."""
+        self._held = []
+
+    def notified(self, notice: Entered | Left) -> list[Change]:
+        """Take a notification; returns what changed."""
+        if self._held is not None:
+            self._held.append(notice)
+            return []
+        return self._apply(notice)
+
+    def listed(self, computers: Iterable[str]) -> list[Change]:
+        """Take the list of the room; returns what is different from what was known before, leaves first."""
+        held, self._held = self._held or [], None
+        before, self._computers = self._computers, set(computers)
+        for notice in held:
+            self._apply(notice)
+        return [
+            *(ComputerLeft(name) for name in sorted(before - self._computers)),
+            *(ComputerEntered(name) for name in sorted(self._computers - before)),
+        ]
+
+    def _apply(self, notice: Entered | Left) -> list[Change]:
+        if isinstance(notice, Entered) and notice.computer not in self._computers:
+            self._computers.add(notice.computer)
+            return [ComputerEntered(notice.computer)]
+        if isinstance(notice, Left) and notice.computer in self._computers:
+            self._computers.discard(notice.computer)
+            return [ComputerLeft(notice.computer)]
+        return []
+
+
+class Context:
+    """One cache for each kind of answer, and the subscriptions.
+
+    Desktops and parts of the finder are asked for again by themselves when they get old, where somebody read them since
+    (desktop.txt and finder.txt recommend that of Agents); lists of resources when somebody asks for them.
+    """
+
+    def __init__(
+        self,
+        *,
+        desktop: Callable[[str], Awaitable[Desktop]],
+        finder: Callable[[FinderQuery], Awaitable[Finder]],
+        resources: Callable[[ListQuery], Awaitable[tuple[Resource, ...] | Partial[tuple[Resource, ...]]]],
+        subscribe: Ask,
+        unsubscribe: Ask,
+        spawn: Spawn,
+        publish: Callable[[Event], None],
+    ) -> None:
+        self.desktops: AnswerCache[str, Desktop] = AnswerCache(desktop, spawn, again=True)
+        self.finders: AnswerCache[FinderQuery, Finder] = AnswerCache(finder, spawn, again=True)
+        self.resources: AnswerCache[ListQuery, tuple[Resource, ...]] = AnswerCache(resources, spawn)
+        self.subscriptions = Subscriptions(subscribe, unsubscribe, spawn, publish)
+
+    def entered(self, computer: str) -> None:
+        """A Computer is there that was not, or came back before it was told that it had left."""
+        self._forget(computer)
+        self.subscriptions.lost(computer)
+
+    def left(self, computer: str) -> None:
+        """A Computer left."""
+        self._forget(computer)
+        self.subscriptions.left(computer)
+
+    def called(self, computer: str) -> None:
+        """A tool was called: the order of the Computer's MCP servers is another (desktop.txt, finder.txt, step 2)."""
+        self.desktops.outdate(lambda key, _: key == computer, again=False)
+        self.finders.outdate(lambda key, _: key.computer == computer, again=False)
+
+    def unheard(self) -> None:
+        """Nothing is heard of the office any more: everything may be old."""
+        self.desktops.outdate(again=False)
+        self.finders.outdate(again=False)
+        self.resources.outdate()
+
+    def disowned(self, computer: str) -> None:
+        """The Computer may have ended what was subscribed to: the agent, or the Computer unheard, was no member for a
+        while."""
+        self.subscriptions.lost(computer)
+
+    def missed(self, computer: str) -> None:
+        """The agent has been a member all the time, and heard nothing of the Computer for a while."""
+        self.subscriptions.missed(computer)
+
+    def changed(self, computer: str) -> None:
+        """The Computer's tools or its configuration changed."""
+        self.subscriptions.changed(computer)
+
+    def take(self, event: Told) -> None:
+        """A Computer says that something is old."""
+        computer = event.computer
+        match event:
+            case DesktopChanged():
+                self.desktops.outdate(lambda key, _: key == computer)
+            case FinderChanged():
+                self.finders.outdate(lambda key, _: key.computer == computer)
+            case CapabilitiesChanged():
+                self.subscriptions.changed(computer)
+            case ResourcesChanged(server=server):
+                self.resources.outdate(lambda key, _: _concerns(key, computer, server))
+                self.subscriptions.changed(computer)
+            case _:
+                uri, server = event.uri, event.server
+                self.resources.outdate(
+                    lambda key, listed: (
+                        _concerns(key, computer, server)
+                        and (listed is None or any(each["uri"] == uri for each in listed))
+                    )
+                )
+
+    def _forget(self, computer: str) -> None:
+        self.desktops.forget(lambda key: key == computer)
+        self.finders.forget(lambda key: key.computer == computer)
+        self.resources.forget(lambda key: key.computer in (computer, None))
+
+
+def _concerns(query: ListQuery, computer: str, server: str | None) -> bool:
+    """Whether what was listed may hold resources of this server; None: of any."""
+    return query.computer in (computer, None) and (server is None or query.server in (server, None))

@@ -105,7 +105,7 @@ def check_connection(settings: ComputerSettings, *, asked_for_token: bool = Fals
 
 def _unusable(urls: str, token: str | None) -> list[str]:
     from smcp_agent.connecting.addresses import checked_url  # noqa: PLC0415 -- Socket.IO takes half a second to load
-    from smcp_agent.connecting.tokens import check_token  # noqa: PLC0415
+    from smcp_agent.connecting.options import check_token  # noqa: PLC0415
     from smcp_agent.errors import Malformed  # noqa: PLC0415
 
     problems = []
@@ -151,7 +151,7 @@ def token_doubt(settings: ComputerSettings) -> str | None:
 
 def _read_token(path: Path) -> str:
     """Raises TokenUnavailable: the file cannot be read, or holds none. It is named, and not quoted."""
-    from smcp_agent.connecting.tokens import check_token  # noqa: PLC0415 -- as above
+    from smcp_agent.connecting.options import check_token  # noqa: PLC0415 -- as above
     from smcp_agent.errors import Malformed, TokenUnavailable  # noqa: PLC0415
 
     try:

@@ -12,12 +12,12 @@ from uuid import uuid4
 
 import typer
 
-from smcp_agent.arguments import SECONDS, whole_seconds
+from smcp_agent.rpc import SECONDS, whole_seconds
 from smcp_agent.cli import commands, context_commands
 from smcp_agent.cli import watch as watching
-from smcp_agent.cli.options import MAX_PAYLOAD, Json, Options, default_name
+from smcp_agent.cli.runner import MAX_PAYLOAD, Json, Options, default_name
 from smcp_agent.cli.output import UNPRINTABLE, give_up_output, print_failure
-from smcp_agent.cli.running import FAILED, run
+from smcp_agent.cli.runner import FAILED, run
 from smcp_agent.errors import Malformed
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT
 from smcp_proto.trace_ids import trace_id

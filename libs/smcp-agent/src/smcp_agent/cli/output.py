@@ -9,18 +9,27 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
-
 import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
-
 from smcp_agent.errors import SmcpError, may_have_run
-from smcp_agent.llm.calls import as_text
+from smcp_agent.llm import as_text
 from smcp_agent.results import CallResult
 from smcp_proto.schemas import SessionInfo, SMCPTool
+from collections.abc import Sequence
+from smcp_agent.results import ResourceContents
+from smcp_agent.context.desktop import Desktop, windows
+from smcp_agent.context.finder import DocumentSummary
+from smcp_agent.context.resources import Resource
+from collections.abc import Mapping
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.highlighter import JSONHighlighter
+from rich.segment import Segment
+from rich.text import Text
+
 
 UNPRINTABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 """Of an OSError: what is printed cannot be written. (The SDK itself raises SmcpError for what its sockets say.)"""
@@ -165,3 +174,127 @@ def _failure(result: CallResult) -> str:
     if result.timed_out:
         return "the tool was stopped: its time was up"
     return "the call was cancelled" if result.cancelled else "the tool failed"
+
+
+def print_desktop(desktop: Desktop, why_empty: str) -> None:
+    """Each window's URI and its text, an empty line between windows; without any `why_empty`."""
+    shown = windows(desktop)
+    for number, window in enumerate(shown):
+        if number:
+            typer.echo()
+        typer.secho(plain(window.uri), bold=True)
+        if window.text:
+            print_readable(window.text)
+    if not shown:
+        print_hint(why_empty)
+
+
+def print_documents(documents: Sequence[DocumentSummary]) -> None:
+    """A table of documents, or a hint where there are none."""
+    if not documents:
+        print_hint("No documents.")
+        return
+    rows = [
+        (
+            each["uri"],
+            each.get("title", ""),
+            each.get("file_type", ""),
+            str(each.get("page_count", "")),
+            each.get("last_modified", ""),
+        )
+        for each in documents
+    ]
+    print_table("Document", {"Title": 20, "Type": 4, "Pages": 5, "Modified": 20}, rows)
+
+
+def print_resources(resources: Sequence[Resource]) -> None:
+    """A table of resources, or a hint where there are none; whose they are where the Computers say it."""
+    if not resources:
+        print_hint("No resources.")
+        return
+    rows = [
+        (each["uri"], each.get("title") or each["name"], each.get("mimeType", ""), str(each.get("serverId", "")))
+        for each in resources
+    ]
+    columns = {"Name": 20, "Type": 12, "Server": 10}
+    if not any(row[-1] for row in rows):  # not every Computer says whose they are
+        del columns["Server"]
+    print_table("Resource", columns, [row[: len(columns) + 1] for row in rows])
+
+
+def print_contents(contents: ResourceContents) -> None:
+    """The texts of a resource: to the byte for who reads it from a pipe or a file, readable at a terminal."""
+    if sys.stdout.isatty():
+        for each in contents.contents:
+            if each.text is not None:
+                print_readable(each.text, each.mime_type)
+    else:
+        sys.stdout.buffer.write(contents.text.encode(errors="replace"))
+        sys.stdout.buffer.flush()
+
+
+LAID_OUT: Final = 256 * 1024
+"""Characters: what is longer is shown as it is, since nobody reads it and it would take its time."""
+MARKDOWN: Final = frozenset({"text/markdown", "text/x-markdown"})
+
+
+def print_readable(text: str, mime_type: str | None = None) -> None:
+    """Print `text` on standard output: for people at a terminal, else as it is; never with control characters."""
+    shown = laid_out(text, mime_type) if sys.stdout.isatty() and len(text) <= LAID_OUT else None
+    match shown:
+        case None:
+            typer.echo(plain(text))
+        case Text():  # JSON: the terminal breaks its lines
+            Console().print(shown, soft_wrap=True)
+        case _:
+            Console().print(shown)
+
+
+def laid_out(text: str, mime_type: str | None = None) -> "Text | Page | None":
+    """JSON (an object or an array) and Markdown as they are shown; None: as it is. What JSON is need not say so."""
+    if _kind(mime_type) in MARKDOWN:
+        return Page(text)
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        value = json.loads(text)
+        said = json_text(value)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(value, Mapping) and isinstance(written := value.get("content_markdown"), str):
+        return Page(written, {name: each for name, each in value.items() if name != "content_markdown"})
+    return JSONHighlighter()(Text(said))
+
+
+class Page:
+    """Markdown, and before it what else is said of the page.
+
+    Of HTML, which is left out elsewhere, nothing is hidden: a line break is one, the rest is shown as it is written.
+    A link shows where it leads.
+    """
+
+    def __init__(self, markdown: str, about: Mapping[str, Any] | None = None) -> None:
+        from rich.markdown import Markdown  # noqa: PLC0415 -- a tenth of the time that any command takes to start
+
+        self.about = about or {}
+        self.markdown = Markdown(markdown, hyperlinks=False)
+        for token in self.markdown.parsed:
+            for each in (token, *(token.children or ())):
+                if each.type == "html_inline":
+                    each.type = "hardbreak" if each.content in ("<br>", "<br/>", "<br />") else "text"
+                elif each.type == "html_block":
+                    each.type, each.info = "fence", "html"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for name, value in self.about.items():
+            said = value if isinstance(value, str) else json_text(value, indent=None)
+            yield Text(plain(f"{name}: {said}"), style="dim")
+        if self.about:
+            yield Text()
+        for segment in console.render(self.markdown, options):
+            # what Markdown writes as `&#x202e;` is a character only now
+            yield segment if segment.control else Segment(plain(segment.text), segment.style)
+
+
+def _kind(mime_type: str | None) -> str:
+    return (mime_type or "").partition(";")[0].strip().lower()

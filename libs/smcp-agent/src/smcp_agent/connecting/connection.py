@@ -10,21 +10,27 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
-
 import aiohttp
 import socketio
 from aiohttp.client_proto import ResponseHandler
 from socketio.exceptions import BadNamespaceError
 from socketio.exceptions import ConnectionError as SocketIOConnectionError
-
-from smcp_agent.connecting.answering import ASKED, acknowledged
-from smcp_agent.connecting.diagnosis import reason, refusal, was_refused
-from smcp_agent.connecting.opening import Opening
+from smcp_agent.connecting.http import reason, refusal, was_refused
+from smcp_agent.connecting.http import Opening
 from smcp_agent.connecting.options import ConnectionOptions
-from smcp_agent.connecting.pending import Acked, Broken, PendingAcks
 from smcp_agent.connecting.wire_json import JsonText, WireJson, packet_class
 from smcp_agent.errors import CannotConnect, SmcpError, is_cut_off, received_error
 from smcp_proto.errors import NOTHING_BEGUN
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+import json
+from collections.abc import Awaitable, Callable
+from typing import Final
+from smcp_agent.connecting.wire_json import JsonText, WireJson
+from smcp_proto.errors import TooLarge
+
 
 NAMESPACE: Final = "/smcp"
 FRAME_SLACK: Final = 64 * 1024
@@ -293,3 +299,85 @@ def _client(options: ConnectionOptions, session: aiohttp.ClientSession, wire_jso
         http_session=session,
         websocket_extra_options={"max_msg_size": options.max_message + FRAME_SLACK},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """The ack came, with these arguments."""
+
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The connection broke before the ack came. `begun` is False where nothing was done for it."""
+
+    reason: str
+    begun: bool = True
+
+
+class Pending:
+    """One awaited ack. Only the first outcome counts."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Acked | Broken] = asyncio.get_running_loop().create_future()
+
+    def settle(self, *args: Any) -> None:
+        """The ack came, with these arguments."""
+        if not self.future.done():
+            self.future.set_result(Acked(args))
+
+    def break_off(self, broken: Broken) -> None:
+        """There will be no ack."""
+        if not self.future.done():
+            self.future.set_result(broken)
+
+
+class PendingAcks:
+    """The table of one connection. After `break_off` every new entry is broken at once."""
+
+    def __init__(self) -> None:
+        self._waiting: set[Pending] = set()
+        self._broken: Broken | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @contextmanager
+    def open(self) -> Iterator[Pending]:
+        """An entry that lives as long as the block."""
+        pending = Pending()
+        if self._broken is not None:
+            pending.break_off(self._broken)
+        self._waiting.add(pending)
+        try:
+            yield pending
+        finally:
+            self._waiting.discard(pending)
+            pending.future.cancel()
+
+    def break_off(self, reason: str, *, begun: bool = True) -> None:
+        """Settle all entries, present and to come, as broken."""
+        self._broken = Broken(reason, begun)
+        for pending in self._waiting:
+            pending.break_off(self._broken)
+
+
+ASKED: Final = "client:"
+"""What the names of such events begin with; all others are notifications."""
+
+Answer = Callable[[str, object], Awaitable[bytes]]
+"""Event and its argument in, the JSON of the acknowledgement's argument out. It must not raise."""
+
+
+async def acknowledged(answer: Answer, event: str, argument: object, wire_json: WireJson) -> JsonText:
+    """What a request is acknowledged with; a flat error 413 where that is more than the gateway takes in a message."""
+    text = JsonText((await answer(event, argument)).decode())
+    try:
+        wire_json.dumps([text])
+    except TooLarge as error:
+        refusal = TooLarge("the answer is too large", details=error.details)
+        return JsonText(json.dumps(refusal.body().model_dump()))
+    return text

@@ -9,16 +9,18 @@ import random
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
-
 from smcp_agent.connecting.addresses import Addresses
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken, Notice
 from smcp_agent.connecting.cut_off import CutOff, lease_of
-from smcp_agent.connecting.join_ack import refusal_in
 from smcp_agent.connecting.options import ConnectionOptions
-from smcp_agent.connecting.pauses import respite
+from smcp_agent.connecting.addresses import respite
 from smcp_agent.errors import CannotConnect, ConnectionLost, NotAuthenticated, SmcpError, Unavailable, anew
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq
 from smcp_proto.schemas.rooms import MOVED
+from typing import Any
+from smcp_agent.errors import BadReply, ErrorCode, JoinRefused, NotAllowed, SmcpError, received_error
+from smcp_proto.errors import ERRORS, read_refusal
+
 
 JOIN_S: Final = 12.0
 """The server side has 10 s for a join."""
@@ -302,3 +304,27 @@ class Link:
 def pause(attempt: int) -> float:
     """Seconds before the next attempt: growing, and jittered so that a replica's clients do not all come at once."""
     return random.uniform(0, min(MAX_DELAY_S, FIRST_DELAY_S * 2 ** min(attempt, 10)))  # noqa: S311
+
+
+def refusal_in(ack: Any, office: str, agent: str) -> SmcpError | None:
+    """What the ack of join_office says: None for `[true, null]`, the error for `[false, why]`.
+
+    That is JoinRefused where the place is another's, and where the "why" has no code; else the code's own class:
+    Unavailable where the gateway could not find out.
+
+    Raises:
+        BadReply: it is neither.
+    """
+    match ack:
+        case [True, *_]:
+            return None
+        case [False, *rest]:
+            code, why = read_refusal(str(rest[0]) if rest and rest[0] else "no reason given")
+            kind = ERRORS.get(code or ErrorCode.NOT_ALLOWED, NotAllowed)
+            if kind is NotAllowed:
+                return JoinRefused(f"{office} refused {agent}: {why}", details={"why": why})
+            return kind(f"{office} cannot be joined by {agent} now: {why}", details={"why": why})
+    error = received_error(ack)
+    if error is not None:
+        raise error
+    raise BadReply("join_office was acknowledged with neither [true, null] nor [false, why]")

@@ -4,10 +4,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
-
-from smcp_agent.connecting.answering import Answer
-from smcp_agent.connecting.tokens import Token, check_token
+from smcp_agent.connecting.connection import Answer
 from smcp_agent.errors import SmcpError, TokenUnavailable
+import re
+from collections.abc import Awaitable, Callable
+from typing import Final
+from smcp_agent.errors import Malformed
+
 
 MAX_MESSAGE: Final = 36 * 1024 * 1024
 """Bytes: the default limit of the gateways (32 MiB) and room for what is round it."""
@@ -73,4 +76,23 @@ async def _fetched(options: ConnectionOptions) -> str:
         raise TokenUnavailable(f"the token could not be fetched: {type(error).__name__}") from error
     if not isinstance(token, str):
         raise TokenUnavailable(f"what fetches tokens gave no text, but {type(token).__name__}")
+    return token
+
+
+Token = str | Callable[[], Awaitable[str]]
+"""A key or a JWT; or a function that is called before each connection and gives one."""
+
+_SENDABLE: Final = re.compile(r"[\x21-\x7e]{1,8192}")
+
+
+def check_token(token: str) -> str:
+    """The token as it is.
+
+    Raises:
+        Malformed: it cannot be sent: it is empty, too long, or not of visible ASCII. It is not quoted.
+    """
+    if not _SENDABLE.fullmatch(token):
+        raise Malformed(
+            "token: has to be 1 to 8192 visible ASCII characters without spaces", details={"field": "token"}
+        )
     return token

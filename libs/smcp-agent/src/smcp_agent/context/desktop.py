@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypedDict
 
-from smcp_agent.asking import QUERY_S, Asker
-from smcp_agent.context.answer_cache import AnswerCache
+from smcp_agent.rpc import QUERY_S, Asker
+from smcp_agent.cache import AnswerCache
 from smcp_agent.errors import SmcpError
 from smcp_proto.schemas import GetDeskTopReq, GetDeskTopRet
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from smcp_agent.context.answer_cache import Spawn
+from smcp_agent.cache import Spawn
 from smcp_agent.errors import NotFound, RateLimited, SmcpError, TimedOut, Unavailable
 from smcp_agent.events import Event, ResourceUpdated, SubscriptionRefused
 from smcp_proto.uris.identity import without_query

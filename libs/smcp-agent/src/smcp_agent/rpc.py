@@ -6,11 +6,22 @@ import math
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.connecting.link import Link, NobodyThere
 from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, Unavailable, received_error
 from smcp_proto.schemas.tools import REPEAT
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+from smcp_agent.errors import McpError
+from smcp_agent.tracing import request_span
+from smcp_proto.schemas import AgentCallData, RequestEnvelope, ResourceRet
+from typing import Any, TypeVar
+from pydantic import BaseModel, ValidationError
+from smcp_agent.errors import BadReply
+from smcp_proto.validation import malformed
+from smcp_agent.errors import Malformed
+
 
 GRACE_S: Final = 2.0
 """The server side answers 408 at the time-out; the SDK gives up this much later."""
@@ -181,3 +192,185 @@ def _for_this_try(event: str, data: dict[str, Any], left: float, *, sent: bool) 
         data["timeout"] = max(1, min(data["timeout"], math.ceil(left - GRACE_S)))
     if sent and event == TOOL_CALL:
         data[REPEAT] = True
+
+
+QUERY_S: Final = 30.0
+"""The server side has so long for a question to a Computer."""
+
+
+class Answered(NamedTuple):
+    """The answer to an MCP request."""
+
+    result: dict[str, Any]
+    computer: str | None
+    """Whose it is, as far as that was said."""
+    server: str | None
+    """The MCP server, as far as that was said, here or in the question."""
+
+    def what(self, name: str, asked: str | None) -> str:
+        """What it is to be, for people: `name`, and who sent it. `asked`: the Computer that was asked."""
+        return f"{name} that {replier(self.computer or asked, self.server)} sent"
+
+
+class Asker:
+    """Asks in the name of an Agent.
+
+    Args:
+        office, agent: who asks, and where.
+        requests: carries what is asked.
+    """
+
+    def __init__(self, office: str, agent: str, requests: Requests) -> None:
+        self.office = office
+        self._agent = agent
+        self._requests = requests
+
+    def question(self, model: type[Model], computer: str, **fields: Any) -> Model:
+        """A question to a Computer, with those of the fields that are not None.
+
+        Raises:
+            Malformed: the server would refuse it.
+        """
+        asked = {name: value for name, value in fields.items() if value is not None}
+        return checked(model, agent=self._agent, req_id=uuid4().hex, computer=computer, **asked)
+
+    async def ask(
+        self,
+        event: str,
+        request: AgentCallData | RequestEnvelope,
+        reply: type[Model],
+        expected: str,
+        timeout: float,
+        computer: str | None = None,
+    ) -> Model:
+        """The reply to a request; it has the field `expected`, so that it cannot be taken for an error.
+
+        Raises:
+            SmcpError: as `Requests.ask`.
+        """
+        attributes = {} if computer is None else {"smcp.computer": computer}
+        with request_span(event, self.office, self._agent, request.req_id or "", attributes) as traced:
+            data = {**request.model_dump(exclude_unset=True), **traced.fields}
+            answer = await self._requests.ask(event, data, timeout=timeout, expected=(expected,))
+            who = "the gateway" if event.startswith("server:") else replier(computer)
+            return reply_of(reply, answer, f"the answer of {who} to {event}")
+
+    async def ask_mcp(
+        self,
+        event: str,
+        model: type[RequestEnvelope],
+        params: Mapping[str, Any],
+        *,
+        computer: str | None,
+        server: str | None,
+    ) -> Answered:
+        """The result of an MCP request in the envelope of computer.txt (resources chapter, 5).
+
+        Args:
+            event: `client:<MCP's method>`.
+            params: of the MCP request.
+            computer: None: all of the office, where the event allows it.
+            server: an MCP server; None: the Computer finds out.
+
+        Raises:
+            McpError: the answer is a JSON-RPC error.
+            SmcpError: as `ask`.
+        """
+        payload = {"jsonrpc": "2.0", "id": 1, "method": event.removeprefix("client:"), "params": dict(params)}
+        fields = {"computerId": computer, "serverId": server}
+        request = checked(
+            model,
+            roomId=self.office,
+            agent=self._agent,
+            req_id=uuid4().hex,
+            payload=payload,
+            **{name: value for name, value in fields.items() if value is not None},
+        )
+        reply = await self.ask(event, request, ResourceRet, "payload", QUERY_S, computer)
+        error, result = reply.payload.error, reply.payload.result
+        if error is not None:
+            raise McpError(error.message, rpc_code=error.code, data=error.data)
+        assert result is not None
+        return Answered(result, reply.computerId, reply.serverId or server)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def checked(model: type[Model], **fields: Any) -> Model:
+    """A request with these fields.
+
+    Raises:
+        Malformed: the server would refuse it; `details.field` names the first field that is wrong.
+    """
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise malformed(error) from error
+
+
+def reply_of(model: type[Model], reply: Mapping[str, Any], what: str) -> Model:
+    """A reply, read. `what` it is for people: who said it, and to what.
+
+    Raises:
+        BadReply: it is none; `details.field` names the first field that is wrong.
+    """
+    try:
+        return model.model_validate(reply)
+    except ValidationError as error:
+        wrong = malformed(error)
+        raise BadReply(f"{what} is malformed: {wrong.message}", details=wrong.details) from error
+
+
+def replier(computer: str | None, server: str | None = None) -> str:
+    """Who replied, for people, as far as that is known."""
+    whose = "a Computer" if computer is None else f"Computer {computer!r}"
+    return whose if server is None else f"MCP server {server!r} of {whose}"
+
+
+SHORTEST_S: Final = 1
+LONGEST_S: Final = 3600
+SECONDS: Final = f"whole seconds from {SHORTEST_S} to {LONGEST_S}"
+
+
+def whole_seconds(timeout: object) -> int:
+    """The `timeout` of a call; `30.0` is 30.
+
+    Raises:
+        Malformed: it is not in whole seconds from 1 to 3600 (events.txt, `client:tool_call`).
+    """
+    if isinstance(timeout, float) and timeout.is_integer():
+        timeout = int(timeout)
+    if not isinstance(timeout, int) or isinstance(timeout, bool) or not SHORTEST_S <= timeout <= LONGEST_S:
+        raise _refused("timeout", SECONDS)
+    return timeout
+
+
+def params_of(params: object) -> dict[str, Any]:
+    """The `params` of a call; None is none.
+
+    Raises:
+        Malformed: they are no mapping by name.
+    """
+    if params is None:
+        return {}
+    if not isinstance(params, Mapping):
+        raise _refused("params", f"a mapping of parameters by name, not {type(params).__name__}")
+    return dict(params)
+
+
+def arguments_of(chosen: object) -> dict[str, Any]:
+    """The `chosen` arguments of a completion; None is none.
+
+    Raises:
+        Malformed: they are no mapping by name.
+    """
+    if chosen is None:
+        return {}
+    if not isinstance(chosen, Mapping):
+        raise _refused("chosen", f"a mapping of arguments by name, not {type(chosen).__name__}")
+    return dict(chosen)
+
+
+def _refused(field: str, reason: str) -> Malformed:
+    return Malformed(f"{field}: {reason}", details={"field": field, "reason": reason})

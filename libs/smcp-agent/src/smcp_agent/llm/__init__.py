@@ -1,1 +1,0 @@
-"""The office's tools as tools of an LLM API."""
