@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from smcp_agent.cli import context_commands
+from smcp_agent.cli import commands
 from smcp_agent.cli.main import app
 from smcp_agent.cli.runner import MAX_PAYLOAD, Options
 from smcp_agent.errors import NotFound
@@ -28,17 +28,17 @@ def options(gateway: FakeGateway) -> Options:
 async def test_desktop_shows_each_window_with_its_text(capsys: pytest.CaptureFixture[str]) -> None:
     async with fake_gateway() as gateway:
         red = computer_at(gateway)
-        assert await context_commands.show_desktop(options(gateway), "red", None, None)
+        assert await commands.show_desktop(options(gateway), "red", None, None)
         assert capsys.readouterr() == ("window://a/1\none [red]\n\ntwo\n\nwindow://b\n", "")
         for size, window, said in (
             (None, "window://none", "There is no window 'window://none'.\n"),
             (None, "none", "There is no window 'none'. The URI of a window begins with window://\n"),
             (0, None, "No window is shown: --size 0 asks for none.\n"),
         ):
-            assert await context_commands.show_desktop(options(gateway), "red", size, window)
+            assert await commands.show_desktop(options(gateway), "red", size, window)
             assert capsys.readouterr() == ("", said)
         red.desktops, kept = [], red.desktops
-        assert await context_commands.show_desktop(options(gateway), "red", None, None)
+        assert await commands.show_desktop(options(gateway), "red", None, None)
         assert capsys.readouterr() == ("", "No window is open.\n")
         red.desktops = kept
         code, out, _ = await run(gateway, "desktop", "red", "--size", "1", "--json")
@@ -52,18 +52,18 @@ async def test_finder_shows_documents_and_says_how_many_there_are(
     monkeypatch.setenv("COLUMNS", "120")
     async with fake_gateway() as gateway:
         red = computer_at(gateway)
-        assert await context_commands.list_documents(options(gateway), "red", (), None, 0, 1)
+        assert await commands.list_documents(options(gateway), "red", (), None, 0, 1)
         out, err = capsys.readouterr()
         assert all(each in out for each in (REPORT, "2026 年度报告", "xlsx", "12"))
         assert err == "1 of 2, from 0 on: --offset and --limit choose others.\n"
-        assert await context_commands.list_documents(options(gateway), "red", ("none",), None, 0, 1)
+        assert await commands.list_documents(options(gateway), "red", ("none",), None, 0, 1)
         assert capsys.readouterr() == ("", "No documents.\n")
         red.as_listed = 7
-        assert await context_commands.list_documents(options(gateway), "red", ("none",), None, 0, 1)
+        assert await commands.list_documents(options(gateway), "red", ("none",), None, 0, 1)
         unknown = "The metadata of 7 documents are not known now: some may be missing or stand elsewhere.\n"
         assert capsys.readouterr() == ("", f"No documents.\n{unknown}")
         red.as_listed = 1
-        assert await context_commands.list_documents(options(gateway), "red", ("none",), None, 0, 1)
+        assert await commands.list_documents(options(gateway), "red", ("none",), None, 0, 1)
         assert "The metadata of 1 document is not known now" in capsys.readouterr().err
         red.as_listed = 7
         arguments = ("--keyword", "合同", "--keyword", "x", "--type", "pdf", "--offset", "0", "--json")
@@ -81,12 +81,12 @@ async def test_resources_shows_all_of_them(capsys: pytest.CaptureFixture[str], m
     async with fake_gateway() as gateway:
         red = computer_at(gateway)
         red.page_size = 3
-        assert await context_commands.list_resources(options(gateway), "red", None)
+        assert await commands.list_resources(options(gateway), "red", None)
         shown = capsys.readouterr().out
         assert all(each in shown for each in (REPORT, PICTURE, "image/png", "Bells"))
         assert "Server" not in shown, "none is said"
         red.shelf.put("file:///said", {"serverId": "a server"})
-        assert await context_commands.list_resources(options(gateway), "red", None)
+        assert await commands.list_resources(options(gateway), "red", None)
         shown = capsys.readouterr().out
         assert all(each in shown for each in (REPORT, "Server", "a server"))
         code, out, _ = await run(gateway, "resources", "red", "--server", "files", "--json")
@@ -104,7 +104,7 @@ async def test_read_prints_text_to_the_byte_for_programs_and_without_control_cha
         code, out, err = await at_a_terminal(gateway, "read", "red", "file:///t")
         assert (code, out.decode(), err) == (0, "ding\r\n[b]深\r\n", "")  # the terminal's own line ends
         uri = f"{REPORT}/pages/0"
-        assert await context_commands.read(options(gateway).with_json(True), "red", uri, "files", None)
+        assert await commands.read(options(gateway).with_json(True), "red", uri, "files", None)
         said = json.loads(capsys.readouterr().out)
         assert (said["computer"], said["uri"]) == ("red", uri)
         assert json.loads(said["contents"][0]["text"])["title"] == "概览"
@@ -123,9 +123,9 @@ async def test_what_is_binary_goes_into_a_file_or_a_pipe_and_never_to_a_terminal
         assert (code, out, err) == (0, BYTES, "")
         file = tmp_path / "x"
         for uri, data in ((PICTURE, BYTES), ("file:///t", "ding\x07\r\n[b]深".encode())):
-            assert await context_commands.read(options(gateway), "red", uri, None, file)
+            assert await commands.read(options(gateway), "red", uri, None, file)
             assert file.read_bytes() == data
-        assert not await context_commands.read(options(gateway), "red", PICTURE, None, file / "y")
+        assert not await commands.read(options(gateway), "red", PICTURE, None, file / "y")
         assert capsys.readouterr() == ("", f"{file / 'y'} cannot be written: Not a directory\n")
 
 
@@ -139,9 +139,9 @@ async def test_of_bytes_beside_a_text_it_is_said_that_they_are_left_out(
         red.shelf.put(mixed, {}, [bytes_, {"uri": mixed, "text": "words"}, bytes_])
         assert await run(gateway, "read", "red", mixed) == (0, b"words", said)
         file = tmp_path / "x"
-        assert await context_commands.read(options(gateway), "red", mixed, None, file)
+        assert await commands.read(options(gateway), "red", mixed, None, file)
         assert (file.read_bytes(), capsys.readouterr()) == (b"words", ("", said))
-        assert await context_commands.read(options(gateway).with_json(True), "red", mixed, None, None)
+        assert await commands.read(options(gateway).with_json(True), "red", mixed, None, None)
         out, err = capsys.readouterr()
         assert (json.loads(out)["contents"], err) == (red.shelf.read(mixed), "")
 
@@ -196,7 +196,7 @@ async def test_of_a_computer_that_is_not_there_it_is_said_which_ones_are() -> No
 
         gateway.answers |= dict.fromkeys(list(gateway.answers), not_found)
         with pytest.raises(NotFound, match=r"Did you mean 'red'\?"):
-            await context_commands.list_documents(options(gateway), "rde", (), None, 0, 20)
+            await commands.list_documents(options(gateway), "rde", (), None, 0, 20)
 
 
 async def test_of_an_mcp_server_that_is_not_there_it_is_said_which_ones_are() -> None:
@@ -219,13 +219,13 @@ async def test_of_an_mcp_server_that_is_not_there_it_is_said_which_ones_are() ->
         ):
             gateway.answers["client:get_config"] = answered
             with pytest.raises(NotFound) as refused:
-                await context_commands.list_resources(options(gateway), "red", "file")
+                await commands.list_resources(options(gateway), "red", "file")
             assert refused.value.message.endswith(said)
             with pytest.raises(NotFound) as refused:
-                await context_commands.read(options(gateway), "red", "file:///t", "file", None)
+                await commands.read(options(gateway), "red", "file:///t", "file", None)
             assert refused.value.message.endswith(said)
         with pytest.raises(NotFound, match="no such MCP server"):
-            await context_commands.list_resources(options(gateway), "red", None)
+            await commands.list_resources(options(gateway), "red", None)
 
 
 async def test_a_read_whose_time_is_over_does_not_speak_of_tools() -> None:

@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from smcp_agent import events
-from smcp_agent.cli.output import json_text, plain
-from smcp_agent.cli.output import LAID_OUT, laid_out, print_readable
+from smcp_agent.cli.output import LAID_OUT, json_text, laid_out, plain, print_readable
 from smcp_agent.cli.watch import SENTENCES, sentence
 from smcp_agent.errors import NotFound
 from smcp_proto.schemas import Capabilities, SMCPTool

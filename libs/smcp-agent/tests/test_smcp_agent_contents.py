@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from smcp_agent.results import ResourceContents, resource_contents
 from smcp_agent.errors import BadReply
+from smcp_agent.results import ResourceContents, resource_contents
 
 DOCUMENT = "dpe://host/doc"
 FILE = "file:///a"

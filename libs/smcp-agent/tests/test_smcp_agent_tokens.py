@@ -18,8 +18,8 @@ from smcp_agent import (
     SmcpError,
     TokenUnavailable,
 )
-from smcp_agent.connecting.options import Transport
 from smcp_agent.connecting.addresses import respite
+from smcp_agent.connecting.options import Transport
 from smcp_agent.errors import Malformed
 from smcp_gateway.auth import keys as key_file
 from smcp_gateway.auth.keys import new_key

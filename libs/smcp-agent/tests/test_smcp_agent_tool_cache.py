@@ -4,8 +4,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from smcp_agent.errors import Closed, Malformed, NotFound, SmcpError, Unavailable
 from smcp_agent.cache import ToolCache, Tools
+from smcp_agent.errors import Closed, Malformed, NotFound, SmcpError, Unavailable
 from smcp_proto.schemas import SMCPTool
 from smcp_testing.waiting import eventually
 

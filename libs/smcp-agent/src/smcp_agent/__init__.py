@@ -1,7 +1,6 @@
 """The Agent SDK of A2C-SMCP: `SmcpAgent` and what it gives and raises."""
 
 from smcp_agent.client import SmcpAgent
-from smcp_agent.results import ResourceContents
 from smcp_agent.context.desktop import Desktop, Window, prompt_text, windows
 from smcp_agent.context.finder import Document, DocumentSummary, Element, ElementDetail, Finder, Page, PageSummary
 from smcp_agent.context.resources import Completion, Resource, ResourceList, ResourceTemplate, ResourceTemplateList
@@ -50,6 +49,7 @@ from smcp_agent.results import (
     LinkContent,
     OtherContent,
     ResourceContent,
+    ResourceContents,
     TextContent,
 )
 

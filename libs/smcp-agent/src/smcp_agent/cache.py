@@ -2,17 +2,15 @@
 
 import asyncio
 import logging
+import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast
+
 from smcp_agent.background import not_open
-from smcp_agent.errors import SmcpError
-import random
-from typing import Any, Final
 from smcp_agent.errors import Closed, NotFound, RateLimited, SmcpError, TimedOut, Unavailable
 from smcp_proto.schemas import SMCPTool
-
 
 SIZE: Final = 256
 ROUNDS: Final = 8
@@ -25,6 +23,7 @@ logger = logging.getLogger(__name__)
 Key = TypeVar("Key")
 Answer = TypeVar("Answer")
 
+Tools = tuple[SMCPTool, ...]
 Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
 
 
@@ -181,12 +180,8 @@ _RETRIED: Final = (Unavailable, TimedOut, RateLimited)
 _FIRST_DELAY_S: Final = 0.5
 _MAX_DELAY_S: Final = 30.0
 
-logger = logging.getLogger(__name__)
 
-Tools = tuple[SMCPTool, ...]
-
-
-class _Entry:
+class _ToolEntry:
     """One Computer's tools, and the task that fetches them while there is something to fetch."""
 
     def __init__(self) -> None:
@@ -214,11 +209,11 @@ class ToolCache:
         self._fetch = fetch
         self._spawn = spawn
         self._changed = changed
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _ToolEntry] = {}
 
     def refresh(self, computer: str) -> None:
         """Fetch this Computer's tools (again)."""
-        entry = self._entries.setdefault(computer, _Entry())
+        entry = self._entries.setdefault(computer, _ToolEntry())
         entry.stale = True
         entry.wake.set()
         if entry.task is None or entry.task.done():
@@ -260,7 +255,7 @@ class ToolCache:
         """As `all`, without waiting for anything."""
         return {name: entry.tools for name, entry in sorted(self._entries.items()) if entry.tools is not None}
 
-    async def _keep(self, computer: str, entry: _Entry) -> None:
+    async def _keep(self, computer: str, entry: _ToolEntry) -> None:
         delay = _FIRST_DELAY_S
         while entry.stale:
             entry.stale = False

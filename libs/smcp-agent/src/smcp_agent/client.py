@@ -6,26 +6,38 @@ from types import TracebackType
 from typing import Any, Final, Self
 from uuid import uuid4
 
-from smcp_agent.rpc import params_of, whole_seconds
-from smcp_agent.rpc import QUERY_S, Asker
 from smcp_agent.background import Background, not_open
+from smcp_agent.cache import ToolCache, Tools
 from smcp_agent.connecting.addresses import Addresses
 from smcp_agent.connecting.link import Link
-from smcp_agent.connecting.options import DEFAULT_TRANSPORTS, MAX_MESSAGE, ConnectionOptions, Transport
-from smcp_agent.connecting.options import Token, check_token
+from smcp_agent.connecting.options import (
+    DEFAULT_TRANSPORTS,
+    MAX_MESSAGE,
+    ConnectionOptions,
+    Token,
+    Transport,
+    check_token,
+)
 from smcp_agent.context.desktop import DesktopMethods
 from smcp_agent.context.finder import FinderMethods
-from smcp_agent.office import Context
 from smcp_agent.context.resources import ResourceMethods
 from smcp_agent.errors import Closed, NoAnswer
 from smcp_agent.events import Event, EventHub, EventStream, ToolsChanged
-from smcp_agent.llm import LlmOffice
-from smcp_agent.llm import AnthropicTool, OpenAIApi, OpenAITool, anthropic_tool, openai_tool
-from smcp_agent.rpc import checked, replier, reply_of
-from smcp_agent.office import ROOM_S, Office
-from smcp_agent.rpc import GRACE_S, RESUME_S, Requests
+from smcp_agent.llm import AnthropicTool, LlmOffice, OpenAIApi, OpenAITool, anthropic_tool, openai_tool
+from smcp_agent.office import ROOM_S, Context, Office
 from smcp_agent.results import CallResult, call_result
-from smcp_agent.cache import ToolCache, Tools
+from smcp_agent.rpc import (
+    GRACE_S,
+    QUERY_S,
+    RESUME_S,
+    Asker,
+    Requests,
+    checked,
+    params_of,
+    replier,
+    reply_of,
+    whole_seconds,
+)
 from smcp_agent.tracing import request_span
 from smcp_proto.schemas import (
     EnterOfficeReq,

@@ -7,19 +7,19 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
-from smcp_proto.errors import SmcpError
-from smcp_proto.schemas import Capabilities, SMCPTool
-from collections.abc import Mapping
-from typing import Any
+
 from pydantic import ValidationError
+
 from smcp_agent.rpc import Model
+from smcp_proto.errors import SmcpError
 from smcp_proto.schemas import (
+    Capabilities,
     ResourceListChangedNotification,
     ResourceUpdatedNotification,
+    SMCPTool,
     UpdateCapabilitiesReq,
     UpdateComputerConfigReq,
 )
-
 
 STREAM_LENGTH: Final = 1024
 """Events that wait for a reader who does not read; then the oldest go, and `EventsDropped` says how many."""

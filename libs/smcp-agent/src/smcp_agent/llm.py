@@ -5,16 +5,15 @@ legal and no other Computer has it; otherwise the name is qualified, `<computer>
 legal or not unique gets a hash of the pair. A name depends on the set of tools only, not on their order.
 """
 
+import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final, Literal
-from smcp_proto.schemas import SMCPTool
-import json
-from collections.abc import Awaitable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
+
+from smcp_agent.cache import ToolCache
 from smcp_agent.errors import Malformed, NotFound, SmcpError, may_have_run
 from smcp_agent.results import (
     AudioContent,
@@ -25,9 +24,7 @@ from smcp_agent.results import (
     ResourceContent,
     TextContent,
 )
-from typing import Any
-from smcp_agent.cache import ToolCache
-
+from smcp_proto.schemas import SMCPTool
 
 MAX_NAME: Final = 64
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]")
@@ -277,7 +274,7 @@ class LlmOffice:
         call: runs a tool of a Computer.
     """
 
-    def __init__(self, tools: ToolCache, call: llm_calls.CallTool) -> None:
+    def __init__(self, tools: ToolCache, call: CallTool) -> None:
         self._tools = tools
         self._call = call
         self._book = ToolBook()
@@ -289,14 +286,14 @@ class LlmOffice:
         return named
 
     async def run_openai(self, tool_call: Any, timeout: float) -> dict[str, Any]:
-        """See `llm_calls.run_openai`."""
+        """See `run_openai`."""
         await self._learn_names()
-        return await llm_calls.run_openai(self._book, self._call, tool_call, timeout)
+        return await run_openai(self._book, self._call, tool_call, timeout)
 
     async def run_anthropic(self, block: Any, timeout: float) -> dict[str, Any]:
-        """See `llm_calls.run_anthropic`."""
+        """See `run_anthropic`."""
         await self._learn_names()
-        return await llm_calls.run_anthropic(self._book, self._call, block, timeout)
+        return await run_anthropic(self._book, self._call, block, timeout)
 
     async def _learn_names(self) -> None:
         """A model may call tools that another run of the application showed it."""

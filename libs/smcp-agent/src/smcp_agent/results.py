@@ -1,17 +1,17 @@
 """What a tool call gives back, typed."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
-from smcp_agent.rpc import reply_of
-from smcp_proto.schemas import CallToolResult
 import json
 from base64 import b64decode
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
 from smcp_agent.errors import BadReply
+from smcp_agent.rpc import reply_of
+from smcp_proto.schemas import CallToolResult
 from smcp_proto.schemas import ResourceContents as WireContents
 from smcp_proto.schemas.base import Wire
-
 
 TIMED_OUT: Final = "a2c_timeout"
 CANCELLED: Final = "a2c_cancelled"

@@ -5,23 +5,28 @@ import logging
 import math
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
+from uuid import uuid4
+
+from pydantic import BaseModel, ValidationError
+
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.connecting.link import Link, NobodyThere
-from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, Unavailable, received_error
-from smcp_proto.schemas.tools import REPEAT
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
-from uuid import uuid4
-from smcp_agent.errors import McpError
+from smcp_agent.errors import (
+    BadReply,
+    ConnectionLost,
+    Malformed,
+    McpError,
+    NoAnswer,
+    NotInOffice,
+    SmcpError,
+    Unavailable,
+    received_error,
+)
 from smcp_agent.tracing import request_span
 from smcp_proto.schemas import AgentCallData, RequestEnvelope, ResourceRet
-from typing import Any, TypeVar
-from pydantic import BaseModel, ValidationError
-from smcp_agent.errors import BadReply
+from smcp_proto.schemas.tools import REPEAT
 from smcp_proto.validation import malformed
-from smcp_agent.errors import Malformed
-
 
 GRACE_S: Final = 2.0
 """The server side answers 408 at the time-out; the SDK gives up this much later."""
@@ -198,6 +203,9 @@ QUERY_S: Final = 30.0
 """The server side has so long for a question to a Computer."""
 
 
+Model = TypeVar("Model", bound=BaseModel)
+
+
 class Answered(NamedTuple):
     """The answer to an MCP request."""
 
@@ -292,9 +300,6 @@ class Asker:
             raise McpError(error.message, rpc_code=error.code, data=error.data)
         assert result is not None
         return Answered(result, reply.computerId, reply.serverId or server)
-
-
-Model = TypeVar("Model", bound=BaseModel)
 
 
 def checked(model: type[Model], **fields: Any) -> Model:

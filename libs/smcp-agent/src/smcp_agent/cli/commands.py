@@ -1,20 +1,29 @@
 """What the commands of `smcp-agent` do, apart from how they are typed in."""
 
+import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, Final
+
+from smcp_agent.cli.output import (
+    print_contents,
+    print_desktop,
+    print_documents,
+    print_failure,
+    print_hint,
+    print_json,
+    print_resources,
+    print_result,
+    print_sessions,
+    print_tools,
+    working,
+)
 from smcp_agent.cli.runner import Options
-from smcp_agent.cli.output import print_hint, print_json, print_result, print_sessions, print_tools, working
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import NotFound, SmcpError
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Final
-from smcp_agent.cli.output import print_contents, print_desktop, print_documents, print_resources
-from smcp_agent.cli.output import print_failure, print_hint, print_json, working
 from smcp_agent.results import ResourceContents
 
 

@@ -12,13 +12,12 @@ from uuid import uuid4
 
 import typer
 
-from smcp_agent.rpc import SECONDS, whole_seconds
-from smcp_agent.cli import commands, context_commands
+from smcp_agent.cli import commands
 from smcp_agent.cli import watch as watching
-from smcp_agent.cli.runner import MAX_PAYLOAD, Json, Options, default_name
 from smcp_agent.cli.output import UNPRINTABLE, give_up_output, print_failure
-from smcp_agent.cli.runner import FAILED, run
+from smcp_agent.cli.runner import FAILED, MAX_PAYLOAD, Json, Options, default_name, run
 from smcp_agent.errors import Malformed
+from smcp_agent.rpc import SECONDS, whole_seconds
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT
 from smcp_proto.trace_ids import trace_id
 
@@ -171,7 +170,7 @@ def desktop(
 ) -> None:
     """What the windows of a Computer show."""
     chosen: Options = context.obj.with_json(as_json)
-    run(chosen, context_commands.show_desktop(chosen, computer, size, window), timeout=timeout)
+    run(chosen, commands.show_desktop(chosen, computer, size, window), timeout=timeout)
 
 
 @app.command()
@@ -191,7 +190,7 @@ def finder(
     chosen: Options = context.obj.with_json(as_json)
     run(
         chosen,
-        context_commands.list_documents(chosen, computer, keyword or (), file_type, offset, limit),
+        commands.list_documents(chosen, computer, keyword or (), file_type, offset, limit),
         timeout=timeout,
     )
 
@@ -206,7 +205,7 @@ def resources(
 ) -> None:
     """The resources of a Computer."""
     chosen: Options = context.obj.with_json(as_json)
-    run(chosen, context_commands.list_resources(chosen, computer, server), timeout=timeout)
+    run(chosen, commands.list_resources(chosen, computer, server), timeout=timeout)
 
 
 @app.command()
@@ -223,7 +222,7 @@ def read(
 ) -> None:
     """Read a resource of a Computer: a document, a page of it, …"""
     chosen: Options = context.obj.with_json(as_json)
-    run(chosen, context_commands.read(chosen, computer, uri, server, output), timeout=timeout)
+    run(chosen, commands.read(chosen, computer, uri, server, output), timeout=timeout)
 
 
 @app.command()

@@ -9,27 +9,24 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
+
 import typer
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.highlighter import JSONHighlighter
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 from rich.table import Table
-from smcp_agent.errors import SmcpError, may_have_run
-from smcp_agent.llm import as_text
-from smcp_agent.results import CallResult
-from smcp_proto.schemas import SessionInfo, SMCPTool
-from collections.abc import Sequence
-from smcp_agent.results import ResourceContents
+from rich.text import Text
+
 from smcp_agent.context.desktop import Desktop, windows
 from smcp_agent.context.finder import DocumentSummary
 from smcp_agent.context.resources import Resource
-from collections.abc import Mapping
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.highlighter import JSONHighlighter
-from rich.segment import Segment
-from rich.text import Text
-
+from smcp_agent.errors import SmcpError, may_have_run
+from smcp_agent.llm import as_text
+from smcp_agent.results import CallResult, ResourceContents
+from smcp_proto.schemas import SessionInfo, SMCPTool
 
 UNPRINTABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 """Of an OSError: what is printed cannot be written. (The SDK itself raises SmcpError for what its sockets say.)"""

@@ -1,11 +1,18 @@
 """How a command of `smcp-agent` runs to its exit code: what ends it, and what is said of its end."""
 
 import asyncio
+import getpass
+import os
 import signal
+import socket
 from collections.abc import Awaitable, Coroutine, Mapping
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final
+
 import typer
+
 from smcp_agent.cli.output import mebibytes, print_error
+from smcp_agent.connecting.options import MAX_MESSAGE
 from smcp_agent.errors import (
     CannotConnect,
     JoinRefused,
@@ -19,13 +26,6 @@ from smcp_agent.errors import (
     Unavailable,
     may_have_run,
 )
-import getpass
-import os
-import socket
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Final
-from smcp_agent.connecting.options import MAX_MESSAGE
-
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -34,6 +34,46 @@ INTERRUPTED: Final = 130
 """By ctrl-C, as shells say it."""
 TERMINATED: Final = 143
 """By SIGTERM, as shells say it."""
+
+
+MAX_PAYLOAD: Final = 32 * 1024 * 1024
+"""Bytes: what the services carry where they are told nothing else."""
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The global options."""
+
+    url: str
+    office: str
+    name: str
+    json: bool
+    max_payload: int
+    """Bytes of the largest result."""
+    token: str | None = field(default=None, repr=False)
+    """What says who this Agent is, where the gateway asks."""
+
+    @property
+    def max_message(self) -> int:
+        """Bytes of the largest message: a payload, and room for what is round it."""
+        return self.max_payload + MAX_MESSAGE - MAX_PAYLOAD
+
+    def with_json(self, json: bool) -> "Options":
+        """`--json` may stand before or after the command."""
+        return replace(self, json=self.json or json)
+
+
+def default_name() -> str:
+    """A name that no other run has at the same time: user@host-pid."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        user = "cli"
+    name = f"{user}@{socket.gethostname()}-{os.getpid()}"
+    return "".join(character for character in name if character.isprintable())[-128:]
 
 
 class _Terminated(Exception):
@@ -141,42 +181,3 @@ def _hint(error: SmcpError, chosen: Options) -> str:
             return "That is for now: try again in a moment."
         case _:
             return ""
-
-
-MAX_PAYLOAD: Final = 32 * 1024 * 1024
-"""Bytes: what the services carry where they are told nothing else."""
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")]
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The global options."""
-
-    url: str
-    office: str
-    name: str
-    json: bool
-    max_payload: int
-    """Bytes of the largest result."""
-    token: str | None = field(default=None, repr=False)
-    """What says who this Agent is, where the gateway asks."""
-
-    @property
-    def max_message(self) -> int:
-        """Bytes of the largest message: a payload, and room for what is round it."""
-        return self.max_payload + MAX_MESSAGE - MAX_PAYLOAD
-
-    def with_json(self, json: bool) -> "Options":
-        """`--json` may stand before or after the command."""
-        return replace(self, json=self.json or json)
-
-
-def default_name() -> str:
-    """A name that no other run has at the same time: user@host-pid."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user need not have a name
-        user = "cli"
-    name = f"{user}@{socket.gethostname()}-{os.getpid()}"
-    return "".join(character for character in name if character.isprintable())[-128:]

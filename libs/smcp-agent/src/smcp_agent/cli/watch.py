@@ -11,8 +11,8 @@ import typer
 
 from smcp_agent import events
 from smcp_agent.cli.commands import agent_for, knowing
-from smcp_agent.cli.runner import Options
 from smcp_agent.cli.output import json_text, plain, print_hint
+from smcp_agent.cli.runner import Options
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import SmcpError
 

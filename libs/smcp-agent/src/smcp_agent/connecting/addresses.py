@@ -1,15 +1,14 @@
 """Where gateways listen: the URLs in the order in which they are tried, and the race for a connection."""
 
 import asyncio
+import random
 from collections.abc import Iterable, Iterator
 from typing import Final
 from urllib.parse import urlsplit
+
 from smcp_agent.connecting.connection import Connection, Notice, connect
 from smcp_agent.connecting.options import ConnectionOptions, with_token
-from smcp_agent.errors import CannotConnect, Malformed, SmcpError
-import random
-from smcp_agent.errors import NotAuthenticated, RateLimited, SmcpError
-
+from smcp_agent.errors import CannotConnect, Malformed, NotAuthenticated, RateLimited, SmcpError
 
 HEAD_START_S: Final = 1.0
 """How long a URL may take to answer before the next one is tried beside it. A host that stands still takes the

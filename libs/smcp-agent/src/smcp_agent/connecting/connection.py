@@ -5,32 +5,25 @@ another one (`smcp_agent.connecting.link`), so nothing of a broken connection ca
 """
 
 import asyncio
+import json
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
+
 import aiohttp
 import socketio
 from aiohttp.client_proto import ResponseHandler
 from socketio.exceptions import BadNamespaceError
 from socketio.exceptions import ConnectionError as SocketIOConnectionError
-from smcp_agent.connecting.http import reason, refusal, was_refused
-from smcp_agent.connecting.http import Opening
-from smcp_agent.connecting.options import ConnectionOptions
+
+from smcp_agent.connecting.http import Opening, reason, refusal, was_refused
+from smcp_agent.connecting.options import Answer, ConnectionOptions
 from smcp_agent.connecting.wire_json import JsonText, WireJson, packet_class
 from smcp_agent.errors import CannotConnect, SmcpError, is_cut_off, received_error
-from smcp_proto.errors import NOTHING_BEGUN
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
-import json
-from collections.abc import Awaitable, Callable
-from typing import Final
-from smcp_agent.connecting.wire_json import JsonText, WireJson
-from smcp_proto.errors import TooLarge
-
+from smcp_proto.errors import NOTHING_BEGUN, TooLarge
 
 NAMESPACE: Final = "/smcp"
 FRAME_SLACK: Final = 64 * 1024
@@ -367,9 +360,6 @@ class PendingAcks:
 
 ASKED: Final = "client:"
 """What the names of such events begin with; all others are notifications."""
-
-Answer = Callable[[str, object], Awaitable[bytes]]
-"""Event and its argument in, the JSON of the acknowledgement's argument out. It must not raise."""
 
 
 async def acknowledged(answer: Answer, event: str, argument: object, wire_json: WireJson) -> JsonText:

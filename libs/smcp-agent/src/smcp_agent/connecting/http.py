@@ -4,17 +4,17 @@ there at all, and whether nothing was heard any more."""
 import asyncio
 import errno
 import json
-from contextlib import suppress
-from typing import Any, Final
-import aiohttp
 import os
 import re
 import ssl
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from http import HTTPStatus
-from typing import Final
-from smcp_agent.errors import NotAuthenticated, RateLimited, SmcpError
+from typing import Any, Final
 
+import aiohttp
+
+from smcp_agent.errors import NotAuthenticated, RateLimited, SmcpError
 
 _NO_GATEWAY: Final = (502, 503, 504)
 """What a proxy answers that has nobody to pass a request on to."""

@@ -8,19 +8,28 @@ import logging
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
-from smcp_agent.connecting.addresses import Addresses
+from typing import Any, Final, Protocol
+
+from smcp_agent.connecting.addresses import Addresses, respite
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken, Notice
 from smcp_agent.connecting.cut_off import CutOff, lease_of
 from smcp_agent.connecting.options import ConnectionOptions
-from smcp_agent.connecting.addresses import respite
-from smcp_agent.errors import CannotConnect, ConnectionLost, NotAuthenticated, SmcpError, Unavailable, anew
+from smcp_agent.errors import (
+    BadReply,
+    CannotConnect,
+    ConnectionLost,
+    ErrorCode,
+    JoinRefused,
+    NotAllowed,
+    NotAuthenticated,
+    SmcpError,
+    Unavailable,
+    anew,
+    received_error,
+)
+from smcp_proto.errors import ERRORS, read_refusal
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq
 from smcp_proto.schemas.rooms import MOVED
-from typing import Any
-from smcp_agent.errors import BadReply, ErrorCode, JoinRefused, NotAllowed, SmcpError, received_error
-from smcp_proto.errors import ERRORS, read_refusal
-
 
 JOIN_S: Final = 12.0
 """The server side has 10 s for a join."""

@@ -1,16 +1,12 @@
 """How a connection is to be made, and what is said in it about who connects."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
-from smcp_agent.connecting.connection import Answer
-from smcp_agent.errors import SmcpError, TokenUnavailable
-import re
-from collections.abc import Awaitable, Callable
-from typing import Final
-from smcp_agent.errors import Malformed
 
+from smcp_agent.errors import Malformed, SmcpError, TokenUnavailable
 
 MAX_MESSAGE: Final = 36 * 1024 * 1024
 """Bytes: the default limit of the gateways (32 MiB) and room for what is round it."""
@@ -19,6 +15,13 @@ CONNECT_S: Final = 10.0
 
 Transport = Literal["websocket", "polling"]
 DEFAULT_TRANSPORTS: Final[tuple[Transport, ...]] = ("websocket", "polling")
+
+
+Token = str | Callable[[], Awaitable[str]]
+"""A key or a JWT; or a function that is called before each connection and gives one."""
+
+Answer = Callable[[str, object], Awaitable[bytes]]
+"""Event and its argument in, the JSON of the acknowledgement's argument out. It must not raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +81,6 @@ async def _fetched(options: ConnectionOptions) -> str:
         raise TokenUnavailable(f"what fetches tokens gave no text, but {type(token).__name__}")
     return token
 
-
-Token = str | Callable[[], Awaitable[str]]
-"""A key or a JWT; or a function that is called before each connection and gives one."""
 
 _SENDABLE: Final = re.compile(r"[\x21-\x7e]{1,8192}")
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypedDict
 
-from smcp_agent.rpc import QUERY_S, Asker
 from smcp_agent.cache import AnswerCache
 from smcp_agent.errors import SmcpError
+from smcp_agent.rpc import QUERY_S, Asker
 from smcp_proto.schemas import GetDeskTopReq, GetDeskTopRet
 
 _END: Final = re.compile(r"<(/\s*(?:window|desktop))", re.IGNORECASE)

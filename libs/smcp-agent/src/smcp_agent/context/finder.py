@@ -6,8 +6,8 @@ They are dicts with types: `finder["documents"]`. Fields that a server left out 
 from collections.abc import Iterable
 from typing import Any, NamedTuple, NotRequired, TypedDict, cast
 
-from smcp_agent.rpc import QUERY_S, Asker
 from smcp_agent.cache import AnswerCache
+from smcp_agent.rpc import QUERY_S, Asker
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, GetFinderReq, GetFinderRet
 
 

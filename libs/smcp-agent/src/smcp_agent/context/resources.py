@@ -2,15 +2,15 @@
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, Final, NamedTuple, NotRequired, TypedDict, TypeVar, cast
+
 from pydantic import BaseModel, ValidationError
-from smcp_agent.rpc import arguments_of
-from smcp_agent.rpc import Answered, Asker
+
 from smcp_agent.cache import AnswerCache, Partial
-from smcp_agent.results import ResourceContents, resource_contents
 from smcp_agent.context.subscriptions import Subscription, Subscriptions
 from smcp_agent.errors import BadReply
-from smcp_agent.rpc import reply_of
+from smcp_agent.results import ResourceContents, resource_contents
+from smcp_agent.rpc import Answered, Asker, arguments_of, reply_of
 from smcp_proto.schemas import (
     CompleteReq,
     CompleteResult,
@@ -23,13 +23,86 @@ from smcp_proto.schemas import (
 )
 from smcp_proto.schemas import Resource as WireResource
 from smcp_proto.schemas import ResourceTemplate as WireTemplate
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, NotRequired, TypedDict
-
 
 Item = TypeVar("Item")
 
 logger = logging.getLogger(__name__)
+
+
+class Resource(TypedDict):
+    """A resource as its MCP server lists it (computer.txt, resources chapter, 3); what else the server says of it is
+    there, too."""
+
+    uri: str
+    name: str
+    title: NotRequired[str]
+    description: NotRequired[str]
+    mimeType: NotRequired[str]
+    size: NotRequired[int]
+    """Bytes."""
+    annotations: NotRequired[dict[str, Any]]
+    _meta: NotRequired[dict[str, Any]]
+    serverId: NotRequired[str]
+    """Its MCP server, where its Computer says so: ours does."""
+
+
+class ResourceTemplate(TypedDict):
+    """A template of URIs (RFC 6570) as its MCP server lists it; what else the server says of it is there, too."""
+
+    uriTemplate: str
+    name: str
+    title: NotRequired[str]
+    description: NotRequired[str]
+    mimeType: NotRequired[str]
+    serverId: NotRequired[str]
+    """Its MCP server, where its Computer says so: ours does."""
+
+
+class ResourceList(TypedDict):
+    """One page of resources."""
+
+    resources: list[Resource]
+    nextCursor: NotRequired[str]
+    """There are more: what `list_resources` takes as its `cursor`."""
+    computer: NotRequired[str]
+    """Whose they are."""
+    meta: NotRequired[dict[str, Any]]
+    """Names what could not be listed, where something could not: see `SKIPPED`."""
+
+
+class ResourceTemplateList(TypedDict):
+    """One page of templates."""
+
+    resourceTemplates: list[ResourceTemplate]
+    nextCursor: NotRequired[str]
+    computer: NotRequired[str]
+    meta: NotRequired[dict[str, Any]]
+
+
+class Completion(TypedDict):
+    """Values that complete an argument."""
+
+    values: list[str]
+    total: NotRequired[int]
+    hasMore: NotRequired[bool]
+
+
+class ListQuery(NamedTuple):
+    """Whose resources were listed; None: those of all."""
+
+    computer: str | None
+    server: str | None
+
+
+SKIPPED: Final = ("a2c_skipped", "a2c_skipped_servers")
+"""In the `meta` of a page: the Computers that are missing from a list over the office, and the MCP servers from a
+Computer's."""
+
+
+def is_partial(page: Mapping[str, Any]) -> bool:
+    """Whether a page says that something is missing from the list."""
+    meta = page.get("meta")
+    return isinstance(meta, dict) and any(meta.get(key) for key in SKIPPED)
 
 
 class ResourceMethods:
@@ -262,79 +335,3 @@ def _is(model: type[BaseModel], value: object) -> bool:
     except ValidationError:
         return False
     return True
-
-
-SKIPPED: Final = ("a2c_skipped", "a2c_skipped_servers")
-"""In the `meta` of a page: the Computers that are missing from a list over the office, and the MCP servers from a
-Computer's."""
-
-
-class Resource(TypedDict):
-    """A resource as its MCP server lists it (computer.txt, resources chapter, 3); what else the server says of it is
-    there, too."""
-
-    uri: str
-    name: str
-    title: NotRequired[str]
-    description: NotRequired[str]
-    mimeType: NotRequired[str]
-    size: NotRequired[int]
-    """Bytes."""
-    annotations: NotRequired[dict[str, Any]]
-    _meta: NotRequired[dict[str, Any]]
-    serverId: NotRequired[str]
-    """Its MCP server, where its Computer says so: ours does."""
-
-
-class ResourceTemplate(TypedDict):
-    """A template of URIs (RFC 6570) as its MCP server lists it; what else the server says of it is there, too."""
-
-    uriTemplate: str
-    name: str
-    title: NotRequired[str]
-    description: NotRequired[str]
-    mimeType: NotRequired[str]
-    serverId: NotRequired[str]
-    """Its MCP server, where its Computer says so: ours does."""
-
-
-class ResourceList(TypedDict):
-    """One page of resources."""
-
-    resources: list[Resource]
-    nextCursor: NotRequired[str]
-    """There are more: what `list_resources` takes as its `cursor`."""
-    computer: NotRequired[str]
-    """Whose they are."""
-    meta: NotRequired[dict[str, Any]]
-    """Names what could not be listed, where something could not: see `SKIPPED`."""
-
-
-class ResourceTemplateList(TypedDict):
-    """One page of templates."""
-
-    resourceTemplates: list[ResourceTemplate]
-    nextCursor: NotRequired[str]
-    computer: NotRequired[str]
-    meta: NotRequired[dict[str, Any]]
-
-
-class Completion(TypedDict):
-    """Values that complete an argument."""
-
-    values: list[str]
-    total: NotRequired[int]
-    hasMore: NotRequired[bool]
-
-
-def is_partial(page: Mapping[str, Any]) -> bool:
-    """Whether a page says that something is missing from the list."""
-    meta = page.get("meta")
-    return isinstance(meta, dict) and any(meta.get(key) for key in SKIPPED)
-
-
-class ListQuery(NamedTuple):
-    """Whose resources were listed; None: those of all."""
-
-    computer: str | None
-    server: str | None

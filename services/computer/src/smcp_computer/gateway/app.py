@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from smcp_agent.connecting.addresses import Addresses
-from smcp_agent.connecting.options import ConnectionOptions
-from smcp_agent.connecting.options import Token
+from smcp_agent.connecting.options import ConnectionOptions, Token
 from smcp_bus.door.tracing import client_spans
 from smcp_computer.announcing import Announcer
 from smcp_computer.config.file import ComputerConfig

@@ -5,11 +5,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from smcp_agent.connecting.addresses import Addresses
+from smcp_agent.connecting.addresses import Addresses, respite
 from smcp_agent.connecting.connection import Connection, Notice
 from smcp_agent.connecting.link import Link
 from smcp_agent.connecting.options import ConnectionOptions
-from smcp_agent.connecting.addresses import respite
 from smcp_agent.errors import NotAuthenticated, SmcpError
 from smcp_bus.backoff import Backoff
 from smcp_computer.announcing import Announcer
