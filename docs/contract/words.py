@@ -73,7 +73,6 @@ HEADERS: Final[Mapping[str, str]] = {
     headers.AFTER: "request to the registry: the revision that its view must have reached",
     headers.AGENT_EPOCH: "request resources/subscribe: which membership of its Agent it belongs to",
     headers.REPLY_LIMIT: "request get_desktop or get_finder: bytes of the largest reply that the asker's client takes",
-    headers.SENT_AGO: "request tool_call that its gateway sends once more: how long ago it was sent first, in ms",
     headers.TRACEPARENT: "W3C trace context",
     headers.TRACESTATE: "W3C trace context",
     headers.ERROR: "reply: the code of a flat error, which the body is; absent: a plain success",
@@ -83,7 +82,7 @@ HEADERS: Final[Mapping[str, str]] = {
 """Headers on NATS. A header is never an identity: that is in the subject."""
 REQUEST_HEADERS: Final = (
     headers.BUDGET, headers.REQ_ID, headers.CLAIM, headers.AFTER, headers.AGENT_EPOCH,
-    headers.REPLY_LIMIT, headers.SENT_AGO, headers.TRACEPARENT, headers.TRACESTATE,
+    headers.REPLY_LIMIT, headers.TRACEPARENT, headers.TRACESTATE,
 )  # fmt: skip
 REPLY_HEADERS: Final = (headers.ERROR, headers.NOT_RUN)
 NOTICE_HEADERS: Final = (headers.EPOCH, headers.TRACEPARENT, headers.TRACESTATE)

@@ -22,8 +22,8 @@ def key(number: int) -> Key:
     return "box", f"r{number}"
 
 
-def replayed(records: Records, number: int, *, digest: bytes = ECHO, repeat: bool = False) -> Any:
-    body = records.replay(key(number), f"r{number}", tool="echo", digest=digest, repeat=repeat)
+def replayed(records: Records, number: int, *, digest: bytes = ECHO, repeat: bool | int | None = None) -> Any:
+    body = records.replay(key(number), f"r{number}", tool="echo", digest=digest, repeat=repeat, held_since=None)
     return None if body is None else json.loads(body)
 
 
@@ -96,7 +96,7 @@ async def test_a_repeat_of_a_call_that_is_not_known_may_not_run() -> None:
     records: Records = CallRecords()
     with pytest.raises(Unavailable) as refused:
         replayed(records, 1, repeat=True)
-    assert refused.value.details == {"may_have_run": True}
+    assert refused.value.details == {"may_have_run": True, "unknown_repeat": True}
 
 
 async def test_a_result_goes_when_its_time_is_over_also_where_nothing_comes_any_more() -> None:

@@ -110,8 +110,11 @@ async def test_a_repeat_runs_nothing_on_a_computer_that_does_not_know_the_call(n
         reply = await here.raw("tool_call", **request, a2c_repeat=True)
         assert reply.headers[ERROR] == "503"
         assert NOT_RUN not in reply.headers, "whoever relays it must not send it again"
-        assert json.loads(reply.body)["details"] == {"may_have_run": True}
+        assert json.loads(reply.body)["details"] == {"may_have_run": True, "unknown_repeat": True}
         assert not log.exists()
+        for bad in (-1, 1.5, "400"):
+            refused = await here.ask("tool_call", **request, a2c_repeat=bad)
+            assert (refused["code"], refused["details"]["field"]) == (400, "a2c_repeat")
         first = await here.ask("tool_call", **request)
         assert await here.ask("tool_call", **request, a2c_repeat=True) == first
         assert log.read_text() == "x\n"

@@ -212,26 +212,26 @@ async def repeated(in_flight: InFlight, tool: Tool, key: CallKey = KEY) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("sent_ago", "own_for_s", "runs"),
-    [(0.4, -60.0, 1), (0.4, 5.0, 0), (11.0, -60.0, 0), (-1.0, -60.0, 0), (None, -60.0, 0)],
-    ids=["long its own", "just placed", "too old", "of the future", "not said"],
+    ("repeat", "held_before_s", "runs"),
+    [(400, -60.0, 1), (0, -60.0, 1), (400, 5.0, 0), (11_000, -60.0, 0), (True, -60.0, 0), (False, 5.0, 1)],
+    ids=["seat held long enough", "just sent", "seat held too short", "too old", "age unknown", "no repeat"],
 )
-async def test_a_repeat_runs_where_it_would_be_known_if_it_had_run(
-    sent_ago: float | None, own_for_s: float, runs: int, monkeypatch: pytest.MonkeyPatch
+async def test_an_unknown_repeat_runs_only_where_it_would_be_known_if_it_had_run(
+    repeat: bool | int, held_before_s: float, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("smcp_computer.in_flight.OWN_FOR_S", own_for_s)
+    monkeypatch.setattr("smcp_bus.call_records.HELD_BEFORE_S", held_before_s)
     async with InFlight() as in_flight:
         in_flight.placed(True)
         tool = Tool()
         tool.go_on.set()
-        asked = in_flight.call(KEY, "echo", {}, limit=5, run=tool.run, repeat=True, sent_ago=sent_ago)
+        asked = in_flight.call(KEY, "echo", {}, limit=5, run=tool.run, repeat=repeat)
         if runs:
             assert json.loads(await asked) == RESULT
             assert await repeated(in_flight, tool) == RESULT
         else:
             with pytest.raises(Unavailable) as refused:
                 await asked
-            assert refused.value.details == {"may_have_run": True}
+            assert refused.value.details == {"may_have_run": True, "unknown_repeat": True}
         assert tool.runs == runs
 
 
@@ -239,18 +239,18 @@ async def test_a_place_that_was_lost_and_is_had_again_counts_from_then(monkeypat
     async with InFlight() as in_flight:
         tool = Tool()
         tool.go_on.set()
-        monkeypatch.setattr("smcp_computer.in_flight.OWN_FOR_S", -60.0)
+        monkeypatch.setattr("smcp_bus.call_records.HELD_BEFORE_S", -60.0)
         with pytest.raises(Unavailable):  # it has no place yet
-            await in_flight.call(KEY, "echo", {}, limit=5, run=tool.run, repeat=True, sent_ago=0.0)
+            await in_flight.call(KEY, "echo", {}, limit=5, run=tool.run, repeat=0)
         in_flight.placed(True)
-        since = in_flight._own_since
+        since = in_flight._held_since
         in_flight.placed(False)  # confirmed
         assert since is not None
-        assert in_flight._own_since == since
+        assert in_flight._held_since == since
         loop = asyncio.get_running_loop()
         await eventually(lambda: loop.time() > since)
         in_flight.placed(True)
-        assert in_flight._own_since > since
+        assert in_flight._held_since > since
 
 
 async def test_a_repeat_of_a_call_that_is_not_known_is_not_run() -> None:
@@ -258,7 +258,7 @@ async def test_a_repeat_of_a_call_that_is_not_known_is_not_run() -> None:
         tool = Tool()
         with pytest.raises(Unavailable) as caught:
             await repeated(in_flight, tool)
-        assert caught.value.details == {"may_have_run": True}
+        assert caught.value.details == {"may_have_run": True, "unknown_repeat": True}
         assert tool.runs == 0
         assert in_flight.running == 0
         assert not in_flight.knows(KEY)

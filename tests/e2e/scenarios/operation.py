@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from smcp_bus.call_records import HELD_BEFORE_S
 from smcp_bus.nats.credentials import Credentials, load_credentials
-from smcp_computer.in_flight import OWN_FOR_S
 from smcp_standalone import nats_files
 from smcp_testing.nats_peer import nats_peer
 from smcp_testing.waiting import eventually
@@ -44,7 +44,7 @@ async def secrets_are_renewed_while_calls_go_on(world: World) -> None:
         await _calls_are_answered(there, 5)
         assert _broken(world) == broken, "who was connected stays connected"
         # From then on a Computer knows of what a gateway sends once more that it did not run.
-        await asyncio.sleep(OWN_FOR_S)
+        await asyncio.sleep(HELD_BEFORE_S)
 
         await _configure(world, lambda: nats_files.write(world.nats_model, out, retire=True))
         for name in RENEWED:

@@ -18,12 +18,19 @@ from xxhash import xxh3_128_digest
 from smcp_bus import exact_json
 from smcp_proto import tool_results
 from smcp_proto.errors import Malformed, Unavailable
+from smcp_proto.schemas.tools import UNKNOWN_REPEAT
 
 MAX_KEYS: Final = 100_000
 """Ended calls, and tombstones, at most; the oldest are forgotten first."""
 
 ANSWERED_S: Final = 0.3
 """How long the answer of a call that has ended may be on its way (seconds)."""
+
+HELD_BEFORE_S: Final = 5.0
+"""So long before a call was sent first its owner must have held the seat, to be sure that no other owner got it
+(seconds). Longer than a message may take."""
+RECENT_S: Final = 10.0
+"""How old a repeat may be that is taken for a call which never arrived (seconds): the table forgets older ones."""
 
 CallKey = TypeVar("CallKey", bound=Hashable)
 CancelKey = TypeVar("CancelKey", bound=Hashable)
@@ -104,18 +111,29 @@ class CallRecords(Generic[CallKey, CancelKey]):
             "kept_cancels": len(self._tombstones),
         }
 
-    def replay(self, key: CallKey, cancel: CancelKey, *, tool: str, digest: bytes, repeat: bool) -> bytes | None:
+    def replay(
+        self,
+        key: CallKey,
+        cancel: CancelKey,
+        *,
+        tool: str,
+        digest: bytes,
+        repeat: bool | int | None,
+        held_since: float | None,
+    ) -> bytes | None:
         """What a call is answered that must not run; None: it is new, and may run.
 
         Args:
-            repeat: its sender says that it may have arrived before.
+            repeat: the request's `a2c_repeat`.
+            held_since: since when this owner has held the Computer's seat without interruption (loop time).
 
         Returns:
             A `CallToolResult` as JSON: the kept one, or one that says `a2c_result_expired` or `a2c_cancelled`.
 
         Raises:
             Malformed: the key was used for another call.
-            Unavailable: a repeat of a call that is not known here, with `details.may_have_run`.
+            Unavailable: a repeat of a call that is not known here and that another owner may have run
+                (`details.may_have_run` and `details.unknown_repeat`).
         """
         ended = self.find(key)
         if ended is not None:
@@ -123,12 +141,18 @@ class CallRecords(Generic[CallKey, CancelKey]):
             return ended.body if ended.body is not None else exact_json.written(tool_results.expired())
         if cancel in self._tombstones:
             return exact_json.written(tool_results.cancelled(tool))
-        if repeat:
+        if repeat is not None and repeat is not False and not self._would_be_known(repeat, held_since):
             raise Unavailable(
                 "this Computer does not know the call that is repeated; whether it ran is not known",
-                details={"may_have_run": True},
+                details={"may_have_run": True, UNKNOWN_REPEAT: True},
             )
         return None
+
+    def _would_be_known(self, repeat: bool | int, held_since: float | None) -> bool:
+        """Whether this owner would know the call if anybody had run it."""
+        if repeat is True or held_since is None or repeat / 1000 > RECENT_S:
+            return False
+        return held_since < self._loop.time() - repeat / 1000 - HELD_BEFORE_S
 
     def find(self, key: CallKey) -> Ended | None:
         """The call, where it has ended here."""

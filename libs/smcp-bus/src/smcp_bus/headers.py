@@ -26,10 +26,6 @@ REPLY_LIMIT: Final = "Smcp-Reply-Limit"
 """Request `get_desktop` or `get_finder`: bytes of the largest reply that the asker's client takes. A Computer leaves
 out what does not fit. The reply of one that does not know the header may be 413 at the gateway."""
 
-SENT_AGO: Final = "Smcp-Sent-Ago"
-"""Request for a call that a gateway sends once more: how long ago it was sent first, in whole milliseconds. Not there
-where somebody else may have sent it before."""
-
 AFTER: Final = "Smcp-After"
 """Request to the registry: the revision that its view must have reached before it answers."""
 

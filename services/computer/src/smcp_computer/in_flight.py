@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from smcp_bus import exact_json
 from smcp_bus.call_records import CallRecords, Keeping, digest_of, same_call
@@ -26,13 +26,6 @@ BrokenOff = Callable[[str], None]
 
 TimedOut = Callable[[str, float], Mapping[str, Any]]
 """The result of a call whose time is over, from its tool and its seconds."""
-
-
-OWN_FOR_S: Final = 5.0
-"""For so long before a call was sent first the place was this Computer's, if nobody else can have run it (seconds). It
-is more than a message may take."""
-RECENT_S: Final = 10.0
-"""How old a call is at most that would be in the table if it had run (seconds): the table has a bound."""
 
 
 @dataclass(slots=True)
@@ -58,8 +51,8 @@ class InFlight:
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._own_since: float | None = None
-        """Since when all calls to this place came here (loop time); None: that is not known."""
+        self._held_since: float | None = None
+        """Since when this Computer has its seat without interruption (loop time)."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -99,8 +92,8 @@ class InFlight:
 
     def placed(self, new: bool) -> None:
         """The Computer has its place in the office: a new one, or the one that it had."""
-        if new or self._own_since is None:
-            self._own_since = self._loop.time()
+        if new or self._held_since is None:
+            self._held_since = self._loop.time()
 
     def knows(self, key: CallKey) -> bool:
         """Whether the call runs here, or ended here."""
@@ -120,8 +113,7 @@ class InFlight:
         run: Run,
         broken_off: BrokenOff = lambda why: None,
         timed_out: TimedOut = results.timed_out,
-        repeat: bool = False,
-        sent_ago: float | None = None,
+        repeat: bool | int | None = None,
     ) -> bytes:
         """Run a call, or join it, or give its kept result.
 
@@ -130,16 +122,14 @@ class InFlight:
             run: runs the tool; awaited in a task of its own.
             broken_off: told why before that task is cancelled.
             timed_out: what is answered when `limit` is over.
-            repeat: the request may have arrived before; without its key it is not run,
-            sent_ago: but where it was sent first so many seconds ago, and the place has been this Computer's since long
-                before: it would be known then.
+            repeat: the request's `a2c_repeat`.
 
         Returns:
             A `CallToolResult` as JSON.
 
         Raises:
             Malformed: the key was used for another call.
-            Unavailable: a repeat of a call that is not known here, with `details.may_have_run`.
+            Unavailable: see `CallRecords.replay`.
             Whatever `run` raises.
         """
         digest = digest_of(tool, params)
@@ -148,8 +138,7 @@ class InFlight:
             same_call(known.digest, digest)
             known.asked_at = self._loop.time()
             return await asyncio.shield(known.answer)
-        repeat = repeat and not self._would_be_known(sent_ago)
-        replayed = self._records.replay(key, key, tool=tool, digest=digest, repeat=repeat)
+        replayed = self._records.replay(key, key, tool=tool, digest=digest, repeat=repeat, held_since=self._held_since)
         if replayed is not None:
             return replayed
         answer: asyncio.Future[bytes] = self._loop.create_future()
@@ -189,12 +178,6 @@ class InFlight:
         for key, running in abandoned:
             self._settle(key, results.cancelled(running.tool))
         return len(abandoned)
-
-    def _would_be_known(self, sent_ago: float | None) -> bool:
-        """Whether a call that was sent first so long ago (seconds) is known here if anybody has run it."""
-        if sent_ago is None or self._own_since is None or not 0 <= sent_ago <= RECENT_S:
-            return False
-        return self._loop.time() - sent_ago - OWN_FOR_S > self._own_since
 
     def _start(self, key: CallKey, running: _Running, run: Run) -> None:
         self._running[key] = running

@@ -2,18 +2,29 @@
 
 from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import Field, PlainValidator
 
 from smcp_proto.names import Name
-from smcp_proto.schemas.base import AgentCallData, Attributes, ReqId, ToolName, Wire
+from smcp_proto.schemas.base import AgentCallData, Attributes, ReqId, ToolName, Wire, absent
 
 Timeout = Annotated[int, Field(strict=True, ge=1, le=3600)]
 """Whole seconds, 1 to 3600."""
 
 
 REPEAT: Final = "a2c_repeat"
-"""An extra field of a `client:tool_call`, true where the same request may have arrived before; no part of what is asked
-for. A Computer that does not know a call so marked does not run it, but answers 503 with `details.may_have_run`."""
+"""The field of `ToolCallReq` that marks a repeat; no part of what the call asks for."""
+UNKNOWN_REPEAT: Final = "unknown_repeat"
+"""In `details` of the 503 for a repeat that was not run. To repeat it once more is of no use."""
+
+
+def _check_repeat(value: object) -> object:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError("neither true nor whole milliseconds, 0 or more")
+    return value
+
+
+_Repeat = bool | Annotated[int, Field(ge=0)]
+Repeat = Annotated[_Repeat, PlainValidator(_check_repeat, json_schema_input_type=_Repeat)]
 
 
 class ToolCallReq(AgentCallData):
@@ -24,6 +35,9 @@ class ToolCallReq(AgentCallData):
     params: dict[str, Any]
     timeout: Timeout
     """Seconds the whole call may take."""
+    a2c_repeat: Repeat | None = absent()
+    """This request may have arrived before: whole milliseconds since it was sent first, or true if that is not known.
+    A Computer that does not know the call runs it only if it would know it had it run; otherwise it answers 503."""
 
 
 class CallToolResult(Wire):

@@ -103,7 +103,9 @@ async def open_gateway_computer(
     ) as inside:
         requests.begin(inside.door)
         notified.begin(inside.in_flight, inside.resources.room)
-        membership.begin(inside.announcer, inside.resources, lambda: inside.context.capabilities.now)
+        membership.begin(
+            inside.announcer, inside.resources, lambda: inside.context.capabilities.now, inside.in_flight.placed
+        )
         async with (
             member(inside.tasks, membership, inside.announcer, inside.resources, inside.fleet),
             calls_ended(inside.in_flight, inside.confirmation, settings.drain_s),

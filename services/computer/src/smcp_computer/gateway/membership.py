@@ -37,15 +37,21 @@ class GatewayMembership:
         self._announcer: Announcer | None = None
         self._resources: ResourceServices | None = None
         self._capabilities: Callable[[], Mapping[str, Any]] = dict
+        self._placed: Callable[[bool], None] = lambda new: None
 
     def begin(
-        self, announcer: Announcer, resources: ResourceServices, capabilities: Callable[[], Mapping[str, Any]]
+        self,
+        announcer: Announcer,
+        resources: ResourceServices,
+        capabilities: Callable[[], Mapping[str, Any]],
+        placed: Callable[[bool], None],
     ) -> None:
         """Args:
-        announcer, resources: told whenever the place is had (again).
+        announcer, resources, placed: told whenever the place is had (again).
         capabilities: what this Computer can do now; said when it joins.
         """
         self._announcer, self._resources, self._capabilities = announcer, resources, capabilities
+        self._placed = placed
 
     @property
     def problem(self) -> str | None:
@@ -87,6 +93,7 @@ class GatewayMembership:
         self.joined.set()
         # nobody says whether the office was told that it came: what was subscribed to stays, where its Agent does
         self._resources.in_office(entered=False)
+        self._placed(True)
         self._announcer.resume()
         by = "" if connection is None else connection.url
         _log.info("in the office %r as %r, by %s", self._place.office_id, self._place.name, by)

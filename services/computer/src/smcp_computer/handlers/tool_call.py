@@ -4,7 +4,6 @@ import asyncio
 from typing import Any, Final
 
 from smcp_bus.door.types import Call, RawJson
-from smcp_bus.headers import SENT_AGO
 from smcp_bus.time_limit import time_limit
 from smcp_computer.confirmation import Confirmation
 from smcp_computer.handlers.call_log import CallRecord
@@ -17,7 +16,7 @@ from smcp_computer.resources.history import History
 from smcp_computer.tools import result as results
 from smcp_computer.tools.catalogue import Catalogue
 from smcp_proto.errors import SmcpError, TooLarge
-from smcp_proto.schemas.tools import REPEAT, ToolCallReq
+from smcp_proto.schemas.tools import ToolCallReq
 
 MCP_GRACE_S: Final = 5.0
 """The MCP request's own time-out lies so much later than the call's, which cancels it."""
@@ -55,7 +54,7 @@ class ToolCalls:
 
         Raises:
             Malformed: the `req_id` was used for another call.
-            Unavailable: a repeat (`a2c_repeat`) of a call that is not known here; `details.may_have_run` is true.
+            Unavailable: see `CallRecords.replay`.
             TooLarge: the result is larger than the bus takes.
         """
         office = call.caller.office or ""
@@ -80,8 +79,7 @@ class ToolCalls:
                 run=lambda: self._run(request, limit, span, record),
                 broken_off=broken_off,
                 timed_out=timed_out,
-                repeat=(request.model_extra or {}).get(REPEAT) is True,
-                sent_ago=_sent_ago(call),
+                repeat=request.a2c_repeat,
             )
             if len(body) > self._max_body:
                 raise TooLarge("the result is too large", details={"size": len(body), "limit": self._max_body})
@@ -135,9 +133,3 @@ class ToolCalls:
         others = self._catalogue.candidates(name)
         hint = f"; it is listed as {' and '.join(map(repr, others))}" if others else ""
         return results.failed(f"this Computer has no tool {name!r}{hint}")
-
-
-def _sent_ago(call: Call) -> float | None:
-    """How long ago its gateway sent it first (seconds); None: that is not said, or is no number."""
-    said = call.headers.get(SENT_AGO, "")
-    return int(said) / 1000 if said.isascii() and said.isdigit() and len(said) < 10 else None

@@ -32,7 +32,6 @@ from smcp_gateway.sockets.session import Fate, Outcome, Session, settle
 from smcp_proto import catalog, tool_results
 from smcp_proto.errors import Malformed, TimedOut
 from smcp_proto.schemas import SubscribeResourceReq, ToolCallReq, UnsubscribeResourceReq
-from smcp_proto.schemas.tools import REPEAT
 
 CANCEL_EVENT: Final = "notify:tool_call_cancel"
 
@@ -61,6 +60,8 @@ class OwnedComputer:
         self.name = name
         self.claim: Claim | None = None
         """Once the registry has granted it."""
+        self._held_since: float | None = None
+        """Since when it has its seat by that claim without interruption (loop time)."""
         self.confirmed = -1
         """Generation of the gate in which the registry has confirmed the claim."""
         self.subscription: Subscription | None = None
@@ -97,6 +98,12 @@ class OwnedComputer:
     def running(self) -> int:
         """How many calls run now."""
         return len(self._running)
+
+    def granted(self, claim: Claim, *, anew: bool) -> None:
+        """The registry holds it by that claim; `anew`: it did not do so all the time."""
+        self.claim = claim
+        if anew:
+            self._held_since = self._loop.time()
 
     async def handle(self, incoming: Incoming) -> Reply:
         """Answer a request on the Computer's subject."""
@@ -249,7 +256,7 @@ class OwnedComputer:
         Raises:
             Malformed: the `req_id` was used for another call.
             TooLarge: the request is larger than the client takes, or the result than the bus.
-            Unavailable: the Computer went while the tool ran, or a repeat of a call that is not known here.
+            Unavailable: the Computer went while the tool ran; or see `CallRecords.replay`.
             Internal: its answer is no result.
         """
         run, key = (request.agent, request.req_id), (self.office, self.name, request.agent, request.req_id)
@@ -260,8 +267,14 @@ class OwnedComputer:
             running.asked_at = self._loop.time()
             return RawJson(self._result(running, await asyncio.shield(running.answer)))
         records = self._around.records
-        repeat = (request.model_extra or {}).get(REPEAT) is True
-        replayed = records.replay(key, (self.office, *run), tool=request.tool_name, digest=digest, repeat=repeat)
+        replayed = records.replay(
+            key,
+            (self.office, *run),
+            tool=request.tool_name,
+            digest=digest,
+            repeat=request.a2c_repeat,
+            held_since=self._held_since,
+        )
         if replayed is not None:
             return RawJson(replayed)
         limit = time_limit(request.timeout, call.deadline - self._loop.time())

@@ -155,16 +155,16 @@ class RelayComputers:
         """
         owned = self._owned.get((session.id, office))
         if owned is not None:
-            owned.claim = claim
+            owned.granted(claim, anew=True)
             owned.subscriptions.unknown_since = unknown_since
             if not self._open(owned, generation):
                 self._confirm_soon(owned)
 
-    def asserted(self, session: Session, office: str, claim: Claim, generation: int) -> None:
-        """The registry holds the member by that claim, asked in that generation of the gate."""
+    def asserted(self, session: Session, office: str, claim: Claim, generation: int, *, anew: bool) -> None:
+        """The registry holds the member by that claim, asked in that generation of the gate; `anew`: it was lost."""
         owned = self._owned.get((session.id, office))
         if owned is not None and owned.claim is not None:
-            owned.claim = claim
+            owned.granted(claim, anew=anew)
             self._open(owned, generation)
 
     def close(self, session: Session, office: str) -> None:

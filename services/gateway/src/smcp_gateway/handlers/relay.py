@@ -20,7 +20,7 @@ from smcp_bus.door.exception_table import to_smcp_error
 from smcp_bus.door.tracing import sending
 from smcp_bus.door.types import Call, RawJson
 from smcp_bus.errors import BusError, ConnectionLost, NoResponder, NotConnected, RequestTimedOut
-from smcp_bus.headers import NOT_RUN, REQ_ID, SENT_AGO
+from smcp_bus.headers import NOT_RUN, REQ_ID
 from smcp_bus.owner import MOVING
 from smcp_bus.registry_client import RegistryClient
 from smcp_gateway.calls.pending import NOT_SENT, CallTable, PendingCall
@@ -46,7 +46,7 @@ LOOK_AGAIN: Final = 0.8
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.4
 
-_MARK: Final = b',"%b":true}' % REPEAT.encode()
+_MARK: Final = b',"a2c_repeat":%d}'
 
 
 class Way(Protocol):
@@ -168,9 +168,8 @@ class Relay:
         pending.computer_moves = False
         payload: Mapping[str, Any] | None = call.payload
         if pending.asked_again:
-            if pending.first_sent is not None and REPEAT not in call.payload:
-                headers = {**headers, SENT_AGO: str(math.ceil(1000 * (now - pending.first_sent)))}
-            body, payload = _marked(body), None
+            assert pending.first_sent is not None
+            body, payload = _marked(body, call.payload.get(REPEAT), now - pending.first_sent), None
         try:
             reply = await self._way.request(
                 subject,
@@ -296,9 +295,11 @@ def _not_available(pending: PendingCall) -> Unavailable:
     return Unavailable("the Computer is not available now", details={"may_have_run": pending.asked_again})
 
 
-def _marked(body: bytes) -> bytes:
+def _marked(body: bytes, said: bool | int | None, seconds: float) -> bytes:
     """A call's JSON, marked as a repeat. Of a field that stands there twice the last one counts."""
-    return body.rstrip()[:-1] + _MARK
+    if said is True:
+        return body
+    return body.rstrip()[:-1] + _MARK % (int(said or 0) + math.ceil(1000 * seconds))
 
 
 def _target(request: Any) -> str:

@@ -180,7 +180,7 @@ class Repair:
             return True  # it has made another one since
         if not asked.said.moving:  # that is said of a member by whatever claim
             membership.former = None
-        self._computers.asserted(asked.session, membership.office, membership.claims[0], gate)
+        self._computers.asserted(asked.session, membership.office, membership.claims[0], gate, anew=claimed)
         return False
 
     async def _compare(self, office: Office, generation: int) -> None:
