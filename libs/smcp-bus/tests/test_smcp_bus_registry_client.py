@@ -91,7 +91,7 @@ async def test_a_lease_that_ran_out_has_the_members_asserted_again(nats_server: 
         renewed = next(answers, True)
         return Reply(LeaseState(renewed=renewed, lease_s=0.3).model_dump_json().encode())
 
-    async def on_lapsed() -> None:
+    def on_lapsed() -> None:
         lapsed.set()
 
     async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
@@ -118,7 +118,7 @@ async def test_a_lease_that_is_shorter_at_the_registries_is_renewed_in_time_and_
             third.set()
         return Reply(LeaseState(renewed=True, lease_s=0.3).model_dump_json().encode())
 
-    async def on_lapsed() -> None:
+    def on_lapsed() -> None:
         raise AssertionError("the lease had not run out")
 
     async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:
@@ -145,7 +145,7 @@ async def test_a_lease_survives_registries_that_are_away(nats_server: NatsServer
             again.set()
         return Reply(LeaseState(renewed=True, lease_s=0.3).model_dump_json().encode())
 
-    async def on_lapsed() -> None:
+    def on_lapsed() -> None:
         raise AssertionError("the lease had not run out")
 
     async with open_bus(BusConfig(url=nats_server.url, name="test")) as bus:

@@ -1,42 +1,35 @@
-"""The lease of a process, renewed for as long as the process lives."""
+"""The lease of a process: taken as soon as a registry can be reached, then renewed until the process ends."""
 
 import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
+from smcp_bus.backoff import Backoff
 from smcp_bus.errors import BusError
-from smcp_bus.registry_client import Hedges, RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal, LeaseState
 from smcp_proto.errors import SmcpError
 
 _log = logging.getLogger("smcp_bus.lease")
 
 RENEW_AT: Final = 1 / 3
-"""Share of a lease after which it is renewed, at the latest."""
-HEDGE: Final = 1 / 20
-"""Share of a lease after which a renewal that has no answer is asked for once more.
-
-A renewal may take what is left of the lease, two thirds: 13 tries, each at a registry that NATS picks at random. With
-one of two registries standing still all of them miss once in 2**13 renewals (0.01 %), with one of three once in 3**13.
-Where all registries are slow, that is all that they get more of: 13 tries in place of one renewal.
-"""
+"""Share of a lease after which it is renewed, at the latest. A renewal may take the rest of the lease."""
 
 
 class LeaseKeeper:
-    """Renews this process's lease every third of it, and has what is left of the lease for that.
+    """Renews this process's lease every third of it.
 
-    A registry that does not answer, or that has no quorum, is asked again: the members are not lost by that, since the
-    registries ask a process before they let its members go.
+    A failed renewal loses no member: the registries ask a process before they remove its members.
 
     Args:
         lease_s: how long the registries let a lease live, in seconds. Where they say another time, the shorter counts,
             and a warning says so.
         describe: what goes with each renewal.
         on_lapsed: called after a renewal that found no lease (any more): the members are to be asserted.
-        on_renewed: told what the registry said to each renewal; must not block.
+        on_renewed: given what the registry said to each renewal.
     """
 
     def __init__(
@@ -45,7 +38,7 @@ class LeaseKeeper:
         *,
         lease_s: float,
         describe: Callable[[], LeaseRenewal],
-        on_lapsed: Callable[[], Awaitable[None]],
+        on_lapsed: Callable[[], None],
         on_renewed: Callable[[LeaseState], None] | None = None,
     ) -> None:
         self._registry = registry
@@ -53,18 +46,15 @@ class LeaseKeeper:
         self._describe = describe
         self._on_lapsed = on_lapsed
         self._on_renewed = on_renewed
-        self._held = False
-        self._had_one = False
-        self._failing = False
         self._wake = asyncio.Event()
+        self._failing = False
         self._renewed_at: float | None = None
+        self.acquired = False
+        """Whether this process ever had a lease."""
+        self.held = False
+        """Whether the last renewal succeeded."""
         self.renewals = 0
         """Those that succeeded, the first one among them."""
-
-    @property
-    def held(self) -> bool:
-        """Whether the last renewal succeeded."""
-        return self._held
 
     @property
     def age(self) -> float:
@@ -72,45 +62,47 @@ class LeaseKeeper:
         return 0.0 if self._renewed_at is None else time.monotonic() - self._renewed_at
 
     async def acquire(self) -> None:
-        """Take the lease; called once, before the first member is claimed.
+        """Take the lease now, before the first member is claimed.
 
         Raises:
             SmcpError, BusError: no registry could be reached, or there is no quorum.
         """
-        self._told(await self._registry.renew_lease(self._describe()))
-        self._held = self._had_one = True
+        self._renewed(await self._registry.renew_lease(self._describe()))
 
     def renew_soon(self) -> None:
-        """Renew now instead of at the next turn: after a reconnect, or after a pause."""
+        """Renew now instead of at the next turn: after a reconnect, or where what goes with it has changed."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Renew until cancelled."""
+        """Take the lease and keep it, until cancelled."""
+        backoff = Backoff(first_s=0.5, longest_s=0.5)
         while True:
             lease_s = min(self._configured_s, self._told_s)
-            left = lease_s * (1 - RENEW_AT)
-            hedges = Hedges(lease_s * HEDGE, lease_s * HEDGE)
-            # jitter: replicas that were started together do not renew together
-            await self._sleep(lease_s * RENEW_AT * random.uniform(0.8, 1.0))  # noqa: S311 -- not a secret
+            if self.acquired:
+                # jitter: replicas that were started together do not renew together
+                await self._sleep(lease_s * RENEW_AT * random.uniform(0.8, 1.0))  # noqa: S311 -- not a secret
+            timeout = lease_s * (1 - RENEW_AT) if self.acquired else None
             try:
-                state = await self._registry.renew_lease(self._describe(), timeout=left, hedges=hedges)
+                state = await self._registry.renew_lease(self._describe(), timeout=timeout)
             except (BusError, SmcpError) as error:
-                self._held = False
+                self.held = False
                 if not self._failing:  # once for each outage
                     _log.warning("the lease could not be renewed: %s; trying on", str(error) or type(error).__name__)
                 self._failing = True
+                if not self.acquired:
+                    await asyncio.sleep(backoff.next())
                 continue
             if self._failing:
                 _log.info("the lease is renewed again")
-            self._held, self._failing = True, False
-            self._told(state)
-            if not state.renewed:
-                if self._had_one:
-                    _log.warning("the lease had run out; asserting the members again")
-                await self._on_lapsed()
-            self._had_one = True
+            self._failing = False
+            lapsed = self.acquired and not state.renewed
+            self._renewed(state)
+            if lapsed:
+                _log.warning("the lease had run out; asserting the members again")
+                self._on_lapsed()
 
-    def _told(self, state: LeaseState) -> None:
+    def _renewed(self, state: LeaseState) -> None:
+        self.held = self.acquired = True
         self.renewals += 1
         self._renewed_at = time.monotonic()
         if state.lease_s not in (self._told_s, self._configured_s):  # once for each difference

@@ -1,17 +1,21 @@
-"""When a question to the registries is put once more."""
+"""How a process asks the registries: the same requests for gateways and native Computers.
+
+Every request is bounded. One that has no answer (its registry was restarted, or is suspended) is asked again beside it,
+after 0.3 s and then each second, and the first answer counts: NATS picks a registry at random each time. Nothing is
+withdrawn meanwhile, since the answer of a slow registry may be the only one. Joins, leaves and renewals are idempotent
+by their claim, and a notification that comes twice says the same. Where the connection to NATS breaks, the `BusError`
+comes through.
+"""
 
 import asyncio
-import random
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import orjson
 from pydantic import BaseModel, ValidationError
 
 from smcp_bus import subjects
+from smcp_bus.backoff import Backoff
 from smcp_bus.bus import NO_HEADERS, Bus, Headers, Reply
 from smcp_bus.door.tracing import sending
 from smcp_bus.errors import NoResponder, RequestTimedOut
@@ -32,134 +36,24 @@ from smcp_proto.errors import ERRORS, ErrorBody, Internal, NotAllowed, SmcpError
 from smcp_proto.ids import Role
 from smcp_proto.schemas import ListRoomRet
 
-
-@dataclass(frozen=True, slots=True)
-class Hedges:
-    """When a question that has no answer is put once more, beside the others (seconds).
-
-    NATS picks the registry at random, so each try may go to one that stands still. No question is withdrawn for the
-    next one: a registry that has it works on it all the same, and the answer of a slow one may be the only one.
-    """
-
-    first: float
-    longest: float
-    """They grow from `first` to this."""
-    quick: bool = False
-    """Whether it is put again sooner while one of the registries was just seen to stand still."""
-
-
-HEDGES: Final = Hedges(0.3, 1.0, quick=True)
-"""12 tries within 10 s: with one of two registries standing still all of them miss once in 2**12 requests."""
-FEWEST_TRIES: Final = 10
-"""Of a question that has less time than 10 s: with one of two registries standing still all of them miss once in 2**10
-requests."""
-BATCH_HEDGES: Final = Hedges(2.0, 2.0)
-"""A batch takes its time."""
-QUICK: Final = Hedges(0.03, 0.3)
-"""Where one of the registries stands still and another answers promptly."""
-QUICK_TRIES: Final = 10
-"""So many tries of a question are quick; then it goes on as the others do, should all of them stand still by now."""
-GROWTH: Final = 1.5
-STILL_S: Final = 10.0
-"""How long one registry is taken to stand still after that was seen last (seconds)."""
-PROMPT: Final = 0.2
-"""An answer is prompt that took this share of the time for which an earlier copy of its question is open. Where all
-registries are slow none is: a later copy is no quicker than an earlier one."""
-
-COPIES_A_QUESTION: Final = 1.5
-"""On average, of all questions of one client. Where one of two registries stands still they need one."""
-MOST_COPIES: Final = 50.0
-"""What a client may have saved up beside the share of its open questions."""
-
-
-def hedges_within(seconds: float) -> Hedges:
-    """For questions that have so much time."""
-    share = seconds / FEWEST_TRIES
-    return Hedges(min(HEDGES.first, share), min(HEDGES.longest, share), quick=True)
-
-
-class Standstill:
-    """What one client has seen of its registries."""
-
-    def __init__(self) -> None:
-        self._until = 0.0
-
-    def answered(self, now: float, *, asked: float, oldest: float) -> None:
-        """A copy of a question was answered while an older one is open.
-
-        Args:
-            now, asked, oldest: loop times (seconds): now, and at which those copies were sent.
-        """
-        if now - asked < PROMPT * (now - oldest) and now - oldest >= QUICK.first:
-            self._until = now + STILL_S
-
-    def seen(self, now: float) -> bool:
-        """Whether one of the registries is taken to stand still at `now` (loop time)."""
-        return now < self._until
-
-
-class CopyBudget:
-    """The further copies that one client may send of its questions. Where registries are slow because there is too much
-    to do, copies would make them slower: for seconds every question would be put ten times."""
-
-    def __init__(self) -> None:
-        self._left = MOST_COPIES
-        self._open = 0
-
-    @contextmanager
-    def question(self) -> Iterator[None]:
-        """For as long as a question is open: it brings its share, which others may use."""
-        self._open += 1
-        self._left += COPIES_A_QUESTION
-        try:
-            yield
-        finally:
-            self._open -= 1
-            self._left = min(self._left, MOST_COPIES + COPIES_A_QUESTION * self._open)
-
-    def spend(self) -> bool:
-        """Whether one of them may be put once more."""
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
-
-
-class Pace:
-    """The times of one question."""
-
-    def __init__(self, hedges: Hedges, standstill: Standstill) -> None:
-        self._hedges = hedges
-        self._standstill = standstill
-        self._next, self._quick = hedges.first, QUICK.first
-        self._tries = 0
-
-    def wait(self, now: float) -> float:
-        """How long to wait for an answer before the next try (seconds)."""
-        quick = self._tries < QUICK_TRIES and self._hedges.quick and self._standstill.seen(now)
-        return self._quick if quick else self._next
-
-    def missed(self) -> None:
-        """There was no answer in that time."""
-        self._tries += 1
-        self._next = min(GROWTH * self._next, self._hedges.longest)
-        self._quick = min(GROWTH * self._quick, QUICK.longest)
-
-
 Model = TypeVar("Model", bound=BaseModel)
 
 ROOM_S: Final = 10.0
-"""How long a question to the registries takes at most, tries included (seconds); no longer than a lease."""
+"""How long a request takes at most, tries included (seconds); no longer than a lease."""
 CONFIRM_S: Final = 2.5
-FIRST_PAUSE_S: Final = 0.02
-LONGEST_PAUSE_S: Final = 0.5
+AGAIN_S: Final = 0.3
+"""A request without an answer is asked again after so long, then each `THEN_S` (seconds)."""
+THEN_S: Final = 1.0
+BATCH_AGAIN_S: Final = 2.0
+"""The same for a batch of members, which takes its time."""
+FEWEST_TRIES: Final = 10
+"""Of a request that has less time than 10 s: with one of two registries suspended all of them miss once in 2**10."""
 
 
 class RegistryClient:
     """Args:
     credential, process: the owner process that this client speaks for.
-    lease_s: `SMCP_LEASE_S`. Who asks something of an office hears within a lease that no registry answers, also where
-        the registry that has the question stands still.
+    lease_s: `SMCP_LEASE_S`. Within a lease it is known that no registry answers.
     """
 
     def __init__(self, bus: Bus, *, credential: str, process: str, lease_s: float = ROOM_S) -> None:
@@ -167,10 +61,7 @@ class RegistryClient:
         self.credential = credential
         self.process = process
         self.room_s = min(ROOM_S, lease_s)
-        """How long a question takes at most, tries included (seconds), where nothing else is said."""
-        self._hedges = hedges_within(self.room_s)
-        self._standstill = Standstill()
-        self._copies = CopyBudget()
+        """How long a request takes at most, tries included (seconds), where nothing else is said."""
 
     async def join(self, office: str, role: Role, name: str, claim: Claim, body: bytes, *, req_id: str = "") -> Joined:
         """Claim a place. `body` is the EnterOfficeReq as it came.
@@ -252,19 +143,23 @@ class RegistryClient:
         """An event that becomes a notification: `update_*`, `tool_call_cancel`."""
         await self._send(subjects.server(office, role, name, verb), body, _req_id_header(req_id), timeout=timeout)
 
-    async def renew_lease(
-        self, renewal: LeaseRenewal, *, timeout: float | None = None, hedges: Hedges | None = None
-    ) -> LeaseState:
+    async def renew_lease(self, renewal: LeaseRenewal, *, timeout: float | None = None) -> LeaseState:
         """Keep this process's lease, or take one. `timeout` is in seconds."""
         subject = subjects.hosts(self.credential, self.process, "lease")
         body = renewal.model_dump_json().encode()
-        return await self._ask(subject, body, LeaseState, timeout=timeout, hedges=hedges)
+        return await self._ask(subject, body, LeaseState, timeout=timeout)
 
-    async def assert_members(self, assertion: Assertion, *, hedges: Hedges = BATCH_HEDGES) -> AssertionResult:
-        """What this gateway holds, after a reconnect or a lapsed lease; at most 500 a batch. No client waits for it."""
+    async def assert_members(
+        self, assertion: Assertion, *, timeout: float = ROOM_S, again_s: float = BATCH_AGAIN_S
+    ) -> AssertionResult:
+        """What this gateway holds, after a reconnect or a lapsed lease; at most 500 members a batch.
+
+        Args:
+            timeout, again_s: in seconds; when it is asked again where there is no answer.
+        """
         subject = subjects.hosts(self.credential, self.process, "assert")
         body = assertion.model_dump_json(exclude_none=True).encode()
-        return await self._ask(subject, body, AssertionResult, timeout=ROOM_S, hedges=hedges)
+        return await self._ask(subject, body, AssertionResult, timeout=timeout, again_s=again_s)
 
     async def _ask(
         self,
@@ -274,57 +169,44 @@ class RegistryClient:
         headers: Headers = NO_HEADERS,
         *,
         timeout: float | None = None,
-        hedges: Hedges | None = None,
+        again_s: float = AGAIN_S,
     ) -> Model:
-        return _read(model, (await self._send(subject, body, headers, timeout=timeout, hedges=hedges)).body)
+        return _read(model, (await self._send(subject, body, headers, timeout=timeout, again_s=again_s)).body)
 
     async def _send(
-        self,
-        subject: str,
-        body: bytes,
-        headers: Headers,
-        *,
-        timeout: float | None = None,
-        hedges: Hedges | None = None,
+        self, subject: str, body: bytes, headers: Headers, *, timeout: float | None = None, again_s: float = AGAIN_S
     ) -> Reply:
         timeout = self.room_s if timeout is None else timeout
-        with sending(subject) as carried, self._copies.question():
-            return await self._try(
-                subject, body, {**headers, **carried}, timeout=timeout, hedges=hedges or self._hedges
-            )
+        with sending(subject) as carried:
+            return await self._first_reply(subject, body, {**headers, **carried}, timeout=timeout, again_s=again_s)
 
-    async def _try(self, subject: str, body: bytes, headers: Headers, *, timeout: float, hedges: Hedges) -> Reply:
-        """The first answer. A question that stays open is asked again beside it: its registry may be suspended."""
+    async def _first_reply(
+        self, subject: str, body: bytes, headers: Headers, *, timeout: float, again_s: float
+    ) -> Reply:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        pause, pace = FIRST_PAUSE_S, Pace(hedges, self._standstill)
-        since: dict[asyncio.Task[Reply], float] = {}
+        share = timeout / FEWEST_TRIES
+        patience, backoff = min(again_s, share), Backoff(first_s=0.02, longest_s=0.5)
         asked: set[asyncio.Task[Reply]] = set()
         ended: set[asyncio.Task[Reply]] = set()
         tried = False
         try:
             while (left := deadline - loop.time()) > 0:
-                now = loop.time()
-                if not asked or self._copies.spend():
-                    question = loop.create_task(self._bus.request(subject, body, timeout=left, headers=headers))
-                    asked.add(question)
-                    since[question] = now
-                patience = min(left, pace.wait(now))
-                ended, asked = await asyncio.wait(asked, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                asked.add(loop.create_task(self._bus.request(subject, body, timeout=left, headers=headers)))
+                ended, asked = await asyncio.wait(
+                    asked, timeout=min(left, patience), return_when=asyncio.FIRST_COMPLETED
+                )
                 if not ended:
-                    pace.missed()
+                    patience = min(max(again_s, THEN_S), share)
                 refused: Reply | None = None
                 for question in ended:
                     try:
                         reply = question.result()
                     except NoResponder:
-                        await asyncio.sleep(min(left, pause * random.uniform(0.5, 1.5)))  # noqa: S311 -- not a secret
-                        pause = min(2 * pause, LONGEST_PAUSE_S)
+                        await asyncio.sleep(min(left, backoff.next()))
                     except RequestTimedOut:
                         tried = True
                     else:
-                        oldest = min((since[other] for other in asked), default=since[question])
-                        self._standstill.answered(loop.time(), asked=since[question], oldest=oldest)
                         if ERROR not in reply.headers:
                             return reply
                         refused = reply

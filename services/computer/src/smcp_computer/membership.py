@@ -190,7 +190,7 @@ class Membership:
             _log.warning("not in the office %r: %s; trying on", self._office, problem)
         self._problem = problem
 
-    async def _lapsed(self) -> None:
+    def _lapsed(self) -> None:
         self._gate.close("the lease had run out")
 
     def _on_connection(self, connection: Connection) -> None:

@@ -14,6 +14,7 @@ from smcp_bus import subjects
 from smcp_bus.bus import Bus
 from smcp_bus.door.dispatch import Door
 from smcp_bus.door.serving import host_route, serve_door
+from smcp_bus.lease import LeaseKeeper
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_gateway.auth.guard import Guard
@@ -28,7 +29,6 @@ from smcp_gateway.handlers.read_limits import ReadLimits
 from smcp_gateway.handlers.relay import Relay, TimedOutCall
 from smcp_gateway.handlers.rooms import alive
 from smcp_gateway.http_server import Front, open_front
-from smcp_gateway.lease import Lease
 from smcp_gateway.metrics import calls_timed, measure
 from smcp_gateway.rebalance import Rebalance
 from smcp_gateway.rooms.memberships import Memberships
@@ -218,12 +218,12 @@ async def open_gateway(
             spread_s=settings.rebalance_s,
             lease_s=settings.lease_s,
         )
-        lease = Lease(
+        lease = LeaseKeeper(
             registry,
-            describe,
-            _lapsed(computers, generations),
-            lambda state: rebalance.told(state.fair_share),
             lease_s=settings.lease_s,
+            describe=describe,
+            on_lapsed=_lapsed(computers, generations),
+            on_renewed=lambda state: rebalance.told(state.fair_share),
         )
 
         measure(front.metrics, sessions, offices, calls, computers, lease, lambda: transport.draining)

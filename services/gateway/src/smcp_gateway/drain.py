@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from smcp_bus.errors import BusError
-from smcp_bus.registry_client import Hedges, RegistryClient
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertOutcome
 from smcp_gateway.calls.pending import CallTable
 from smcp_gateway.rooms.memberships import Memberships
@@ -37,8 +37,8 @@ already, and does not have to wait until its Computer has come back elsewhere.""
 MARK_S: Final = 2.0
 """How long the registry may take to mark a member (seconds), tries included; twice as long after each miss."""
 LONGEST_MARK_S: Final = 8.0
-MARK_HEDGES: Final = Hedges(0.5, 2.0, quick=True)
-"""Calmer than those of a join: a gateway that has much to do marks many members at a time."""
+MARK_AGAIN_S: Final = 0.5
+"""Calmer than a join: a gateway that has much to do marks many members at a time."""
 MARK_PAUSE_S: Final = 0.1
 SHORTEST_S: Final = 1.0
 """Between two times that the registry is asked for one member that waits for its calls; twice as long after each miss,
@@ -174,7 +174,7 @@ class Drain:
         membership = session.membership
         assert membership is not None
         assertion = Assertion(members=[asserted(session, membership, moving=True)])
-        result = await self._registry.assert_members(assertion, hedges=MARK_HEDGES)
+        result = await self._registry.assert_members(assertion, again_s=MARK_AGAIN_S)
         match result.members[0].outcome:
             case AssertOutcome.UNAVAILABLE:
                 return False

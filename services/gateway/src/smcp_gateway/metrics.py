@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from smcp_bus.door.dispatch import Ended
 from smcp_bus.door.outcomes import counted
+from smcp_bus.lease import LeaseKeeper
 from smcp_gateway.calls.pending import CallTable
 from smcp_gateway.computers.relay_computers import RelayComputers
-from smcp_gateway.lease import Lease
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Sessions
 from smcp_service.metrics import Metrics
@@ -26,7 +26,7 @@ def measure(
     offices: Offices,
     calls: CallTable,
     computers: RelayComputers,
-    lease: Lease,
+    lease: LeaseKeeper,
     draining: Callable[[], bool],
 ) -> None:
     """Have it observed from now on."""

@@ -1,7 +1,6 @@
-"""Questions that are put to several registries: where one stands still, and where one says no."""
+"""Requests that are asked again: where a registry is suspended, and where one refuses."""
 
 import asyncio
-import itertools
 
 import orjson
 import pytest
@@ -11,18 +10,7 @@ from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import ERROR
 from smcp_bus.lease import LeaseKeeper
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
-from smcp_bus.registry_client import (
-    BATCH_HEDGES,
-    COPIES_A_QUESTION,
-    HEDGES,
-    MOST_COPIES,
-    STILL_S,
-    Hedges,
-    Pace,
-    RegistryClient,
-    Standstill,
-    hedges_within,
-)
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal, LeaseState
 from smcp_proto.errors import NotAllowed, SmcpError, Unavailable
 
@@ -69,70 +57,6 @@ async def test_a_question_that_hits_a_registry_that_stands_still_again_and_again
         assert registries.asked == 8
 
 
-async def test_where_one_was_seen_to_stand_still_the_next_questions_are_soon_put_again(nats_url: str) -> None:
-    async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
-        registries = Registries(Reply(b'{"revision": 7}'))
-        await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)
-        client = RegistryClient(bus, credential="open", process="ab" * 16)
-        await client.join("lab", "computer", "pc", CLAIM, ENTER)
-        registries.still = registries.asked + 6
-        async with asyncio.timeout(3):  # at the pace of the first one it would be 4.4 s
-            await client.join("lab", "computer", "pc", CLAIM, ENTER)
-        assert registries.asked == 2 + 7
-
-
-async def test_registries_that_are_slow_are_not_asked_ten_times_as_much(nats_url: str) -> None:
-    async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
-        registries = Registries(Reply(b'{"revision": 7}'), still=10_000)
-        await bus.serve(subjects.SERVER_ALL, registries, queue=subjects.REGISTRY_QUEUE)
-        client = RegistryClient(bus, credential="open", process="ab" * 16, lease_s=2)
-        questions = 100
-        joins = (client.join("lab", "computer", f"pc {number}", CLAIM, ENTER) for number in range(questions))
-        answers = await asyncio.gather(*joins, return_exceptions=True)
-        assert [type(answer) for answer in answers] == [Unavailable] * questions
-        assert 2 * questions < registries.asked <= (1 + COPIES_A_QUESTION) * questions + MOST_COPIES
-
-
-def waits(pace: Pace, now: float, tries: int) -> list[float]:
-    waited = []
-    for _ in range(tries):
-        waited.append(pace.wait(now))
-        now += waited[-1]
-        pace.missed()
-    return waited
-
-
-def test_a_registry_that_stands_still_is_told_from_registries_that_are_all_slow() -> None:
-    standstill = Standstill()
-    standstill.answered(10.0, asked=9.7, oldest=9.4)
-    standstill.answered(10.0, asked=9.999, oldest=9.999)
-    standstill.answered(10.0, asked=9.999, oldest=9.98)
-    assert not standstill.seen(10.0), "the later copy was no quicker, or the earlier one is not late"
-    standstill.answered(10.0, asked=9.99, oldest=9.69)
-    assert standstill.seen(10.0)
-    assert standstill.seen(9.99 + STILL_S)
-    assert not standstill.seen(10.0 + STILL_S), "and then it may have come back"
-
-
-@pytest.mark.parametrize(
-    ("hedges", "still", "first"), [(HEDGES, False, 0.3), (HEDGES, True, 0.03), (BATCH_HEDGES, True, 2.0)]
-)
-def test_questions_are_put_again_at_their_pace(hedges: Hedges, still: bool, first: float) -> None:
-    standstill = Standstill()
-    if still:
-        standstill.answered(1.0, asked=1.0, oldest=0.0)
-    waited = waits(Pace(hedges, standstill), 1.0, 40)
-    assert waited[0] == first
-    assert max(waited) == hedges.longest, "should all stand still by now, they are not flooded"
-    assert len(list(itertools.takewhile(lambda end: end <= 10, itertools.accumulate(waited)))) <= 20
-
-
-@pytest.mark.parametrize("seconds", [0.5, 1.0, 2.0, 5.0, 10.0])
-def test_a_question_with_less_time_is_put_again_sooner_and_about_as_often(seconds: float) -> None:
-    waited = waits(Pace(hedges_within(seconds), Standstill()), 1.0, 40)
-    assert 10 <= 1 + len(list(itertools.takewhile(lambda end: end < seconds, itertools.accumulate(waited)))) <= 12
-
-
 async def test_where_no_registry_answers_that_is_said_within_a_lease(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
         registries = Registries(Reply(b'{"revision": 7}'), still=1000)
@@ -172,7 +96,7 @@ async def test_a_lease_does_not_run_out_while_its_renewals_hit_a_registry_that_s
             thrice.set()
         return Reply(LeaseState(renewed=lives, lease_s=lease_s).model_dump_json().encode())
 
-    async def on_lapsed() -> None:
+    def on_lapsed() -> None:
         raise AssertionError("the lease ran out")
 
     async with open_bus(BusConfig(url=nats_url, drain_timeout=0)) as bus:
