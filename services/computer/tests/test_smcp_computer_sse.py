@@ -1,15 +1,17 @@
-"""What is no MCP server behind SSE is told from one at once, and by name."""
+"""URLs of servers behind SSE that are no MCP server."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
 
-from smcp_computer.mcp.errors import Lost
-from smcp_computer.mcp.server_log import StderrLog, first_of
-from smcp_computer.mcp.sse import NO_ENDPOINT, NO_STREAM, OTHER_ORIGIN, sse_transport
-from smcp_proto.schemas.config import MCPSSEParameters
+from smcp_computer.config.file import parse_config
+from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.supervisor import Limits, State, Supervisor
+from smcp_service.lifecycle import background
+from smcp_testing.mcp_servers import configs
 
 
 def answering(kind: str, body: str) -> Callable[[web.Request], Awaitable[web.Response]]:
@@ -20,29 +22,31 @@ def answering(kind: str, body: str) -> Callable[[web.Request], Awaitable[web.Res
 
 
 @pytest.mark.parametrize(
-    ("kind", "body", "why"),
+    ("kind", "body", "start_s", "why"),
     [
-        ("text/html", "event: endpoint\ndata: /messages\n\n", NO_STREAM),
-        ("text/event-stream", "data: {}\n\n", NO_ENDPOINT),
-        ("text/event-stream", "event: endpoint\ndata: http://127.0.0.1:1/messages\n\n", OTHER_ORIGIN),
+        ("text/html", "event: endpoint\ndata: /messages\n\n", 60, "text/event-stream"),
+        ("text/event-stream", "data: {}\n\n", 1, "did not get ready in time"),
+        ("text/event-stream", "event: endpoint\ndata: http://127.0.0.1:1/messages\n\n", 1, "did not get ready in time"),
     ],
 )
-async def test_what_opens_no_stream_of_messages_is_told_at_once_and_by_its_cause(
-    kind: str, body: str, why: str
+async def test_a_url_without_an_mcp_server_behind_sse_fails_with_a_reason(
+    kind: str, body: str, start_s: float, why: str
 ) -> None:
     app = web.Application()
     app.router.add_get("/sse", answering(kind, body))
     runner = web.AppRunner(app)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
         host, port = runner.addresses[0]
-        parameters = MCPSSEParameters(url=f"http://{host}:{port}/sse", timeout=60, sse_read_timeout=300)
-        async with asyncio.timeout(30):
-            with pytest.raises((Lost, ExceptionGroup)) as failed:
-                async with sse_transport(parameters, {}, StderrLog("web"), max_message=1000):
-                    pytest.fail("it was taken for an MCP server")
-        assert str(first_of(failed.value)) == why
+        config = parse_config(json.dumps({"web": configs.http("sse", f"http://{host}:{port}/sse")})).servers["web"]
+        supervisor = Supervisor(config, InputResolver({}, {}), limits=Limits(start_s=start_s), on_change=lambda: None)
+        async with background() as tasks:
+            task = tasks.start(supervisor.run(), name="owner")
+            await asyncio.wait_for(supervisor.settled.wait(), 30)
+            assert supervisor.state is State.FAILED
+            assert why in supervisor.reason
+            supervisor.stop()
+            await asyncio.wait_for(task, 30)
     finally:
         await runner.cleanup()

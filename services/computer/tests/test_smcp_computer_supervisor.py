@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from smcp_computer.mcp.errors import BadAnswer, CallRefused, ServerDied, ServerNotRunning
+from smcp_computer.mcp.errors import BadAnswer, RequestRefused, ServerDied, ServerNotRunning
 from smcp_computer.mcp.supervisor import Limits, State
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import call, running, text
@@ -117,7 +117,7 @@ async def test_a_server_that_ends_at_a_question_before_the_handshake_gets_the_ha
 
 async def test_a_tool_that_ends_its_server_is_an_error_that_names_the_server() -> None:
     async with running(box=configs.stdio(fresh=True)) as servers:
-        with pytest.raises(ServerDied, match="MCP server 'box' went away while the tool ran"):
+        with pytest.raises(ServerDied, match="MCP server 'box' went away before it answered"):
             await call(servers["box"], "die")
 
 
@@ -170,7 +170,7 @@ async def test_a_server_over_http_that_was_restarted_is_found_again(kind: Kind) 
         pending = asyncio.create_task(call(web, "sleep", seconds=60))
         await call(web, "echo", text="x")
         await toolbox.kill()
-        with pytest.raises((ServerDied, CallRefused), match="'web'"):
+        with pytest.raises((ServerDied, RequestRefused), match="'web'"):
             await asyncio.wait_for(pending, 15)
         await toolbox.start()
         await eventually(lambda: web.ready and web.starts >= 2, timeout=20)

@@ -43,10 +43,6 @@ class ServerTimedOut(ServerError):
     """It did not answer in time."""
 
 
-class CallRefused(ServerError):
-    """It answered with an error of the MCP protocol."""
-
-
 class BadAnswer(ServerError):
     """Its answer is no valid result."""
 
@@ -79,7 +75,7 @@ class RequestRefused(ServerError):
         self.code = code
         self.said = message[:LONGEST_TEXT] if aloud else f"the MCP server {server!r} failed"
         self.data = data if aloud else None
-        super().__init__(server, f"refused the request (MCP error {code}): {self.said}")
+        super().__init__(server, f"refused the request (MCP error {code})" + (f": {self.said}" if aloud else ""))
 
 
 class NotTold(ServerError):

@@ -6,10 +6,7 @@ JSON-RPC error of ours takes its place; errors of the SDK's HTTP transports are 
 
 import codecs
 import re
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
 from dataclasses import dataclass
-from io import IncrementalNewlineDecoder
 from typing import Final
 
 import httpx2
@@ -37,12 +34,13 @@ class Cut:
 
 
 class Lines:
-    """Args:
-    decoder: what makes lines end with a newline alone, too, where they may end otherwise.
-    longest: bytes (of UTF-8) that a line may have. What is above it is let go as it comes.
+    """Splits bytes into lines.
+
+    Args:
+        longest: bytes (of UTF-8) that a line may have. What is above it is let go as it comes.
     """
 
-    def __init__(self, decoder: codecs.IncrementalDecoder | IncrementalNewlineDecoder, longest: int) -> None:
+    def __init__(self, decoder: codecs.IncrementalDecoder, longest: int) -> None:
         self._decoder = decoder
         self._longest = longest
         self._parts: list[str] = []
@@ -87,7 +85,6 @@ ABOVE_LIMIT: Final = "the answer is above the limit"
 
 _CANNOT_BE_READ: Final = "sent an answer that cannot be read"
 _EVENT_TOO_LARGE: Final = "SSE stream failed: Server-sent event exceeded"
-_NOT_PARSED: Final = ("Failed to parse JSON response", "Failed to parse SSE message")
 
 _ID: Final = r'"id"\s*:\s*"?(?P<id>[0-9]{1,18})"?'
 """The SDK counts its requests."""
@@ -164,39 +161,16 @@ def unread(server: str, error: MCPError, *, limit: int) -> ServerError | None:
         return error.data.error(server)
     if error.code == types.CONNECTION_CLOSED and error.message.startswith(_EVENT_TOO_LARGE):
         return Unread(limit=limit).error(server)
-    if error.code == types.PARSE_ERROR and error.message.startswith(_NOT_PARSED):
+    if error.code == types.PARSE_ERROR:
         return Unread(limit=limit if ABOVE_LIMIT in error.message else None).error(server)
     return None
 
 
-_JSON: Final = "application/json"
-
-
 class AboveLimit(httpx2.StreamError):
-    """The SDK answers who waits for it with an error that holds this one's text (see `unread`)."""
+    """Breaks off an answer over HTTP; the SDK answers the waiting request with an error that holds this text."""
 
     def __init__(self) -> None:
         super().__init__(ABOVE_LIMIT)
-
-
-def bounded(limit: int) -> Callable[[httpx2.Response], Awaitable[None]]:
-    """A hook for responses: reading one of JSON raises `AboveLimit` above so many bytes, unpacked."""
-
-    async def bound(response: httpx2.Response) -> None:
-        async def read() -> bytes:
-            found, size = [], 0
-            async with aclosing(response.aiter_bytes()) as parts:
-                async for part in parts:
-                    size += len(part)
-                    if size > limit:
-                        raise AboveLimit
-                    found.append(part)
-            return b"".join(found)
-
-        if response.headers.get("content-type", "").lower().startswith(_JSON):
-            response.aread = read  # type: ignore[method-assign]
-
-    return bound
 
 
 def parsed(text: str | Cut, log: StderrLog, max_message: int) -> types.JSONRPCMessage | None:

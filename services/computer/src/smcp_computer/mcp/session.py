@@ -12,17 +12,14 @@ from typing import Any, Final, Literal
 
 import anyio
 import mcp_types as types
-from mcp.client.client import Client
-from mcp.shared.exceptions import MCPError
+from mcp.client import Client
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from opentelemetry import context as otel_context
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from smcp_computer import __version__
-from smcp_computer.mcp.errors import LONGEST_TEXT, SAID_ALOUD, BadAnswer, CallRefused, ServerDied
+from smcp_computer.mcp.errors import RequestRefused, ServerTimedOut
 from smcp_computer.mcp.events import Told
 from smcp_computer.mcp.resources import Features, Resources
-from smcp_computer.mcp.sdk import CALL_SPAN_KEY, SESSION_TERMINATED, CallSpan, Requests, Watch
+from smcp_computer.mcp.sdk import CallSpan, Requests, Watch
 from smcp_computer.mcp.server_log import StderrLog
 from smcp_computer.mcp.subscriptions import ListenStream, RequestedSubscriptions, Subscriptions
 from smcp_computer.mcp.transports import open_transport, request_s
@@ -33,12 +30,6 @@ _log = logging.getLogger("smcp_computer.mcp.session")
 LIST_TIMEOUT_S: Final = 30.0
 MAX_PAGES: Final = 200
 Negotiation = Literal["auto", "legacy"]
-
-
-class _RawResult(BaseModel):
-    """A result as it came: nothing is added, dropped or re-ordered."""
-
-    model_config = ConfigDict(extra="allow")
 
 
 class Connection:
@@ -103,50 +94,25 @@ class Connection:
             The result's JSON as the server sent it.
 
         Raises:
-            CallRefused, BadAnswer, AnswerTooLarge, ServerDied: see `errors`.
+            RequestRefused, BadAnswer, AnswerTooLarge, ServerDied: see `errors`.
             TimeoutError: no answer in time.
         """
         span.goes_to(self._described)
-        token = otel_context.attach(otel_context.set_value(CALL_SPAN_KEY, span))
         try:
-            return await self._call(tool, arguments, timeout)
-        except MCPError as error:
-            raise self._translated(error) from None
-        except ValidationError:
-            raise BadAnswer(self._server, "sent a result that is not valid") from None
-        finally:
-            otel_context.detach(token)
-
-    async def _call(self, tool: str, arguments: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-        request = types.CallToolRequest(params=types.CallToolRequestParams(name=tool, arguments=dict(arguments)))
-        session = self._client.session
-        try:
-            result = await session.send_request(request, _RawResult, request_read_timeout_seconds=timeout)
-        except MCPError as error:
-            if error.code != types.HEADER_MISMATCH:
-                raise
+            try:
+                return await self._call(tool, arguments, timeout, span)
+            except RequestRefused as error:
+                if error.code != types.HEADER_MISMATCH:
+                    raise
             # the tool's schema changed since it was listed, and the server ran nothing: list again, ask again
             await self.list_tools()
-            result = await session.send_request(request, _RawResult, request_read_timeout_seconds=timeout)
-        raw = dict(result.model_extra or {})
-        if raw.get("resultType") == "input_required":
-            raise CallRefused(self._server, "asks for input during the call, which this Computer cannot give")
-        return raw
+            return await self._call(tool, arguments, timeout, span)
+        except ServerTimedOut:
+            raise TimeoutError from None
 
-    def _translated(self, error: MCPError) -> Exception:
-        if (not_read := self._requests.unread(error)) is not None:
-            return not_read
-        if error.code == types.CONNECTION_CLOSED:
-            self.ended.set()
-            return ServerDied(self._server, "went away while the tool ran")
-        if error.code == types.REQUEST_TIMEOUT:
-            return TimeoutError()
-        if error.code == types.INVALID_REQUEST and error.message == SESSION_TERMINATED:
-            self.ended.set()
-        what = f"refused the call (MCP error {error.code})"
-        if error.code in SAID_ALOUD:
-            what += f": {error.message[:LONGEST_TEXT]}"
-        return CallRefused(self._server, what)
+    async def _call(self, tool: str, arguments: Mapping[str, Any], timeout: float, span: CallSpan) -> dict[str, Any]:
+        params = {"name": tool, "arguments": dict(arguments)}
+        return await self._requests.send("tools/call", params, timeout=timeout, span=span, strict=True)
 
 
 @asynccontextmanager
@@ -187,7 +153,7 @@ async def connect(
         cache=None,
     ) as client:
         modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
-        requests = Requests(server.name, client, watch.ended, max_message=max_message)
+        requests = Requests(server.name, client, watch, max_message=max_message)
         async with _subscriptions(requests, client, told, modern=modern) as subscriptions:
             yield Connection(
                 requests,

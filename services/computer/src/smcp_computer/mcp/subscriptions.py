@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import anyio
 import anyio.abc
 import mcp_types as types
-from mcp.client.client import Client
+from mcp.client import Client
 from mcp.client.subscriptions import (
     ResourcesListChanged,
     ResourceUpdated,

@@ -1,17 +1,19 @@
-"""From a server's configuration to a transport of the SDK."""
+"""From a server's configuration to a transport of the SDK, bounded in time and bytes."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
+import anyio
 import httpx2
 import orjson
+from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
-from smcp_computer.mcp.reading import ROOM, bounded
+from smcp_computer.mcp.errors import Lost
+from smcp_computer.mcp.reading import ROOM, AboveLimit
 from smcp_computer.mcp.sdk import Streams, Watch
 from smcp_computer.mcp.server_log import StderrLog
-from smcp_computer.mcp.sse import sse_transport
 from smcp_computer.mcp.stdio import stdio_transport
 from smcp_proto.durations import parse_duration
 from smcp_proto.schemas.config import (
@@ -19,10 +21,14 @@ from smcp_proto.schemas.config import (
     MCPServerStdioConfig,
     MCPServerStreamableHttpConfig,
     MCPServerStreamableHttpParameters,
+    MCPSSEParameters,
 )
 
+NOT_DELIVERED: Final = "did not take a message"
+TOO_SLOW: Final = "did not take a message in time"
 LONGEST_NOTIFICATION: Final = 4096
-"""Bytes."""
+"""Bytes. Notifications of ours are short, so that no call is parsed to see whether it is one."""
+_SESSION: Final = "mcp-session-id"
 
 
 @asynccontextmanager
@@ -34,23 +40,22 @@ async def open_transport(
     Args:
         server: its configuration, without placeholders.
         watch: told of what passes, and of the end.
-        errors: told what a program writes to its standard error, and over SSE of what is no message.
-        max_message: bytes that what the server sends in one message may have.
+        errors: told what a program writes to its standard error.
+        max_message: bytes that what the server sends in one message may have; over SSE it is the SDK's 1 MiB.
 
     Raises:
         StartFailed: a program that cannot be started.
-        Lost: a server behind SSE opened no stream, or did not take a message.
+        Lost: a server behind SSE did not take a message; then the body is cancelled.
         httpx2.HTTPError, ExceptionGroup: an address that cannot be reached.
     """
     if isinstance(server, MCPServerStdioConfig):
         async with stdio_transport(server.name, server.server_parameters, errors, max_message=max_message) as streams:
             yield watch.wrap(streams)
     elif isinstance(server, MCPServerStreamableHttpConfig):
-        async with _streamable(server.server_parameters, max_message) as streams:
+        async with _streamable(server.server_parameters, watch, max_message) as streams:
             yield watch.wrap(streams)
     else:
-        parameters = server.server_parameters
-        async with sse_transport(parameters, _headers(parameters.headers), errors, max_message=max_message) as streams:
+        async with _sse(server.server_parameters) as streams:
             yield watch.wrap(streams)
 
 
@@ -62,23 +67,28 @@ def request_s(server: MCPServerConfig) -> float | None:
 
 
 @asynccontextmanager
-async def _streamable(parameters: MCPServerStreamableHttpParameters, max_message: int) -> AsyncIterator[Streams]:
+async def _streamable(
+    parameters: MCPServerStreamableHttpParameters, watch: Watch, max_message: int
+) -> AsyncIterator[Streams]:
     """The SDK reads every answer under `sse_read_timeout`, as an answer may be a stream. What never is gets `timeout`:
     notifications, behind which everything else waits, and the end of the session. Requests have it above (`session`).
     """
     regular_s = parse_duration(parameters.timeout).total_seconds()
     timeout = httpx2.Timeout(regular_s, read=parse_duration(parameters.sse_read_timeout).total_seconds())
 
-    async def bound(request: httpx2.Request) -> None:
+    async def on_request(request: httpx2.Request) -> None:
         if request.method == "DELETE" or (request.method == "POST" and _is_notification(request.content)):
-            request.extensions = {**request.extensions, "timeout": httpx2.Timeout(regular_s).as_dict()}
+            _limit(request, regular_s)
 
+    async def on_response(response: httpx2.Response) -> None:
+        if response.status_code == 404 and response.request.method == "POST" and _SESSION in response.request.headers:
+            watch.end()  # a server that was started again does not know the session
+        elif response.headers.get("content-type", "").lower().startswith("application/json"):
+            response.aread = _bounded(response, max_message + ROOM)  # type: ignore[method-assign]
+
+    hooks: dict[str, list[Callable[..., Any]]] = {"request": [on_request], "response": [on_response]}
     async with (
-        httpx2.AsyncClient(
-            headers=_headers(parameters.headers),
-            timeout=timeout,
-            event_hooks={"request": [bound], "response": [bounded(max_message + ROOM)]},
-        ) as client,
+        httpx2.AsyncClient(headers=_headers(parameters.headers), timeout=timeout, event_hooks=hooks) as client,
         streamable_http_client(
             parameters.url,
             http_client=client,
@@ -89,8 +99,73 @@ async def _streamable(parameters: MCPServerStreamableHttpParameters, max_message
         yield streams
 
 
+def _bounded(response: httpx2.Response, limit: int) -> Callable[[], Coroutine[Any, Any, bytes]]:
+    """`response.aread`, but it raises `AboveLimit` above so many bytes, unpacked."""
+
+    async def read() -> bytes:
+        found, size = [], 0
+        async with aclosing(response.aiter_bytes()) as parts:
+            async for part in parts:
+                size += len(part)
+                if size > limit:
+                    raise AboveLimit
+                found.append(part)
+        return b"".join(found)
+
+    return read
+
+
+@asynccontextmanager
+async def _sse(parameters: MCPSSEParameters) -> AsyncIterator[Streams]:
+    """The SDK gives `sse_read_timeout` to a POST, too, and only logs one that failed: here that ends the connection."""
+    lost = anyio.Event()
+    why = NOT_DELIVERED
+
+    class Client(httpx2.AsyncClient):
+        async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+            nonlocal why
+            if request.method != "POST":
+                return await super().send(request, **options)
+            _limit(request, parameters.timeout)
+            try:
+                response = await super().send(request, **options)
+            except httpx2.HTTPError as error:
+                why = TOO_SLOW if isinstance(error, httpx2.TimeoutException) else NOT_DELIVERED
+                lost.set()
+                raise
+            if response.is_error:
+                lost.set()
+            return response
+
+    def client(
+        headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
+    ) -> httpx2.AsyncClient:
+        return Client(headers=headers, timeout=timeout or httpx2.Timeout(parameters.timeout), auth=auth)
+
+    async def fail_when_lost() -> None:
+        await lost.wait()
+        raise Lost(why)
+
+    async with (
+        anyio.create_task_group() as tasks,
+        sse_client(
+            parameters.url,
+            headers=_headers(parameters.headers),
+            timeout=parameters.timeout,
+            sse_read_timeout=parameters.sse_read_timeout,
+            httpx_client_factory=client,
+        ) as streams,
+    ):
+        tasks.start_soon(fail_when_lost)
+        yield streams
+        tasks.cancel_scope.cancel()
+
+
+def _limit(request: httpx2.Request, seconds: float) -> None:
+    request.extensions = {**request.extensions, "timeout": httpx2.Timeout(seconds).as_dict()}
+
+
 def _is_notification(body: bytes) -> bool:
-    """Whether a message asks for no answer; notifications of ours are short, so that calls are not parsed for this."""
     if len(body) > LONGEST_NOTIFICATION:
         return False
     try:
