@@ -2,9 +2,9 @@
 
     python -m bench.finder [--rounds 50]
 
-First at the Computer's door, with its library, and a function in place of the MCP servers: what is measured is one
-request with validation, catalog and JSON. Then from an Agent, through its gateway and NATS, with 20 MCP servers of both
-eras (lean ones): gateway, registry, nats-server and Computer are processes of their own. Prints milliseconds, medians
+First at the Computer's door, with its metadata cache, and a function in place of the MCP servers: one request with
+validation, catalog and JSON is measured. Then from an Agent, through its gateway and NATS, with 20 lean MCP servers of
+both eras: gateway, registry, nats-server and Computer are processes of their own. Prints milliseconds, medians
 (min-max) of the rounds: of the clock, and of the processor; over the chain that is the Computer's, and a mean. It has
 no peer.
 """
@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
-from opentelemetry.metrics import get_meter
 from rich.console import Console
 from rich.table import Table
 
@@ -30,8 +29,7 @@ from bench.context_agent import OFFICE, Agent
 from bench.processes import BIN, line_of, services_env, start, start_nats, wait_until_ready
 from smcp_bus.door.dispatch import Door
 from smcp_bus.door.types import Caller
-from smcp_computer.finder.library import Library
-from smcp_computer.finder.overflow import Overflow
+from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.handlers.get_finder import AS_LISTED, Finder
 from smcp_proto import catalog
 from smcp_service.lifecycle import background
@@ -112,21 +110,13 @@ async def at_the_door(rounds: int) -> tuple[Found, str]:
 
     history = tuple(f"server-{number % 7}" for number in range(7))
     async with background() as tasks:
-        library = Library(
-            read,
-            tasks,
-            lambda server: listed[server],
-            lambda: None,
-            Overflow(get_meter("bench")),
-            cache_bytes=64 * MIB,
-            index_bytes=128 * MIB,
-        )
+        cache = MetadataCache(read, tasks, lambda server: listed[server], cache_bytes=64 * MIB)
         began = time.perf_counter()
-        await library.documents(listed, timeout=FILL_S)
+        await cache.documents(listed, timeout=FILL_S)
         filled = time.perf_counter() - began
-        door = Door({"client:get_finder": Finder(library, known, lambda: history, wait_s=5.0, max_body=2**25)})
+        door = Door({"client:get_finder": Finder(cache, known, lambda: history, wait_s=5.0, max_body=2**25)})
         found = {name: await measured(door, rounds, **asked) for name, asked in QUESTIONS.items()}
-    return found, f"at the door, {READ_S * 1e3:g} ms each: {filled:.2f} s; kept: {library.kept_bytes} bytes"
+    return found, f"at the door, {READ_S * 1e3:g} ms each: {filled:.2f} s; kept: {cache.kept_bytes} bytes"
 
 
 def chain(stack: contextlib.ExitStack) -> tuple[str, psutil.Process]:
@@ -148,7 +138,7 @@ def chain(stack: contextlib.ExitStack) -> tuple[str, psutil.Process]:
     computer = start(
         stack,
         *(BIN / "smcp-computer", "run", "--config", config, "--office", OFFICE, "--name", COMPUTER),
-        env={**env, "SMCP_FINDER_CACHE_BYTES": str(64 * MIB), "SMCP_FINDER_INDEX_BYTES": str(128 * MIB)},
+        env={**env, "SMCP_FINDER_CACHE_BYTES": str(64 * MIB)},
     )
     return url, psutil.Process(computer.pid)
 

@@ -10,7 +10,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric
 
 from smcp_computer.announcing import CONFIG, DESKTOP, FINDER
-from smcp_computer.resources import interests
+from smcp_computer.resources import index, interests
 from smcp_computer.resources.skipped import SkippedServers
 from smcp_testing.computer_office import NAME, World, world
 from smcp_testing.computer_world import native_computer
@@ -340,3 +340,17 @@ def test_servers_without_resources_are_counted_for_each_operation_that_skips_the
 def _points(metric: Metric) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(metric.to_json())["data"]["data_points"]
     return found
+
+
+@pytest.mark.rule("answers.desktop.list.untold")
+@ERAS
+async def test_another_set_of_windows_is_told_of_a_server_without_list_changed(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, era: Any
+) -> None:
+    monkeypatch.setattr(index, "UNTOLD_S", 0.2)
+    other = f"window://{HOST}/1"
+    async with world(nats_url, desk=configs.context(era, windows=1, without=["list_changed"])) as here:
+        await settled(here, "desk", WINDOW)
+        await here.tell("desk", "put", uri=other)
+        assert (await next_told(here, DESKTOP))[0] == TOLD
+        assert [each.partition("\n\n")[0] for each in (await here.ask("get_desktop"))["desktops"]] == [WINDOW, other]

@@ -8,7 +8,6 @@ from smcp_computer.mcp import subscriptions
 from smcp_computer.mcp.errors import NotTold
 from smcp_computer.mcp.events import ResourcesSubscribed, ResourcesUnsubscribed
 from smcp_computer.resources import interests
-from smcp_computer.resources.retries import CALM_S, Retries
 from smcp_testing.computer_office import world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.resource_servers import OTHER, WINDOW, running
@@ -23,8 +22,8 @@ REFUSED = "does not tell of changes of a resource"
 async def test_what_the_next_stream_leaves_out_is_subscribed_to_no_more_and_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(interests, "REFUSED_S", 0.1)
-    monkeypatch.setattr(interests, "REFUSED_LONGEST_S", 0.1)
+    monkeypatch.setattr(interests, "RETRY_S", 0.1)
+    monkeypatch.setattr(interests, "RETRY_LONGEST_S", 0.1)
     async with running(desk=configs.lean("2026", host=HOST, windows=2, most=1)) as servers:
         servers.interests.want("desktop", "desk", [OTHER])
         await eventually(lambda: servers.interests.subscribed("desk") == {OTHER})
@@ -62,7 +61,7 @@ async def test_what_is_left_out_after_a_stream_was_lost_is_subscribed_to_no_more
 async def test_what_was_refused_is_asked_for_again_after_a_pause(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(interests, "REFUSED_S", 0.1)
+    monkeypatch.setattr(interests, "RETRY_S", 0.1)
     refusing = {WINDOW: "subscribe_refuse"}
     async with running(desk=configs.context("2025", windows=1, misbehave=refusing)) as servers:
         servers.interests.want("desktop", "desk", [WINDOW])
@@ -105,22 +104,3 @@ async def test_a_subscription_that_is_given_up_at_once_ends_no_others_unsubscrib
                 await servers.interests.hold("alice", "desk", OTHER)
         await servers.agreed()
         assert servers.interests.holders("desk", OTHER) == frozenset()
-
-
-def test_the_pauses_grow_while_something_fails_and_a_reason_to_hope_ends_one_but_not_all_the_time() -> None:
-    retries = Retries(first_s=30.0, longest_s=600.0)
-    retries.plan(100.0, failed=True, asking=False)
-    assert not retries.take(114.0)
-    assert retries.take(130.0)
-    retries.plan(130.0, failed=False, asking=True)
-    retries.plan(131.0, failed=True, asking=False)
-    assert not retries.take(160.0), "the second pause is longer"
-    retries.plan(160.0, failed=True, asking=False, soon=True)
-    assert retries.take(160.0)
-    retries.plan(161.0, failed=True, asking=False, soon=True)
-    assert not retries.take(160.0 + CALM_S - 1)
-    assert retries.take(160.0 + CALM_S)
-    retries.plan(166.0, failed=False, asking=False)
-    assert not retries.take(10_000.0), "nothing failed"
-    retries.plan(10_000.0, failed=True, asking=False)
-    assert retries.take(10_030.0), "the pauses begin anew"

@@ -8,7 +8,7 @@ from opentelemetry.metrics import get_meter
 
 from smcp_bus.door.types import Handler
 from smcp_computer.announcing import CAPABILITIES, DESKTOP, FINDER, Announcer
-from smcp_computer.desktop.desktop import Desktop
+from smcp_computer.desktop import Desktop
 from smcp_computer.handlers.get_desktop import get_desktop
 from smcp_computer.mcp.supervisor import Fleet
 from smcp_computer.resources.capabilities import Capabilities
@@ -17,8 +17,6 @@ from smcp_computer.resources.conflicts import HostConflicts
 from smcp_computer.resources.history import History
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.interests import Interests
-from smcp_computer.resources.patience import Patience
-from smcp_computer.resources.registering import TemplateHosts
 from smcp_computer.resources.skipped import SkippedServers
 
 
@@ -35,29 +33,23 @@ class Context:
     """
 
     def __init__(self, fleet: Fleet, announcer: Announcer, *, read_s: float, max_body: int) -> None:
-        self._announcer = announcer
         self.history = History()
         self.index = ResourceIndex(fleet.supervisors, fleet.events)
         self.interests = Interests(fleet.supervisors, fleet.events)
         self.skipped = SkippedServers(get_meter("smcp_computer"))
         self.capabilities = Capabilities(self.index, lambda: announcer.changed(CAPABILITIES))
-        conflicts = HostConflicts()
-        self._template_hosts = TemplateHosts(fleet.supervisors, self.index, conflicts, fleet.events)
         self._changes = ResourceChanges(
             self.index,
             self.interests,
             fleet.events,
-            conflicts,
-            desktop_changed=self._desktop_changed,
-            finder_changed=self.finder_changed,
+            HostConflicts(),
+            desktop_changed=lambda: announcer.changed(DESKTOP),
+            finder_changed=lambda: announcer.changed(FINDER),
         )
-        self.patience = Patience(self.index)
         self._desktop = Desktop(
             self.index,
             self.history,
             self.skipped,
-            self.patience,
-            self._desktop_changed,
             read_s=read_s,
             max_body=max_body,
         )
@@ -74,16 +66,5 @@ class Context:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.index.run(), name="index")
                 tasks.create_task(self.interests.run(), name="interests")
-                tasks.create_task(self._template_hosts.run(), name="template hosts")
-                tasks.create_task(self._desktop.run(), name="desktop")
         finally:
-            await self.patience.aclose()
             await self._desktop.aclose()
-
-    def finder_changed(self) -> None:
-        """Have the office told that the catalog of documents changed."""
-        self._announcer.changed(FINDER)
-
-    def _desktop_changed(self) -> None:
-        self._announcer.changed(DESKTOP)
-        self._desktop.told()

@@ -5,14 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from opentelemetry.metrics import get_meter
-
 from smcp_bus.bus import NoticeHandler
 from smcp_bus.door.types import Handler
 from smcp_computer.context import Context
-from smcp_computer.finder.library import Library
+from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.finder.odd_answers import OddAnswers
-from smcp_computer.finder.overflow import Overflow
 from smcp_computer.handlers.envelope import Envelopes
 from smcp_computer.handlers.get_finder import Finder
 from smcp_computer.handlers.get_resources import EVENT, GetResources
@@ -38,13 +35,13 @@ class ResourceServices:
         handlers: by event.
         notified: hears every notification of the office.
         agents: what Agents have subscribed to.
-        library: what is kept of documents.
+        cache: metadata of documents.
     """
 
     handlers: Mapping[str, Handler]
     notified: NoticeHandler
     agents: AgentSubscriptions
-    library: Library
+    cache: MetadataCache
     notices: Notices
     room: RoomComparison
     following: Following
@@ -89,15 +86,7 @@ def resource_services(
         return await index.connection(server).read(uri, timeout=timeout)
 
     agents = AgentSubscriptions(context.interests)
-    library = Library(
-        read,
-        tasks,
-        context.interests.subscribed,
-        context.finder_changed,
-        Overflow(get_meter("smcp_computer")),
-        cache_bytes=settings.finder_cache_bytes,
-        index_bytes=settings.finder_index_bytes,
-    )
+    cache = MetadataCache(read, tasks, context.interests.subscribed, cache_bytes=settings.finder_cache_bytes)
     notices = Notices(
         registry,
         settings.office,
@@ -106,14 +95,14 @@ def resource_services(
         gather_s=settings.gather_s,
     )
     room = RoomComparison(registry, agents, notices, office=settings.office, name=settings.name)
-    following = Following(fleet.events, index, agents, notices, library)
-    directory = Directory(fleet.supervisors, index, history, context.skipped, context.patience, fleet.events)
+    following = Following(fleet.events, index, agents, notices, cache)
+    directory = Directory(fleet.supervisors, index, history, context.skipped, fleet.events)
     envelopes = Envelopes(settings.name, max_body=max_body)
     odd = OddAnswers()
     queries = ResourceQueries(directory, index, envelopes, odd)
     subscriptions = SubscriptionRequests(directory, index, agents, envelopes)
     finder = Finder(
-        library,
+        cache,
         directory.documents,
         lambda: history.servers,
         wait_s=settings.finder_wait_s,
@@ -139,7 +128,7 @@ def resource_services(
         },
         notified=AgentsLeaving(left).notified,
         agents=agents,
-        library=library,
+        cache=cache,
         notices=notices,
         room=room,
         following=following,

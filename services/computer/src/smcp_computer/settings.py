@@ -54,12 +54,8 @@ class ComputerSettings(ServiceSettings):
     )
     finder_cache_bytes: Annotated[int, Field(ge=0)] = Field(
         default=64 * MIB,
-        description="how many bytes of documents' metadata are kept at most; the rest is read where it is shown",
-    )
-    finder_index_bytes: Annotated[int, Field(ge=0)] = Field(
-        default=128 * MIB,
-        description="how many bytes of what documents are searched and ordered by are kept at most; "
-        "more documents are searched, ordered and shown as listed",
+        description="how many bytes of documents' metadata are kept at most; "
+        "documents above it are searched, ordered and shown as listed",
     )
     finder_wait_s: Annotated[Seconds, Field(gt=0, le=25)] = Field(
         default=5.0,

@@ -6,11 +6,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
-from opentelemetry.metrics import Meter, get_meter
-
-from smcp_computer.finder.at_need import Read
-from smcp_computer.finder.library import Library
-from smcp_computer.finder.overflow import Overflow
+from smcp_computer.finder.metadata_cache import MetadataCache, Read
 from smcp_proto.documents import Document
 from smcp_service.lifecycle import background
 
@@ -30,13 +26,12 @@ def answer(**summary: Any) -> dict[str, Any]:
 
 
 class Servers:
-    """Answers reads; counts them, and how often the office is told that documents changed."""
+    """Answers reads and counts them."""
 
     def __init__(self) -> None:
         self.read: list[str] = []
         self.at_a_time: dict[str, int] = {}
         self.most: dict[str, int] = {"": 0}
-        self.told = 0
         self.gate = asyncio.Event()
         self.gate.set()
         self.say: Callable[[str, str], dict[str, Any]] = lambda server, uri: answer(title=f"title of {uri[-2:]}")
@@ -53,9 +48,6 @@ class Servers:
         finally:
             self.at_a_time[server] -= 1
 
-    def tell(self) -> None:
-        self.told += 1
-
 
 class Everything(list[str]):
     """Servers tell of all documents."""
@@ -69,19 +61,14 @@ async def opened(
     servers: Read,
     *,
     cache_bytes: int = 10**6,
-    index_bytes: int = 10**7,
     told: Callable[[str], Collection[str]] | None = None,
-    meter: Meter | None = None,
-) -> AsyncIterator[Library]:
+) -> AsyncIterator[MetadataCache]:
     async with background() as tasks:
-        yield Library(
+        yield MetadataCache(
             servers,
             tasks,
             told or (lambda server: Everything()),
-            servers.tell if isinstance(servers, Servers) else lambda: None,
-            Overflow(meter or get_meter("test")),
             cache_bytes=cache_bytes,
-            index_bytes=index_bytes,
         )
 
 

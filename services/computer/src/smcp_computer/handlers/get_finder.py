@@ -7,13 +7,13 @@ from typing import Any, Final
 import orjson
 
 from smcp_bus.door.types import Call, RawJson
-from smcp_computer.finder.library import Library
+from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.finder.page import fitting
-from smcp_computer.finder.shelf import Listing
 from smcp_computer.handlers.budget import Budget
 from smcp_computer.handlers.room import reply_limit
 from smcp_computer.mcp.events import ServerEvent, ServerReady
 from smcp_computer.resources.causes import Causes
+from smcp_computer.resources.index import Listing
 from smcp_proto.documents import Document
 from smcp_proto.errors import Malformed, TooLarge
 from smcp_proto.finder import organize_finder
@@ -40,9 +40,9 @@ class Finder:
     """
 
     def __init__(
-        self, library: Library, lists: Lists, history: Callable[[], Sequence[str]], *, wait_s: float, max_body: int
+        self, cache: MetadataCache, lists: Lists, history: Callable[[], Sequence[str]], *, wait_s: float, max_body: int
     ) -> None:
-        self._library = library
+        self._cache = cache
         self._lists = lists
         self._history = history
         self._wait_s = wait_s
@@ -59,8 +59,7 @@ class Finder:
         _check(request)
         budget = Budget.of(call, most=self._wait_s)
         lists = await self._lists(budget.left / 2)
-        wait = budget.left if self._library.has_all_at_hand else budget.left / 2
-        documents = await self._library.documents(lists, timeout=wait)
+        documents = await self._cache.documents(lists, timeout=budget.left)
         found = organize_finder(
             documents,
             request.keywords,
@@ -69,14 +68,13 @@ class Finder:
             offset=request.offset,
             limit=request.limit,
         )
-        as_listed = self._library.as_listed(lists)
-        page, missing = await self._library.whole(found.documents, documents, timeout=budget.left)
+        as_listed = self._cache.as_listed(lists)
         limit = reply_limit(call, self._max_body)
         rest = {"total_count": found.total_count, "req_id": request.req_id}
-        if as_listed + missing:
-            rest[AS_LISTED] = as_listed + missing
+        if as_listed:
+            rest[AS_LISTED] = as_listed
         head, tail = b'{"documents":[', b"]," + orjson.dumps(rest)[1:]
-        shown, shortened = fitting(page, limit - len(head) - len(tail))
+        shown, shortened = fitting(found.documents, limit - len(head) - len(tail))
         self._warn(documents, [found.documents[number] for number in sorted(shortened)], limit)
         body = b"".join((head, b",".join(shown), tail))
         if len(body) > limit:

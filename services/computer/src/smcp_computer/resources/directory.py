@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, TypeVar
 
 import mcp_types as types
@@ -18,7 +17,6 @@ from smcp_computer.resources.errors import not_found, not_supported
 from smcp_computer.resources.history import History
 from smcp_computer.resources.index import Listing, ResourceIndex
 from smcp_computer.resources.listing import Item
-from smcp_computer.resources.patience import Patience
 from smcp_computer.resources.routing import NOTHING_CHOSEN, Served, candidates, listed_by, template_candidates
 from smcp_computer.resources.skipped import SkippedServers
 from smcp_computer.resources.uri import checked_uri
@@ -50,7 +48,6 @@ class Directory:
     """Args:
     history: decides among several servers.
     skipped: counts the servers that lists over all servers skip.
-    patience: waits for servers where several are asked.
     """
 
     def __init__(
@@ -59,7 +56,6 @@ class Directory:
         index: ResourceIndex,
         history: History,
         skipped: SkippedServers,
-        patience: Patience,
         events: ServerEvents,
     ) -> None:
         self._supervisors = supervisors
@@ -67,7 +63,6 @@ class Directory:
         self._history = history
         self._skipped = skipped
         self._causes = Causes(_log)
-        self._patience = patience
         self._last: dict[tuple[Kind, str], Sequence[Item]] = {}
         """What servers listed last, in this life or the one before: for those who turn pages."""
         self._served: dict[tuple[str, bool], tuple[Listing, Sequence[Item], Served]] = {}
@@ -131,7 +126,7 @@ class Directory:
             return Lists({server: await ask(server, timeout)})
         without = self._index.without_resources()
         self._skipped.count(VERB[kind], without)
-        found = await self._of_all(kind, ask, self._index.servers(), timeout)
+        found = await self._of_all(ask, self._index.servers(), timeout)
         self._last.update({(kind, name): items for name, items in found.items()})
         for name in self._supervisors if after is not None else ():
             if name not in found and name not in without and (kind, name) in self._last:
@@ -148,7 +143,7 @@ class Directory:
         """What the servers list that take part in the finder; one that fails is shown as it was known before."""
         servers = self._index.servers(subscribable=True)
         self._skipped.count("get_finder", self._index.without_resources())
-        found = await self._of_all("resources", self._listing, servers, timeout)
+        found = await self._of_all(self._listing, servers, timeout)
         return {server: found[server] if server in found else self._index.known(server) for server in servers}
 
     async def candidates(self, uri: str, server: str | None, *, timeout: float) -> list[str]:
@@ -164,10 +159,9 @@ class Directory:
         history = self._history.servers
         found: list[str] = []
         servers, known = self._index.servers(), self._known()
-        late = partial(self._patience.is_late, "resources")
-        unlisted = [each for each in servers if not self._index.is_listed(each) and not late(each)]
+        unlisted = [each for each in servers if not self._index.is_listed(each)]
         if unlisted and listed_by(uri, known):
-            await self._of_all("resources", self._listing, unlisted, min(timeout, LATE_S))
+            await self._of_all(self._listing, unlisted, min(timeout, LATE_S))
             unlisted, known = [], self._known()
         if not unlisted:
             found = candidates(uri, known, history)
@@ -201,8 +195,8 @@ class Directory:
         """With templates, all as it is now."""
         servers = self._index.servers()
         listings, templates = await asyncio.gather(
-            self._of_all("resources", self._listing, servers, timeout),
-            self._of_all("templates", self._templates, servers, timeout),
+            self._of_all(self._listing, servers, timeout),
+            self._of_all(self._templates, servers, timeout),
         )
         return [
             self._serve(server, listings.get(server) or self._index.known(server), templates.get(server, NO_TEMPLATES))
@@ -220,13 +214,13 @@ class Directory:
         return served
 
     async def _of_all(
-        self, kind: Kind, ask: Callable[[str, float], Awaitable[Found]], servers: Sequence[str], timeout: float
+        self, ask: Callable[[str, float], Awaitable[Found]], servers: Sequence[str], timeout: float
     ) -> dict[str, Found]:
         """What each server answers; those that fail are left out."""
 
         async def one(server: str) -> tuple[Found] | None:
             try:
-                answer = await self._patience.ask(kind, server, partial(ask, server), min(timeout, LIST_S))
+                answer = await ask(server, min(timeout, LIST_S))
             except ServerError as error:
                 self._causes.warn(server, f"left out of a list: {error}")
                 return None

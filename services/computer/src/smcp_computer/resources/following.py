@@ -1,6 +1,6 @@
 """From what MCP servers tell to what becomes of it: Agents are told, and what is kept of documents is read anew."""
 
-from smcp_computer.finder.library import Library
+from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.mcp.events import (
     ResourcesSubscribed,
     ResourceUpdated,
@@ -23,12 +23,12 @@ class Following:
         index: ResourceIndex,
         agents: AgentSubscriptions,
         notices: Notices,
-        library: Library,
+        cache: MetadataCache,
     ) -> None:
         self._index = index
         self._agents = agents
         self._notices = notices
-        self._library = library
+        self._cache = cache
         self._entered = False
         self._told: dict[str, tuple[Listing, int]] = {}
         """The lists of the servers as the office was told of them last, and how often their templates were outdated."""
@@ -44,23 +44,23 @@ class Following:
     def _on_event(self, event: ServerEvent) -> None:
         match event:
             case ResourceUpdated(server, uri):
-                self._library.changed(server, uri)
+                self._cache.changed(server, uri)
                 for agent, whole in tuple(self._agents.concerned(server, uri)):
                     self._notices.updated(agent, server, uri, self._title(server, uri), whole=whole)
             case ResourcesSubscribed(server, before):
-                self._library.subscribed(server, before.keys())
+                self._cache.subscribed(server, before.keys())
                 for agent, uri in self._agents.of(server):
                     if Holder(agent) in before.get(uri, ()):
                         self._notices.updated(agent, server, uri, self._title(server, uri), whole=uri)
             case ServerReady(server):
-                self._library.started(server)
+                self._cache.started(server)
                 # what changed between two lives of a server was told by nobody
                 if server in self._lives:
                     for agent, uri in self._agents.of(server):
                         self._notices.updated(agent, server, uri, None, whole=uri)
                 self._lives.add(server)
             case ServerGone(server):
-                self._library.changed(server)
+                self._cache.changed(server)
             case _:
                 pass
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
-from smcp_computer.mcp.errors import ServerError, ServerTimedOut
+from smcp_computer.mcp.errors import ServerError
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.supervisor import Supervisor
 
@@ -17,11 +17,6 @@ class Failure:
     error: ServerError
     asked: float
     """When it was asked (loop time)."""
-
-    @property
-    def is_late(self) -> bool:
-        """The server did not answer in time; else it refused."""
-        return isinstance(self.error, ServerTimedOut)
 
 
 @dataclass
@@ -39,7 +34,7 @@ class Interest:
     """The connection at which the following is so."""
     subscribed: set[str] = field(default_factory=set)
     failed: dict[str, Failure] = field(default_factory=dict)
-    """Asked for again after a while (see `Retries`), or by the next `hold`."""
+    """Asked for again after a pause, or by the next `hold`."""
     asking: set[str] = field(default_factory=set)
     ending: set[str] = field(default_factory=set)
     """The server is being told that it need not tell of them."""
@@ -48,10 +43,6 @@ class Interest:
     telling: asyncio.TimerHandle | None = None
     answers: dict[str, asyncio.Event] = field(default_factory=dict)
     """Of those that are waited for in `asking` and `ending`: set once they are not there any more."""
-    relisted: bool = False
-    """The server said that its list changed; it has not been read since."""
-    soon: bool = False
-    """Another list was read: what was refused may be granted now."""
     dirty: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: asyncio.TaskGroup | None = None
     """Where the server is asked: no caller's time-out breaks that off."""
@@ -80,8 +71,3 @@ class Interest:
             self.ending.discard(uri)
             if (answer := self.answers.pop(uri, None)) is not None:
                 answer.set()
-
-    def forget_failures(self, *, late: bool) -> None:
-        """Have those asked for again that were late, or those that were refused."""
-        for uri in [uri for uri, failure in self.failed.items() if failure.is_late is late]:
-            del self.failed[uri]

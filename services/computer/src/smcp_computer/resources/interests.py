@@ -5,9 +5,9 @@ import logging
 from collections.abc import Collection, Hashable, Mapping
 from typing import Final
 
+from smcp_bus.backoff import Backoff
 from smcp_computer.mcp.errors import NotTold, ServerError, ServerNotRunning
 from smcp_computer.mcp.events import (
-    ResourcesChanged,
     ResourcesSubscribed,
     ResourcesUnsubscribed,
     ServerEvent,
@@ -19,20 +19,15 @@ from smcp_computer.mcp.resources import SUBSCRIBE_S, Resources
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.causes import Causes
 from smcp_computer.resources.interest import Failure, Interest
-from smcp_computer.resources.retries import Retries
 
 _log = logging.getLogger("smcp_computer.resources")
 
 DESKTOP: Final = "desktop"
 FINDER: Final = "finder"
 
-LATE_S: Final = 1.0
-"""The first pause before a server is asked again for what it did not answer in time; up to `LATE_LONGEST_S`."""
-LATE_LONGEST_S: Final = 60.0
-REFUSED_S: Final = 30.0
-"""The first pause before it is asked again for what it refused, where its list does not change; up to
-`REFUSED_LONGEST_S`."""
-REFUSED_LONGEST_S: Final = 600.0
+RETRY_S: Final = 1.0
+"""The first pause before a server is asked again for subscriptions that failed; it doubles up to `RETRY_LONGEST_S`."""
+RETRY_LONGEST_S: Final = 60.0
 GATHER_S: Final = 0.1
 """Subscriptions that are made within it are told as one."""
 
@@ -111,8 +106,6 @@ class Interests:
             self._let_go(interest, holder, uri)
         for uri in wanted:
             interest.holders.setdefault(uri, set()).add(holder)
-        interest.soon = interest.soon or interest.relisted or wanted != held
-        interest.relisted = False
         interest.dirty.set()
 
     async def run(self) -> None:
@@ -122,27 +115,27 @@ class Interests:
                 tasks.create_task(self._keep(interest), name=f"interests:{name}")
 
     async def _keep(self, interest: Interest) -> None:
-        late = Retries(first_s=LATE_S, longest_s=LATE_LONGEST_S)
-        refused = Retries(first_s=REFUSED_S, longest_s=REFUSED_LONGEST_S)
+        backoff = Backoff(first_s=RETRY_S, longest_s=RETRY_LONGEST_S)
         loop = asyncio.get_running_loop()
+        due: float | None = None
         async with asyncio.TaskGroup() as tasks:
             interest.tasks = tasks
             try:
                 while True:
-                    kinds = {failure.is_late for failure in interest.failed.values()}
-                    asking, soon, interest.soon = bool(interest.asking), interest.soon, False
-                    late.plan(loop.time(), failed=True in kinds, asking=asking)
-                    refused.plan(loop.time(), failed=False in kinds, asking=asking, soon=soon)
-                    due = [each.due for each in (late, refused) if each.due is not None]
+                    if interest.failed:
+                        due = loop.time() + backoff.next() if due is None else due
+                    elif not interest.asking:
+                        backoff.reset()
+                        due = None
                     try:
-                        async with asyncio.timeout_at(min(due, default=None)):
+                        async with asyncio.timeout_at(due):
                             await interest.dirty.wait()
                     except TimeoutError:
                         pass
                     interest.dirty.clear()
-                    for retries in (late, refused):
-                        if retries.take(loop.time()):
-                            interest.forget_failures(late=retries is late)
+                    if due is not None and due <= loop.time():
+                        due = None
+                        interest.failed.clear()
                     self._begin(interest)
             finally:
                 interest.tasks = None
@@ -238,8 +231,6 @@ class Interests:
                 interest.dirty.set()
                 if isinstance(event, ServerReady):
                     self._causes.forget(event.server)
-            case ResourcesChanged():
-                interest.relisted = True
             case ResourcesUnsubscribed(server, uris):
                 why = Failure(NotTold(server, "tells of it no more"), asyncio.get_running_loop().time())
                 for uri in uris & interest.subscribed:

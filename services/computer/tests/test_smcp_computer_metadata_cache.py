@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from smcp_computer.finder import library as library_module
-from smcp_computer.finder.library import AT_ONCE, PER_SERVER
+from smcp_computer.finder import metadata_cache as cache_module
+from smcp_computer.finder.metadata_cache import AT_ONCE, PER_SERVER
 from smcp_computer.mcp.errors import AnswerTooLarge, BadAnswer, RequestRefused
 from smcp_testing.document_servers import Servers, answer, listed, listing, opened, titles
 from smcp_testing.waiting import eventually
@@ -79,7 +79,7 @@ async def test_what_changes_while_it_is_read_is_read_again_for_the_one_who_waits
 
 
 async def test_what_the_server_tells_no_changes_of_is_read_anew_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library_module, "UNTOLD_S", 0.0)
+    monkeypatch.setattr(cache_module, "UNTOLD_S", 0.0)
     servers, lists = Servers(), {"a": listed("a", 2)}
     async with opened(servers, told=lambda server: {"dpe://a/d0"}) as library:
         await library.documents(lists, timeout=10)
@@ -88,7 +88,7 @@ async def test_what_the_server_tells_no_changes_of_is_read_anew_after_a_while(mo
         assert titles(await library.documents(lists, timeout=10)) == ["title of d0", "nouvel of d1"]
         assert servers.read == ["dpe://a/d1"]
         assert library.kept_bytes == kept + 1
-        monkeypatch.setattr(library_module, "UNTOLD_S", 60.0)
+        monkeypatch.setattr(cache_module, "UNTOLD_S", 60.0)
         await library.documents(lists, timeout=10)
         assert servers.read == ["dpe://a/d1"]
 

@@ -2,34 +2,43 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
-from smcp_computer.desktop.missing import MissingWindows, Tried
-from smcp_computer.desktop.reading import Unread, read_windows, windows_of
 from smcp_computer.fitting import giving_way
-from smcp_computer.mcp.errors import AnswerTooLarge, ServerDied, ServerError, ServerNotRunning
-from smcp_computer.mcp.events import ServerEvent, ServerGone, ServerReady
-from smcp_computer.mcp.resources import SHOWN
+from smcp_computer.mcp.errors import AnswerTooLarge, ServerError, ServerTimedOut
+from smcp_computer.mcp.events import ServerEvent, ServerReady
+from smcp_computer.mcp.resources import SHOWN, Json, Resources
 from smcp_computer.resources.causes import Causes
 from smcp_computer.resources.errors import too_large
 from smcp_computer.resources.history import History
-from smcp_computer.resources.index import Listing, ResourceIndex
-from smcp_computer.resources.patience import Patience
+from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.routing import window_uri
 from smcp_computer.resources.skipped import SkippedServers
 from smcp_proto.desktop import OrganizedDesktop, Window, organize_desktop
 from smcp_proto.errors import TooLarge
-from smcp_proto.uris import WindowUri
+from smcp_proto.uris import WINDOW, WindowUri
+from smcp_proto.uris.identity import scheme_of
 
 _log = logging.getLogger("smcp_computer.desktop")
 
 OPERATION: Final = "get_desktop"
 GRACE_S: Final = 0.5
 """How much later than its deadline a server's part may come: what is behind it has timed out by then."""
+
+AT_ONCE: Final = 16
+"""Windows that one server is asked for at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A window that could not be read."""
+
+    uri: str
+    why: ServerError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +48,13 @@ class _Part:
     windows: list[Window]
     unread: list[Unread] = field(default_factory=list)
     """Windows that are left out."""
-    missing: bool = False
-    """Whether all of them are left out, since the server does not list."""
 
 
 class Desktop:
-    """`run` must be running.
-
-    Args:
-        patience: waits for the servers' lists.
-        changed: has the office told that the desktop changed: what one lacked is there now (see `MissingWindows`).
-        read_s: how long the MCP servers may take, in seconds; what is not there then is left out.
-        max_body: bytes that an answer may have on the bus.
+    """Args:
+    read_s: how long the MCP servers may take, in seconds. What is missing then is left out; the next read tries
+        again.
+    max_body: bytes that an answer may have on the bus.
     """
 
     def __init__(
@@ -58,8 +62,6 @@ class Desktop:
         index: ResourceIndex,
         history: History,
         skipped: SkippedServers,
-        patience: Patience,
-        changed: Callable[[], None],
         *,
         read_s: float,
         max_body: int,
@@ -67,11 +69,8 @@ class Desktop:
         self._index = index
         self._history = history
         self._skipped = skipped
-        self._patience = patience
         self._read_s = read_s
         self._max_body = max_body
-        self._missing = MissingWindows(self._try_again, changed)
-        index.listen(self._missing.relisted)
         self._causes = Causes(_log)
         self._left: set[asyncio.Task[_Part]] = set()
         """Broken off: to a server that reads nothing, even that takes the SDK some seconds."""
@@ -110,7 +109,6 @@ class Desktop:
             parts = [self._result(server, task) for server, task in reading.items()]
         finally:
             self._leave(reading.values())
-        self._note(dict(zip(reading, parts, strict=True)))
         organized = organize_desktop([window for part in parts for window in part.windows], size, self._history.servers)
         for doubt in organized.warnings:
             self._causes.warn(doubt.server, f"{doubt.uri}: {doubt.message}")
@@ -124,60 +122,30 @@ class Desktop:
                 raise TooLarge("the window is larger than the answer may be", details={"limit": limit})
         return shown
 
-    def told(self) -> None:
-        """The office is told that the desktop changed, for whatever reason."""
-        self._missing.told()
-
-    async def run(self) -> None:
-        """Find out when there is what desktops lacked, until cancelled."""
-        await self._missing.run()
-
     async def aclose(self) -> None:
         """Wait for what is being broken off."""
         if self._left:
             await asyncio.wait(self._left)
 
     def on_event(self, event: ServerEvent) -> None:
-        """Of a server that was started anew the log may say all again; one that is gone lacks nothing."""
-        match event:
-            case ServerReady(server):
-                self._causes.forget(server)
-            case ServerGone(server):
-                self._missing.gone(server)
-            case _:
-                pass
+        """Warnings about a server that was started again may be logged again."""
+        if isinstance(event, ServerReady):
+            self._causes.forget(event.server)
 
     async def _of_server(self, server: str, only: WindowUri | None, deadline: float, limit: int) -> _Part:
         try:
-            listing = await self._list(server, deadline)
+            rest = max(deadline - asyncio.get_running_loop().time(), 0.0)
+            listing = await self._index.list(server, timeout=rest)
             resources = self._index.connection(server)
         except ServerError as error:
             self._causes.warn(server, f"its windows are left out of the desktop: it {error.what}")
-            return _Part([], missing=_may_come(error))
+            return _Part([])
         windows, unread = await read_windows(
             resources, windows_of(listing.values(), only), deadline=deadline, max_bytes=limit
         )
         for one in unread:
             self._causes.warn(server, f"{one.uri[:SHOWN]} is left out of the desktop: it {one.why.what}")
         return _Part(windows, unread)
-
-    async def _try_again(self, server: str, uris: Collection[str] | None) -> Tried:
-        """As for a desktop, without its warnings: they have been said. Raises ServerError where it does not list."""
-        deadline = asyncio.get_running_loop().time() + self._read_s
-        listing = await self._list(server, deadline)
-        wanted = [one for one in windows_of(listing.values(), None) if uris is None or one["uri"] in uris]
-        resources = self._index.connection(server)
-        windows, unread = await read_windows(resources, wanted, deadline=deadline, max_bytes=self._max_body)
-        there = (window.resource["uri"] for window in windows if organize_desktop([window], None, ()).desktops)
-        return Tried(frozenset(there), frozenset(one.uri for one in unread if _may_come(one.why)))
-
-    def _note(self, parts: Mapping[str, _Part]) -> None:
-        """Keep what is missing, and may be there later without anybody saying so."""
-        for server, part in parts.items():
-            self._missing.shown(server, [window.resource["uri"] for window in part.windows])
-            self._missing.lacked(
-                server, None if part.missing else [one.uri for one in part.unread if _may_come(one.why)]
-            )
 
     def _fitting(self, organized: OrganizedDesktop, limit: int, around: int) -> list[bytes]:
         shown = [orjson.dumps(text) for text in organized.desktops]
@@ -189,18 +157,11 @@ class Desktop:
             self._causes.warn(server, f"{uri[:SHOWN]} is left out of the desktop: {why}")
         return [text for number, text in enumerate(shown) if number not in gone]
 
-    async def _list(self, server: str, deadline: float) -> Listing:
-        async def ask(timeout: float) -> Listing:
-            return await self._index.list(server, timeout=timeout)
-
-        rest = deadline - asyncio.get_running_loop().time()
-        return await self._patience.ask("resources", server, ask, max(rest, 0.0))
-
     def _result(self, server: str, task: asyncio.Task[_Part]) -> _Part:
         if task.done():
             return task.result()
         self._causes.warn(server, "its windows are left out of the desktop: it does not take requests")
-        return _Part([], missing=True)
+        return _Part([])
 
     def _leave(self, tasks: Iterable[asyncio.Task[_Part]]) -> None:
         for task in tasks:
@@ -210,8 +171,54 @@ class Desktop:
                 task.add_done_callback(self._left.discard)
 
 
-def _may_come(why: ServerError) -> bool:
-    """Whether what failed is to be tried again. A server that ended is told of when it comes back; what is too large,
-    when it changes.
+async def read_windows(
+    resources: Resources, listed: Iterable[Json], *, deadline: float, max_bytes: int
+) -> tuple[list[Window], list[Unread]]:
+    """The windows in the order in which they are listed, and those that are left out.
+
+    Args:
+        deadline: loop time (seconds).
+        max_bytes: of the texts of one window; a larger one is left out. What is never shown does not count.
     """
-    return not isinstance(why, (ServerDied, ServerNotRunning, AnswerTooLarge))
+    found: dict[int, Window] = {}
+    unread: list[Unread] = []
+    wanted = list(listed)
+    left = iter(enumerate(wanted))
+
+    async def some() -> None:
+        for number, resource in left:
+            try:
+                found[number] = await _read(resources, resource, deadline, max_bytes)
+            except ServerError as error:
+                unread.append(Unread(resource["uri"], error))
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(min(AT_ONCE, len(wanted))):
+            tasks.create_task(some())
+    return [found[number] for number in sorted(found)], unread
+
+
+def windows_of(listed: Iterable[Json], only: WindowUri | None) -> Iterator[Json]:
+    """The resources that say that they are windows; with `only` those that are this one."""
+    for resource in listed:
+        uri = resource["uri"]
+        if scheme_of(uri) == WINDOW and (only is None or window_uri(uri) == only):
+            yield resource
+
+
+async def _read(resources: Resources, resource: Json, deadline: float, max_bytes: int) -> Window:
+    uri = resource["uri"]
+    rest = deadline - asyncio.get_running_loop().time()
+    if rest <= 0:
+        raise ServerTimedOut(resources.server, "did not answer in time")
+    contents = (await resources.read(uri, timeout=rest))["contents"]
+    if (size := _size(contents)) > max_bytes:
+        raise AnswerTooLarge(resources.server, limit=max_bytes, size=size)
+    return Window(resources.server, resource, contents)
+
+
+def _size(contents: list[Any]) -> int:
+    """Of what is shown: a bound from below, in bytes, that costs nothing."""
+    return sum(
+        len(text) for content in contents if isinstance(content, dict) and isinstance(text := content.get("text"), str)
+    )

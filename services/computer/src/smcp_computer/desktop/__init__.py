@@ -1,1 +1,0 @@
-"""The desktop: the windows of all MCP servers, read and organized."""

@@ -1,0 +1,314 @@
+"""The metadata of the documents of all MCP servers, read when somebody asks for the catalog and kept (ADR 0020).
+
+A notification, a new subscription or a restart of a server invalidates what it concerns. A document whose metadata are
+missing (not read in time, unusable, no room) is shown as `resources/list` describes it. Only requests start reads:
+nothing is fetched again in the background.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from smcp_computer.finder.metadata import TooMuch, Unreadable, from_contents, from_listing
+from smcp_computer.mcp.errors import (
+    AnswerTooLarge,
+    BadAnswer,
+    ServerDied,
+    ServerError,
+    ServerNotRunning,
+    ServerTimedOut,
+)
+from smcp_computer.resources.causes import Causes
+from smcp_computer.resources.index import Listing
+from smcp_proto.documents import Document
+from smcp_proto.uris import parse_dpe_uri
+from smcp_service.lifecycle import Background
+
+_log = logging.getLogger("smcp_computer.finder")
+
+READ_S: Final = 10.0
+"""How long a server may take to answer for one document."""
+RETRY_S: Final = 60.0
+"""A request within it does not read again what failed: else one silent document would delay every catalog."""
+UNTOLD_S: Final = 5.0
+"""How long metadata are kept that the server sends no updates for: long enough for an Agent that turns pages."""
+SILENT: Final = 3
+"""A server that timed out so often in a row is not asked for `RETRY_S`."""
+PER_SERVER: Final = 4
+"""Reads at a time of one server."""
+AT_ONCE: Final = 64
+"""Reads at a time of all servers together, beside one of each server, so that silent servers hold up no others."""
+AS_LISTED: Final = "is shown as it is listed"
+
+Read = Callable[[str, str, float], Awaitable[Mapping[str, Any]]]
+"""Reads a resource: server, URI, seconds. Raises ServerError. The result is as the server sent it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    uri: str
+    resource: Mapping[str, Any]
+    listed: Document
+    read: Document | None = None
+    size: int = 0
+    read_at: float = 0.0
+    left_out: bool = False
+    """Its server refuses it: it is not in the catalog."""
+    full: bool = False
+    """It was read, and there was no room for it."""
+    retry_at: float = 0.0
+    """It failed: not read again before (loop time)."""
+    asked: bool = False
+    version: int = 0
+    """Grows with each change: an answer to an earlier request is thrown away."""
+    warned: str = ""
+
+    def is_missing(self, now: float) -> bool:
+        return self.read is None and not self.asked and not self.full and self.retry_at <= now
+
+
+@dataclass(slots=True, eq=False)
+class _Server:
+    name: str
+    listing: Listing | None = None
+    entries: dict[str, _Entry] = field(default_factory=dict)
+    """By URI, in the order of the list."""
+    of_document: dict[str, dict[str, list[_Entry]]] = field(default_factory=dict)
+    """The same by host and document: a server may announce very many changes, and have very many documents."""
+    wanted: deque[_Entry] = field(default_factory=deque)
+    readers: set["asyncio.Task[None]"] = field(default_factory=set)
+    changed: bool = False
+    """Something changed while it is read: the readers look for it before they end."""
+    alone: bool = False
+    """Whether the one read goes on that waits for no other server."""
+    silent: int = 0
+    """Time-outs in a row."""
+    put_off_until: float = 0.0
+
+    def concerned(self, uri: str | None) -> list[_Entry]:
+        if uri is None:
+            return list(self.entries.values())
+        try:
+            changed = parse_dpe_uri(uri)
+        except ValueError:
+            return []
+        of_host = self.of_document.get(changed.host, {})
+        if changed.doc_ref is not None:
+            return of_host.get(changed.doc_ref, [])
+        return [entry for entries in of_host.values() for entry in entries]
+
+    def want_missing(self, now: float) -> None:
+        self.changed = False
+        self.wanted = deque(entry for entry in self.entries.values() if entry.is_missing(now))
+
+
+class MetadataCache:
+    """Args:
+    read: asks a server.
+    told: the URIs whose updates a server sends.
+    tasks: where documents are read; a read goes on when its request has ended.
+    cache_bytes: how many bytes of metadata are kept.
+    """
+
+    def __init__(
+        self, read: Read, tasks: Background, told: Callable[[str], Collection[str]], *, cache_bytes: int
+    ) -> None:
+        self._read = read
+        self._told = told
+        self._tasks = tasks
+        self._most_bytes = cache_bytes
+        self._bytes = 0
+        self._is_full = False
+        self._causes = Causes(_log)
+        self._servers: dict[str, _Server] = {}
+        self._turn = asyncio.Semaphore(AT_ONCE)
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of metadata that are kept now."""
+        return self._bytes
+
+    async def documents(self, lists: Mapping[str, Listing], *, timeout: float) -> list[Document]:
+        """All documents of the given servers, each server's in the order of its list.
+
+        Args:
+            lists: by server, what it lists now. The same object again means that nothing changed.
+            timeout: seconds that metadata are waited for.
+        """
+        until = self._loop.time() + timeout
+        self._take_over(lists)
+        servers = [self._servers[name] for name in lists]
+        for server in servers:
+            self._expire(server)
+        # once more where something changed just as it had been read
+        while readers := {reader for server in servers for reader in self._start(server)}:
+            if (left := until - self._loop.time()) <= 0:
+                break
+            await asyncio.wait(readers, timeout=left)
+        return [entry.read or entry.listed for entry in self._shown(lists)]
+
+    def as_listed(self, servers: Collection[str]) -> int:
+        """How many documents of these servers are shown as `resources/list` describes them."""
+        return sum(entry.read is None or entry.read is entry.listed for entry in self._shown(servers))
+
+    def changed(self, server: str, uri: str | None = None) -> None:
+        """A resource of a server changed; None: any of them may have."""
+        if (known := self._servers.get(server)) is not None:
+            known.silent, known.put_off_until = 0, 0.0
+            for entry in known.concerned(uri):
+                self._forget(entry)
+            known.changed = True
+
+    def subscribed(self, server: str, uris: Collection[str]) -> None:
+        """A server sends updates of these from now on: they may have changed since they were read."""
+        if (known := self._servers.get(server)) is not None:
+            for uri in uris:
+                if uri in known.entries:
+                    self._forget(known.entries[uri])
+            known.changed = True
+
+    def started(self, server: str) -> None:
+        """A server was started again: all its documents may have changed, and its warnings are logged again."""
+        self._causes.forget(server)
+        self.changed(server)
+
+    def _shown(self, servers: Collection[str]) -> Iterator[_Entry]:
+        for server in servers:
+            if (known := self._servers.get(server)) is not None:
+                yield from (entry for entry in known.entries.values() if not entry.left_out)
+
+    def _take_over(self, lists: Mapping[str, Listing]) -> None:
+        for name in [name for name in self._servers if name not in lists]:
+            self._fill(self._servers.pop(name), {})
+        for name, listing in lists.items():
+            server = self._servers.setdefault(name, _Server(name))
+            if server.listing is not listing:
+                self._fill(server, listing)
+
+    def _fill(self, server: _Server, listing: Listing) -> None:
+        """Take over a new list. What is listed as before keeps its metadata."""
+        entries: dict[str, _Entry] = {}
+        for uri, resource in listing.items():
+            if uri[:4].lower() != "dpe:":
+                continue
+            known = server.entries.get(uri)
+            if known is not None and known.resource == resource:
+                entries[uri] = known
+                continue
+            listed, why = from_listing(server.name, uri, resource)
+            if listed is not None:
+                entries[uri] = _Entry(uri, resource, listed)
+            else:
+                self._causes.warn(server.name, f"lists {uri[:256]!r} as a document: {why}")
+        for uri, entry in server.entries.items():
+            if entries.get(uri) is not entry:
+                self._forget(entry)
+        server.listing, server.entries, server.of_document = listing, entries, {}
+        for entry in entries.values():
+            of_host = server.of_document.setdefault(entry.listed.uri.host, {})
+            of_host.setdefault(entry.listed.uri.doc_ref or "", []).append(entry)
+
+    def _forget(self, entry: _Entry) -> None:
+        self._bytes -= entry.size
+        entry.read, entry.size, entry.left_out, entry.full, entry.retry_at = None, 0, False, False, 0.0
+        entry.version += 1
+        entry.asked = False
+
+    def _expire(self, server: _Server) -> None:
+        """Forget what is too old to be kept without updates, and what was left out while there was no room."""
+        told, has_room = self._told(server.name), self._bytes <= self._most_bytes // 2
+        for uri, entry in server.entries.items():
+            is_old = entry.read is not None and entry.read_at <= self._loop.time() - UNTOLD_S and uri not in told
+            if is_old or (entry.full and has_room):
+                self._forget(entry)
+
+    def _start(self, server: _Server) -> set["asyncio.Task[None]"]:
+        """Have read what is missing of a server; returns the tasks that read it."""
+        now = self._loop.time()
+        if server.put_off_until > now:
+            return set()
+        server.want_missing(now)
+        while len(server.readers) < min(PER_SERVER, len(server.wanted)):
+            reader = self._tasks.start(self._read_all(server), name=f"finder:{server.name}")
+            server.readers.add(reader)
+            reader.add_done_callback(server.readers.discard)
+        return set(server.readers)
+
+    async def _read_all(self, server: _Server) -> None:
+        while server.put_off_until <= self._loop.time():
+            if server.changed:
+                server.want_missing(self._loop.time())
+            if not server.wanted:
+                return
+            if server.alone:
+                async with self._turn:
+                    await self._read_next(server)
+                continue
+            server.alone = True
+            try:
+                await self._read_next(server)
+            finally:
+                server.alone = False
+
+    async def _read_next(self, server: _Server) -> None:
+        while server.wanted:
+            entry = server.wanted.popleft()
+            if entry.is_missing(self._loop.time()) and server.entries.get(entry.uri) is entry:
+                entry.asked = True
+                version = entry.version
+                try:
+                    await self._read_one(server, entry, version)
+                finally:
+                    if entry.version == version:
+                        entry.asked = False
+                return
+
+    async def _read_one(self, server: _Server, entry: _Entry, version: int) -> None:
+        document, size, left_out, why = None, 0, False, ""
+        try:
+            result = await self._read(server.name, entry.uri, READ_S)
+            document, warnings, size = from_contents(server.name, entry.uri, result)
+            why = "; ".join(warnings)
+            server.silent = 0
+        except ServerTimedOut:
+            why = f"its metadata did not come within {READ_S:g} s"
+            server.silent += 1
+        except (ServerNotRunning, ServerDied):
+            server.silent = SILENT
+        except (TooMuch, AnswerTooLarge) as error:
+            document, why = entry.listed, f"{error}; it {AS_LISTED}"
+        except (Unreadable, BadAnswer) as error:
+            why = f"{error}; it {AS_LISTED}"
+        except ServerError as error:
+            left_out, why = True, f"{error}; it is left out"
+        if server.silent >= SILENT:
+            server.put_off_until = self._loop.time() + RETRY_S
+        if entry.version != version:
+            return  # it changed meanwhile
+        entry.left_out = left_out
+        if document is None:
+            entry.retry_at = self._loop.time() + RETRY_S
+        else:
+            self._keep(entry, document, size)
+        if why and why != entry.warned:
+            _log.warning("MCP server %r: the document %.256r: %s", server.name, entry.uri, why)
+            entry.warned = why
+
+    def _keep(self, entry: _Entry, document: Document, size: int) -> None:
+        if self._bytes + size > self._most_bytes:
+            entry.full = True
+            if not self._is_full:
+                self._is_full = True
+                _log.warning(
+                    "there are more than %d bytes of documents' metadata: the documents above it are searched, ordered "
+                    "and shown as resources/list describes them; see SMCP_FINDER_CACHE_BYTES",
+                    self._most_bytes,
+                )
+            return
+        self._bytes += size
+        self._is_full = self._is_full and self._bytes > self._most_bytes // 2
+        entry.read, entry.size, entry.read_at = document, size, self._loop.time()

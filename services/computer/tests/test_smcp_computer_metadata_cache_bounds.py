@@ -1,0 +1,94 @@
+"""More documents than there is room for: what is kept, and how the rest is shown."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from smcp_bus.door.dispatch import Door
+from smcp_bus.door.types import Caller
+from smcp_computer.finder.metadata_cache import MetadataCache
+from smcp_computer.handlers.get_finder import Finder
+from smcp_proto import catalog
+from smcp_testing.document_servers import Servers, answer, listed, opened, titles
+
+WIDE = 10**7
+
+
+def described(server: str, uri: str) -> dict[str, Any]:
+    """Metadata in which the number of the document counts."""
+    number = int(uri.rpartition("/d")[2])
+    return answer(
+        title=f"title {number:05}",
+        summary="s" * 300,
+        file_type=("pdf", "xlsx")[number % 2],
+        page_count=number,
+        last_modified=f"2026-01-{number % 28 + 1:02}",
+    )
+
+
+@pytest.mark.rule("answers.finder.kept", "answers.finder.as_listed")
+async def test_documents_above_the_bound_are_shown_as_listed_and_not_read_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    servers = Servers()
+    servers.say = described
+    async with opened(servers, cache_bytes=4000) as library:
+        lists = {"a": listed("a", 30)}
+        await library.documents(lists, timeout=10)
+        documents = await library.documents(lists, timeout=10)
+        known = sum(str(title).startswith("title") for title in titles(documents))
+        assert library.as_listed({"a"}) == 30 - known
+        assert 0 < known < 30
+        assert library.kept_bytes <= 4000
+        assert len(servers.read) == 30
+        [said] = caplog.messages
+        assert "SMCP_FINDER_CACHE_BYTES" in said
+        assert (await finder(library, {"a": listed("a", 30)}))["a2c_as_listed"] == 30 - known
+        assert "a2c_as_listed" not in await finder(library, {"b": listed("b", 3)})
+
+
+@pytest.mark.rule("answers.finder.kept")
+async def test_documents_that_did_not_fit_are_read_once_there_is_room() -> None:
+    servers = Servers()
+    servers.say = described
+    both = {"a": listed("a", 8), "b": listed("b", 4)}
+    async with opened(servers, cache_bytes=4000) as library:
+        await library.documents({"a": both["a"]}, timeout=10)
+        await library.documents(both, timeout=10)
+        assert library.as_listed({"b"}) > 0
+        assert titles(await library.documents({"b": both["b"]}, timeout=10)) == [f"title {n:05}" for n in range(4)]
+        assert library.as_listed({"b"}) == 0
+
+
+async def test_ten_thousand_documents_of_20_servers_are_answered_from_the_cache_within_50_ms() -> None:
+    servers = Servers()
+    servers.say = described
+    lists = {f"s{number:02}": listed(f"s{number:02}", 500) for number in range(20)}
+    async with opened(servers, cache_bytes=WIDE) as library:
+        await library.documents(lists, timeout=60)
+        assert library.as_listed(lists) == 0
+        took = []
+        for _ in range(7):
+            began = time.thread_time()
+            assert (await finder(library, lists, keywords=["title 00499"]))["total_count"] == 20
+            took.append(time.thread_time() - began)
+        assert sorted(took)[3] < 0.05
+
+
+async def finder(library: MetadataCache, lists: dict[str, Any], **asked: Any) -> dict[str, Any]:
+    """The answer to `client:get_finder`."""
+
+    async def known(timeout: float) -> dict[str, Any]:
+        return lists
+
+    door = Door({"client:get_finder": Finder(library, known, tuple, wait_s=30.0, max_body=2**25)})
+    body = json.dumps({"agent": "a", "req_id": "r", "computer": "c", **asked}).encode()
+    answered = await asyncio.wait_for(
+        door.dispatch(catalog.CATALOG["client:get_finder"], Caller(role="agent", office="o"), body), 60
+    )
+    assert answered.error is None, answered.body
+    found: dict[str, Any] = json.loads(answered.body)
+    return found
