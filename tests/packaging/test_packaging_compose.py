@@ -14,6 +14,7 @@ import yaml
 from smcp_computer.config.file import load_config
 from smcp_computer.settings import ComputerSettings
 from smcp_gateway.settings import GatewaySettings
+from smcp_service.settings import ServiceSettings
 from smcp_standalone.demo import COMPUTER, OFFICE
 from smcp_standalone.nats_files import read_model
 from smcp_testing.waiting import eventually
@@ -65,7 +66,11 @@ def test_only_the_proxy_shares_a_network_with_clients_and_the_computer_shares_no
 
 
 def test_who_lets_calls_end_before_it_stops_is_given_longer_than_that() -> None:
-    settings = {"gateway-1": GatewaySettings, "gateway-2": GatewaySettings, "computer": ComputerSettings}
+    settings: dict[str, type[ServiceSettings]] = {
+        "gateway-1": GatewaySettings,
+        "gateway-2": GatewaySettings,
+        "computer": ComputerSettings,
+    }
     for name, of in settings.items():
         drain_s = of.model_fields["drain_s"].default
         assert int(SERVICES[name]["stop_grace_period"].removesuffix("s")) > drain_s
