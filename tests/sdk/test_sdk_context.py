@@ -18,7 +18,6 @@ from smcp_agent import (
     SmcpAgent,
     windows,
 )
-from smcp_computer.mcp.sdk import CallSpan
 from smcp_testing.computer_world import native_computer
 from smcp_testing.context_computer import PAGE_HOST, page_documents, watched
 from smcp_testing.gateway_world import World, gateway_world
@@ -94,34 +93,6 @@ async def test_desktop_documents_and_resources_of_a_real_computer(nats_url: str,
         with pytest.raises(McpError) as gone:
             await agent.read_resource(COMPUTER, "window://desk/gone", server="desk")
         assert gone.value.smcp_code == "SMCP_RESOURCE_NOT_FOUND"
-
-
-@pytest.mark.rule("answers.finder.missing", "answers.desktop.missing")
-async def test_what_a_desktop_and_a_catalog_lacked_comes_by_itself(nats_url: str) -> None:
-    slow = {"desk": context("2026", host="desk", windows=1, documents=1, delay=2.0)}
-    settings = {"gather_s": 0.05, "read_s": 1.0, "finder_wait_s": 0.5}
-    async with (
-        gateway_world(nats_url) as world,
-        native_computer(world, OFFICE, COMPUTER, slow, **settings) as computer,
-    ):
-        subscribed = computer.context.interests.subscribed
-        await eventually(lambda: len(subscribed("desk")) == 2 and not computer.announcer.untold, timeout=PATIENCE_S)
-        async with SmcpAgent(world.url, office=OFFICE, name="bot") as agent:
-            assert (await agent.desktop(COMPUTER))["desktops"] == []
-            assert "page_count" not in (await agent.finder(COMPUTER))["documents"][0]
-
-            async def is_read() -> bool:
-                return "page_count" in (await agent.finder(COMPUTER))["documents"][0]
-
-            await eventually(is_read, timeout=PATIENCE_S)
-            assert (await agent.desktop(COMPUTER))["desktops"] == [], "the server takes its time still"
-            supervisor = computer.fleet.supervisors["desk"]
-            await supervisor.call("delay", {"seconds": 0.0}, timeout=30, span=CallSpan({}))  # no call of the Agent
-
-            async def is_shown() -> bool:
-                return len((await agent.desktop(COMPUTER))["desktops"]) == 1
-
-            await eventually(is_shown, timeout=PATIENCE_S)
 
 
 @pytest.mark.rule("finder.changes.agent", "finder.lifecycle.contents.told", "finder.lifecycle.contents.asked")
