@@ -2,7 +2,7 @@
 
     python -m bench.finder [--rounds 50]
 
-First at the Computer's door, with its metadata cache, and a function in place of the MCP servers: one request with
+First at the Computer's dispatcher, with its metadata cache, and a function in place of the MCP servers: a request with
 validation, catalog and JSON is measured. Then from an Agent, through its gateway and NATS, with 20 lean MCP servers of
 both eras: gateway, registry, nats-server and Computer are processes of their own. Prints milliseconds, medians
 (min-max) of the rounds: of the clock, and of the processor; over the chain that is the Computer's, and a mean. It has
@@ -27,8 +27,7 @@ from rich.table import Table
 
 from bench.context_agent import OFFICE, Agent
 from bench.processes import BIN, line_of, services_env, start, start_nats, wait_until_ready
-from smcp_bus.door.dispatch import Door
-from smcp_bus.door.types import Caller
+from smcp_bus.dispatch import Caller, Dispatcher
 from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.handlers.get_finder import AS_LISTED, Finder
 from smcp_proto import catalog
@@ -81,13 +80,13 @@ async def read(server: str, uri: str, timeout: float) -> Mapping[str, Any]:
     return {"contents": [{"uri": uri, "mimeType": "application/json", "text": json.dumps(summary)}]}
 
 
-async def measured(door: Door, rounds: int, **asked: Any) -> list[Round]:
+async def measured(dispatcher: Dispatcher, rounds: int, **asked: Any) -> list[Round]:
     row = catalog.CATALOG["client:get_finder"]
     body = json.dumps({"agent": "a", "req_id": "r", "computer": "c", **asked}).encode()
     found: list[Round] = []
     for _ in range(rounds):
         clock, processor = time.perf_counter(), time.process_time()
-        answer = await door.dispatch(row, Caller(role="agent", office="o"), body)
+        answer = await dispatcher.dispatch(row, Caller(role="agent", office="o"), body)
         found.append(((time.perf_counter() - clock) * 1e3, (time.process_time() - processor) * 1e3))
         assert answer.error is None, answer.body
     return found
@@ -114,9 +113,11 @@ async def at_the_door(rounds: int) -> tuple[Found, str]:
         began = time.perf_counter()
         await cache.documents(listed, timeout=FILL_S)
         filled = time.perf_counter() - began
-        door = Door({"client:get_finder": Finder(cache, known, lambda: history, wait_s=5.0, max_body=2**25)})
-        found = {name: await measured(door, rounds, **asked) for name, asked in QUESTIONS.items()}
-    return found, f"at the door, {READ_S * 1e3:g} ms each: {filled:.2f} s; kept: {cache.kept_bytes} bytes"
+        dispatcher = Dispatcher(
+            {"client:get_finder": Finder(cache, known, lambda: history, wait_s=5.0, max_body=2**25)}
+        )
+        found = {name: await measured(dispatcher, rounds, **asked) for name, asked in QUESTIONS.items()}
+    return found, f"at the dispatcher, {READ_S * 1e3:g} ms each: {filled:.2f} s; kept: {cache.kept_bytes} bytes"
 
 
 def chain(stack: contextlib.ExitStack) -> tuple[str, psutil.Process]:
@@ -202,10 +203,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=50)
     rounds = parser.parse_args().rounds
-    door, door_filled = asyncio.run(at_the_door(rounds))
+    dispatcher, door_filled = asyncio.run(at_the_door(rounds))
     with contextlib.ExitStack() as stack:
         far, far_filled = asyncio.run(over_the_chain(*chain(stack), rounds))
-    late = show(f"{DOCUMENTS} documents on {SERVERS} servers, at the Computer's door", door)
+    late = show(f"{DOCUMENTS} documents on {SERVERS} servers, at the Computer's dispatcher", dispatcher)
     late = show("the same, from an Agent", far) or late
     Console(width=120).print(f"read for the first time {door_filled}\nread for the first time {far_filled}")
     Console().print("load average at the end: " + ", ".join(f"{load:.1f}" for load in os.getloadavg()))

@@ -11,8 +11,7 @@ from docs.contract import words
 from docs.contract.schemas import Document, component_schemas
 from smcp_bus import registry_contract
 from smcp_bus.registry_contract import Joined, Left
-from smcp_proto.catalog import CATALOG, upstream
-from smcp_proto.catalog_row import Ack, Row
+from smcp_proto.catalog import CATALOG, Ack, Row, upstream
 from smcp_proto.errors import ErrorBody
 from smcp_proto.schemas import UnknownClientReq, UnknownRet, UnknownUpdate
 from smcp_proto.version import VersionRefusal

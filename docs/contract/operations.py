@@ -8,10 +8,9 @@ from docs.contract.channels import NAMESPACE, SOCKET_CHANNEL
 from docs.contract.messages import BUS_REPLIES, ERROR, INTERNAL, NULL, PAIR, key_of, natively_told, prefix_of
 from docs.contract.schemas import Document
 from smcp_bus import registry_contract
-from smcp_bus.door.dispatch import SECONDS
+from smcp_bus.dispatch import SECONDS
 from smcp_bus.subjects import OWNER_QUEUE, REGISTRY_QUEUE
-from smcp_proto.catalog import CATALOG
-from smcp_proto.catalog_row import EVERYBODY, Ack, Row, SizeClass, TimeClass
+from smcp_proto.catalog import CATALOG, EVERYBODY, Ack, Row, SizeClass, TimeClass
 
 SMALL_BYTES: Final = 64 * 1024
 """What `SizeClass.SMALL` means at the gateway."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from smcp_bus import headers
-from smcp_proto.catalog_row import Ack
+from smcp_proto.catalog import Ack
 from smcp_proto.errors import ErrorCode
 
 OVERVIEW: Final = """\

@@ -18,8 +18,7 @@ from docs.contract.operations import SMALL_BYTES
 from docs.contract.schemas import all_schemas, models, unions
 from smcp_bus import headers, subjects
 from smcp_gateway.sockets.socketio_server import SMALL_BYTES as ENFORCED_BYTES
-from smcp_proto.catalog import CATALOG
-from smcp_proto.catalog_row import Ack, Row
+from smcp_proto.catalog import CATALOG, Ack, Row
 from smcp_proto.errors import ErrorBody, ErrorCode
 from smcp_proto.names import encode_name
 

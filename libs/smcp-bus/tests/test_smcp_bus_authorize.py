@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from smcp_bus.door.authorize import authorize
-from smcp_bus.door.types import Caller
+from smcp_bus.dispatch import Caller, authorize
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotAllowed, NotInOffice
 

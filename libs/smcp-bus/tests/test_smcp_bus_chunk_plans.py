@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_bus.chunks import (
+from smcp_bus.errors import BodyTooLarge, TransferFailed
+from smcp_bus.nats.chunks import (
     CHUNKS,
     MAX_CHUNKS,
     SIZE,
@@ -15,7 +16,6 @@ from smcp_bus.chunks import (
     is_chunk,
     plan_for,
 )
-from smcp_bus.errors import BodyTooLarge, TransferFailed
 
 MIB = 1024 * 1024
 

@@ -9,14 +9,14 @@ import pytest
 
 from smcp_bus.bad_bus import BadBus, Rates
 from smcp_bus.bus import Incoming, Reply, RequestHandler
-from smcp_bus.chunks import (
+from smcp_bus.errors import BodyTooLarge, ConnectionLost, RequestTimedOut, TransferFailed
+from smcp_bus.headers import ERROR
+from smcp_bus.nats import chunks
+from smcp_bus.nats.bus import BusConfig, open_bus
+from smcp_bus.nats.chunks import (
     Send,
     chunk_index,
 )
-from smcp_bus.errors import BodyTooLarge, ConnectionLost, RequestTimedOut, TransferFailed
-from smcp_bus.headers import ERROR
-from smcp_bus.nats import chunks_pull
-from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_testing.echo_buses import MIB, body_of, echo, two
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
@@ -174,7 +174,7 @@ async def test_a_body_is_let_go_without_waiting_for_the_garbage_collector(nats_u
         try:
             replies = await asyncio.gather(*(asker.request("echo", body, timeout=30) for body in bodies))
             assert [reply.body for reply in replies] == bodies
-            assert [held for held in gc.get_objects() if isinstance(held, chunks_pull.Pulling)] == []
+            assert [held for held in gc.get_objects() if isinstance(held, chunks.Pulling)] == []
         finally:
             gc.enable()
 
@@ -220,7 +220,7 @@ async def test_a_peer_that_dies_in_the_middle_of_a_transfer_is_noticed_within_a_
 async def test_a_peer_that_stands_still_does_not_hold_the_budget_for_ever(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks_pull, "_STALL_S", 0.3)
+    monkeypatch.setattr(chunks, "_STALL_S", 0.3)
     async with two(nats_url) as (asker, server):
         await server.serve("large", gives(bytes(8 * MIB)))
         async with BadBus(server, 1, chunks=Rates(lost=1)):

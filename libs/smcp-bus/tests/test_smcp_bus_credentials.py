@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from smcp_bus.nats.credentials import BadCredentials, Credentials, configured_credentials, load_credentials, renewed
+from smcp_bus.nats.config import BadCredentials, Credentials, configured_credentials, load_credentials, renewed
 
 GOOD = {"name": "host-1", "secret": "s3cret", "inbox_prefix": "_INBOX.host-1"}
 

@@ -12,11 +12,11 @@ from nats.aio.msg import Msg
 
 from smcp_bus.bad_bus import BadBus, Rates
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.chunks import CHUNK, CHUNKS, SIZE
 from smcp_bus.errors import NoResponder, RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
-from smcp_bus.nats import chunks_pull, kept_answers
+from smcp_bus.nats import chunks, transfers
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.chunks import CHUNK, CHUNKS, SIZE
 from smcp_testing.waiting import eventually
 
 MIB = 1024 * 1024
@@ -103,7 +103,7 @@ async def test_an_answer_that_is_given_up_in_the_middle_is_let_go_at_once(nats_u
 async def test_an_answer_of_which_nothing_is_asked_for_is_kept_for_a_bounded_time(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_answers, "IDLE_S", 0.5)
+    monkeypatch.setattr(transfers, "IDLE_S", 0.5)
     async with keeper(nats_url) as (bus, large), taker(nats_url) as client:
         large.may.set()
         first = await client.request("large", b"", timeout=5, headers={"Smcp-Budget": "3600000"})
@@ -121,8 +121,8 @@ async def test_an_answer_of_which_nothing_is_asked_for_is_kept_for_a_bounded_tim
 async def test_who_waits_for_its_share_of_the_budget_has_the_answer_kept(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_answers, "IDLE_S", 0.4)
-    monkeypatch.setattr(chunks_pull, "_SIGN_S", 0.1)
+    monkeypatch.setattr(transfers, "IDLE_S", 0.4)
+    monkeypatch.setattr(chunks, "_SIGN_S", 0.1)
     async with keeper(nats_url) as (bus, large), open_bus(BusConfig(url=nats_url)) as asker:
         large.may.set()
         all_of_it = asker.transfers.budget.ask(asker.transfers.budget.limit, lambda: None)
@@ -139,7 +139,7 @@ async def test_who_waits_for_its_share_of_the_budget_has_the_answer_kept(
 async def test_who_waits_for_its_share_of_the_budget_notices_that_the_answer_has_gone(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks_pull, "_SIGN_S", 0.5)
+    monkeypatch.setattr(chunks, "_SIGN_S", 0.5)
     async with open_bus(BusConfig(url=nats_url)) as asker:
         all_of_it = asker.transfers.budget.ask(asker.transfers.budget.limit, lambda: None)
         async with keeper(nats_url) as (_, large):
@@ -173,7 +173,7 @@ async def test_above_the_budget_the_answer_that_nobody_takes_makes_room(
     async with keeper(nats_url, 2 * MIB, budget=4 * MIB) as (bus, large), taker(nats_url) as client:
         large.may.set()
         stale, active = [await client.request("large", b"", timeout=5) for _ in range(2)]
-        monkeypatch.setattr(kept_answers, "STALE_S", 0.0)
+        monkeypatch.setattr(transfers, "STALE_S", 0.0)
         await client.request(stale.reply, b"", timeout=5, headers={CHUNK: "1"})
         await client.request(active.reply, b"", timeout=5, headers={CHUNK: "1"})
         assert SIZE in ((await client.request("large", b"", timeout=5)).headers or {})

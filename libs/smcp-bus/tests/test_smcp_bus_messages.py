@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.protocol.parser import Parser
 
-from smcp_bus.nats.messages import Messages, Receiver
+from smcp_bus.nats.wire import Messages, Receiver
 
 Received = tuple[int, bytes, bytes, bytes, bytes]
 """Number of the subscription, subject, reply subject, header block, body."""

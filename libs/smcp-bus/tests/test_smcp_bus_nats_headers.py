@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_bus.headers import BUDGET
-from smcp_bus.nats.headers import decode_head, encode_head, encode_request_head, is_no_responders
+from smcp_bus.nats.wire import decode_head, encode_head, encode_request_head, is_no_responders
 
 names = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,20}", fullmatch=True)
 values = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), max_size=30)

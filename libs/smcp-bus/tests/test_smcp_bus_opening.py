@@ -10,7 +10,7 @@ import pytest
 
 from smcp_bus.errors import NotConnected
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
-from smcp_bus.nats.credentials import Credentials, load_credentials
+from smcp_bus.nats.config import Credentials, load_credentials
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.chunks import Send, chunk_index, is_chunk
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_bus.nats.chunks import Send, chunk_index, is_chunk
 from smcp_testing.waiting import eventually
 
 MIB = 1024 * 1024

@@ -9,7 +9,7 @@ import pytest
 
 from smcp_bus.errors import NotConnected
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_bus.nats.credentials import Credentials
+from smcp_bus.nats.config import Credentials
 from smcp_testing.certificates import Authority
 from smcp_testing.echo_buses import echo
 from smcp_testing.nats_process import NatsServer

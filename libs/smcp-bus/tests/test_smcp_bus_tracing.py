@@ -11,10 +11,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from smcp_bus import registry_contract, subjects
-from smcp_bus.door import tracing
-from smcp_bus.door.dispatch import Door
-from smcp_bus.door.types import Call, Caller, RawJson
+from smcp_bus import registry_contract, subjects, tracing
+from smcp_bus.dispatch import Call, Caller, Dispatcher, RawJson, Tracing
 from smcp_bus.headers import TRACEPARENT
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotFound
@@ -38,11 +36,11 @@ async def succeed(request: ToolCallReq, call: Call) -> RawJson:
 
 
 async def dispatch(
-    handler: Any, *, spans: tracing.Tracing, subject: str = "", headers: dict[str, str] | None = None, **fields: Any
+    handler: Any, *, spans: Tracing | None, subject: str = "", headers: dict[str, str] | None = None, **fields: Any
 ) -> None:
-    door = Door({"client:tool_call": handler}, tracing=spans)
+    dispatcher = Dispatcher({"client:tool_call": handler}, tracing=spans)
     row = CATALOG["client:tool_call"]
-    await door.dispatch(row, ALICE, tool_call(**fields), headers=headers or {}, subject=subject)
+    await dispatcher.dispatch(row, ALICE, tool_call(**fields), headers=headers or {}, subject=subject)
 
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:
@@ -85,8 +83,8 @@ async def test_what_is_sent_for_a_request_is_below_it_and_has_its_ids(exported: 
 async def test_what_is_sent_for_no_request_is_not_recorded(exported: InMemorySpanExporter) -> None:
     with tracing.sending(SUBJECT) as headers:
         assert not headers
-    door = Door({}, tracing=tracing.bus_spans())
-    await door.dispatch(
+    dispatcher = Dispatcher({}, tracing=tracing.bus_spans())
+    await dispatcher.dispatch(
         registry_contract.PENDING, ALICE, {"calls": []}, subject=subjects.client("lab", "pc", "pending")
     )
     assert not exported.get_finished_spans()
@@ -186,7 +184,7 @@ def test_a_subjects_template_has_no_names_in_it(subject: str, template: str, que
 
 def test_nothing_is_opened_while_no_provider_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
-    assert tracing.client_spans() is tracing.bus_spans() is tracing.no_tracing
+    assert tracing.client_spans() is tracing.bus_spans() is None
 
 
 @pytest.mark.parametrize("authenticated", [False, True])
@@ -199,9 +197,9 @@ async def test_the_sampled_flag_of_a_client_counts_only_where_a_token_says_who_i
         doubted.append(otel_context.get_value(tracing.OWN_DECISION_KEY))
         return await succeed(request, call)
 
-    door = Door({"client:tool_call": look}, tracing=tracing.client_spans())
+    dispatcher = Dispatcher({"client:tool_call": look}, tracing=tracing.client_spans())
     caller = Caller(role="agent", office="lab", name="alice", authenticated=authenticated)
-    await door.dispatch(CATALOG["client:tool_call"], caller, tool_call(traceparent=PARENT))
+    await dispatcher.dispatch(CATALOG["client:tool_call"], caller, tool_call(traceparent=PARENT))
     assert doubted == [not authenticated]
     (span,) = exported.get_finished_spans()
     assert span.context is not None

@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 from smcp_bus.bus import Connection, Incoming, Reply
 from smcp_bus.errors import ConnectionLost, NoResponder, NotConnected
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
-from smcp_bus.nats.credentials import load_credentials
+from smcp_bus.nats.config import load_credentials
 from smcp_testing.bus_pair import echo, holding
 from smcp_testing.line import Line, open_line
 from smcp_testing.nats_process import NatsServer

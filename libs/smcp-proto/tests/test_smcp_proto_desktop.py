@@ -6,7 +6,7 @@ import pytest
 
 from smcp_proto import desktop
 from smcp_proto.desktop import Window, organize_desktop
-from smcp_proto.doubts import MAX_DOUBTED_URI, Rule
+from smcp_proto.warnings import MAX_WARNED_URI, Rule
 
 HOST = "window://com.example"
 
@@ -316,7 +316,7 @@ def test_a_warning_names_the_server_and_the_window_and_says_what_is_wrong(
 def test_a_warning_holds_no_more_of_a_uri_than_a_line_of_a_log_takes() -> None:
     long = Window("a", {"uri": "window://" + "x" * 100_000}, [{"text": "t"}])
     (warning,) = organize_desktop([long], None, ()).warnings
-    assert warning.uri == "window://".ljust(MAX_DOUBTED_URI, "x")
+    assert warning.uri == "window://".ljust(MAX_WARNED_URI, "x")
     assert len(warning.message) < 200
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_proto.desktop import Window, organize_desktop
-from smcp_proto.doubts import MAX_DOUBTED_URI
 from smcp_proto.uris import parse_window_uri
+from smcp_proto.warnings import MAX_WARNED_URI
 
 HOST = "window://com.example"
 
@@ -171,7 +171,7 @@ resources = (
 def test_nothing_that_a_server_sends_raises(windows: list[Window]) -> None:
     made = organize_desktop(windows, None, ())
     assert all(text.startswith("window://") for text in made.desktops)
-    assert all(warning.message and len(warning.uri) <= MAX_DOUBTED_URI for warning in made.warnings)
+    assert all(warning.message and len(warning.uri) <= MAX_WARNED_URI for warning in made.warnings)
 
 
 @pytest.mark.rule("desktop.uri.check.scheme")

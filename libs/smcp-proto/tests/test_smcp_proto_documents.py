@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_proto.documents import Document
-from smcp_proto.doubts import Rule
 from smcp_proto.schemas import DPEDocumentSummary
 from smcp_proto.uris import DpeUri
+from smcp_proto.warnings import Rule
 
 URI = "dpe://com.example.docs/rpt-2026"
 REPORT: dict[str, Any] = {
@@ -27,18 +27,18 @@ REPORT: dict[str, Any] = {
 
 def read(summary: object, listed: str | None = None) -> tuple[dict[str, Any] | None, list[Rule]]:
     """What a catalog shows of it, and what is wrong."""
-    document, doubts = Document.of("s", summary, listed=listed)
-    assert all(each.server == "s" and each.message for each in doubts)
-    return None if document is None else dict(document.summary), [each.rule for each in doubts]
+    document, found = Document.of("s", summary, listed=listed)
+    assert all(each.server == "s" and each.message for each in found)
+    return None if document is None else dict(document.summary), [each.rule for each in found]
 
 
 @pytest.mark.rule("finder.format.1.metadata")
 def test_the_example_of_the_page_is_read_as_it_is() -> None:
-    document, doubts = Document.of("s", REPORT)
+    document, found = Document.of("s", REPORT)
     assert document is not None
     assert (document.server, document.uri, document.file_type) == ("s", DpeUri("com.example.docs", "rpt-2026"), "xlsx")
     assert document.summary == REPORT
-    assert doubts == ()
+    assert found == ()
 
 
 def test_a_uri_alone_is_a_document() -> None:
@@ -209,9 +209,9 @@ summaries = (
 @pytest.mark.rule("answers.finder.metadata")
 @given(summaries, st.none() | st.sampled_from([URI, "dpe://h", "x"]))
 def test_any_json_is_read_or_skipped_and_what_is_read_is_a_legal_summary(summary: object, listed: str | None) -> None:
-    document, doubts = Document.of("s", summary, listed=listed)
+    document, found = Document.of("s", summary, listed=listed)
     if document is None:
-        assert doubts
+        assert found
     else:
         DPEDocumentSummary.model_validate(dict(document.summary))
         assert Document.of("s", document.summary)[0] == document

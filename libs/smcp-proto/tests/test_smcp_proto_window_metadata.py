@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.doubts import Rule
+from smcp_proto.warnings import Rule
 from smcp_proto.window_metadata import WindowMetadata, read_metadata, usual_metadata
 
 URI = "window://com.example/w"
 
 
 def read(annotations: object = None, meta: object = None) -> tuple[WindowMetadata, list[Rule]]:
-    metadata, doubts = read_metadata("s", {"uri": URI, "annotations": annotations, "_meta": meta})
-    assert all((each.server, each.uri) == ("s", URI) for each in doubts)
-    return metadata, [each.rule for each in doubts]
+    metadata, found = read_metadata("s", {"uri": URI, "annotations": annotations, "_meta": meta})
+    assert all((each.server, each.uri) == ("s", URI) for each in found)
+    return metadata, [each.rule for each in found]
 
 
 @pytest.mark.rule(

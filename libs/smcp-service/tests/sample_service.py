@@ -12,9 +12,8 @@ from opentelemetry import trace
 from pydantic import SecretStr
 
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
-from smcp_service.failure import Failure
 from smcp_service.health import Readiness, serve_health
-from smcp_service.lifecycle import background
+from smcp_service.lifecycle import Failure, background
 from smcp_service.logging import bind_call, get_logger
 from smcp_service.settings import ServiceSettings, load_settings
 

@@ -5,13 +5,13 @@ import sys
 
 SCRIPT = """
 import resource, sys
-from smcp_service.allocator import keep_freed_memory
+from smcp_service.cli import keep_freed_memory
 
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
 
 def bodies():
-    return [bytes(100_000) for _ in range(8)]
+    return [bytes(100_000) for _ in range(100)]
 
 bodies()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -8,9 +8,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from smcp_service.failure import Failure
-from smcp_service.health import HealthServer, Readiness, health_routes, serve_health
-from smcp_service.stats import Stats
+from smcp_service.health import HealthServer, Readiness, Stats, health_routes, serve_health
+from smcp_service.lifecycle import Failure
 
 
 @asynccontextmanager

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from smcp_service.failure import Failure
-from smcp_service.lifecycle import PlainFailure, background, serve_until_stopped
+from smcp_service.lifecycle import Failure, PlainFailure, background, serve_until_stopped
 from smcp_testing.service_process import ServiceProcess, service_process
 
 SAMPLE = Path(__file__).with_name("sample_service.py")

@@ -17,9 +17,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.sdk.metrics.export import Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
-from smcp_service.durations import BOUNDS, Durations
 from smcp_service.health import Readiness, serve_health
-from smcp_service.metrics import Metrics, open_metrics
+from smcp_service.metrics import BOUNDS, Durations, Metrics, open_metrics
 
 NOTHING: dict[str, str] = {}
 

@@ -16,8 +16,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-from smcp_service.sampling import sampler_from
-from smcp_service.telemetry import ContextIdGenerator, open_telemetry
+from smcp_service.telemetry import ContextIdGenerator, open_telemetry, sampler_from
 from smcp_testing.otlp_process import OtlpReceiver, otlp_receiver
 from smcp_testing.service_process import ServiceProcess, service_process
 

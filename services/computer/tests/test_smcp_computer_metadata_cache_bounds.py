@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from smcp_bus.door.dispatch import Door
-from smcp_bus.door.types import Caller
+from smcp_bus.dispatch import Caller, Dispatcher
 from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.handlers.get_finder import Finder
 from smcp_proto import catalog
@@ -84,10 +83,10 @@ async def finder(library: MetadataCache, lists: dict[str, Any], **asked: Any) ->
     async def known(timeout: float) -> dict[str, Any]:
         return lists
 
-    door = Door({"client:get_finder": Finder(library, known, tuple, wait_s=30.0, max_body=2**25)})
+    dispatcher = Dispatcher({"client:get_finder": Finder(library, known, tuple, wait_s=30.0, max_body=2**25)})
     body = json.dumps({"agent": "a", "req_id": "r", "computer": "c", **asked}).encode()
     answered = await asyncio.wait_for(
-        door.dispatch(catalog.CATALOG["client:get_finder"], Caller(role="agent", office="o"), body), 60
+        dispatcher.dispatch(catalog.CATALOG["client:get_finder"], Caller(role="agent", office="o"), body), 60
     )
     assert answered.error is None, answered.body
     found: dict[str, Any] = json.loads(answered.body)

@@ -3,8 +3,7 @@
 import orjson
 import pytest
 
-from smcp_bus.door.dispatch import failed
-from smcp_bus.door.types import Answer
+from smcp_bus.dispatch import Answer, failed
 from smcp_gateway.sockets.packet import ack_argument
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotAllowed, Unavailable

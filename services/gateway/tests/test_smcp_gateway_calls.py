@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from smcp_bus.door.types import RawJson
+from smcp_bus.dispatch import RawJson
 from smcp_gateway.calls.pending import CANCELLED, MOST_LOST, CallTable, PendingCall
 from smcp_proto.errors import Unavailable
 from smcp_testing.waiting import eventually

@@ -20,7 +20,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from smcp_bus.bus import Incoming, Reply
 from smcp_proto import catalog
-from smcp_proto.catalog_row import Ack, Row, SizeClass
+from smcp_proto.catalog import Ack, Row, SizeClass
 from smcp_testing.event_payloads import GOOD, OFFICE
 from smcp_testing.gateway_world import MIB, Client, World, connected, gateway_world, reply
 from smcp_testing.guarded_nats import GuardedNats

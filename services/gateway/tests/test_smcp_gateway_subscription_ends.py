@@ -8,8 +8,7 @@ import pytest
 
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
-from smcp_bus.door.dispatch import failed
-from smcp_bus.door.serving import to_reply
+from smcp_bus.dispatch import failed, to_reply
 from smcp_proto.errors import Unavailable
 from smcp_testing.gateway_world import World, connected, gateway_world
 from smcp_testing.granting_computer import BOX, OFFICE, UPDATED, URI, Granting, ask, heard, scene, updated

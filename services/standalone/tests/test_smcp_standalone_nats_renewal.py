@@ -7,7 +7,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from smcp_bus.nats.credentials import Credentials, load_credentials
+from smcp_bus.nats.config import Credentials, load_credentials
 from smcp_standalone import nats_files
 from smcp_standalone.nats_files import Written
 from smcp_standalone.nats_yaml import NatsConfigError, parse_model

@@ -10,8 +10,7 @@ from typing import Any
 import uvloop
 
 from smcp_bus.nats.bus import open_bus
-from smcp_bus.nats.config import BusConfig
-from smcp_bus.nats.credentials import load_credentials
+from smcp_bus.nats.config import BusConfig, load_credentials
 from smcp_computer.app import open_computer
 from smcp_computer.config.file import ComputerConfig, parse_config
 from smcp_computer.settings import ComputerSettings

@@ -14,8 +14,7 @@ from smcp_bus import subjects
 from smcp_bus.bus import Incoming
 from smcp_bus.headers import EPOCH
 from smcp_bus.nats.bus import NatsBus, open_bus
-from smcp_bus.nats.config import BusConfig
-from smcp_bus.nats.credentials import load_credentials
+from smcp_bus.nats.config import BusConfig, load_credentials
 from smcp_bus.registry_client import RegistryClient
 from smcp_computer.app import open_computer
 from smcp_computer.config.file import parse_config

@@ -9,8 +9,7 @@ from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.errors import BusError
 from smcp_bus.nats.bus import NatsBus, open_bus
-from smcp_bus.nats.config import BusConfig
-from smcp_bus.nats.credentials import Credentials
+from smcp_bus.nats.config import BusConfig, Credentials
 from smcp_testing.gateway_world import connected, gateway_world, reply
 from smcp_testing.guarded_nats import GuardedUrl
 

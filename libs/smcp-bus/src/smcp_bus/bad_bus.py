@@ -28,9 +28,9 @@ from smcp_bus.bus import (
     Subscription,
     Watcher,
 )
-from smcp_bus.chunks import Send
 from smcp_bus.errors import ConnectionLost, RequestTimedOut
 from smcp_bus.nats.bus import BusStats, NatsBus
+from smcp_bus.nats.chunks import Send
 
 T = TypeVar("T")
 

@@ -17,7 +17,6 @@ from pydantic import BaseModel, ValidationError
 from smcp_bus import subjects
 from smcp_bus.backoff import Backoff
 from smcp_bus.bus import NO_HEADERS, Bus, Headers, Reply
-from smcp_bus.door.tracing import sending
 from smcp_bus.errors import NoResponder, RequestTimedOut
 from smcp_bus.headers import AFTER, CLAIM, ERROR, REQ_ID
 from smcp_bus.registry_contract import (
@@ -32,6 +31,7 @@ from smcp_bus.registry_contract import (
     LeaseState,
     Left,
 )
+from smcp_bus.tracing import sending
 from smcp_proto.errors import ERRORS, ErrorBody, Internal, NotAllowed, SmcpError, Unavailable
 from smcp_proto.ids import Role
 from smcp_proto.schemas import ListRoomRet

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from smcp_proto.doubts import Doubt, Rule, doubt, type_name
 from smcp_proto.schemas.desktop import Desktop
 from smcp_proto.server_order import server_order
 from smcp_proto.uris import parse_window_uri
 from smcp_proto.uris.parts import MAX_URI_LENGTH
+from smcp_proto.warnings import Rule, ServerWarning, server_warning, type_name
 from smcp_proto.window_metadata import read_metadata, usual_metadata
 
 _CHARACTERS: Final = "[A-Za-z0-9._~-]"
@@ -40,7 +40,7 @@ class OrganizedDesktop:
     """What the Agent gets, and what was wrong."""
 
     desktops: list[Desktop]
-    warnings: tuple[Doubt, ...]
+    warnings: tuple[ServerWarning, ...]
     """In the order of the windows."""
     sources: tuple[tuple[str, str], ...] = ()
     """Of each of `desktops` the MCP server and the URI."""
@@ -70,7 +70,7 @@ def organize_desktop(windows: Sequence[Window], size: int | None, history: Seque
     """
     if size is not None and size <= 0:
         return OrganizedDesktop([], ())
-    warnings: list[Doubt] = []
+    warnings: list[ServerWarning] = []
     servers: dict[str, list[_Shown]] = {}
     for window in windows:
         shown = _usual(window) or _shown(window, warnings)
@@ -84,7 +84,7 @@ def organize_desktop(windows: Sequence[Window], size: int | None, history: Seque
     )
 
 
-def _shown(window: Window, warnings: list[Doubt]) -> _Shown | None:
+def _shown(window: Window, warnings: list[ServerWarning]) -> _Shown | None:
     """Step 1: None for a window without a valid URI, and for one without text."""
     resource: Any = window.resource
     given = resource.get("uri") if isinstance(resource, (dict, Mapping)) else None
@@ -94,8 +94,8 @@ def _shown(window: Window, warnings: list[Doubt]) -> _Shown | None:
     texts = _texts(window, given, warnings)
     if not texts:
         return None
-    metadata, doubts = read_metadata(window.server, resource)
-    warnings += doubts
+    metadata, found = read_metadata(window.server, resource)
+    warnings += found
     return _Shown(window.server, uri, texts, metadata.priority, metadata.fullscreen)
 
 
@@ -114,29 +114,31 @@ def _usual(window: Window) -> _Shown | None:
     return None if metadata is None else _Shown(window.server, uri, (text,), metadata[0], metadata[1])
 
 
-def _identity(server: str, given: object, warnings: list[Doubt]) -> str | None:
+def _identity(server: str, given: object, warnings: list[ServerWarning]) -> str | None:
     """The URI as the server wrote it, without a query; None where it is no window's."""
     if not isinstance(given, str):
-        warnings.append(doubt(server, given, Rule.URI_INVALID, f"its URI is {type_name(given)}; it is skipped"))
+        warnings.append(
+            server_warning(server, given, Rule.URI_INVALID, f"its URI is {type_name(given)}; it is skipped")
+        )
         return None
     if len(given) <= MAX_URI_LENGTH and _PLAIN.fullmatch(given):
         return given
     try:
         parsed = parse_window_uri(given)
     except ValueError as error:
-        warnings.append(doubt(server, given, Rule.URI_INVALID, f"{error}; it is skipped"))
+        warnings.append(server_warning(server, given, Rule.URI_INVALID, f"{error}; it is skipped"))
         return None
-    warnings += [doubt(server, given, Rule.URI_QUERY, warning) for warning in parsed.warnings]
+    warnings += [server_warning(server, given, Rule.URI_QUERY, warning) for warning in parsed.warnings]
     return given.partition("?")[0]
 
 
-def _texts(window: Window, uri: object, warnings: list[Doubt]) -> list[str]:
+def _texts(window: Window, uri: object, warnings: list[ServerWarning]) -> list[str]:
     """The texts of a window; of what cannot be shown nothing but a warning is left."""
     contents: Any = window.contents
     if not isinstance(contents, list | tuple):
         if contents is not None:
             said = f"its contents are {type_name(contents)}, no list; it is skipped"
-            warnings.append(doubt(window.server, uri, Rule.CONTENTS_TYPE, said))
+            warnings.append(server_warning(window.server, uri, Rule.CONTENTS_TYPE, said))
         return []
     items = [item if isinstance(item, (dict, Mapping)) else {} for item in contents]
     texts = [text for item in items if isinstance(text := item.get("text"), str)]
@@ -145,10 +147,10 @@ def _texts(window: Window, uri: object, warnings: list[Doubt]) -> list[str]:
         blobs = sum(item.get("blob") is not None for item in others)
         if blobs:
             said = "binary contents cannot be shown; they are skipped"
-            warnings.append(doubt(window.server, uri, Rule.BLOB_SKIPPED, said))
+            warnings.append(server_warning(window.server, uri, Rule.BLOB_SKIPPED, said))
         if blobs < len(others):
             said = "contents that are neither text nor blob are skipped"
-            warnings.append(doubt(window.server, uri, Rule.CONTENTS_TYPE, said))
+            warnings.append(server_warning(window.server, uri, Rule.CONTENTS_TYPE, said))
     return texts
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from smcp_proto.doubts import Doubt, Rule, doubt, type_name
 from smcp_proto.folding import NUL, fold
 from smcp_proto.instants import instant
 from smcp_proto.uris import DpeUri, parse_dpe_uri
+from smcp_proto.warnings import Rule, ServerWarning, server_warning, type_name
 
 _Warn = Callable[[Rule, str], None]
 
@@ -38,7 +38,7 @@ class Document:
     @classmethod
     def of(
         cls, server: str, summary: object, *, listed: str | None = None
-    ) -> tuple["Document | None", tuple[Doubt, ...]]:
+    ) -> tuple["Document | None", tuple[ServerWarning, ...]]:
         """Read the metadata of a document (level 1, or an item of level 0); they may be JSON of any type.
 
         Args:
@@ -50,10 +50,10 @@ class Document:
         fields = summary if isinstance(summary, Mapping) else {}
         given = fields.get("uri")
         named = given if listed is None else listed
-        warnings: list[Doubt] = []
+        warnings: list[ServerWarning] = []
 
         def warn(rule: Rule, message: str) -> None:
-            warnings.append(doubt(server, named, rule, message))
+            warnings.append(server_warning(server, named, rule, message))
 
         if fields is not summary:
             warn(Rule.DOCUMENT_TYPE, f"its metadata are {type_name(summary)}, not an object; they are not used")

@@ -1,6 +1,6 @@
 """The flat error of the wire, ``{"code": int, "message": str, "details": {...}}``, and its codes.
 
-Code raises a `SmcpError`; the door (``smcp_bus.door.dispatch``) turns it into an `ErrorBody`. Everything else that
+Code raises a `SmcpError`; the dispatcher (`smcp_bus.dispatch`) turns it into an `ErrorBody`. Everything else that
 is raised becomes a 500 without its text: no text of an internal exception ever reaches a peer.
 """
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from smcp_proto.doubts import Doubt, Rule, doubt, type_name
 from smcp_proto.instants import is_instant
+from smcp_proto.warnings import Rule, ServerWarning, server_warning, type_name
 
 DEFAULT_PRIORITY: Final = 0.0
 ROLES: Final = frozenset({"user", "assistant"})
@@ -21,7 +21,7 @@ class WindowMetadata(NamedTuple):
     """The first such window of an MCP server is the only one of it."""
 
 
-def read_metadata(server: str, resource: Mapping[str, Any]) -> tuple[WindowMetadata, tuple[Doubt, ...]]:
+def read_metadata(server: str, resource: Mapping[str, Any]) -> tuple[WindowMetadata, tuple[ServerWarning, ...]]:
     """Read `annotations` and `_meta` of an item of `resources/list`, of any JSON types.
 
     What breaks a rule counts as its default and is a warning. `audience` and `lastModified` decide nothing.
@@ -34,7 +34,7 @@ def read_metadata(server: str, resource: Mapping[str, Any]) -> tuple[WindowMetad
     _check_last_modified(annotations.get("lastModified"), found)
     if not found:
         return metadata, ()
-    return metadata, tuple(doubt(server, resource.get("uri"), rule, message) for rule, message in found)
+    return metadata, tuple(server_warning(server, resource.get("uri"), rule, message) for rule, message in found)
 
 
 def usual_metadata(resource: dict[str, Any]) -> tuple[float, bool] | None:

@@ -15,8 +15,10 @@ A service's ``main.py`` is::
 """
 
 import asyncio
+import ctypes
 import gc
 import os
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
@@ -25,8 +27,7 @@ from typing import Any, Final, NoReturn
 
 import typer
 
-from smcp_service.failure import Failure
-from smcp_service.lifecycle import run, serve_until_stopped
+from smcp_service.lifecycle import Failure, run, serve_until_stopped
 from smcp_service.logging import configure_logging, get_logger
 from smcp_service.otel_variables import wrong_endpoints
 from smcp_service.settings import ServiceSettings, SettingsError, shown, unknown_variables
@@ -124,3 +125,27 @@ def print_settings(*settings: ServiceSettings, without: Collection[str] = ()) ->
         if variable not in without:
             typer.echo(f"{variable}={value}")
     typer.echo("the configuration is valid")
+
+
+_M_TRIM_THRESHOLD: Final = -1
+_M_TOP_PAD: Final = -2
+_M_MMAP_THRESHOLD: Final = -3
+"""Of glibc's `malloc.h`."""
+
+KEPT_BYTES: Final = 16 * 1024 * 1024
+"""What may be free at the top of the heap before it is given back."""
+STEP_BYTES: Final = 1024 * 1024
+"""What is asked for beyond what is needed."""
+MAPPED_BYTES: Final = 1024 * 1024
+"""What is as large comes from the kernel each time, and goes back as soon as it is free: it splinters no heap."""
+
+
+def keep_freed_memory() -> bool:
+    """Keep some freed memory for the next body. False: the C library is not glibc, and nothing was changed."""
+    if sys.platform == "win32":
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    wanted = {_M_TRIM_THRESHOLD: KEPT_BYTES, _M_TOP_PAD: STEP_BYTES, _M_MMAP_THRESHOLD: MAPPED_BYTES}
+    return bool(min(mallopt(name, value) for name, value in wanted.items()) == 1)

@@ -5,7 +5,8 @@ A service names its checks in a `Readiness`; it serves them with `serve_health` 
 `/statz` says what it holds.
 """
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -13,9 +14,8 @@ from typing import Final
 import orjson
 from aiohttp import web
 
-from smcp_service.addresses import cannot_listen
+from smcp_service.lifecycle import cannot_listen
 from smcp_service.metrics import CONTENT_TYPE, Metrics
-from smcp_service.stats import Stats
 
 Check = Callable[[], str | None]
 """Asked at every request, so cheap and without waiting: None when all is well, else what is not."""
@@ -76,6 +76,30 @@ class HealthServer:
         """Where `/livez` and `/readyz` are, without a slash at its end."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
+
+
+Source = Callable[[], Mapping[str, int]]
+"""Asked at every request, so cheap and without waiting: how many, by what they are."""
+
+
+class Stats:
+    """What a process holds, by who holds it. A service names its sources as it is put together."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, Source] = {}
+
+    def add(self, name: str, source: Source) -> None:
+        """Add a source. Raises ValueError if there is one of that name already."""
+        if name in self._sources:
+            raise ValueError(f"there is a source named {name} already")
+        self._sources[name] = source
+
+    def now(self) -> dict[str, dict[str, int]]:
+        """The counts of all sources, and of the process itself."""
+        return {
+            "process": {"tasks": len(asyncio.all_tasks())},
+            **{name: dict(source()) for name, source in self._sources.items()},
+        }
 
 
 def health_routes(

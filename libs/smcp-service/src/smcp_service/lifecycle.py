@@ -8,6 +8,7 @@ This layer knows nothing about what a service does.
 """
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -18,7 +19,6 @@ from typing import Any, Final, NoReturn
 import structlog
 
 from smcp_service.entry import INTERRUPTED
-from smcp_service.failure import Failure
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -28,6 +28,15 @@ Main = Callable[[asyncio.Event], Coroutine[Any, Any, int | None]]
 """What a process does: gets the stop event, gives its exit code (None: 0)."""
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class Failure(Exception):
+    """Ends the process with a sentence instead of a traceback: a port is taken, a server cannot be reached.
+
+    `exit_code` is what the process exits with: 1 failed, 2 wrong usage or configuration.
+    """
+
+    exit_code: int = 1
 
 
 class PlainFailure(Failure):
@@ -230,3 +239,24 @@ def _sentence(error: BaseException) -> str:
     if isinstance(error, Failure):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def cannot_listen(error: OSError, host: str, port: int, *, choose: str) -> Failure:
+    """The sentence that ends the process.
+
+    Args:
+        choose: the option and the variable that say the port.
+    """
+    if error.errno == errno.EADDRINUSE:
+        return Failure(f"port {port} of {host} is taken; choose another with {choose}")
+    return Failure(f"cannot listen on {host}:{port} ({choose}): {error.strerror or error}")
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 call`, `2 calls`: for nouns whose plural ends with an s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def waiting_for_calls(number: int, within_s: float) -> str:
+    """What a service says that has been told to stop, and lets the calls end that run."""
+    return f"waiting for {counted(number, 'call')} (up to {within_s:g} s); ctrl-C again stops at once"

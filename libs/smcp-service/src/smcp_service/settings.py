@@ -28,7 +28,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as UnreadableVariable
 
-from smcp_service.failure import Failure
+from smcp_service.lifecycle import Failure
 
 PREFIX: Final = "SMCP_"
 KIB: Final = 1024

@@ -16,22 +16,26 @@ A value that the specification does not know is warned about and replaced by the
 
 import asyncio
 import os
+import random
 import threading
-from collections.abc import AsyncIterator, Mapping
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
+from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Decision, ParentBased, Sampler, SamplingResult
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, TraceState, get_current_span
+from opentelemetry.util.types import Attributes
 
 from smcp_service.logging import get_logger
 from smcp_service.otel_variables import otlp_over_grpc, value_of, warn_of
-from smcp_service.sampling import OnlyRequests, sampler_from
-from smcp_service.span_texts import WithoutTexts
 
 FLUSH_S: Final = 5.0
 """How long leaving `open_telemetry` waits for the last spans to be exported."""
@@ -169,3 +173,158 @@ async def _shut_down(provider: TracerProvider, seconds: float) -> None:
             await done.wait()
     except TimeoutError:
         get_logger(__name__).warning("the last spans could not be exported in time", seconds=seconds)
+
+
+class RatioSampler(Sampler):
+    """Keeps the share `rate` (0 to 1) of new traces by a draw of its own."""
+
+    def __init__(self, rate: float) -> None:
+        if not 0 <= rate <= 1:
+            raise ValueError(f"a ratio lies between 0 and 1, not {rate}")
+        self._rate = rate
+        self._random = random.Random()  # noqa: S311 - chance, not secrecy
+
+    def should_sample(
+        self,
+        parent_context: Context | None,
+        trace_id: int,
+        name: str,
+        kind: SpanKind | None = None,
+        attributes: Attributes = None,
+        links: Sequence[Link] | None = None,
+        trace_state: TraceState | None = None,
+    ) -> SamplingResult:
+        """As OpenTelemetry's `Sampler`; decided by chance, not by the trace id."""
+        keep = self._random.random() < self._rate
+        parent_state = get_current_span(parent_context).get_span_context().trace_state
+        if not keep:
+            return SamplingResult(Decision.DROP, trace_state=parent_state)
+        return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes, parent_state)
+
+    def get_description(self) -> str:
+        """As OpenTelemetry's `Sampler`."""
+        return f"RatioSampler{{{self._rate}}}"
+
+
+class _Choice(Sampler):
+    """Decides as the sampler that `_chosen` picks."""
+
+    def __init__(self, key: str, inner: Sampler) -> None:
+        self._key = key
+        self._inner = inner
+
+    @abstractmethod
+    def _chosen(self, parent_context: Context | None, parent: SpanContext) -> Sampler: ...
+
+    def should_sample(
+        self,
+        parent_context: Context | None,
+        trace_id: int,
+        name: str,
+        kind: SpanKind | None = None,
+        attributes: Attributes = None,
+        links: Sequence[Link] | None = None,
+        trace_state: TraceState | None = None,
+    ) -> SamplingResult:
+        sampler = self._chosen(parent_context, get_current_span(parent_context).get_span_context())
+        return sampler.should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
+
+    def get_description(self) -> str:
+        return f"{type(self).__name__}{{{self._inner.get_description()}}}"
+
+
+class OwnDecision(_Choice):
+    """Decides as `root` under a remote parent that the context says is not to be believed, as `inner` otherwise."""
+
+    def __init__(self, key: str, *, root: Sampler, inner: Sampler) -> None:
+        super().__init__(key, inner)
+        self._root = root
+
+    def _chosen(self, parent_context: Context | None, parent: SpanContext) -> Sampler:
+        distrusted = parent.is_remote and otel_context.get_value(self._key, parent_context)
+        return self._root if distrusted else self._inner
+
+
+class OnlyRequests(_Choice):
+    """Drops what begins a trace without an id for it under `key`; decides as `inner` about the rest."""
+
+    def _chosen(self, parent_context: Context | None, parent: SpanContext) -> Sampler:
+        unasked = not parent.is_valid and otel_context.get_value(self._key, parent_context) is None
+        return ALWAYS_OFF if unasked else self._inner
+
+
+def sampler_from(environ: Mapping[str, str], *, own_decision_key: str | None = None) -> Sampler:
+    """The sampler that `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG` name; everything new by default."""
+    name = value_of(environ, "OTEL_TRACES_SAMPLER") or "parentbased_always_on"
+    kind = name.removeprefix("parentbased_")
+    if kind == "traceidratio":
+        root: Sampler = RatioSampler(_ratio(environ))
+    elif kind == "always_off":
+        root = ALWAYS_OFF
+    else:
+        if kind != "always_on":
+            warn_of("OTEL_TRACES_SAMPLER", name, "parentbased_always_on")
+            name = "parentbased_always_on"
+        root = ALWAYS_ON
+    if name in {"always_on", "always_off"}:
+        return root
+    inner = ParentBased(root)
+    return inner if own_decision_key is None else OwnDecision(own_decision_key, root=root, inner=inner)
+
+
+def _ratio(environ: Mapping[str, str]) -> float:
+    text = value_of(environ, "OTEL_TRACES_SAMPLER_ARG")
+    if not text:
+        return 1.0
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate <= 1:
+        warn_of("OTEL_TRACES_SAMPLER_ARG", text, "1.0")
+        return 1.0
+    return rate
+
+
+class WithoutTexts(SpanExporter):
+    """Exports spans without the texts of errors: a status keeps its code, an exception its type."""
+
+    def __init__(self, inner: SpanExporter) -> None:
+        self._inner = inner
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Export copies of the spans that have no texts of errors."""
+        return self._inner.export([_without_texts(span) for span in spans])
+
+    def shutdown(self) -> None:
+        """As OpenTelemetry's `SpanExporter`."""
+        self._inner.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """As OpenTelemetry's `SpanExporter`."""
+        return self._inner.force_flush(timeout_millis)
+
+
+def _without_texts(span: ReadableSpan) -> ReadableSpan:
+    if span.status.description is None and not span.events:
+        return span
+    return ReadableSpan(
+        name=span.name,
+        context=span.context,
+        parent=span.parent,
+        resource=span.resource,
+        attributes=span.attributes,
+        events=[_event_without_texts(event) for event in span.events],
+        links=span.links,
+        kind=span.kind,
+        status=Status(span.status.status_code),
+        start_time=span.start_time,
+        end_time=span.end_time,
+        instrumentation_scope=span.instrumentation_scope,
+    )
+
+
+def _event_without_texts(event: Event) -> Event:
+    texts = {"exception.message", "exception.stacktrace"}
+    kept = {name: value for name, value in (event.attributes or {}).items() if name not in texts}
+    return Event(event.name, kept, event.timestamp)

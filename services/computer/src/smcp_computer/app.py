@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from smcp_bus import registry_contract
 from smcp_bus.bus import Bus, Incoming
-from smcp_bus.door.tracing import bus_spans
 from smcp_bus.errors import BusError
+from smcp_bus.metrics import measure_bus
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_bus.nats.credentials import Credentials
-from smcp_bus.nats.measures import measure_bus
+from smcp_bus.nats.config import Credentials
 from smcp_bus.owner import OwnerGate
 from smcp_bus.registry_client import RegistryClient
+from smcp_bus.tracing import bus_spans
 from smcp_computer.announcing import Announcer
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.confirmation import Asker, terminal
@@ -30,11 +30,10 @@ from smcp_computer.resource_services import ResourceServices
 from smcp_computer.settings import ComputerSettings, token_of
 from smcp_computer.subscriptions import subscribed
 from smcp_computer.tools.catalogue import Catalogue
-from smcp_service.failure import Failure
-from smcp_service.health import Readiness, serve_health
+from smcp_service.health import Readiness, Stats, serve_health
+from smcp_service.lifecycle import Failure
 from smcp_service.logging import get_logger
 from smcp_service.metrics import Metrics, open_metrics
-from smcp_service.stats import Stats
 
 
 class ProcessBus(Bus, Protocol):
@@ -160,7 +159,7 @@ async def _served(
 
     async with subscribed(
         bus,
-        inside.door,
+        inside.dispatcher,
         gate,
         inside.in_flight,
         office=settings.office,

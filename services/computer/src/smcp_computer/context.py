@@ -6,7 +6,7 @@ from functools import partial
 
 from opentelemetry.metrics import get_meter
 
-from smcp_bus.door.types import Handler
+from smcp_bus.dispatch import Handler
 from smcp_computer.announcing import CAPABILITIES, DESKTOP, FINDER, Announcer
 from smcp_computer.desktop import Desktop
 from smcp_computer.handlers.get_desktop import get_desktop

@@ -12,9 +12,8 @@ from typing import Final, Protocol
 
 from smcp_bus import registry_contract
 from smcp_bus.call_records import Keeping
-from smcp_bus.door.dispatch import Door
-from smcp_bus.door.tracing import Tracing, office_of, trace_id_of
-from smcp_bus.door.types import Handler
+from smcp_bus.dispatch import Dispatcher, Handler, Tracing
+from smcp_bus.tracing import office_of, trace_id_of
 from smcp_computer.announcing import CAPABILITIES, TOOL_LIST, Announcer
 from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.config.inputs import InputResolver, network_variables
@@ -33,10 +32,9 @@ from smcp_computer.resource_services import ResourceServices, resource_services
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.tools.catalogue import Catalogue
 from smcp_service.health import Readiness
-from smcp_service.lifecycle import Background, background
+from smcp_service.lifecycle import Background, background, counted, waiting_for_calls
 from smcp_service.logging import bind_call
 from smcp_service.metrics import Metrics
-from smcp_service.wording import counted, waiting_for_calls
 
 
 class Place(Protocol):
@@ -128,7 +126,7 @@ class Inside:
     """Made by `open_inside`."""
 
     tasks: Background
-    door: Door
+    dispatcher: Dispatcher
     fleet: Fleet
     catalogue: Catalogue
     in_flight: InFlight
@@ -145,7 +143,7 @@ async def open_inside(
     *,
     max_body: int,
     may_tell: Callable[[], bool],
-    tracing: Tracing,
+    tracing: Tracing | None,
     readiness: Readiness,
     config: ComputerConfig | None = None,
     asker: Asker | None = None,
@@ -212,7 +210,7 @@ async def open_inside(
             trace_content=settings.trace_content,
             ended=calls_timed(metrics),
         )
-        door = Door(
+        dispatcher = Dispatcher(
             {**handlers(calls, catalogue, in_flight, config), **context.handlers(), **resources.handlers, **more},
             tracing=tracing,
             observe=lambda call: bind_call(
@@ -221,7 +219,7 @@ async def open_inside(
         )
         measure(metrics, fleet, in_flight, may_tell)
         async with running(tasks, fleet, context):
-            yield Inside(tasks, door, fleet, catalogue, in_flight, confirmation, announcer, context, resources)
+            yield Inside(tasks, dispatcher, fleet, catalogue, in_flight, confirmation, announcer, context, resources)
 
 
 def handlers(

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from smcp_bus.door.tracing import OWN_DECISION_KEY
-from smcp_bus.nats.credentials import configured_credentials
+from smcp_bus.nats.config import configured_credentials
+from smcp_bus.tracing import OWN_DECISION_KEY
 from smcp_computer.config.file import ComputerConfig, load_config, read_config
 from smcp_computer.config.inputs import missing_on_host, unset_here
 from smcp_computer.config.lint import ConfigError
@@ -15,8 +15,8 @@ from smcp_computer.config.redact import literal_secrets
 from smcp_computer.settings import ComputerSettings, check_connection, token_doubt
 from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
+from smcp_service.lifecycle import counted
 from smcp_service.settings import SettingsError, load_settings
-from smcp_service.wording import counted
 
 app = typer.Typer(
     add_completion=False,

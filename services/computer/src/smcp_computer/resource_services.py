@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from smcp_bus.bus import NoticeHandler
-from smcp_bus.door.types import Handler
+from smcp_bus.dispatch import Handler
 from smcp_computer.context import Context
 from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.finder.odd_answers import OddAnswers

@@ -9,8 +9,7 @@ import orjson
 
 from smcp_bus import registry_contract, subjects
 from smcp_bus.bus import Bus, Incoming, NoticeHandler, Reply, RequestHandler, Subscription
-from smcp_bus.door.dispatch import Door
-from smcp_bus.door.serving import computer_route, host_route, request_handler, serve_door
+from smcp_bus.dispatch import Dispatcher, computer_route, host_route, request_handler, serve_requests
 from smcp_bus.headers import ERROR
 from smcp_bus.owner import OwnerGate
 from smcp_computer.handlers.cancelled import cancelled
@@ -25,7 +24,7 @@ DRAIN_S: Final = 5.0
 @asynccontextmanager
 async def subscribed(
     bus: Bus,
-    door: Door,
+    dispatcher: Dispatcher,
     gate: OwnerGate,
     in_flight: InFlight,
     *,
@@ -52,10 +51,12 @@ async def subscribed(
         await on_notified(incoming)
 
     async with _left(
-        await serve_door(bus, door, subjects.hosts(credential, process, registry_contract.ALIVE.verb), host_route),
+        await serve_requests(
+            bus, dispatcher, subjects.hosts(credential, process, registry_contract.ALIVE.verb), host_route
+        ),
         await bus.serve(
             subjects.client_all(office, name),
-            _guarded(request_handler(door, computer_route), gate),
+            _guarded(request_handler(dispatcher, computer_route), gate),
             queue=subjects.OWNER_QUEUE,
             limit=MAX_REQUESTS,
         ),

@@ -12,8 +12,7 @@ import orjson
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
-from smcp_bus.door.dispatch import Door
-from smcp_bus.door.serving import host_route, serve_door
+from smcp_bus.dispatch import Dispatcher, host_route, serve_requests
 from smcp_bus.lease import LeaseKeeper
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal
@@ -168,7 +167,7 @@ async def open_gateway(
         route = CallRoute(bus, computers.serving)
         if front is None:
             front = await stack.enter_async_context(open_front(settings))
-        door = client_door(
+        dispatcher = client_door(
             sessions,
             offices,
             memberships,
@@ -181,7 +180,7 @@ async def open_gateway(
         )
         transport = SocketIoServer(
             sessions,
-            door,
+            dispatcher,
             lambda session, goodbye: memberships.gone(session, goodbye=goodbye),
             max_payload=settings.max_payload,
             ping_s=min(LONGEST_PING_S, PING_SHARE * settings.lease_s),
@@ -232,9 +231,9 @@ async def open_gateway(
         readiness.add("registry", lambda: None if lease.acquired else "no lease yet")
 
         stack.callback(bus.watch(generations.on_connection))
-        serving = await serve_door(
+        serving = await serve_requests(
             bus,
-            Door({"hosts:alive": partial(alive, sessions=sessions)}),
+            Dispatcher({"hosts:alive": partial(alive, sessions=sessions)}),
             subjects.hosts(bus.credential, process, "alive"),
             host_route,
         )

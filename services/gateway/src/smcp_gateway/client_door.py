@@ -2,10 +2,9 @@
 
 from functools import partial
 
-from smcp_bus.door.dispatch import Door, Ended
-from smcp_bus.door.tracing import client_spans, office_of, trace_id_of
-from smcp_bus.door.types import Call
+from smcp_bus.dispatch import Call, Dispatcher, Ended
 from smcp_bus.registry_client import RegistryClient
+from smcp_bus.tracing import client_spans, office_of, trace_id_of
 from smcp_gateway.calls.pending import CallTable
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.handlers.cancel import cancel
@@ -33,12 +32,12 @@ def client_door(
     relay: Relay,
     limits: ReadLimits,
     ended: Ended,
-) -> Door:
-    """The door in front of which the Socket.IO server stands."""
+) -> Dispatcher:
+    """The dispatcher in front of which the Socket.IO server stands."""
     listing = limits.before(ListResources(relay, offices))
     subscribing = limits.before(partial(subscribe, relay=relay, sessions=sessions))
     showing = limits.before(partial(fitting, relay=relay, sessions=sessions))
-    return Door(
+    return Dispatcher(
         {
             "server:join_office": partial(join_office, sessions=sessions, memberships=memberships),
             "server:leave_office": partial(leave_office, sessions=sessions, memberships=memberships),

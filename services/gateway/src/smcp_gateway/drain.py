@@ -23,7 +23,7 @@ from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.repair import asserted
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto.errors import SmcpError, Unavailable
-from smcp_service.wording import waiting_for_calls
+from smcp_service.lifecycle import waiting_for_calls
 
 PER_S: Final = 50.0
 """Clients that are told to go in a second; more where they would take longer than a third of the drain time so."""

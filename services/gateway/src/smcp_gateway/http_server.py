@@ -12,12 +12,10 @@ from smcp_gateway.auth.keys import KeyFileError
 from smcp_gateway.auth.settings import check_auth, is_loopback
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.handshake import bounded_upload, version_rule
-from smcp_service.addresses import cannot_listen
-from smcp_service.failure import Failure
-from smcp_service.health import Readiness, health_routes
+from smcp_service.health import Readiness, Stats, health_routes
+from smcp_service.lifecycle import Failure, cannot_listen
 from smcp_service.logging import get_logger
 from smcp_service.metrics import Metrics, open_metrics
-from smcp_service.stats import Stats
 
 SHUTDOWN_S: Final = 1.0
 """How long connections may take to end after they were told to (seconds)."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from smcp_bus.door.dispatch import Ended
-from smcp_bus.door.outcomes import counted
+from smcp_bus.dispatch import Ended
 from smcp_bus.lease import LeaseKeeper
+from smcp_bus.metrics import counted
 from smcp_gateway.calls.pending import CallTable
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.rooms.offices import Offices
@@ -13,7 +13,7 @@ from smcp_service.metrics import Metrics
 
 
 def calls_timed(metrics: Metrics) -> Ended:
-    """For the door: how long each request of a client takes, and how it ends."""
+    """For the dispatcher: how long each request of a client takes, and how it ends."""
     durations = metrics.durations(
         "smcp_gateway_call_duration", "Requests of clients, until they are answered", "event", "outcome"
     )

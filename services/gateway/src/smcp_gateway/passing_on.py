@@ -1,8 +1,7 @@
 """Events that the gateway passes on without understanding them, those of the catalog and those that come later."""
 
-from smcp_bus.door.types import Handler
-from smcp_proto.catalog import upstream
-from smcp_proto.catalog_row import Row
+from smcp_bus.dispatch import Handler
+from smcp_proto.catalog import Row, upstream
 
 
 class PassingOn:

@@ -13,12 +13,9 @@ from nats.js import JetStreamContext
 from smcp_bus import registry_contract, subjects
 from smcp_bus.bus import Bus
 from smcp_bus.cancellation import raise_if_cancelled
-from smcp_bus.door.dispatch import Door
-from smcp_bus.door.serving import host_route, registry_route, serve_door
-from smcp_bus.door.tracing import bus_spans, office_of, trace_id_of
-from smcp_bus.door.types import Handler
-from smcp_proto.catalog import CATALOG
-from smcp_proto.catalog_row import Row
+from smcp_bus.dispatch import Dispatcher, Handler, host_route, registry_route, serve_requests
+from smcp_bus.tracing import bus_spans, office_of, trace_id_of
+from smcp_proto.catalog import CATALOG, Row
 from smcp_registry.announcer import Announcer
 from smcp_registry.connection import ConnectionWatch
 from smcp_registry.handlers.caller import Membership
@@ -107,7 +104,7 @@ async def open_registry(
     readiness.add("members", lambda: None if view.synced else "the view of the members is not caught up")
     readiness.add("leases", lambda: None if leases_view.synced else "the view of the leases is not caught up")
     readiness.add("announcer", lambda: None if announcer.ready else "takes nothing to announce")
-    door = Door(
+    dispatcher = Dispatcher(
         handlers(bus, seats, view, membership, leases, now),
         otherwise=partial(handler_of_unknown, told=partial(update, bus=bus, membership=membership)),
         tracing=bus_spans(),
@@ -125,7 +122,7 @@ async def open_registry(
             await _caught_up(view, leases_view)
             tasks.start(connection.keep("the announcer", announcer.run), name="announcer")
             tasks.start(connection.keep("the sweeper", sweeper.run), name="sweeper")
-            async with _serving(bus, door):
+            async with _serving(bus, dispatcher):
                 yield Registry(readiness, view, leases_view)
                 readiness.drain()
     finally:
@@ -192,9 +189,9 @@ def handler_of_unknown(row: Row, *, told: Handler) -> Handler | None:
 
 
 @asynccontextmanager
-async def _serving(bus: Bus, door: Door) -> AsyncIterator[None]:
+async def _serving(bus: Bus, dispatcher: Dispatcher) -> AsyncIterator[None]:
     served = [
-        await serve_door(bus, door, subject, route, queue=subjects.REGISTRY_QUEUE)
+        await serve_requests(bus, dispatcher, subject, route, queue=subjects.REGISTRY_QUEUE)
         for subject, route in (
             (subjects.SERVER_ALL, registry_route),
             (subjects.HOSTS_LEASE_ALL, host_route),

@@ -7,22 +7,21 @@ from typing import Annotated
 
 import typer
 
-from smcp_bus.door.tracing import OWN_DECISION_KEY
 from smcp_bus.errors import BusError
+from smcp_bus.metrics import measure_bus
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_bus.nats.credentials import Credentials, configured_credentials
-from smcp_bus.nats.measures import measure_bus
+from smcp_bus.nats.config import Credentials, configured_credentials
+from smcp_bus.tracing import OWN_DECISION_KEY
 from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_registry.app import Registry, open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_registry.wording import said
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
-from smcp_service.failure import Failure
-from smcp_service.health import Readiness, serve_health
+from smcp_service.health import Readiness, Stats, serve_health
+from smcp_service.lifecycle import Failure
 from smcp_service.logging import get_logger
 from smcp_service.metrics import open_metrics
 from smcp_service.settings import SettingsError, load_settings
-from smcp_service.stats import Stats
 
 app = typer.Typer(add_completion=False, help="Keeps who is in which office. Run any number of them.")
 

@@ -1,7 +1,7 @@
 """What a registry tells of itself at `/metrics`."""
 
-from smcp_bus.door.dispatch import Ended
-from smcp_bus.door.outcomes import counted
+from smcp_bus.dispatch import Ended
+from smcp_bus.metrics import counted
 from smcp_registry.announcer import Announcer
 from smcp_registry.leases import LeasesView
 from smcp_registry.sweeper import Sweeper
@@ -10,7 +10,7 @@ from smcp_service.metrics import Metrics
 
 
 def requests_timed(metrics: Metrics) -> Ended:
-    """For the door: how long each request takes, and how it ends."""
+    """For the dispatcher: how long each request takes, and how it ends."""
     durations = metrics.durations(
         "smcp_registry_request_duration", "Requests over the bus, until they are answered", "event", "outcome"
     )

@@ -7,10 +7,10 @@ from pydantic import ValidationError
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
-from smcp_bus.door.tracing import sending
 from smcp_bus.errors import ConnectionLost, NoResponder, NotConnected, RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
+from smcp_bus.tracing import sending
 from smcp_proto.errors import ErrorCode, Unavailable
 from smcp_registry.admission import Owner
 from smcp_registry.connection import ConnectionWatch

@@ -33,7 +33,7 @@ from smcp_proto.errors import Unavailable
 from smcp_registry.clock import StoreClock
 from smcp_registry.records import MemberRecord
 from smcp_registry.wording import said
-from smcp_service.failure import Failure
+from smcp_service.lifecycle import Failure
 
 _log = logging.getLogger("smcp_registry.store")
 

@@ -18,8 +18,7 @@ from smcp_agent import CallResult, SmcpAgent, SmcpError
 from smcp_agent.errors import Malformed
 from smcp_bus.cancellation import raise_if_cancelled
 from smcp_computer.confirmation import Confirm
-from smcp_service.failure import Failure
-from smcp_service.lifecycle import DONE, FAILED
+from smcp_service.lifecycle import DONE, FAILED, Failure
 from smcp_service.settings import SettingsError
 from smcp_standalone.sample_config import find_uvx, uvx_server
 from smcp_standalone.up import open_system

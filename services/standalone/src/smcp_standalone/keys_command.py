@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from smcp_gateway.auth import keys as key_file
 from smcp_gateway.auth.keys import KeyEntry, KeyFileError, new_key
-from smcp_service.failure import Failure
+from smcp_service.lifecycle import Failure
 
 app = typer.Typer(
     name="keys",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from smcp_bus.door.tracing import OWN_DECISION_KEY
+from smcp_bus.tracing import OWN_DECISION_KEY
 from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import plain_failures, run

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from smcp_service.failure import Failure
+from smcp_service.lifecycle import Failure
 from smcp_standalone import bound_exec, nats_files
 from smcp_standalone.nats_model import NatsModel
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from smcp_computer.config.lint import meant
-from smcp_service.failure import Failure
+from smcp_service.lifecycle import Failure
 from smcp_standalone.nats_model import COUNT, NAMES, Cluster, ComputerHost, JetStream, NatsModel, Tls, conflicts
 
 _MAPPING: Final = "has to be a mapping, such as {key: value}"

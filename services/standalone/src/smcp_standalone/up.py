@@ -15,15 +15,13 @@ from typing import Final
 
 from smcp_bus.errors import BusError
 from smcp_bus.nats.bus import NatsBus, open_bus
-from smcp_bus.nats.config import BusConfig
-from smcp_bus.nats.credentials import load_credentials
+from smcp_bus.nats.config import BusConfig, load_credentials
 from smcp_computer.app import Computer, open_computer
 from smcp_computer.confirmation import Confirm, terminal
 from smcp_gateway.app import open_gateway
 from smcp_registry.app import open_registry
-from smcp_service.failure import Failure
 from smcp_service.health import Readiness
-from smcp_service.lifecycle import background
+from smcp_service.lifecycle import Failure, background
 from smcp_service.settings import ServiceSettings
 from smcp_standalone.nats_files import read_model
 from smcp_standalone.nats_model import ComputerHost, NatsModel

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_bus.chunks import Send
 from smcp_bus.headers import REQ_ID
+from smcp_bus.nats.chunks import Send
 from smcp_testing.gateway_world import Client, reply
 
 

@@ -15,8 +15,7 @@ from smcp_bus import subjects
 from smcp_bus.bad_bus import BadBus
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats.bus import NatsBus, open_bus
-from smcp_bus.nats.config import BusConfig
-from smcp_bus.nats.credentials import Credentials
+from smcp_bus.nats.config import BusConfig, Credentials
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AssertedMember, Assertion, Claim, Member
 from smcp_gateway.app import Gateway, open_gateway

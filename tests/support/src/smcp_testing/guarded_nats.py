@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, Self
 
-from smcp_bus.nats.credentials import Credentials, load_credentials
+from smcp_bus.nats.config import Credentials, load_credentials
 from smcp_standalone.nats_config import new_secret
 from smcp_standalone.nats_files import Written, write
 from smcp_standalone.nats_model import NatsModel

@@ -10,17 +10,15 @@ from uuid import uuid4
 from nats.js import JetStreamContext
 
 from smcp_bus.bus import NO_HEADERS, Admit, Headers, NoticeHandler, Progress, Reply, RequestHandler, Watcher
-from smcp_bus.chunks import SIZE, Outgoing
 from smcp_bus.errors import BodyTooLarge, BusError, NoResponder
+from smcp_bus.nats.chunks import SIZE, Outgoing
 from smcp_bus.nats.config import BusConfig as BusConfig
 from smcp_bus.nats.config import BusStats as BusStats
-from smcp_bus.nats.denials import is_of_publishing
-from smcp_bus.nats.headers import decode_head, encode_head, encode_request_head, is_no_responders
-from smcp_bus.nats.inbox import ROOT, Inbox
+from smcp_bus.nats.inbox import ROOT, Inbox, Waiter
 from smcp_bus.nats.link import Link
-from smcp_bus.nats.places import Waiter
 from smcp_bus.nats.serving import Backlog, Listening, Serving
 from smcp_bus.nats.transfers import Transfers
+from smcp_bus.nats.wire import decode_head, encode_head, encode_request_head, is_no_responders, is_of_publishing
 
 _log = logging.getLogger(__name__)
 

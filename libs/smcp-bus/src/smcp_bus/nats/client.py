@@ -27,11 +27,10 @@ from nats.aio.subscription import Subscription
 from nats.protocol.parser import AWAITING_CONTROL_LINE
 
 from smcp_bus.errors import ConnectionLost, NotConnected
-from smcp_bus.nats.denials import Denials
-from smcp_bus.nats.messages import Messages, Receiver
 from smcp_bus.nats.nodes import Nodes
 from smcp_bus.nats.tcp import AbortingTransport
 from smcp_bus.nats.websocket import WebSocketTransport
+from smcp_bus.nats.wire import Denials, Messages, Receiver
 
 _log = logging.getLogger(__name__)
 

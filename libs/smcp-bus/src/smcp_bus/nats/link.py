@@ -15,8 +15,7 @@ from smcp_bus.bus import Connection, Watcher
 from smcp_bus.cancellation import raise_if_cancelled
 from smcp_bus.errors import BodyTooLarge, BusError, NotConnected, RequestTimedOut
 from smcp_bus.nats.client import NatsClient, is_refusal
-from smcp_bus.nats.config import BusConfig
-from smcp_bus.nats.credentials import renewed
+from smcp_bus.nats.config import BusConfig, renewed
 
 _log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from typing import Any, Final, Protocol
 import orjson
 
 from smcp_bus.bus import Headers, Incoming, NoticeHandler, Reply, RequestHandler
-from smcp_bus.chunks import CHUNKS, SIZE
 from smcp_bus.errors import NotConnected
 from smcp_bus.headers import BUDGET, ERROR
-from smcp_bus.nats.headers import decode_head
+from smcp_bus.nats.chunks import CHUNKS, SIZE
 from smcp_bus.nats.inbox import is_inbox
+from smcp_bus.nats.wire import decode_head
 from smcp_proto.errors import ErrorCode
 
 _log = logging.getLogger(__name__)

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from smcp_proto.doubts import Doubt, Rule, doubt
 from smcp_proto.dpe.content import plain
 from smcp_proto.dpe.escaping import destination, heading, inline, paragraphs
 from smcp_proto.dpe.markdown import element_markdown, page_markdown
 from smcp_proto.dpe.text import element_text, one_line, page_text
 from smcp_proto.schemas.finder import ELEMENT_CATEGORIES
 from smcp_proto.uris import DpeFormat, Level
+from smcp_proto.warnings import Rule, ServerWarning, server_warning
 
 RENDERED: Final[Mapping[Level, str]] = {0: "documents", 1: "pages", 2: "elements", 3: "content"}
 """The field of each level that gives its place to `content_markdown` or `content_text`."""
@@ -34,7 +34,7 @@ def in_format(answer: Mapping[str, Any], level: Level, chosen: DpeFormat) -> dic
     return {**kept, "content_text": _text(answer, level)}
 
 
-def unknown_categories(server: str, uri: str, answer: object) -> tuple[Doubt, ...]:
+def unknown_categories(server: str, uri: str, answer: object) -> tuple[ServerWarning, ...]:
     """What is none of the 19 categories in an answer of level 2 or 3, each once; the elements are kept."""
     if not isinstance(answer, Mapping):
         return ()
@@ -42,7 +42,7 @@ def unknown_categories(server: str, uri: str, answer: object) -> tuple[Doubt, ..
     given = (category if isinstance(category := each.get("category"), str) else None for each in found)
     unknown = dict.fromkeys(category for category in given if category not in ELEMENT_CATEGORIES)
     return tuple(
-        doubt(
+        server_warning(
             server,
             uri,
             Rule.UNKNOWN_CATEGORY,
@@ -54,13 +54,13 @@ def unknown_categories(server: str, uri: str, answer: object) -> tuple[Doubt, ..
     )
 
 
-def not_in_format(server: str, uri: str, answer: object, chosen: DpeFormat) -> tuple[Doubt, ...]:
+def not_in_format(server: str, uri: str, answer: object, chosen: DpeFormat) -> tuple[ServerWarning, ...]:
     """Whether an answer lacks the content in the format that was asked for; it is taken as it is."""
     field = f"content_{chosen}"
     if chosen == "json" or (isinstance(answer, Mapping) and isinstance(answer.get(field), str)):
         return ()
     message = f"it was asked for format={chosen}, and the answer has no {field}"
-    return (doubt(server, uri, Rule.FORMAT_IGNORED, message),)
+    return (server_warning(server, uri, Rule.FORMAT_IGNORED, message),)
 
 
 def _markdown(answer: Mapping[str, Any], level: Level) -> str:

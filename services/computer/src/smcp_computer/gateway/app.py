@@ -7,7 +7,7 @@ from typing import Final
 
 from smcp_agent.connecting.addresses import Addresses
 from smcp_agent.connecting.options import ConnectionOptions, Token
-from smcp_bus.door.tracing import client_spans
+from smcp_bus.tracing import client_spans
 from smcp_computer.announcing import Announcer
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.confirmation import Asker
@@ -101,7 +101,7 @@ async def open_gateway_computer(
         environ=environ,
         metrics=metrics,
     ) as inside:
-        requests.begin(inside.door)
+        requests.begin(inside.dispatcher)
         notified.begin(inside.in_flight, inside.resources.room)
         membership.begin(
             inside.announcer, inside.resources, lambda: inside.context.capabilities.now, inside.in_flight.placed

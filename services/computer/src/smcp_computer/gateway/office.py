@@ -10,14 +10,13 @@ from smcp_agent.connecting.connection import AckTimedOut, ConnectionBroken
 from smcp_agent.connecting.link import Link
 from smcp_agent.errors import received_error
 from smcp_bus import exact_json
-from smcp_bus.door.dispatch import Door, failed
-from smcp_bus.door.types import Caller
+from smcp_bus.dispatch import Caller, Dispatcher, failed
 from smcp_bus.errors import ConnectionLost, NotConnected, RequestTimedOut
 from smcp_computer.handlers.cancelled import CANCEL_VERB, cancel
 from smcp_computer.in_flight import InFlight
 from smcp_computer.resources.room import RoomComparison
 from smcp_proto import catalog
-from smcp_proto.catalog_row import Row
+from smcp_proto.catalog import Row
 from smcp_proto.errors import Internal, Malformed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.ids import Role
 from smcp_proto.schemas import LeaveOfficeNotification, ListRoomRet
@@ -114,32 +113,32 @@ class Notified:
 
 
 class Requests:
-    """Between `begin` and `end` what the gateway asks is answered by the door.
+    """Between `begin` and `end` what the gateway asks is answered by the dispatcher.
 
     The gateway vouches for who asks: an Agent of this Computer's office.
     """
 
     def __init__(self, office: str) -> None:
         self._caller = Caller("agent", office)
-        self._door: Door | None = None
+        self._dispatcher: Dispatcher | None = None
 
-    def begin(self, door: Door) -> None:
-        """From now on answer by `door`."""
-        self._door = door
+    def begin(self, dispatcher: Dispatcher) -> None:
+        """From now on answer by `dispatcher`."""
+        self._dispatcher = dispatcher
 
     def end(self) -> None:
         """Begin nothing any more; what runs goes on, and is answered."""
-        self._door = None
+        self._dispatcher = None
 
     async def answer(self, event: str, body: object) -> bytes:
         """The JSON of the acknowledgement: the reply, or a flat error. See `smcp_agent.connecting.answering.Answer`."""
-        door = self._door
-        if door is None:
+        dispatcher = self._dispatcher
+        if dispatcher is None:
             return _refused(Unavailable("the Computer is stopping", details={"may_have_run": False}))
         row = catalog.lookup(event)
         if row is None:
             return _refused(Malformed("there is no such event", details={"field": ""}))
-        answer = await door.dispatch(row, self._caller, body)
+        answer = await dispatcher.dispatch(row, self._caller, body)
         return answer.body or b"null"
 
 

@@ -1,1 +1,1 @@
-"""What the Computer answers: typed functions behind the door, one file each."""
+"""What the Computer answers: typed functions behind the dispatcher, one file each."""

@@ -18,7 +18,7 @@ from smcp_bus.headers import EPOCH
 from smcp_bus.owner import ABSENT_S, OwnerGate
 from smcp_computer.in_flight import InFlight
 from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
-from smcp_service.wording import counted
+from smcp_service.lifecycle import counted
 
 _log = logging.getLogger("smcp_computer.abandoned")
 

@@ -1,6 +1,6 @@
 """`alive`: asked by the registry before it lets a member go."""
 
-from smcp_bus.door.types import Call
+from smcp_bus.dispatch import Call
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
 
 

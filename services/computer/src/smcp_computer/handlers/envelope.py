@@ -10,7 +10,7 @@ from typing import Any
 import mcp_types as types
 
 from smcp_bus import exact_json
-from smcp_bus.door.types import RawJson
+from smcp_bus.dispatch import RawJson
 from smcp_computer.mcp.errors import BadAnswer, RequestRefused, ServerError
 from smcp_computer.resources.errors import code_of, flat, with_code
 from smcp_proto.errors import TooLarge

@@ -1,6 +1,6 @@
 """`client:get_config`: the configuration, without what is secret in it."""
 
-from smcp_bus.door.types import Call
+from smcp_bus.dispatch import Call
 from smcp_proto.schemas.config import GetComputerConfigReq, GetComputerConfigRet
 
 

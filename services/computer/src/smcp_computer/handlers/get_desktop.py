@@ -5,7 +5,7 @@ from typing import Final
 
 import orjson
 
-from smcp_bus.door.types import Call, RawJson
+from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.desktop import Desktop
 from smcp_computer.handlers.room import reply_limit
 from smcp_proto.schemas.desktop import GetDeskTopReq

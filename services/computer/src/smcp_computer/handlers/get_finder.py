@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from smcp_bus.door.types import Call, RawJson
+from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.finder.page import fitting
 from smcp_computer.handlers.budget import Budget

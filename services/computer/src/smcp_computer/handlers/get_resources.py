@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from smcp_bus import exact_json
-from smcp_bus.door.types import Call, RawJson
+from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.handlers.budget import Budget
 from smcp_computer.mcp.errors import RequestRefused, ServerError
 from smcp_computer.mcp.supervisor import Supervisor

@@ -1,6 +1,6 @@
 """`client:get_tools`: the tools that can be called now."""
 
-from smcp_bus.door.types import Call
+from smcp_bus.dispatch import Call
 from smcp_computer.tools.catalogue import Catalogue
 from smcp_proto.schemas.tools import GetToolsReq, GetToolsRet
 

@@ -1,6 +1,6 @@
 """`pending`: asked by who waits for calls of this Computer, to notice one that got lost."""
 
-from smcp_bus.door.types import Call
+from smcp_bus.dispatch import Call
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_computer.in_flight import InFlight
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from smcp_bus.door.types import Call, RawJson
+from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.finder.odd_answers import OddAnswers
 from smcp_computer.handlers.budget import Budget
 from smcp_computer.handlers.envelope import Envelopes

@@ -1,6 +1,6 @@
 """How large an answer may be."""
 
-from smcp_bus.door.types import Call
+from smcp_bus.dispatch import Call
 from smcp_bus.headers import REPLY_LIMIT
 
 

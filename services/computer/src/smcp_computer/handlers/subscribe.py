@@ -2,7 +2,7 @@
 
 import asyncio
 
-from smcp_bus.door.types import Call, RawJson
+from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.headers import AGENT_EPOCH
 from smcp_computer.handlers.budget import Budget
 from smcp_computer.handlers.envelope import Envelopes

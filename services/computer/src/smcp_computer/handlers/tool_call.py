@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, Final
 
-from smcp_bus.door.types import Call, RawJson
+from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.time_limit import time_limit
 from smcp_computer.confirmation import Confirmation
 from smcp_computer.handlers.call_log import CallRecord

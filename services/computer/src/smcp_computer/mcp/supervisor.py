@@ -33,7 +33,7 @@ from smcp_computer.mcp.sdk import CallSpan
 from smcp_computer.mcp.server_log import WENT_AWAY, FailureLog, StderrLog, first_of
 from smcp_computer.mcp.session import Connection, Negotiation, connect
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
-from smcp_service.wording import counted
+from smcp_service.lifecycle import counted
 
 _log = logging.getLogger("smcp_computer.mcp")
 

@@ -1,4 +1,4 @@
-"""The guard at the gateway's door: nobody is let in without a token, and nobody stays longer than it lasts.
+"""The guard of the gateway: nobody is let in without a token, and nobody stays longer than it lasts.
 
 A token may come with the first HTTP request (`Authorization: Bearer`) or in the `auth` object of Socket.IO's CONNECT
 (`token`). A wrong one in the header is refused with HTTP 401 before Socket.IO sees the request. A client that sends no

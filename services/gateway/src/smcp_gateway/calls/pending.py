@@ -11,7 +11,7 @@ from typing import Final
 
 import orjson
 
-from smcp_bus.door.types import RawJson
+from smcp_bus.dispatch import RawJson
 from smcp_proto.errors import SmcpError, Unavailable
 
 CANCEL_GRACE_S: Final = 1.0

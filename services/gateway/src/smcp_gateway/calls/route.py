@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from smcp_bus.bus import Admit, Bus, Headers, Incoming, Progress, Reply, RequestHandler
-from smcp_bus.chunks import MAX_CHUNK
 from smcp_bus.errors import BodyTooLarge, RequestTimedOut
+from smcp_bus.nats.chunks import MAX_CHUNK
 from smcp_bus.nats.serving import error_reply
 from smcp_proto.errors import ErrorCode
 

@@ -15,9 +15,7 @@ from pydantic import ValidationError
 from smcp_bus import registry_contract, subjects
 from smcp_bus.bus import Incoming, Reply, Subscription
 from smcp_bus.call_records import digest_of, same_call
-from smcp_bus.door.dispatch import Door, failed
-from smcp_bus.door.serving import to_reply
-from smcp_bus.door.types import Call, Caller, RawJson
+from smcp_bus.dispatch import Call, Caller, Dispatcher, RawJson, failed, to_reply
 from smcp_bus.headers import ERROR
 from smcp_bus.owner import CLOSED_REPLY, MOVING_REPLY
 from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion
@@ -72,7 +70,7 @@ class OwnedComputer:
         self._loop = asyncio.get_running_loop()
         self._caller = Caller("agent", office)
         self._running: dict[RunKey, _Running] = {}
-        self._door = Door(
+        self._dispatcher = Dispatcher(
             {
                 "client:tool_call": self._tool_call,
                 "client:resources/subscribe": self._subscribe,
@@ -163,7 +161,7 @@ class OwnedComputer:
         row = registry_contract.CLIENT_ROWS.get(verb) or catalog.by_verb("client", verb)
         if row is None:
             return to_reply(failed(Malformed("no such event").body()))
-        answer = await self._door.dispatch(
+        answer = await self._dispatcher.dispatch(
             row,
             self._caller,
             incoming.body,

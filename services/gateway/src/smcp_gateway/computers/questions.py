@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from smcp_bus import exact_json
-from smcp_bus.door.types import Call
+from smcp_bus.dispatch import Call
 from smcp_gateway.sockets.packet import Frame, request_frame
 from smcp_gateway.sockets.session import Fate, Outcome, Session, settle
 from smcp_proto.errors import TooLarge

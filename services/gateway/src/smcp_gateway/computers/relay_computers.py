@@ -16,11 +16,11 @@ from pydantic import ValidationError
 from smcp_bus import subjects
 from smcp_bus.bus import Bus, Connection, RequestHandler
 from smcp_bus.call_records import CallRecords
-from smcp_bus.door.dispatch import Observe
-from smcp_bus.door.tracing import bus_spans
+from smcp_bus.dispatch import Observe
 from smcp_bus.owner import ABSENT_S, OwnerGate
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
+from smcp_bus.tracing import bus_spans
 from smcp_gateway.background_tasks import Errands
 from smcp_gateway.computers.owned_computer import OwnedComputer
 from smcp_gateway.computers.questions import Room, Send

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from smcp_bus.call_records import CallRecords
-from smcp_bus.door.dispatch import Observe
-from smcp_bus.door.tracing import Tracing
+from smcp_bus.dispatch import Observe, Tracing
 from smcp_gateway.computers.questions import Room, Send
 from smcp_gateway.computers.updates import Later
 
@@ -24,7 +23,7 @@ class Surroundings:
     records: CallRecords[CallKey, CancelKey]
     max_body: int
     """Bytes that an answer may have on the bus."""
-    tracing: Tracing
+    tracing: Tracing | None
     observe: Observe | None
     later: Later
     is_open: Callable[[int], bool]

@@ -1,1 +1,1 @@
-"""What the gateway does with each event: typed handlers behind the door."""
+"""What the gateway does with each event: typed handlers behind the dispatcher."""

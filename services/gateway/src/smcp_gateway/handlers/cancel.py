@@ -3,7 +3,7 @@
 import asyncio
 
 from smcp_bus import exact_json
-from smcp_bus.door.types import Call
+from smcp_bus.dispatch import Call
 from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_gateway.calls.pending import CallTable

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pydantic import BaseModel
 
-from smcp_bus.door.types import Call, RawJson
+from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.headers import REPLY_LIMIT
 from smcp_gateway.sockets.packet import largest_reply
 from smcp_gateway.sockets.session import Sessions

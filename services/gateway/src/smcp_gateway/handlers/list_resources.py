@@ -15,7 +15,7 @@ from opentelemetry import metrics
 from pydantic import BaseModel
 
 from smcp_bus import exact_json
-from smcp_bus.door.types import Call, RawJson
+from smcp_bus.dispatch import Call, RawJson
 from smcp_gateway.handlers.office_cursor import FIELD, OfficeCursor, read_cursor, unreadable
 from smcp_gateway.rooms.offices import Offices
 from smcp_proto.errors import ErrorCode, NotInOffice, SmcpError

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from smcp_bus.door.types import Call, Caller, Handler
+from smcp_bus.dispatch import Call, Caller, Handler
 from smcp_gateway.limits.kept_buckets import KeptBuckets
 from smcp_gateway.limits.token_bucket import Rate, TokenBucket
 from smcp_gateway.sockets.session import Sessions

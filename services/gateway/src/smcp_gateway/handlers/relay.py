@@ -16,16 +16,15 @@ from pydantic import BaseModel
 
 from smcp_bus import exact_json, subjects
 from smcp_bus.bus import Admit, Headers, Progress, Reply
-from smcp_bus.door.exception_table import to_smcp_error
-from smcp_bus.door.tracing import sending
-from smcp_bus.door.types import Call, RawJson
+from smcp_bus.dispatch import Call, RawJson, to_smcp_error
 from smcp_bus.errors import BusError, ConnectionLost, NoResponder, NotConnected, RequestTimedOut
 from smcp_bus.headers import NOT_RUN, REQ_ID
 from smcp_bus.owner import MOVING
 from smcp_bus.registry_client import RegistryClient
+from smcp_bus.tracing import sending
 from smcp_gateway.calls.pending import NOT_SENT, CallTable, PendingCall
 from smcp_gateway.handlers.relayed_answer import checked
-from smcp_proto.catalog_row import TimeClass
+from smcp_proto.catalog import TimeClass
 from smcp_proto.errors import NotFound, SmcpError, TimedOut, Unavailable
 from smcp_proto.schemas.tools import REPEAT
 

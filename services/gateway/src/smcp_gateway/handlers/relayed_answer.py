@@ -6,7 +6,7 @@ from typing import Any, Final
 import orjson
 
 from smcp_bus.bus import Reply
-from smcp_bus.door.types import RawJson
+from smcp_bus.dispatch import RawJson
 from smcp_bus.headers import ERROR
 from smcp_bus.registry_client import to_error
 from smcp_proto.errors import Internal

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from smcp_bus import exact_json
-from smcp_bus.door.types import Call
+from smcp_bus.dispatch import Call
 from smcp_bus.registry_client import RegistryClient
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.computers.updates import Key, Short

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from smcp_bus import exact_json
-from smcp_bus.door.types import Call, RawJson
+from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.headers import AGENT_EPOCH
 from smcp_gateway.sockets.session import Sessions
 from smcp_proto.errors import NotInOffice

@@ -10,7 +10,7 @@ from smcp_bus.bus import Incoming
 from smcp_bus.headers import EPOCH
 from smcp_gateway.sockets.session import MemberKey
 from smcp_proto import catalog
-from smcp_proto.catalog_row import EVERYBODY
+from smcp_proto.catalog import EVERYBODY
 from smcp_proto.ids import Role
 from smcp_proto.names import check_name
 from smcp_proto.schemas import Capabilities

@@ -1,7 +1,7 @@
 """Socket.IO packets as the gateway reads and writes them: bytes in, bytes out.
 
-What a client sends is cut, not parsed: the door parses the one argument of an event, and the same bytes go on to the
-Computer unchanged (numbers of any size included). Nothing that a client can send makes reading raise:
+What a client sends is cut, not parsed: the dispatcher parses the one argument of an event, and the same bytes go on
+to the Computer unchanged (numbers of any size included). Nothing that a client can send makes reading raise:
 
 - an event that cannot be read still has the id under which its refusal is acknowledged;
 - binary events are refused at once, and their attachments ignored, so nothing is collected for them;
@@ -17,9 +17,8 @@ from typing import Any, Final
 import orjson
 from socketio import packet as sio
 
-from smcp_bus.door.dispatch import failed
-from smcp_bus.door.types import Answer
-from smcp_proto.catalog_row import Ack, Row
+from smcp_bus.dispatch import Answer, failed
+from smcp_proto.catalog import Ack, Row
 from smcp_proto.errors import ErrorBody, TooLarge, refusal
 
 NAMESPACE: Final = "/smcp"
@@ -191,7 +190,7 @@ def _argument(text: bytes, start: int) -> bytes | None:
 
 
 SHORT: Final = 16
-"""A body that is longer than this is looked at by the door alone."""
+"""A body that is longer than this is looked at by the dispatcher alone."""
 
 
 def _event_name(text: bytes, start: int) -> str:

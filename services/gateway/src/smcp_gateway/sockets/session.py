@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from smcp_bus.door.types import Caller
+from smcp_bus.dispatch import Caller
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.auth.principal import Principal
 from smcp_gateway.limits.reply_room import ReplyRoom
@@ -155,7 +155,7 @@ class Session:
     _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)
 
     def caller(self) -> Caller:
-        """Who calls, for the door."""
+        """Who calls, for the dispatcher."""
         membership = self.membership
         known = self._caller
         if known is None or known[0] is not membership or known[1].role != self.role:

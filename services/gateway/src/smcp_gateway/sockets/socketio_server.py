@@ -1,4 +1,4 @@
-"""The Socket.IO face: a thin transport in front of the door.
+"""The Socket.IO face: a thin transport in front of the dispatcher.
 
 It knows sessions and packets, and nothing of what an event means: the catalog's row says which size
 and which shape of acknowledgement. Every event that asks for an acknowledgement gets one.
@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from aiohttp import WSCloseCode, web
 
-from smcp_bus.door.dispatch import Door, failed
-from smcp_bus.door.types import Answer
+from smcp_bus.dispatch import Answer, Dispatcher, failed
 from smcp_gateway.auth.guard import Guard
 from smcp_gateway.limits.reply_room import ReplyRoom, ReplyShare
 from smcp_gateway.sockets.engine import Server
@@ -21,8 +20,7 @@ from smcp_gateway.sockets.handshake import read_greeting, refused_connect
 from smcp_gateway.sockets.packet import NAMESPACE, Frame, Inbound, ack_argument, event_frame
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto import catalog
-from smcp_proto.catalog import CATALOG, upstream
-from smcp_proto.catalog_row import Row, SizeClass
+from smcp_proto.catalog import CATALOG, Row, SizeClass, upstream
 from smcp_proto.errors import NOTHING_BEGUN, Malformed, RateLimited, SmcpError, TooLarge, Unavailable
 
 SMALL_BYTES: Final = 64 * 1024
@@ -58,7 +56,7 @@ Gone = Callable[[Session, bool], None]
 
 class SocketIoServer:
     """Args:
-    door: what is behind it answers every event.
+    dispatcher: what is behind it answers every event.
     gone: must not block.
     max_payload: bytes that a request or reply may have.
     ping_s: seconds between two pings; a client that hears nothing for twice as long takes the gateway for gone.
@@ -68,7 +66,7 @@ class SocketIoServer:
     def __init__(
         self,
         sessions: Sessions,
-        door: Door,
+        dispatcher: Dispatcher,
         gone: Gone,
         *,
         max_payload: int,
@@ -76,7 +74,7 @@ class SocketIoServer:
         guard: Guard | None = None,
     ) -> None:
         self._sessions = sessions
-        self._door = door
+        self._dispatcher = dispatcher
         self._gone = gone
         self._max_payload = max_payload
         self._draining = False
@@ -213,9 +211,9 @@ class SocketIoServer:
             if (membership is None or membership.ending) and session.order.locked():
                 async with session.order:  # published Agents do not wait for the answer to their join or leave
                     pass
-            return await self._door.dispatch(row, session.caller(), inbound.body, admit=share.admit)
+            return await self._dispatcher.dispatch(row, session.caller(), inbound.body, admit=share.admit)
         async with session.order:
-            return await self._door.dispatch(row, session.caller(), inbound.body)
+            return await self._dispatcher.dispatch(row, session.caller(), inbound.body)
 
     def _refusal(self, session: Session, row: Row | None, inbound: Inbound) -> SmcpError | None:
         if row is None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from smcp_bus.door.types import Call
+from smcp_bus.dispatch import Call
 from smcp_bus.headers import AFTER, CLAIM
 from smcp_bus.registry_contract import Claim
 from smcp_proto.errors import Malformed, NotInOffice, Unavailable

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from smcp_bus.door.types import Call
+from smcp_bus.dispatch import Call
 from smcp_bus.registry_contract import (
     AssertedMember,
     Assertion,

@@ -7,8 +7,8 @@ from pydantic import BaseModel
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
-from smcp_bus.door.tracing import sending
-from smcp_bus.door.types import Call
+from smcp_bus.dispatch import Call
+from smcp_bus.tracing import sending
 from smcp_proto.catalog import verb_of
 from smcp_proto.errors import Malformed, NotAllowed
 from smcp_proto.schemas import AgentCallData, Envelope, UpdateCapabilitiesReq

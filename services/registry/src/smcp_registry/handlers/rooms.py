@@ -6,7 +6,7 @@ from typing import Final
 
 import orjson
 
-from smcp_bus.door.types import Call, RawJson
+from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.headers import AFTER
 from smcp_bus.registry_contract import Confirmed, FindComputer, Found, Joined, Left, Nothing
 from smcp_proto.errors import NotAllowed, NotInOffice, Unavailable

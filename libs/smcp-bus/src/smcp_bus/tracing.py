@@ -1,4 +1,4 @@
-"""Spans around what goes through the door and over the bus.
+"""Spans around what goes through the dispatcher and over the bus.
 
 Names and attributes follow OpenTelemetry's conventions for messaging: `send <destination>` (PRODUCER) on the side that
 asks, `process <destination>` (CONSUMER) on the side that answers, where the destination is the subject's template
@@ -13,6 +13,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from opentelemetry.trace import ProxyTracerProvider, Span, SpanKind, Status, Sta
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from smcp_bus import registry_contract, subjects
-from smcp_bus.door.types import Answer, Call
+from smcp_bus.dispatch import Answer, Call, Tracing
 from smcp_bus.errors import RequestTimedOut
 from smcp_bus.headers import TRACEPARENT, TRACESTATE
 from smcp_proto.errors import SmcpError
@@ -46,23 +47,18 @@ _IS_ERROR: Final = re.compile(rb'"isError"\s*:\s*true')
 _NOTHING: Final = nullcontext[Mapping[str, str]](MappingProxyType({}))
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
-Tracing = Callable[[Call], AbstractContextManager[Span | None]]
-"""Opens the span of a request that came through the door; None where nothing is recorded."""
-
-
-def no_tracing(call: Call) -> AbstractContextManager[None]:
-    """Record nothing."""
-    return nullcontext()
+Record = Callable[[Answer], None]
+"""Marks the span of a request that was refused or failed, and of a call whose tool failed."""
 
 
 def configured() -> bool:
-    """Whether a tracer provider was set up in this process; asked once, when a door or a client is built."""
+    """Whether a tracer provider was set up in this process; asked once, when a dispatcher or a client is built."""
     provider = trace.get_tracer_provider()
     return not isinstance(provider, ProxyTracerProvider | trace.NoOpTracerProvider)
 
 
-def client_spans() -> Tracing:
-    """SERVER spans for events of Socket.IO clients: `client:tool_call`.
+def client_spans() -> Tracing | None:
+    """SERVER spans for events of Socket.IO clients (`client:tool_call`); None while nothing is recorded.
 
     The client's own trace is continued where the request says one (its optional field `traceparent`); otherwise
     the trace id follows from the request's id. Its sampled flag counts only where the client is authenticated.
@@ -70,12 +66,15 @@ def client_spans() -> Tracing:
     return _spans(lambda tracer, call: _open(tracer, call, call.row.event, SpanKind.SERVER, {}))
 
 
-def bus_spans() -> Tracing:
-    """CONSUMER spans for requests that came over the bus: `process smcp.v1.{office}.client.{computer}.tool_call`."""
+def bus_spans() -> Tracing | None:
+    """CONSUMER spans for requests over the bus: `process smcp.v1.{office}.client.{computer}.tool_call`.
 
-    def open_span(tracer: Tracer, call: Call) -> AbstractContextManager[Span | None]:
+    None while nothing is recorded.
+    """
+
+    def open_span(tracer: Tracer, call: Call) -> AbstractContextManager[Record]:
         if registry_contract.is_internal(call.row) and TRACEPARENT not in call.headers:
-            return nullcontext()
+            return nullcontext(_record_nothing)
         name, attributes = _destination("process", call.subject)
         if group := subjects.queue(call.subject):
             attributes["messaging.consumer.group.name"] = group
@@ -97,16 +96,6 @@ def trace_id_of(call: Call) -> int:
         if parent.is_valid:
             return parent.trace_id
     return _own_trace_id(call)
-
-
-def record_outcome(span: Span | None, call: Call, answer: Answer) -> None:
-    """Mark the span of a request that was refused or failed, and of a call whose tool failed."""
-    if span is None or not span.is_recording():
-        return
-    if answer.error is not None:
-        _mark(span, str(answer.error))
-    elif call.row.event == "client:tool_call" and (why := _tool_failure(answer.body)):
-        _mark(span, why)
 
 
 def sending(subject: str) -> AbstractContextManager[Mapping[str, str]]:
@@ -134,15 +123,19 @@ def send_span(subject: str) -> Iterator[dict[str, str]]:
             yield carrier
 
 
-def _spans(open_span: Callable[[Tracer, Call], AbstractContextManager[Span | None]]) -> Tracing:
+def _record_nothing(answer: Answer) -> None:
+    pass
+
+
+def _spans(open_span: Callable[[Tracer, Call], AbstractContextManager[Record]]) -> Tracing | None:
     if not configured():
-        return no_tracing
+        return None
     tracer = trace.get_tracer("smcp_bus")
     return lambda call: open_span(tracer, call)
 
 
 @contextmanager
-def _open(tracer: Tracer, call: Call, name: str, kind: SpanKind, attributes: dict[str, str]) -> Iterator[Span]:
+def _open(tracer: Tracer, call: Call, name: str, kind: SpanKind, attributes: dict[str, str]) -> Iterator[Record]:
     labels = {"smcp.req_id": call.req_id[:LONGEST], "smcp.office": office_of(call)[:LONGEST]}
     traceparent, doubted = _traceparent(call)
     # From nothing, whatever this task inherited: what a request belongs to is said in it.
@@ -162,9 +155,18 @@ def _open(tracer: Tracer, call: Call, name: str, kind: SpanKind, attributes: dic
             ) as span,
             _marking(span),
         ):
-            yield span
+            yield partial(_record_outcome, span, call)
     finally:
         otel_context.detach(token)
+
+
+def _record_outcome(span: Span, call: Call, answer: Answer) -> None:
+    if not span.is_recording():
+        return
+    if answer.error is not None:
+        _mark(span, str(answer.error))
+    elif call.row.event == "client:tool_call" and (why := _tool_failure(answer.body)):
+        _mark(span, why)
 
 
 def _described(call: Call) -> dict[str, str]:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-MAX_DOUBTED_URI: Final = 256
-"""Characters of a URI that a doubt names: what a server sends has no bound."""
+MAX_WARNED_URI: Final = 256
+"""Characters of a URI that a server_warning names: what a server sends has no bound."""
 
 
 class Rule(StrEnum):
@@ -47,21 +47,21 @@ class Rule(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class ServerWarning:
     """A warning about one window, document or element."""
 
     server: str
     """The MCP server's name."""
     uri: str
-    """As the server wrote it, at most `MAX_DOUBTED_URI` characters of it; empty where it gave none."""
+    """As the server wrote it, at most `MAX_WARNED_URI` characters of it; empty where it gave none."""
     rule: Rule
     message: str
     """For the log: what is wrong, and what was done about it."""
 
 
-def doubt(server: str, uri: object, rule: Rule, message: str) -> Doubt:
-    """A doubt about whatever stands where the URI should."""
-    return Doubt(server, uri[:MAX_DOUBTED_URI] if isinstance(uri, str) else "", rule, message)
+def server_warning(server: str, uri: object, rule: Rule, message: str) -> ServerWarning:
+    """A server_warning about whatever stands where the URI should."""
+    return ServerWarning(server, uri[:MAX_WARNED_URI] if isinstance(uri, str) else "", rule, message)
 
 
 def type_name(value: Any) -> str:

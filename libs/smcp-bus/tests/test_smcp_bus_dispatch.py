@@ -1,4 +1,4 @@
-"""The door: whatever comes in, one answer goes out, and no internal text with it."""
+"""The dispatcher: whatever comes in, one answer goes out, and no internal text with it."""
 
 import asyncio
 import json
@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from smcp_bus import errors as bus_errors
-from smcp_bus.door.dispatch import Door
-from smcp_bus.door.types import Answer, Call, Caller, RawJson
+from smcp_bus.dispatch import Answer, Call, Caller, Dispatcher, RawJson
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotFound
 from smcp_proto.schemas import GetToolsRet, ToolCallReq
@@ -28,17 +27,17 @@ REQUEST: dict[str, Any] = {
 }
 
 
-def door_with(outcome: BaseModel | RawJson | Exception | None) -> Door:
+def door_with(outcome: BaseModel | RawJson | Exception | None) -> Dispatcher:
     async def handler(request: ToolCallReq, call: Call) -> BaseModel | RawJson | None:
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    return Door({"client:tool_call": handler})
+    return Dispatcher({"client:tool_call": handler})
 
 
-async def ask(door: Door, body: object = REQUEST, caller: Caller = ALICE) -> Answer:
-    return await door.dispatch(TOOL_CALL, caller, body)
+async def ask(dispatcher: Dispatcher, body: object = REQUEST, caller: Caller = ALICE) -> Answer:
+    return await dispatcher.dispatch(TOOL_CALL, caller, body)
 
 
 def error_of(answer: Answer) -> dict[str, Any]:
@@ -64,7 +63,7 @@ async def test_a_handler_sees_the_request_and_the_payload_with_its_unknown_field
         assert request.tool_name == "echo"
         seen.append(call)
 
-    await ask(Door({"client:tool_call": handler}), {**REQUEST, "later_field": 1})
+    await ask(Dispatcher({"client:tool_call": handler}), {**REQUEST, "later_field": 1})
     assert seen[0].payload["later_field"] == 1
     assert seen[0].req_id == "r1"
 
@@ -94,7 +93,7 @@ async def test_whole_numbers_of_any_size_are_seen_as_they_came() -> None:
         seen.append(call)
 
     params = {"n": 12345678901234567890123, "deep": [{"n": -(2**63) - 1}, 2**64 - 1, 2**64, 1e300, 0.1]}
-    await ask(Door({"client:tool_call": handler}), json.dumps({**REQUEST, "params": params}).encode())
+    await ask(Dispatcher({"client:tool_call": handler}), json.dumps({**REQUEST, "params": params}).encode())
     assert json.dumps(seen[0].payload["params"]) == json.dumps(params)
 
 
@@ -171,7 +170,7 @@ async def test_what_the_bus_raises_says_whether_it_may_have_run(
 
 @pytest.mark.rule("answers.errors.503", "answers.unhandled.503")
 async def test_an_event_without_a_handler_is_not_available() -> None:
-    answer = await Door({}).dispatch(TOOL_CALL, ALICE, REQUEST)
+    answer = await Dispatcher({}).dispatch(TOOL_CALL, ALICE, REQUEST)
     assert error_of(answer)["code"] == 503
 
 
@@ -190,5 +189,5 @@ json_values = st.recursive(
 @pytest.mark.rule("answers.acks.always")
 @given(event=st.sampled_from(sorted(CATALOG)), body=json_values)
 async def test_anything_at_all_gets_an_answer(event: str, body: object) -> None:
-    answer = await Door({}).dispatch(CATALOG[event], ALICE, body)
+    answer = await Dispatcher({}).dispatch(CATALOG[event], ALICE, body)
     assert error_of(answer)["code"] in {400, 403, 503, 4103}

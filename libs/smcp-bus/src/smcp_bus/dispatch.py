@@ -1,0 +1,450 @@
+"""The one way through a process: every request of every transport goes through `Dispatcher.dispatch`.
+
+It alone validates, authorises, traces, and maps exceptions to answers. The Socket.IO server and the bus are thin
+transports in front of it; behind it are typed handlers. On the bus, a subject's tokens say the event and the caller.
+"""
+
+import asyncio
+import logging
+import time
+import unicodedata
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final, cast
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from smcp_bus import errors as bus_errors
+from smcp_bus import exact_json, registry_contract, subjects
+from smcp_bus.bus import NO_HEADERS, Admit, Bus, Headers, Incoming, Reply, RequestHandler, Subscription
+from smcp_bus.headers import ERROR, REQ_ID
+from smcp_proto import catalog
+from smcp_proto.catalog import Row, TimeClass
+from smcp_proto.errors import (
+    CUT_OFF,
+    ErrorBody,
+    ErrorCode,
+    Internal,
+    Malformed,
+    NotAllowed,
+    NotInOffice,
+    SmcpError,
+    TimedOut,
+    TooLarge,
+    Unavailable,
+)
+from smcp_proto.ids import Role
+from smcp_proto.surrogates import HALF, field_with_half
+from smcp_proto.validation import MAX_TEXT, check_depth, malformed
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, as the transport knows it: from a session or from a subject, never from the payload."""
+
+    role: Role | None
+    """None before a session has joined anything."""
+    office: str | None = None
+    name: str | None = None
+    session: str = ""
+    authenticated: bool = False
+    """Whether a token says who it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawJson:
+    """A reply that is JSON already: passed on as it is."""
+
+    body: bytes
+
+
+@dataclass(slots=True)
+class Call:
+    """One request on its way through a process."""
+
+    row: Row
+    caller: Caller
+    req_id: str
+    deadline: float
+    """In this process's loop time (seconds): when the caller stops waiting."""
+    payload: Mapping[str, Any]
+    """The request's JSON object as it came, unknown fields included."""
+    raw: bytes | None = None
+    """The same as bytes, where it came as bytes."""
+    headers: Headers = field(default_factory=dict)
+    subject: str = ""
+    """Where it came in on the bus; empty where it came from a client."""
+    admit: Admit | None = None
+    """Decides when a large answer to it may come here; None: at once."""
+
+
+Handler = Callable[[Any, Call], Awaitable[BaseModel | RawJson | None]]
+"""A typed async function: the validated request and the call in, the reply out. It raises `SmcpError` for what a
+peer may know; it holds no `sid`, no NATS message, no span."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the dispatcher gives back to a transport: JSON, and the code where it is a flat error."""
+
+    body: bytes
+    error: int | None = None
+    headers: Headers = field(default_factory=dict)
+
+
+JOIN = "server:join_office"
+LEAVE = "server:leave_office"
+LIST_ROOM = "server:list_room"
+
+
+def authorize(row: Row, caller: Caller, request: Any) -> None:
+    """Let the request through, or raise. A pure function of the event's row, the caller and the request.
+
+    The caller is what the transport knows (a session, a subject). What a payload says about its sender is only
+    compared with that, also in fields that the event does not have: they are passed on with the others.
+
+    Raises:
+        NotInOffice: the caller is in no office, and the event needs one.
+        NotAllowed: the event is not for the caller's role, or the request speaks for somebody else or about
+            another office. `details.field` names the field.
+    """
+    if row.event == JOIN:
+        _same(caller.role, request.role, "role", "the role of a connection cannot change")
+        _same(caller.name, request.name, "name", "the name of a connection cannot change")
+        return
+    if caller.role is not None and caller.role not in row.senders:
+        raise NotAllowed(f"{row.event} is not for a member of role {caller.role}")
+    if caller.office is None:
+        raise NotInOffice(f"{row.event} needs a member of an office; join one first")
+    if row.event == LEAVE:
+        return  # leaving an office one is not in is refused by the registry, with its own words
+    for name in _spoken_fields(cast("type[BaseModel]", type(request))):
+        _own(row, caller, name, getattr(request, name))
+    if extra := cast("BaseModel", request).model_extra:
+        for name in _IDENTITY:
+            if name in extra:
+                said = extra[name]
+                _own(row, caller, name, unicodedata.normalize("NFC", said) if isinstance(said, str) else said)
+
+
+_ADDRESSED: Final = frozenset({"server:resources/updated", "notify:resources/updated"})
+"""Events of a Computer in which `agent` is not who says it, but who is to be told."""
+_IDENTITY: Final = ("agent", "computer", "computerId", "office_id", "roomId")
+_OFFICE: Final = "only one's own office"
+_COMPUTER: Final = "a Computer speaks for itself only"
+
+
+@cache
+def _spoken_fields(request: type[BaseModel]) -> tuple[str, ...]:
+    """The fields of a request in which it says who or where its sender is."""
+    return tuple(field for field in _IDENTITY if field in request.model_fields)
+
+
+def _own(row: Row, caller: Caller, field: str, said: object) -> None:
+    """Compare a field with what is known of the caller."""
+    match caller.role, field:
+        case _, "office_id" | "roomId":
+            _same(caller.office, said, field, _OFFICE)
+        case "agent", "agent":
+            _same(caller.name, said, field, "an Agent speaks for itself only")
+        case "computer", "computer" | "computerId":
+            _same(caller.name, said, field, _COMPUTER)
+        case "computer", "agent" if row.event == LIST_ROOM:
+            _same(caller.name, said, field, _COMPUTER)  # there it is the asking member, of whichever role
+        case "computer", "agent" if row.event not in _ADDRESSED and said is not None:
+            raise NotAllowed(_COMPUTER, details={"field": field})
+        case _:
+            pass  # an Agent names the Computer that it asks
+
+
+def _same(known: str | None, said: object, field: str, why: str) -> None:
+    if known is not None and said is not None and known != said:
+        raise NotAllowed(why, details={"field": field})
+
+
+_log = logging.getLogger("smcp_bus.dispatch")
+
+
+def to_smcp_error(error: Exception) -> SmcpError:
+    """The error for the peer. What is not known here is logged with its text, and is a 500 without it."""
+    match error:
+        case SmcpError():
+            return error
+        case bus_errors.BodyTooLarge(size=size, limit=limit):
+            return TooLarge("the body is too large", details={"size": size, "limit": limit})
+        case bus_errors.NoResponder():
+            return Unavailable("not available now", details={"may_have_run": False})
+        case bus_errors.NotConnected():
+            return Unavailable("not available now", details={"may_have_run": False, CUT_OFF: True})
+        case bus_errors.ConnectionLost() | bus_errors.TransferFailed():
+            return Unavailable("the connection broke before the answer came", details={"may_have_run": True})
+        case bus_errors.RequestTimedOut():
+            return TimedOut("no answer in time")
+        case _:
+            _log.error("a handler failed", exc_info=error)
+            return Internal("internal error")
+
+
+def error_body(error: Exception) -> ErrorBody:
+    """What a peer may read of what a handler raised."""
+    return to_smcp_error(error).body()
+
+
+SECONDS: Final[Mapping[TimeClass, float]] = {
+    TimeClass.QUERY: 30.0,
+    TimeClass.ROOM: 10.0,
+    TimeClass.NOTICE: 10.0,
+    TimeClass.CALL: 3600.0,
+}
+"""How long the server side takes at most; a CALL's request says it itself (`timeout`)."""
+
+NAMED_BYTES: Final = 1024 * 1024
+"""Of a request that is not read: in a larger one the field that is wrong is not looked for."""
+
+Observe = Callable[[Call], AbstractContextManager[object]]
+"""What a process does round every call (log fields); given by the composition root."""
+Tracing = Callable[[Call], AbstractContextManager[Callable[[Answer], None]]]
+"""Opens the span of a request; what it gives is called with the answer."""
+Ended = Callable[[Row, float, Answer | None], None]
+"""Told of every request when it ends, how long it took (seconds) and its answer; None: it was broken off."""
+
+
+class Dispatcher:
+    """Dispatches events to handlers.
+
+    Args:
+        handlers: by event name.
+        otherwise: chooses the handler of an event that `handlers` does not name (events that the catalog does not
+            know and that are passed on); None: the event answers 503.
+        tracing: opens the span of a request (`tracing.client_spans()`, `tracing.bus_spans()`).
+        observe: entered round every call, for log fields.
+        ended: told of every request when it ends, for metrics; must be quick.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        *,
+        otherwise: Callable[[Row], Handler | None] = lambda row: None,
+        tracing: Tracing | None = None,
+        observe: Observe | None = None,
+        ended: Ended | None = None,
+    ) -> None:
+        self._handlers = dict(handlers)
+        self._otherwise = otherwise
+        self._tracing = tracing
+        self._observe = observe
+        self._ended = ended
+
+    async def dispatch(
+        self,
+        row: Row,
+        caller: Caller,
+        body: object,
+        *,
+        deadline: float | None = None,
+        headers: Headers = NO_HEADERS,
+        subject: str = "",
+        admit: Admit | None = None,
+        payload: Mapping[str, Any] | None = None,
+    ) -> Answer:
+        """Answer one request.
+
+        Args:
+            body: the event's JSON: bytes as they came, or the object that a transport has parsed already.
+            deadline: when the caller stops waiting, in loop time (seconds); None: what the row's class says.
+            subject: where it came in on the bus.
+            admit: decides when a large answer of a peer may come here.
+            payload: what `body`, as bytes, was parsed to by another dispatcher of this process; it is validated again.
+
+        Never raises but `asyncio.CancelledError`: every failure is an answer.
+        """
+        if self._ended is None:
+            return await self._dispatch(row, caller, body, deadline, headers, subject, admit, payload)
+        began, answer = time.perf_counter(), None
+        try:
+            answer = await self._dispatch(row, caller, body, deadline, headers, subject, admit, payload)
+            return answer
+        finally:
+            self._ended(row, time.perf_counter() - began, answer)
+
+    async def _dispatch(
+        self,
+        row: Row,
+        caller: Caller,
+        body: object,
+        deadline: float | None,
+        headers: Headers,
+        subject: str,
+        admit: Admit | None,
+        payload: Mapping[str, Any] | None,
+    ) -> Answer:
+        try:
+            payload, raw = await _parse(body, payload)
+        except Malformed as error:
+            return failed(error.body())
+        request: BaseModel | Malformed
+        try:
+            request = _validate(row, payload)
+        except Malformed as error:
+            request = error  # refused behind the span and the log fields, like everything else
+        if deadline is None:
+            deadline = asyncio.get_running_loop().time() + _seconds(row, request)
+        call = Call(row, caller, _req_id(payload, headers), deadline, payload, raw, headers, subject, admit)
+        if self._observe is None:
+            return await self._traced(call, request)
+        with self._observe(call):
+            return await self._traced(call, request)
+
+    async def _traced(self, call: Call, request: Any) -> Answer:
+        if self._tracing is None:
+            return await self._handle(call, request)
+        with self._tracing(call) as record:
+            answer = await self._handle(call, request)
+            record(answer)
+            return answer
+
+    async def _handle(self, call: Call, request: Any) -> Answer:
+        if isinstance(request, Malformed):
+            return failed(request.body())
+        try:
+            authorize(call.row, call.caller, request)
+            handler = self._handlers.get(call.row.event) or self._otherwise(call.row) or _not_available
+            return _answer(await handler(request, call))
+        except Exception as error:  # noqa: BLE001 -- the dispatcher is where every exception becomes an answer
+            return failed(error_body(error))
+
+
+async def _not_available(request: Any, call: Call) -> None:
+    raise Unavailable(f"{call.row.event} is not available here")
+
+
+def failed(body: ErrorBody) -> Answer:
+    """The answer that carries a flat error."""
+    return Answer(orjson.dumps(body.model_dump()), error=body.code)
+
+
+def _answer(result: BaseModel | RawJson | None) -> Answer:
+    match result:
+        case None:
+            return Answer(b"")
+        case RawJson(body=body):
+            return Answer(body)
+        case _:
+            # what the handler set is what goes: the pages tell an absent key from a null one
+            return Answer(result.model_dump_json(by_alias=True, exclude_unset=True).encode())
+
+
+async def _parse(body: object, payload: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], bytes | None]:
+    raw = None
+    if payload is not None and isinstance(body, bytes):
+        return payload, body
+    if isinstance(body, bytes):
+        raw = body
+        try:
+            body = await exact_json.read_aside(raw) if raw else {}
+        except orjson.JSONDecodeError:
+            raise _not_read(raw) from None
+    if not isinstance(body, dict):
+        raise Malformed("the request is not a JSON object", details={"field": ""})
+    return body, raw
+
+
+def _not_read(body: bytes) -> Malformed:
+    field = field_with_half(body) if len(body) <= NAMED_BYTES else None
+    if field is None:
+        return Malformed("the request is not JSON", details={"field": ""})
+    field = field[:MAX_TEXT]
+    return Malformed(f"{field}: {HALF}", details={"field": field, "reason": HALF})
+
+
+def _validate(row: Row, payload: Mapping[str, Any]) -> BaseModel:
+    check_depth(payload)
+    try:
+        return row.request.model_validate(payload)
+    except ValidationError as error:
+        raise malformed(error) from None
+
+
+def _seconds(row: Row, request: Any) -> float:
+    if row.time_class is TimeClass.CALL:
+        return float(getattr(request, "timeout", SECONDS[TimeClass.QUERY]))
+    return SECONDS[row.time_class]
+
+
+def _req_id(payload: Mapping[str, Any], headers: Headers) -> str:
+    req_id = payload.get("req_id")
+    if isinstance(req_id, str):
+        return req_id
+    return headers.get(REQ_ID) or uuid.uuid4().hex
+
+
+Route = Callable[[str], tuple[Row, Caller]]
+"""Reads the row and the caller from a subject; ValueError where it says none."""
+
+
+def registry_route(subject: str) -> tuple[Row, Caller]:
+    """`smcp.v1.<office>.server.<role>.<name>.<verb>`: the caller is the member named in it."""
+    parsed = subjects.parse_server(subject)
+    row = registry_contract.SERVER_ROWS.get(parsed.verb) or catalog.by_verb("server", parsed.verb)
+    return _known(row), Caller(role=parsed.role, office=parsed.office, name=parsed.name)
+
+
+def computer_route(subject: str) -> tuple[Row, Caller]:
+    """`smcp.v1.<office>.client.<computer>.<verb>`: the caller is the office's Agent, vouched for by its gateway."""
+    parsed = subjects.parse_client(subject)
+    row = registry_contract.CLIENT_ROWS.get(parsed.verb) or catalog.by_verb("client", parsed.verb)
+    return _known(row), Caller(role="agent", office=parsed.office)
+
+
+def host_route(subject: str) -> tuple[Row, Caller]:
+    """`smcp.hosts.v1.<credential>.<process>.<verb>`: the caller is that process (or, for `alive`, the registry)."""
+    parsed = subjects.parse_host(subject)
+    row = registry_contract.HOST_ROWS.get(parsed.verb)
+    return _known(row), Caller(role="computer", office="", name=parsed.credential, session=parsed.process)
+
+
+def request_handler(dispatcher: Dispatcher, route: Route) -> RequestHandler:
+    """The handler that puts a dispatcher behind a subject."""
+
+    async def handle(incoming: Incoming) -> Reply:
+        try:
+            row, caller = route(incoming.subject)
+        except ValueError:
+            _log.warning("a request on a subject of no known form", extra={"subject": incoming.subject})
+            return to_reply(failed(ErrorBody(code=ErrorCode.MALFORMED, message="no such event")))
+        answer = await dispatcher.dispatch(
+            row,
+            caller,
+            incoming.body,
+            deadline=incoming.deadline,
+            headers=incoming.headers,
+            subject=incoming.subject,
+        )
+        return to_reply(answer)
+
+    return handle
+
+
+async def serve_requests(
+    bus: Bus, dispatcher: Dispatcher, subject: str, route: Route, *, queue: str = ""
+) -> Subscription:
+    """Serve `subject` with what is behind `dispatcher`."""
+    return await bus.serve(subject, request_handler(dispatcher, route), queue=queue)
+
+
+def to_reply(answer: Answer) -> Reply:
+    """A plain success carries no headers."""
+    if answer.error is None:
+        return Reply(answer.body, answer.headers)
+    return Reply(answer.body, {**answer.headers, ERROR: str(answer.error)})
+
+
+def _known(row: Row | None) -> Row:
+    if row is None:
+        raise ValueError("no such event")
+    return row

@@ -1,1 +1,0 @@
-"""The one door through which every request goes to its handler."""
