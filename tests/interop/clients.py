@@ -63,7 +63,8 @@ async def client_at(
         sio.on("*", told, namespace=NAMESPACE)
         sio.on("connect", connected, namespace=NAMESPACE)
         sio.on("disconnect", gone, namespace=NAMESPACE)
-        await sio.connect(url, namespaces=[NAMESPACE], transports=list(transports), wait_timeout=wait_s)
+        options: dict[str, Any] = {"transports": list(transports), "wait_timeout": wait_s}
+        await sio.connect(url, namespaces=[NAMESPACE], auth={"flat_errors": True}, **options)
         try:
             yield client
         finally:

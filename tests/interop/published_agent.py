@@ -2,7 +2,7 @@
 
 Runs in an environment of its own (`bench.published_env`): URL, office, name, options of its TCP connections (JSON), and
 a version, to be a release of another protocol. With such options it connects again when its connection breaks, and
-joins again, as its application has to.
+joins again, as its application has to. The id under which it sends requests is not the name under which it joins.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ async def main(url: str, office: str, name: str, tcp: str = "", version: str = "
         a2c_smcp.agent.client.PROTOCOL_VERSION = version
     http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(**json.loads(tcp))) if tcp else None
     client = Agent(
-        DefaultAgentAuthProvider(name, office, os.environ.get("TOKEN") or None),
+        DefaultAgentAuthProvider(f"id of {name}", office, os.environ.get("TOKEN") or None),
         Application(),
         reconnection=http is not None,
         http_session=http,

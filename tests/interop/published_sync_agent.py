@@ -67,7 +67,9 @@ def main(url: str, office: str, name: str, tcp: str = "", version: str = "") -> 
     if version:
         a2c_smcp.agent.sync_client.PROTOCOL_VERSION = version
     client = Agent(
-        DefaultAgentAuthProvider(name, office, os.environ.get("TOKEN") or None), Application(), reconnection=bool(tcp)
+        DefaultAgentAuthProvider(f"id of {name}", office, os.environ.get("TOKEN") or None),
+        Application(),
+        reconnection=bool(tcp),
     )
     try:
         client.connect_to_server(url)

@@ -149,7 +149,6 @@ def _conversation() -> list[tuple[str, dict[str, Any], Any]]:
         ("server:join_office", place | {"name": "another"}, 403),
         ("client:tool_call", CALL, {"verb": "tool_call", "content": [], "isError": False}),
         ("client:tool_call", CALL | {"timeout": 0}, 400),
-        ("client:tool_call", CALL | {"agent": "another"}, 403),
         ("client:tool_call", CALL | {"computer": "nobody"}, 404),
         ("client:Get Tools", BOX, 400),
         ("client:get_skills", BOX, {"verb": "get_skills", "content": [], "isError": False}),

@@ -50,6 +50,7 @@ def said(result: Any) -> str:
     return text
 
 
+@pytest.mark.rule("answers.who.agent", "answers.errors.tool-call")
 @pytest.mark.parametrize("kind", SELDOM)
 async def test_it_learns_calls_times_out_and_cancels_the_tools_of_our_computer(
     nats_url: str, tmp_path: Path, kind: Kind
@@ -67,7 +68,10 @@ async def test_it_learns_calls_times_out_and_cancels_the_tools_of_our_computer(
         assert said(await anna.call("box", "echo", text="x" * SAID)) == "x" * SAID
         large = BOX | {"req_id": "large", "tool_name": "big", "params": {"size": 5 * MIB}, "timeout": 20}
         refused = await anna.ask("client:tool_call", payload=large)
-        assert (refused["code"], refused["details"]["limit"]) == (413, 4 * MIB)  # its socket would not take it
+        assert (refused["isError"], refused["meta"]["a2c_error"]["code"]) == (True, 413)  # its socket would not take it
+        assert refused["meta"]["a2c_error"]["details"]["limit"] == 4 * MIB
+        assert said(await anna.call("box", "big", size=5 * MIB)) == refused["content"][0]["text"]
+        assert "no such Computer" in said(await anna.call("nobody", "echo", text="x"))  # one of the codes that it reads
         for tool in ("fail", "pid", "no_such_tool"):
             assert (await anna.call("box", tool))["isError"] is True
         many = await asyncio.gather(*(anna.call("box", "echo", text=str(number)) for number in range(20)))

@@ -36,7 +36,9 @@ def config(port: int, ca: Path | None, *, connect_timeout: float = 10) -> BusCon
     return BusConfig(url=url, credentials=CREDENTIALS, ca=ca, connect_timeout=connect_timeout)
 
 
-async def test_a_large_request_is_answered_over_tls_and_again_after_a_restart(tmp_path: Path) -> None:
+async def test_a_large_request_is_answered_over_tls_and_again_after_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     authority = Authority(tmp_path / "ca")
     body = b"0123456789abcdef" * 256 * 1024
 
@@ -47,6 +49,7 @@ async def test_a_large_request_is_answered_over_tls_and_again_after_a_restart(tm
             await server.restart()
             await eventually(lambda: bus.connected, timeout=20)
             assert (await bus.request("echo", body, timeout=20)).body == body
+    assert "eof_received" not in caplog.text  # asyncio's warning when a server closes
 
 
 async def test_a_server_of_another_authority_is_not_trusted(tmp_path: Path) -> None:

@@ -20,32 +20,32 @@ LARGE = 1 << 22
     "answers.acks.join.refused",
 )
 def test_joining_and_leaving_answer_with_one_array() -> None:
-    assert ack_argument(JOIN, Answer(b""), LARGE) == b"[true,null]"
-    assert ack_argument(JOIN, REFUSED, LARGE) == b'[false,"403 taken"]'
+    assert ack_argument(JOIN, Answer(b""), LARGE, flat_errors=False) == b"[true,null]"
+    assert ack_argument(JOIN, REFUSED, LARGE, flat_errors=False) == b'[false,"403 taken"]'
 
 
 @pytest.mark.rule("answers.acks.join.why")
 def test_a_refusal_says_its_code_so_that_not_now_is_not_taken_for_never() -> None:
     unavailable = failed(Unavailable("no registry answered", details={"may_have_run": False}).body())
-    assert ack_argument(JOIN, unavailable, LARGE) == b'[false,"503 no registry answered"]'
+    assert ack_argument(JOIN, unavailable, LARGE, flat_errors=False) == b'[false,"503 no registry answered"]'
 
 
 @pytest.mark.rule("answers.acks.update")
 def test_an_update_answers_with_null_or_the_flat_error() -> None:
-    assert ack_argument(UPDATE, Answer(b""), LARGE) == b"null"
-    assert ack_argument(UPDATE, REFUSED, LARGE) == REFUSED.body
+    assert ack_argument(UPDATE, Answer(b""), LARGE, flat_errors=False) == b"null"
+    assert ack_argument(UPDATE, REFUSED, LARGE, flat_errors=False) == REFUSED.body
 
 
 @pytest.mark.rule("answers.acks.reply")
 def test_a_reply_goes_as_it_is() -> None:
-    assert ack_argument(CALL, Answer(b'{"content": []}'), LARGE) == b'{"content": []}'
-    assert ack_argument(CALL, Answer(b""), LARGE) == b"null"
-    assert ack_argument(None, REFUSED, LARGE) == REFUSED.body
+    assert ack_argument(CALL, Answer(b'{"content": []}'), LARGE, flat_errors=False) == b'{"content": []}'
+    assert ack_argument(CALL, Answer(b""), LARGE, flat_errors=False) == b"null"
+    assert ack_argument(None, REFUSED, LARGE, flat_errors=False) == REFUSED.body
 
 
 def test_what_the_client_could_not_take_is_413_with_its_limit() -> None:
     body = b'"' + b"x" * 1000 + b'"'
-    assert ack_argument(CALL, Answer(body), len(body) + 65) == body
-    error = orjson.loads(ack_argument(CALL, Answer(body), len(body)))
+    assert ack_argument(CALL, Answer(body), len(body) + 65, flat_errors=False) == body
+    error = orjson.loads(ack_argument(CALL, Answer(body), len(body), flat_errors=True))
     assert error["code"] == 413
     assert error["details"] == {"limit": len(body), "size": len(body)}

@@ -70,6 +70,9 @@ async def test_no_version_and_those_from_0_2_to_0_4_are_welcome(nats_url: str, q
         ({"max_message": "4"}, "auth.max_message"),
         ({"max_message": 0}, "auth.max_message"),
         ({"max_message": True}, "auth.max_message"),
+        ({"flat_errors": "yes"}, "auth.flat_errors"),
+        ({"flat_errors": 1}, "auth.flat_errors"),
+        ({"flat_errors": None}, "auth.flat_errors"),
     ],
 )
 async def test_a_greeting_that_is_none_is_refused_naming_the_field(nats_url: str, auth: object, field: str) -> None:

@@ -3,6 +3,7 @@
 The events are those of the catalog: a new row without a line here fails.
 """
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,8 +19,8 @@ from smcp_testing.gateway_world import Client, World, connected, gateway_world, 
 from smcp_testing.waiting import eventually
 
 HERE, THERE = "office", "other"
-SPOKEN = {"agent": "agent", "computer": "computer", "computerId": "computer"}
-"""The fields in which a payload names its sender, and the sender's role."""
+SPOKEN = {"agent", "computer", "computerId"}
+"""The fields in which a payload names its sender."""
 UNKNOWN: dict[str, dict[str, Any]] = {
     "client:get_later": {"computer": "box", "agent": "anna"},
     "server:update_later": {"computer": "box"},
@@ -39,6 +40,8 @@ class Scene:
     mate: Client
     asked: list[tuple[str, str]] = field(default_factory=list)
     """Requests that reached a native Computer: its office and the verb."""
+    bodies: list[Any] = field(default_factory=list)
+    """What they said."""
 
     async def nobody_heard(self) -> None:
         """Of anything in the other office, and nothing ran there. A notice of our own comes last."""
@@ -53,9 +56,11 @@ class Scene:
 @asynccontextmanager
 async def opened(nats_url: str) -> AsyncIterator[Scene]:
     asked: list[tuple[str, str]] = []
+    bodies: list[Any] = []
 
     async def serve(verb: str, incoming: Incoming) -> Reply:
         asked.append((subjects.parse_client(incoming.subject).office, verb))
+        bodies.append(json.loads(incoming.body))
         return reply({"verb": verb})
 
     async with (
@@ -74,7 +79,7 @@ async def opened(nats_url: str) -> AsyncIterator[Scene]:
         assert await anna.join("agent", "anna", HERE) == [True, None]
         assert await box.join("computer", "box", HERE) == [True, None]
         foreign.events.clear()
-        yield Scene(world, anna, box, foreign, mate, asked)
+        yield Scene(world, anna, box, foreign, mate, asked, bodies)
 
 
 def refused(event: str, answer: Any, *codes: int, naming: str | None = None) -> None:
@@ -93,29 +98,41 @@ def test_every_event_that_a_client_can_say_is_tried() -> None:
     assert set(GOOD) == {event for event, row in CATALOG.items() if row.senders}
 
 
-@pytest.mark.rule("answers.who.agent", "answers.who.computer")
-async def test_nobody_speaks_for_another_in_any_field_of_any_event(nats_url: str) -> None:
+@pytest.mark.rule("answers.who.agent")
+@pytest.mark.parametrize("written", ["otto", "eve", "box", "", 5, None, ["anna"]])
+async def test_what_an_agent_writes_as_its_name_is_replaced_by_its_sessions_name(nats_url: str, written: Any) -> None:
+    async with opened(nats_url) as scene:
+        scene.box.events.clear()
+        for event, payload in EVENTS.items():
+            if event.startswith("client:"):
+                computer = "computerId" if "computerId" in payload else "computer"
+                asked = payload | {"agent": written, computer: "native", "large": 2**70}
+                answer = await scene.anna.call(event, asked)
+                verb, said = scene.asked.pop()[1], scene.bodies.pop()
+                assert answer == {"verb": verb}, event
+                assert said == asked | {"agent": "anna"}, event
+        asked = GOOD["server:list_room"] | {"agent": written, "office_id": HERE}
+        room = await scene.anna.call("server:list_room", asked)
+        assert {session["name"] for session in room["sessions"]} == {"anna", "box", "native"}
+        assert await scene.anna.call("server:tool_call_cancel", {"agent": written, "req_id": "r"}) is None
+        await eventually(lambda: scene.box.told("notify:tool_call_cancel") == [{"agent": "anna", "req_id": "r"}])
+        assert scene.asked == []
+        await scene.nobody_heard()
+
+
+@pytest.mark.rule("answers.who.computer")
+async def test_no_computer_speaks_for_another_in_any_field_of_any_event(nats_url: str) -> None:
     tried = 0
     async with opened(nats_url) as scene:
         for event, payload in EVENTS.items():
-            senders = CATALOG[event].senders if event in CATALOG else {event.startswith("client") and "agent"}
-            for name, role in SPOKEN.items():
-                if name not in payload or event in DONE or role not in senders or "agent" not in senders:
-                    continue
-                if role == "agent":
-                    for forged in ("otto", "eve", "box"):
-                        answer = await scene.anna.call(event, payload | {name: forged})
-                        refused(event, answer, 403, naming=name)
-                        tried += 1
-        for event, payload in EVENTS.items():
             if not event.startswith(("server:update_", "server:resources/", "notify:")):
                 continue
-            for name in payload.keys() & SPOKEN.keys():
+            for name in payload.keys() & SPOKEN:
                 for forged in ("native", "anna", "hidden"):
                     answer = await scene.box.call(event, payload | {name: forged})
                     refused(event, answer, 400, 403)
                     tried += 1
-        assert tried >= 30
+        assert tried >= 9
         assert scene.anna.events in ([], [("notify:enter_office", {"office_id": HERE, "computer": "box"})])
         assert scene.asked == []
         await scene.nobody_heard()
@@ -144,8 +161,8 @@ async def test_nobody_speaks_for_another_in_a_field_that_the_event_does_not_have
             role: Literal["agent", "computer"] = "agent" if "agent" in senders else "computer"
             client = scene.anna if role == "agent" else scene.box
             for name in FORGED.keys() - payload.keys() - {addresses.get(event)}:
-                if role == "agent" and name in ("computer", "computerId"):
-                    continue  # an Agent names whom it asks
+                if role == "agent" and name in ("agent", "computer", "computerId"):
+                    continue  # its own name is written over, and it names whom it asks
                 for forged in FORGED[name]:
                     refused(event, await client.call(event, payload | {name: forged}), 403, naming=name)
                     tried += 1

@@ -90,7 +90,6 @@ async def test_notifications_are_not_sent_upstream(nats_url: str) -> None:
     "answers.rooms.role-fixed",
     "answers.rooms.name-fixed",
     "answers.rooms.list.own-office",
-    "answers.who.agent",
     "answers.who.computer",
     "answers.who.client-events",
     "answers.who.cancel",
@@ -104,14 +103,11 @@ async def test_the_role_and_the_name_in_a_payload_are_those_of_the_session(nats_
     ):
         await agent.join("agent", "anna", "office")
         await computer.join("computer", "box", "office")
-        for event, payload in (
-            ("client:tool_call", CALL | {"agent": "eve"}),
-            ("client:get_tools", {"agent": "eve", "req_id": "1", "computer": "box"}),
-            ("server:list_room", LIST | {"agent": "eve"}),
+        refused: tuple[tuple[str, dict[str, Any]], ...] = (
             ("server:list_room", LIST | {"office_id": "other"}),
-            ("server:tool_call_cancel", {"agent": "eve", "req_id": "1"}),
             ("server:update_config", {"computer": "box"}),
-        ):
+        )
+        for event, payload in refused:
             assert code_of(await agent.call(event, payload)) == 403, event
         for event, payload in (
             ("client:tool_call", CALL),

@@ -83,7 +83,7 @@ class BareMember:
             url,
             namespaces=[NAMESPACE],
             transports=["websocket"],
-            auth={"max_message": _BIG},
+            auth={"max_message": _BIG, "flat_errors": True},
             wait_timeout=_CONNECT_S,
         )
 

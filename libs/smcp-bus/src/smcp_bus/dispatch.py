@@ -104,8 +104,9 @@ LIST_ROOM = "server:list_room"
 def authorize(row: Row, caller: Caller, request: Any) -> None:
     """Let the request through, or raise. A pure function of the event's row, the caller and the request.
 
-    The caller is what the transport knows (a session, a subject). What a payload says about its sender is only
-    compared with that, also in fields that the event does not have: they are passed on with the others.
+    The caller is what the transport knows (a session, a subject). What a payload says about its sender is
+    compared with that, also in fields that the event does not have: they are passed on with the others. An Agent's own
+    name is not compared: the dispatcher has written it into the request.
 
     Raises:
         NotInOffice: the caller is in no office, and the event needs one.
@@ -149,8 +150,6 @@ def _own(row: Row, caller: Caller, field: str, said: object) -> None:
     match caller.role, field:
         case _, "office_id" | "roomId":
             _same(caller.office, said, field, _OFFICE)
-        case "agent", "agent":
-            _same(caller.name, said, field, "an Agent speaks for itself only")
         case "computer", "computer" | "computerId":
             _same(caller.name, said, field, _COMPUTER)
         case "computer", "agent" if row.event == LIST_ROOM:
@@ -204,6 +203,9 @@ SECONDS: Final[Mapping[TimeClass, float]] = {
 
 NAMED_BYTES: Final = 1024 * 1024
 """Of a request that is not read: in a larger one the field that is wrong is not looked for."""
+
+SIGNED: Final = frozenset({"server:list_room", "server:tool_call_cancel"})
+"""Beside `client:*`: events in which the field `agent` is the Agent that sends them."""
 
 Observe = Callable[[Call], AbstractContextManager[object]]
 """What a process does round every call (log fields); given by the composition root."""
@@ -289,6 +291,8 @@ class Dispatcher:
             return failed(error.body())
         request: BaseModel | Malformed
         try:
+            check_depth(payload)
+            payload, raw = _signed(row, caller, payload, raw)
             request = _validate(row, payload)
         except Malformed as error:
             request = error  # refused behind the span and the log fields, like everything else
@@ -362,8 +366,20 @@ def _not_read(body: bytes) -> Malformed:
     return Malformed(f"{field}: {HALF}", details={"field": field, "reason": HALF})
 
 
+def _signed(
+    row: Row, caller: Caller, payload: Mapping[str, Any], raw: bytes | None
+) -> tuple[Mapping[str, Any], bytes | None]:
+    """The request with the Agent's own name in `agent`, whatever it wrote there: published Agents write an id of
+    their own. The bytes are written anew, since the relay passes them on."""
+    if caller.role != "agent" or caller.name is None or payload.get("agent", caller.name) == caller.name:
+        return payload, raw
+    if not (row.event in SIGNED or row.event.startswith("client:")):
+        return payload, raw
+    payload = {**payload, "agent": caller.name}
+    return payload, None if raw is None else exact_json.written(payload)
+
+
 def _validate(row: Row, payload: Mapping[str, Any]) -> BaseModel:
-    check_depth(payload)
     try:
         return row.request.model_validate(payload)
     except ValidationError as error:

@@ -17,7 +17,7 @@ class DeafAgent:
         self._socket = socket
 
     async def join(self, office: str) -> None:
-        await self._socket.send_str('40/smcp,{"max_message":67108864}')
+        await self._socket.send_str('40/smcp,{"max_message":67108864,"flat_errors":true}')
         await self.send(0, "server:join_office", {"role": "agent", "name": "anna", "office_id": office})
         while not (await self.read()).startswith("43/smcp,0"):
             pass

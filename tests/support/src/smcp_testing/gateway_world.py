@@ -54,13 +54,18 @@ class Client:
 
 
 @asynccontextmanager
-async def connected(url: str, *, auth: Any = None, take: int | None = None, **options: Any) -> AsyncIterator[Client]:
+async def connected(
+    url: str, *, auth: Any = None, take: int | None = None, flat_errors: bool = True, **options: Any
+) -> AsyncIterator[Client]:
     """A connected client, over WebSocket unless `transports` says otherwise.
 
     Args:
         take: bytes of its largest message. Such a client has patience, as the Agent SDK has: engine.io's own waits no
             longer for a whole message than for a ping, and 32 MiB take longer on a machine that has much to do.
+        flat_errors: whether it says that it reads flat errors (where `auth` is no other thing than an object).
     """
+    if flat_errors and (auth is None or isinstance(auth, dict)):
+        auth = {"flat_errors": True, **(auth or {})}
     extra = {} if take is None else {"max_msg_size": take}
     untyped: Any = socketio.AsyncClient
     sio = untyped(reconnection=False, websocket_extra_options=extra)

@@ -159,7 +159,7 @@ class Connection:
                     await self._sio.connect(
                         self.url,
                         headers=dict(self._options.headers),
-                        auth={**self._options.auth, "max_message": self._options.max_message},
+                        auth={**self._options.auth, "max_message": self._options.max_message, "flat_errors": True},
                         transports=[transport],
                         namespaces=[NAMESPACE],
                         socketio_path=f"{urlsplit(self.url).path.strip('/')}/socket.io".lstrip("/"),

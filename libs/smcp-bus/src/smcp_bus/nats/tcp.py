@@ -59,6 +59,12 @@ class _Reader(asyncio.StreamReader):
         return line
 
 
+class _TlsProtocol(asyncio.StreamReaderProtocol):
+    def eof_received(self) -> bool:
+        super().eof_received()
+        return False  # TLS has no half-closed connection; asyncio warns where a protocol asks for one
+
+
 class AbortingTransport(TcpTransport):
     """A TCP transport whose `close` lets go at once, and that reads as much as has come.
 
@@ -107,7 +113,7 @@ class AbortingTransport(TcpTransport):
     ) -> None:
         """As `Transport.connect_tls`."""
         assert self._io_writer is not None, "`connect` comes first"
-        reader, protocol = self._receiving(max(buffer_size, READ))
+        reader, protocol = self._receiving(max(buffer_size, READ), _TlsProtocol)
         name = uri if isinstance(uri, str) else uri.hostname
         async with asyncio.timeout(connect_timeout):
             bare = self._io_writer.transport
@@ -117,9 +123,11 @@ class AbortingTransport(TcpTransport):
         self._io_reader, self._io_writer = reader, asyncio.StreamWriter(transport, protocol, reader, self._loop)
         self.encrypted = True
 
-    def _receiving(self, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamReaderProtocol]:
+    def _receiving(
+        self, limit: int, kind: type[asyncio.StreamReaderProtocol] = asyncio.StreamReaderProtocol
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamReaderProtocol]:
         reader = _Reader(self._take, limit, self._loop)
-        return reader, asyncio.StreamReaderProtocol(reader, loop=self._loop)
+        return reader, kind(reader, loop=self._loop)
 
     @property
     def unwritten(self) -> int:

@@ -254,8 +254,8 @@ class Server(socketio.AsyncServer):
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a request to `/socket.io/`."""
         sid = request.query.get("sid")
-        if sid is not None and sid not in self.eio.sockets:
-            return unknown_session()
+        if sid is not None and ((known := self.eio.sockets.get(sid)) is None or known.closed):
+            return unknown_session()  # engine.io would raise for one that has just ended
         answer: web.StreamResponse = await self.handle_request(request)  # type: ignore[no-untyped-call]
         return answer
 

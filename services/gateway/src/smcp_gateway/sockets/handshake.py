@@ -23,10 +23,13 @@ UPLOAD_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What a client says when it connects: `?a2c_version=`, and `auth.max_message` (bytes)."""
+    """What a client says when it connects: `?a2c_version=`, and in `auth` what it can read."""
 
     a2c_version: str | None = None
     max_message: int = DEFAULT_MAX_MESSAGE
+    """Bytes of the largest message that it takes."""
+    flat_errors: bool = False
+    """Whether it reads a flat error in place of a tool's result."""
 
 
 @web.middleware
@@ -70,8 +73,8 @@ def read_greeting(environ: dict[str, Any], auth: object) -> Greeting:
     """Read what a client said at connect.
 
     Raises:
-        socketio.exceptions.ConnectionRefusedError: `auth` is not an object, longer than `AUTH_BYTES`, or `max_message`
-            no positive integer; its data is a flat error.
+        socketio.exceptions.ConnectionRefusedError: `auth` is not an object, longer than `AUTH_BYTES`, or a field of
+            it has the wrong type; its data is a flat error.
     """
     request: web.Request = environ["aiohttp.request"]
     version = request.query.get(VERSION_PARAMETER)
@@ -85,7 +88,10 @@ def read_greeting(environ: dict[str, Any], auth: object) -> Greeting:
     max_message = auth.get("max_message", DEFAULT_MAX_MESSAGE)
     if not isinstance(max_message, int) or isinstance(max_message, bool) or max_message <= 0:
         raise _refused("auth.max_message", "is not a positive integer")
-    return Greeting(version, max_message)
+    flat_errors = auth.get("flat_errors", False)
+    if not isinstance(flat_errors, bool):
+        raise _refused("auth.flat_errors", "is not true or false")
+    return Greeting(version, max_message, flat_errors)
 
 
 def refused_connect(error: SmcpError) -> Refused:

@@ -18,6 +18,7 @@ import orjson
 from socketio import packet as sio
 
 from smcp_bus.dispatch import Answer, failed
+from smcp_proto import tool_results
 from smcp_proto.catalog import Ack, Row
 from smcp_proto.errors import ErrorBody, TooLarge, refusal
 
@@ -223,26 +224,39 @@ def largest_reply(max_message: int) -> int:
     return max(0, max_message - ENVELOPE_BYTES - 1)
 
 
-def ack_argument(row: Row | None, answer: Answer, max_message: int) -> bytes:
+TOOL_CALL: Final = "client:tool_call"
+READ_BY_PUBLISHED: Final = frozenset({404, 4006, 4007, 4008, *range(4014, 4020)})
+"""Codes of the flat errors that the published Agent (0.4) shows its user as what they say; of any other one it shows
+what pydantic says about a result without `content`."""
+
+
+def ack_argument(row: Row | None, answer: Answer, max_message: int, *, flat_errors: bool) -> bytes:
     """The argument for `answer`, in the shape of the row's events; 413 where the client could not take it.
 
     Args:
         row: None where no event of that name exists: then it is a flat error.
         max_message: bytes that one message to this client may have.
+        flat_errors: whether the client reads a flat error of a tool call; else it gets a failed `CallToolResult`.
     """
+    if len(answer.body) > largest_reply(max_message):
+        error = TooLarge(
+            "the reply is larger than this client takes in one message",
+            details={"limit": max_message, "size": len(answer.body)},
+        )
+        answer = failed(error.body())
     shape = Ack.REPLY if row is None else row.ack
     if shape is Ack.DONE:
         return DONE if answer.error is None else orjson.dumps([False, refusal(_error(answer.body))])
     if answer.error is None and shape is not Ack.REPLY:
         return NULL
-    body = answer.body or NULL
-    if len(body) <= largest_reply(max_message):
-        return body
-    error = TooLarge(
-        "the reply is larger than this client takes in one message",
-        details={"limit": max_message, "size": len(body)},
-    )
-    return failed(error.body()).body
+    if answer.error is None or flat_errors or row is None or row.event != TOOL_CALL:
+        return answer.body or NULL
+    return answer.body if answer.error in READ_BY_PUBLISHED else _failed_result(_error(answer.body))
+
+
+def _failed_result(error: ErrorBody) -> bytes:
+    result = tool_results.failed(error.message)
+    return orjson.dumps(result | {"meta": {"a2c_error": {"code": error.code, "details": error.details}}})
 
 
 def _error(body: bytes) -> ErrorBody:

@@ -121,6 +121,7 @@ class Session:
     id: str
     engine_id: str
     max_message: int = DEFAULT_MAX_MESSAGE
+    flat_errors: bool = False
     a2c_version: str | None = None
     principal: Principal | None = None
     """Who it is, and what it may; None: nobody is asked."""

@@ -162,7 +162,15 @@ class SocketIoServer:
                 raise refused_connect(error) from None
         engine_id: str = self._server.manager.eio_sid_from_sid(sid, NAMESPACE)
         replies = ReplyRoom(fetched=FETCHED * self._max_payload, unasked=UNASKED * self._max_payload)
-        session = Session(sid, engine_id, greeting.max_message, greeting.a2c_version, principal, replies=replies)
+        session = Session(
+            sid,
+            engine_id,
+            greeting.max_message,
+            greeting.flat_errors,
+            greeting.a2c_version,
+            principal,
+            replies=replies,
+        )
         session.connected_at = asyncio.get_running_loop().time()
         self._sessions.add(session)
 
@@ -183,11 +191,11 @@ class SocketIoServer:
         try:
             row = catalog.lookup(inbound.event)
             answer = await self._answer(session, row, inbound, share)
-            argument = ack_argument(row, answer, session.max_message)
+            argument = _ack(session, row, answer)
             if len(argument) >= LARGE_REPLY and (outbox := self._server.eio.outbox(session.engine_id)) is not None:
                 if not share.hold(len(argument)):
                     unread = Unavailable("too many large replies were not read", details={"may_have_run": True})
-                    return ack_argument(row, failed(unread.body()), session.max_message)
+                    return _ack(session, row, failed(unread.body()))
                 await outbox.room()
             return argument
         finally:
@@ -235,3 +243,7 @@ class SocketIoServer:
             details = {"may_have_run": False, "moving": True}
             return Unavailable("this connection is about to be closed; connect again", details=details)
         return None
+
+
+def _ack(session: Session, row: Row | None, answer: Answer) -> bytes:
+    return ack_argument(row, answer, session.max_message, flat_errors=session.flat_errors)
