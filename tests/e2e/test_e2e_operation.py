@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from tests.e2e.scenarios import operation
-from tests.e2e.worlds.layout import BETA
 from tests.e2e.worlds.processes import open_processes
 from tests.e2e.worlds.shared import SharedWorld
 from tests.e2e.worlds.world import LEASE_S, World
@@ -18,14 +17,12 @@ pytestmark = pytest.mark.alone
 SCENARIOS: list[Callable[[World], Awaitable[None]]] = [
     operation.secrets_are_renewed_while_calls_go_on,
     operation.the_store_of_nats_is_lost,
-    operation.a_computer_over_websocket_does_all_that_others_do,
 ]
 
 
 @pytest.fixture(scope="module")
 def of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorld]:
-    """One of its Computers speaks to NATS over WebSocket."""
-    world = SharedWorld(lambda: open_processes(tmp_path_factory.mktemp("operation"), by_websocket=[BETA.credential]))
+    world = SharedWorld(lambda: open_processes(tmp_path_factory.mktemp("operation")))
     yield world
     world.close()
 

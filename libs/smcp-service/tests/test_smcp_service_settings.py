@@ -78,7 +78,7 @@ def test_an_empty_variable_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> 
         ("SMCP_NATS_URL", "nats://a:4222,", "each server must begin"),
         ("SMCP_NATS_URL", "nats://a,nats://", "names no host"),
         ("SMCP_NATS_URL", "nats://a,nats://b:port", "port"),
-        ("SMCP_NATS_URL", "nats://a,wss://b", "WebSocket"),
+        ("SMCP_NATS_URL", "nats://a,wss://b", "must begin with one of nats://, tls://"),
         ("SMCP_NATS_CREDS", "/does/not/exist", "does not point to a file"),
         ("SMCP_LEASE_S", "0", "greater than or equal to 0.5"),
         ("SMCP_LEASE_S", "nan", "finite number"),

@@ -95,7 +95,7 @@ def test_nats_server_accepts_tls_for_clients_and_routes(tmp_path: Path, monkeypa
 def test_nats_server_accepts_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POD_NAME", "nats-0")
     text = SMALL + 'server_name: $POD_NAME\nhttp: "127.0.0.1:8222"\njetstream: {domain: hub, max_file: 1G}\n'
-    text += 'cluster: {name: c1, routes: ["nats-0:6222", "nats-1:6222"]}\nwebsocket: 127.0.0.1:8443\n'
+    text += 'cluster: {name: c1, routes: ["nats-0:6222", "nats-1:6222"]}\n'
     written = nats_files.write(parse_model(text), tmp_path)
     checked = check(written.conf)
     assert checked.returncode == 0, checked.stderr

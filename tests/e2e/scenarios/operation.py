@@ -98,24 +98,6 @@ async def the_store_of_nats_is_lost(world: World) -> None:
     }, "nothing else was restarted"
 
 
-async def a_computer_over_websocket_does_all_that_others_do(world: World) -> None:
-    """Its answers of several megabytes, too, which come in chunks over the WebSocket."""
-    beta = world.computer(LAB, "beta")
-    assert isinstance(beta.part, Process)
-    assert beta.part.env["SMCP_NATS_URL"].startswith("ws://")
-    async with crowd(world) as there:
-        answer = await there.agent.call("beta", "big", {"size": BIG}, timeout=60)
-        assert text(answer) == "x" * BIG
-        assert text(await there.agent.call("beta", "echo", {"text": "y" * BIG}, timeout=60)) == "y" * BIG
-        assert (await beta.part.stop()) == 0
-        await there.watcher.told(LEAVE, timeout=BACK_S, computer="beta")
-        await beta.part.start()
-        await there.watcher.told(ENTER, timeout=BACK_S, computer="beta")
-    assert there.noticed("beta") == ["leave", "enter"]
-    nobody_moved_but(there, "beta")
-    assert there.streams[0].failed == []
-
-
 async def _is_connected(part: Part, expected: bool) -> bool:
     """Whether Prometheus is told so."""
     return (await scraped(part))["smcp_bus_connected", ()] == expected

@@ -33,7 +33,6 @@ async def open_processes(
     later: Container[int] = (),
     over: Mapping[str, Line] | None = None,
     rebalance_s: float = 0,
-    by_websocket: Container[str] = (),
 ) -> AsyncIterator[World]:
     """One nats-server, `registries`, `gateways`, and the Computers of the layout; all ready, and all gone after it.
 
@@ -44,11 +43,10 @@ async def open_processes(
         later: numbers of gateways that are not started.
         rebalance_s: over how long gateways tell clients above their fair share to go; tests choose which one has whom.
         over: the lines over which parts reach nats-server, by credential; the others reach it directly.
-        by_websocket: the credentials of those that speak to it over WebSocket.
     """
     ports, mark, places = Ports(), uuid4().hex, [*places, *more]
-    nats_port, monitoring, websocket = ports.take(), ports.take(), ports.take()
-    listens = {"listen": nats_port, "http": monitoring, "websocket": websocket}
+    nats_port, monitoring = ports.take(), ports.take()
+    listens = {"listen": nats_port, "http": monitoring}
     model = _model(listens, gateways, registries, [*places, *known], offices)
     written = nats_files.write(model, directory / "nats")
     nats_url = f"nats://127.0.0.1:{nats_port}"
@@ -57,8 +55,6 @@ async def open_processes(
         line.port = nats_port
 
     def reached_at(credential: str) -> str:
-        if credential in by_websocket:
-            return f"ws://127.0.0.1:{websocket}"
         return f"nats://{urlsplit(lines[credential].url).netloc}" if credential in lines else nats_url
 
     def part(name: str, credential: str, *arguments: str, health: str, **settings: str) -> Process:

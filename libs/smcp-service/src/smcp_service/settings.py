@@ -37,9 +37,7 @@ MIB: Final = 1024 * KIB
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 LogFormat = Literal["auto", "json", "console"]
 
-_WEBSOCKET: Final = ("ws", "wss")
-_ENCRYPTED: Final = ("tls", "wss")
-_NATS_SCHEMES: Final = ("nats", "tls", *_WEBSOCKET)
+_NATS_SCHEMES: Final = ("nats", "tls")
 _USER_INFO: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _LONGEST_SHOWN: Final = 80
 
@@ -64,8 +62,6 @@ def _nats_url(value: str) -> str:
         if not parts.hostname:
             raise ValueError("names no host")
         _ = parts.port  # raises a ValueError of its own when it is not a port
-    if len({urlsplit(url).scheme in _WEBSOCKET for url in urls}) > 1:
-        raise ValueError("names servers with WebSocket and servers without: all have to be of one kind")
     return ",".join(urls)
 
 
@@ -137,7 +133,7 @@ class ServiceSettings(BaseSettings):
         if value is None:
             return None
         url = info.data.get("nats_url")  # not there where it is wrong itself: that is said then
-        if url is not None and any(urlsplit(one).scheme not in _ENCRYPTED for one in url.split(",")):
+        if url is not None and any(urlsplit(one).scheme != "tls" for one in url.split(",")):
             raise ValueError("is for NATS with TLS: each server of SMCP_NATS_URL has to begin with tls:// then")
         try:
             ssl.create_default_context(cafile=value)

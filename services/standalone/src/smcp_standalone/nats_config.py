@@ -88,9 +88,6 @@ def render(model: NatsModel, logins: Mapping[str, Sequence[Login]], cluster_secr
         lines.append(f"server_name: {_quoted_or_variable(model.server_name)}")
     if model.http is not None:
         lines.append(f"http: {_quoted(model.http)}")
-    if model.websocket is not None:
-        # A proxy before it does TLS, as before the gateways.
-        lines += ["websocket {", f"  listen: {_quoted(model.websocket)}", "  no_tls: true", "}"]
     lines += ["", *_jetstream(model.jetstream), ""]
     if model.tls is not None:
         lines += ["tls {", *_tls(model.tls), "}", ""]

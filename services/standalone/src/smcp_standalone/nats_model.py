@@ -9,7 +9,6 @@ computers:
     names: [rack 1, rack 2]       # the Computers this host may be; the credential's name if absent
 listen: 127.0.0.1:4222
 http: 127.0.0.1:8222              # nats-server's monitoring; off if absent
-websocket: 127.0.0.1:8443         # NATS over WebSocket, for hosts outside; off if absent
 jetstream: {store_dir: ./jetstream}
 tls: {cert: server.crt, key: server.key, ca: ca.crt}   # off if absent
 
@@ -152,8 +151,6 @@ class NatsModel(_Model):
     client_advertise: Advertised | None = None
     """What clients are told as the address of this node of a cluster: a name, where addresses change."""
     http: Address | None = None
-    websocket: Address | None = None
-    """Without TLS: that is for the proxy before it."""
     server_name: ServerName | None = None
     jetstream: JetStream = JetStream()
     cluster: Cluster | None = None

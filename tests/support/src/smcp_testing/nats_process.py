@@ -66,11 +66,6 @@ class NatsServer:
         """Where it tells of itself, if it was given `--http_port -1`."""
         return self._listens("monitoring")
 
-    @property
-    def websocket_port(self) -> int:
-        """Where it takes WebSockets, if its configuration says so; port -1 is another one after each start."""
-        return int(self._listens("websocket").rpartition(":")[2])
-
     def _listens(self, what: str) -> str:
         [written] = (self.directory / "ports").glob("*.ports")
         return str(json.loads(written.read_text())[what][0])

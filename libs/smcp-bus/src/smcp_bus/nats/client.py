@@ -29,7 +29,6 @@ from nats.protocol.parser import AWAITING_CONTROL_LINE
 from smcp_bus.errors import ConnectionLost, NotConnected
 from smcp_bus.nats.nodes import Nodes
 from smcp_bus.nats.tcp import AbortingTransport
-from smcp_bus.nats.websocket import WebSocketTransport
 from smcp_bus.nats.wire import Denials, Messages, Receiver
 
 _log = logging.getLogger(__name__)
@@ -48,9 +47,6 @@ _RECONNECT_S: Final = (0.05, 0.4)
 class NatsClient(Client):
     """One connection to nats-server that comes back by itself.
 
-    Args:
-        websocket: it is one over WebSocket.
-
     Attributes:
         up: connected, subscribed, and told so.
         denials: what nats-server's permissions have refused.
@@ -62,13 +58,10 @@ class NatsClient(Client):
         on_up: Callable[[], None],
         on_down: Callable[[], None],
         on_denial: Callable[[str], None],
-        *,
-        websocket: bool = False,
     ) -> None:
         super().__init__()
         self._loop = asyncio.get_running_loop()
-        self._websocket = websocket
-        self._wire = WebSocketTransport() if websocket else AbortingTransport(self._take)
+        self._wire = AbortingTransport(self._take)
         self._transport = self._wire
         self._receivers: dict[int, Receiver] = {}
         self._messages = Messages(self._receivers, lambda: self.up)
@@ -215,10 +208,8 @@ class NatsClient(Client):
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         self.nodes.hear(info)
-        # The addresses that the nodes of a cluster know of themselves lead nowhere from behind a proxy.
-        known = {name: value for name, value in info.items() if not (self._websocket and name == "connect_urls")}
-        await super()._process_info(known, initial_connection)
-        if addresses := known.get("connect_urls"):
+        await super()._process_info(info, initial_connection)
+        if addresses := info.get("connect_urls"):
             # nats-py keeps for ever what it was told once; each attempt with what is dead may take until the time-out
             self._server_pool[:] = [
                 server

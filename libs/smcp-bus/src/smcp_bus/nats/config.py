@@ -161,8 +161,7 @@ class BusConfig:
     """How to reach nats-server, and what this process may hold."""
 
     url: str
-    """`nats://host:port` or `ws://host:port/path`, several of one kind with commas; a comma in a name or password is
-    `%2C`, as in every URL. With `tls://` nothing is said to a server that has no TLS, or another's certificate."""
+    """`nats://host:port`, several with commas; a comma in a name or password is `%2C`, as in every URL. With `tls://` nothing is said to a server that has no TLS, or another's certificate."""
     credentials: Credentials | None = None
     ca: Path | None = None
     """The certificates (PEM) that a server's own is checked against; None: those of the system."""
@@ -185,11 +184,6 @@ class BusConfig:
     backlog_messages: int = 65536
     backlog_bytes: int = 64 * MIB
     """What may wait for its turn in one subscription; more is dropped and told as `Connection.SLOW`."""
-
-    @property
-    def websocket(self) -> bool:
-        """Whether the servers are reached over WebSocket."""
-        return urlsplit(self.url).scheme in ("ws", "wss")
 
     @property
     def hosts(self) -> str:

@@ -50,7 +50,7 @@ class Link:
         self._trouble = ""
         """What was logged last of why there is no connection; empty while there is one."""
         self._closing = False
-        self.client = NatsClient(self._came_up, self._went_down, denied, websocket=config.websocket)
+        self.client = NatsClient(self._came_up, self._went_down, denied)
 
     @property
     def up(self) -> bool:
