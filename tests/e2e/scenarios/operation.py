@@ -25,7 +25,6 @@ from tests.e2e.scenarios.calls import text
 from tests.e2e.scenarios.faults import past_the_lease
 from tests.e2e.scenarios.metrics import scraped
 from tests.e2e.worlds.layout import ALPHA, BETA
-from tests.e2e.worlds.process import Process
 from tests.e2e.worlds.world import LAB, Part, World
 
 RENEWED: Final = ("registry-1", "gateway-1", "gateway-2", ALPHA.credential, BETA.credential)

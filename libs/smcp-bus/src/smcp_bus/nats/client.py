@@ -130,9 +130,9 @@ class NatsClient(Client):
             # Not through nats-py's flusher: that is a turn of a task for each message.
             try:
                 if len(parts) == 1:
-                    self._wire.write(parts[0])
+                    self._wire.write(parts[0])  # type: ignore[no-untyped-call]
                 else:
-                    self._wire.writelines(parts)
+                    self._wire.writelines(parts)  # type: ignore[no-untyped-call]
             except RuntimeError:  # uvloop's, where the socket is closed and nats-py has not noticed yet
                 self._closed = self._wire.stream
                 self._mark_down()
@@ -159,7 +159,7 @@ class NatsClient(Client):
             await queue.put(written)
             if await written is False:
                 raise NotConnected("not connected to nats-server")
-            await self._wire.drain()
+            await self._wire.drain()  # type: ignore[no-untyped-call]
         except OSError:
             raise NotConnected("not connected to nats-server") from None
         finally:

@@ -161,7 +161,10 @@ class BusConfig:
     """How to reach nats-server, and what this process may hold."""
 
     url: str
-    """`nats://host:port`, several with commas; a comma in a name or password is `%2C`, as in every URL. With `tls://` nothing is said to a server that has no TLS, or another's certificate."""
+    """`nats://host:port`, several with commas; a comma in a name or password is `%2C`, as in every URL.
+
+    With `tls://` nothing is said to a server that has no TLS, or another's certificate.
+    """
     credentials: Credentials | None = None
     ca: Path | None = None
     """The certificates (PEM) that a server's own is checked against; None: those of the system."""
