@@ -12,6 +12,7 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.headers import EPOCH
 from smcp_computer.handlers import abandoned
+from smcp_computer.membership import Membership
 from smcp_testing.computer_office import OFFICE, World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually
@@ -81,6 +82,7 @@ async def test_calls_go_on_whose_agent_is_back_or_asks_for_them_again_or_may_be_
         await cancelled("gone", 8)
         await told(here, "leave_office", "missed", 9)
         await here.ask("get_tools")  # behind that leave
+        assert isinstance(here.computer.membership, Membership)
         here.computer.membership._gate.close("the connection to NATS broke")  # and "missed" may have entered meanwhile
         await cancelled("later", 10)
         assert [agent for agent, call in calls.items() if not call.done()] == ["back", "asks", "missed"]

@@ -9,7 +9,7 @@ from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.headers import EPOCH
 from smcp_bus.nats.bus import BusConfig, open_bus
-from smcp_computer.app import Computer
+from smcp_computer.core import Computer
 from smcp_proto.errors import NotInOffice
 from smcp_registry.records import record_key, tombstone
 from smcp_registry.store import open_store, read_member, write_member

@@ -162,17 +162,17 @@ def test_a_server_that_stands_twice_is_refused() -> None:
     ],
 )
 def test_what_nothing_reads_is_a_doubt_that_names_its_place_and_what_was_meant(document: object, said: str) -> None:
-    doubts = parse(document).doubts
-    assert len(doubts) == 1
-    assert re.search(said, doubts[0])
+    warnings = parse(document).warnings
+    assert len(warnings) == 1
+    assert re.search(said, warnings[0])
 
 
 def test_a_good_file_leaves_no_doubt() -> None:
     inputs = [{"id": "k", "type": "command", "description": "", "command": "x", "args": {}}]
     web = {"type": "streamable", "server_parameters": {"url": "http://u", "headers": {"H": "${input:k}"}}, "vrl": "."}
     off = {"command": "x", "args": ["${input:unknown}"], "disabled": True}
-    assert parse({"$schema": "s", "servers": {"git": STDIO, "web": web}, "inputs": inputs}).doubts == ()
-    assert parse({"$schema": "s", "mcpServers": {"git": STDIO, "off": off}}).doubts == ()
+    assert parse({"$schema": "s", "servers": {"git": STDIO, "web": web}, "inputs": inputs}).warnings == ()
+    assert parse({"$schema": "s", "mcpServers": {"git": STDIO, "off": off}}).warnings == ()
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
@@ -230,12 +230,12 @@ def test_a_key_that_stands_for_all_servers_is_guessed(key: str) -> None:
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
 def test_a_url_that_nothing_can_be_asked_at_is_doubted_by_its_place(kind: str, url: str) -> None:
     config = parse({"servers": {"web": {"type": kind, "server_parameters": {"url": url}}}})
-    (doubt,) = config.doubts
-    assert doubt.startswith("servers.web.server_parameters.url: is no URL")
-    (flat,) = parse({"mcpServers": {"web": {"type": kind, "url": url}}}).doubts
+    (warning,) = config.warnings
+    assert warning.startswith("servers.web.server_parameters.url: is no URL")
+    (flat,) = parse({"mcpServers": {"web": {"type": kind, "url": url}}}).warnings
     assert flat.startswith("mcpServers.web.url: is no URL")
 
 
 @pytest.mark.parametrize("url", ["http://host/mcp", "HTTPS://host:8443", "http://[::1]:8000/mcp", "${env:URL}/mcp"])
 def test_a_url_of_http_and_one_that_is_not_known_yet_are_not_doubted(url: str) -> None:
-    assert not parse({"web": {"type": "streamable", "server_parameters": {"url": url}}}).doubts
+    assert not parse({"web": {"type": "streamable", "server_parameters": {"url": url}}}).warnings

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from smcp_computer.announcing import CONFIG
-from smcp_computer.app import Computer
+from smcp_computer.core import Computer
 from smcp_computer.mcp.sdk import CallSpan
 from smcp_testing.computer_world import native_computer
 from smcp_testing.context_computer import PAGE_HOST, page_documents

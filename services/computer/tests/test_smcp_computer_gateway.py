@@ -20,9 +20,11 @@ from smcp_agent import (
     ToolsChanged,
     Unavailable,
 )
+from smcp_agent.connecting.connection import Connection
 from smcp_agent.connecting.options import Token
 from smcp_computer.config.file import parse_config
-from smcp_computer.gateway.app import GatewayComputer, open_gateway_computer
+from smcp_computer.core import Computer
+from smcp_computer.gateway import GatewayMembership, open_gateway_computer
 from smcp_computer.mcp.sdk import CallSpan
 from smcp_computer.settings import ComputerSettings, token_of
 from smcp_testing import issuer
@@ -42,7 +44,7 @@ LOCKED = issuer.settings(auth_secret=SECRET)
 @asynccontextmanager
 async def box(
     *urls: str, joined: bool = True, token: Token | None = None, drain_s: float = 10.0, **servers: Any
-) -> AsyncIterator[GatewayComputer]:
+) -> AsyncIterator[Computer]:
     settings = ComputerSettings(
         gateway_url=",".join(urls), config=Path("unused"), office=OFFICE, name=NAME, drain_s=drain_s
     )
@@ -68,7 +70,12 @@ async def either(how: str, world: World, **servers: Any) -> AsyncIterator[None]:
             yield
 
 
-async def tell(computer: GatewayComputer, server: str, tool: str, **arguments: Any) -> Any:
+def connection_of(computer: Computer) -> Connection | None:
+    assert isinstance(computer.membership, GatewayMembership)
+    return computer.membership.link.connection
+
+
+async def tell(computer: Computer, server: str, tool: str, **arguments: Any) -> Any:
     """What a tool of a context server gives, past the Computer's own handlers."""
     result = await computer.fleet.supervisors[server].call(tool, arguments, timeout=30, span=CallSpan({}))
     assert not result.get("isError"), result
@@ -157,11 +164,11 @@ async def test_an_answer_that_the_gateway_does_not_take_is_413_and_the_connectio
         box(world.url, tools=configs.stdio()) as computer,
         anna(world.url) as agent,
     ):
-        connection = computer.membership.link.connection
+        connection = connection_of(computer)
         with pytest.raises(TooLarge):
             await agent.call_tool(NAME, "big", {"size": 1024 * 1024})
         assert (await agent.call_tool(NAME, "echo", {"text": "x"})).text == "x"
-        assert computer.membership.link.connection is connection
+        assert connection_of(computer) is connection
 
 
 async def test_a_computer_comes_back_after_its_connection_broke_and_what_ran_meanwhile_ran_once(
@@ -174,14 +181,14 @@ async def test_a_computer_comes_back_after_its_connection_broke_and_what_ran_mea
         box(line.url, tools=configs.stdio(log=log)) as computer,
         anna(world.url) as agent,
     ):
-        first = computer.membership.link.connection
+        first = connection_of(computer)
         running = asyncio.create_task(agent.call_tool(NAME, "sleep", {"seconds": 2, "mark": "cut"}))
         await eventually(lambda: log.exists() and "sleep cut" in log.read_text())
         line.cut()
         with pytest.raises(Unavailable) as broken:
             await in_time(running)
         assert broken.value.details["may_have_run"] is True
-        await eventually(lambda: computer.membership.link.connection is not first)
+        await eventually(lambda: connection_of(computer) is not first)
         await eventually(lambda: computer.membership.problem is None)
         await eventually(lambda: agent.computers() == [NAME])
         assert (await agent.call_tool(NAME, "echo", {"text": "again"})).text == "again"
@@ -197,7 +204,7 @@ async def test_a_computer_moves_to_another_gateway_and_its_office_hears_nothing_
             agent.on_event(heard.append)
             await in_time(leave(), 30)
             await eventually(lambda: computer.membership.problem is None)
-            connection = computer.membership.link.connection
+            connection = connection_of(computer)
             assert connection is not None
             assert connection.url == staying.url
             assert (await agent.call_tool(NAME, "echo", {"text": "moved"})).text == "moved"

@@ -181,7 +181,7 @@ async def test_a_file_without_servers_is_refused_by_validate(tmp_path: Path) -> 
     assert (code, err) == (2, f"error: {file}: names no MCP servers\n")
 
 
-async def test_validate_says_errors_and_doubts_together(tmp_path: Path) -> None:
+async def test_validate_says_errors_and_warnings_together(tmp_path: Path) -> None:
     broken = {"type": "stdio", "server_parameters": {}}
     gone = {"type": "stdio", "server_parameters": {"command": "no-such-program"}}
     code, _, err = await run("validate", "--config", write(tmp_path / "c.json", broken=broken, gone=gone))

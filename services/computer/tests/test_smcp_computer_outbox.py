@@ -14,7 +14,7 @@ from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.headers import ERROR
 from smcp_computer.announcing import CONFIG, DESKTOP, FINDER
-from smcp_computer.app import Computer
+from smcp_computer.core import Computer
 from smcp_computer.resources.notices import LIST_CHANGED, UPDATED
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import Client, connected, gateway_world

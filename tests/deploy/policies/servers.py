@@ -23,7 +23,7 @@ def servers(manifests: Manifests) -> list[str]:
         except ConfigError as error:
             problems += [f"{title(told)}: {_FILE}: {why}" for why in error.problems]
         else:
-            problems += [f"{title(told)}: {_FILE}: {why}" for why in (*config.doubts, *_secrets(config))]
+            problems += [f"{title(told)}: {_FILE}: {why}" for why in (*config.warnings, *_secrets(config))]
     return problems
 
 

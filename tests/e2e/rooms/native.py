@@ -18,6 +18,7 @@ from smcp_bus.nats.config import BusConfig, load_credentials
 from smcp_bus.registry_client import RegistryClient
 from smcp_computer.app import open_computer
 from smcp_computer.config.file import parse_config
+from smcp_computer.core import OfficeMembership
 from smcp_computer.membership import Membership
 from smcp_computer.settings import ComputerSettings
 from smcp_proto.errors import SmcpError
@@ -148,8 +149,9 @@ class NativeClient:
         else:
             self._take(epoch, verb, about, data)
 
-    async def _is_in(self, membership: Membership) -> None:
+    async def _is_in(self, membership: OfficeMembership) -> None:
         await membership.joined.wait()
+        assert isinstance(membership, Membership)
         self._own = 2 * membership._revision + 1
         for early in self._early:
             self._take(*early)

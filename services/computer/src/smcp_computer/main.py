@@ -12,7 +12,7 @@ from smcp_computer.config.file import ComputerConfig, load_config, read_config
 from smcp_computer.config.inputs import missing_on_host, unset_here
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.redact import literal_secrets
-from smcp_computer.settings import ComputerSettings, check_connection, token_doubt
+from smcp_computer.settings import ComputerSettings, check_connection, token_problem
 from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import counted
@@ -66,11 +66,11 @@ def serve(
     check_connection(settings, asked_for_token=token is not None or token_file is not None)
     configuration = _configuration(settings.config)
     if check_config:
-        if (doubt := token_doubt(settings)) is not None:
-            typer.echo(f"warning: {doubt}", err=True)
-        doubts = [*configuration.doubts, *missing_on_host(configuration, os.environ)]
-        for doubt in [*doubts, *unset_here(configuration, os.environ)]:
-            typer.echo(f"warning: {settings.config}: {doubt}", err=True)
+        if (warning := token_problem(settings)) is not None:
+            typer.echo(f"warning: {warning}", err=True)
+        warnings = [*configuration.warnings, *missing_on_host(configuration, os.environ)]
+        for warning in [*warnings, *unset_here(configuration, os.environ)]:
+            typer.echo(f"warning: {settings.config}: {warning}", err=True)
     credentials = configured_credentials(
         settings.nats_creds, SettingsError, kind="computer", office=settings.office, name=settings.name
     )
@@ -113,13 +113,13 @@ def validate(
         )
     for unset in unset_here(configuration, os.environ):
         typer.echo(f"warning: {config}: {unset}", err=True)
-    doubts = [*configuration.doubts, *missing_on_host(configuration, os.environ)]
+    warnings = [*configuration.warnings, *missing_on_host(configuration, os.environ)]
     problems = list(reading.problems)
     if lenient:
-        for doubt in doubts:
-            typer.echo(f"warning: {config}: {doubt}", err=True)
+        for warning in warnings:
+            typer.echo(f"warning: {config}: {warning}", err=True)
     else:
-        problems += doubts
+        problems += warnings
     if problems:
         raise SettingsError(*(f"{config}: {problem}" for problem in problems))
     servers, inputs = counted(len(configuration.servers), "server"), counted(len(configuration.inputs), "input")

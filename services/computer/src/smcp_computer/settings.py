@@ -132,7 +132,7 @@ def token_of(settings: ComputerSettings) -> TokenSource | None:
     return read
 
 
-def token_doubt(settings: ComputerSettings) -> str | None:
+def token_problem(settings: ComputerSettings) -> str | None:
     """Why there is no token in its file now, which does not keep a Computer from running; None: there is one."""
     from smcp_agent.errors import TokenUnavailable  # noqa: PLC0415 -- as above
 

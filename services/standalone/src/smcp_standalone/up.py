@@ -16,8 +16,9 @@ from typing import Final
 from smcp_bus.errors import BusError
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, load_credentials
-from smcp_computer.app import Computer, open_computer
+from smcp_computer.app import open_computer
 from smcp_computer.confirmation import Confirm, terminal
+from smcp_computer.core import Computer
 from smcp_gateway.app import open_gateway
 from smcp_registry.app import open_registry
 from smcp_service.health import Readiness

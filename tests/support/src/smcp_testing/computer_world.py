@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from smcp_computer.app import Computer, open_computer
+from smcp_computer.app import open_computer
 from smcp_computer.config.file import parse_config
+from smcp_computer.core import Computer
 from smcp_computer.settings import ComputerSettings
 from smcp_testing.gateway_world import World
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from smcp_computer.app import Computer
+from smcp_computer.core import Computer
 from smcp_computer.mcp.sdk import CallSpan
 from smcp_testing.computer_office import NAME, OFFICE
 from smcp_testing.gateway_world import Client

@@ -32,10 +32,10 @@ class ComputerConfig:
     """By name, in the file's order."""
     inputs: Mapping[str, MCPServerInput] = field(default_factory=dict)
     """By id, in the file's order."""
-    doubts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     """What nothing reads or what cannot work, each with its place in the file; see `config.lint`."""
     undeclared: tuple[str, ...] = ()
-    """Those of the doubts that keep a server from ever running: it names an input that the file does not have."""
+    """Those of the warnings that keep a server from ever running: it names an input that the file does not have."""
     places: Mapping[str, Place] = field(default_factory=dict)
     """Where each server stands in the file."""
 
@@ -88,7 +88,7 @@ def parse_config(raw: bytes | str) -> ComputerConfig:
 
 def _valid(reading: Reading) -> ComputerConfig:
     if reading.problems:
-        raise ConfigError(*reading.problems, *reading.config.doubts)  # a field that is missing may be one of these
+        raise ConfigError(*reading.problems, *reading.config.warnings)  # a field that is missing may be one of these
     return reading.config
 
 
@@ -176,7 +176,7 @@ def _inputs(bodies: Any, problems: list[str], found: list[str]) -> dict[str, MCP
         said = body.get("id") if isinstance(body, dict) else None
         label = f" (input {said!r})" if isinstance(said, str) else ""
         if isinstance(body, dict):
-            found += (f"{doubt}{label}" for doubt in lint.of_input(place, body))
+            found += (f"{warning}{label}" for warning in lint.of_input(place, body))
         try:
             definition: MCPServerInput = SERVER_INPUT.validate_python(body)
         except ValidationError as error:

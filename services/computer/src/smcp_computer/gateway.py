@@ -1,0 +1,256 @@
+"""A Computer on Socket.IO: the same handlers as over NATS, reached by a gateway's address and a token."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, Unpack
+
+from pydantic import ValidationError
+
+from smcp_agent.connecting.addresses import Addresses, respite
+from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
+from smcp_agent.connecting.link import Link
+from smcp_agent.connecting.options import ConnectionOptions, Token
+from smcp_agent.errors import NotAuthenticated, received_error
+from smcp_bus import exact_json
+from smcp_bus.backoff import Backoff
+from smcp_bus.dispatch import Caller, failed
+from smcp_bus.errors import ConnectionLost, NotConnected, RequestTimedOut
+from smcp_bus.tracing import client_spans
+from smcp_computer.core import Computer, Options, open_core
+from smcp_computer.handlers.cancelled import CANCEL_VERB, cancel
+from smcp_computer.settings import ComputerSettings
+from smcp_proto import catalog
+from smcp_proto.errors import Internal, Malformed, NotInOffice, SmcpError, Unavailable
+from smcp_proto.ids import Role
+from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeNotification, ListRoomRet
+from smcp_proto.schemas.base import AgentCallData
+from smcp_service.health import Readiness
+
+_log = logging.getLogger("smcp_computer.gateway")
+
+ROUND_A_BODY: Final = 4 * 1024 * 1024
+"""Bytes that a message may have beside the request in it."""
+ASK_S: Final = 12.0
+"""The gateway has 10 s for a question about the room, and for an update."""
+SAID_AS: Final[dict[str, str]] = {
+    up.event: row.event for row in catalog.CATALOG.values() if (up := catalog.upstream(row)) is not None
+}
+"""The event that a gateway is sent in place of the one that native Computers send to the registry."""
+
+
+@asynccontextmanager
+async def open_gateway_computer(
+    settings: ComputerSettings, *, token: Token | None = None, **options: Unpack[Options]
+) -> AsyncIterator[Computer]:
+    """Run the MCP servers of this host and answer for them in the settings' office, by the gateways at `gateway_url`.
+
+    It is entered at once; connecting and joining go on in the background, for as long as they take. Leaving it begins
+    no new calls, waits for those that run (at most `drain_s`), leaves the office, and ends the servers. In this order:
+    a gateway takes a Computer that has left for gone, and would answer its calls so.
+
+    Args:
+        token: for the gateway; a function is asked before each connection.
+
+    Raises:
+        ConfigError: the file cannot be used.
+        Malformed: `gateway_url` is no URL.
+    """
+    readiness = options.setdefault("readiness", Readiness())
+    membership = GatewayMembership(settings, token)
+    readiness.add("office", lambda: membership.problem)
+    async with open_core(
+        settings,
+        membership,
+        max_body=settings.max_payload,
+        may_tell=lambda: membership.problem is None,
+        tracing=client_spans(),
+        **options,
+    ) as computer:
+        computer.membership = membership
+        membership.serve(computer)
+        async with computer.member(), computer.calls_ended(settings.drain_s):
+            try:
+                yield computer
+            finally:
+                readiness.drain()
+                membership.serve_no_more()
+
+
+class GatewayMembership:
+    """The membership of a Computer by a gateway: connected, joined, and again after every loss.
+
+    Also what the Computer says to the office and asks it (`office_client.OfficeClient`), and what it is asked.
+    """
+
+    def __init__(self, settings: ComputerSettings, token: Token | None) -> None:
+        self._office = settings.office
+        self._me = EnterOfficeReq(role="computer", name=settings.name, office_id=settings.office)
+        self.link = Link(
+            Addresses(url.strip() for url in (settings.gateway_url or "").split(",")),
+            self._me,
+            ConnectionOptions(
+                max_message=settings.max_payload + ROUND_A_BODY,
+                max_request=settings.max_payload,
+                token=token,
+                answer=self._answer,
+            ),
+            _Listener(self),
+            self._heard,
+        )
+        self.joined = asyncio.Event()
+        """Set once it was a member for the first time."""
+        self._problem: str | None = "not joined yet"
+        self._computer: Computer | None = None
+        self._serving = False
+
+    def serve(self, computer: Computer) -> None:
+        """From now on answer requests, and follow notifications; comes before `run`."""
+        self._computer, self._serving = computer, True
+
+    def serve_no_more(self) -> None:
+        """Begin nothing any more; what runs goes on, and is answered."""
+        self._serving = False
+
+    @property
+    def problem(self) -> str | None:
+        """Why this Computer is not in its office now; None while it is."""
+        connection = self.link.connection
+        if self._problem is None and (connection is None or connection.lost.is_set()):
+            return "the connection with the gateway is lost"
+        return self._problem
+
+    async def run(self) -> None:
+        """Join, and join again after every loss, until cancelled.
+
+        A token that is not accepted is no end: it may be renewed, or its key be added yet. It is said in the log
+        and in `problem`, and tried again after 1, 4, 16 and then every 60 s.
+        """
+        backoff, unknown = Backoff(first_s=0.25, longest_s=5.0), 0
+        while True:
+            try:
+                await self.link.open()
+            except SmcpError as error:
+                unknown = unknown + 1 if isinstance(error, NotAuthenticated) else 0
+                self.trouble(error.message)
+                await asyncio.sleep(max(backoff.next(), respite(error, unknown)))
+            else:
+                break
+        self.is_in()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.link.run(), name="link")
+            tasks.create_task(self.link.watch(), name="link watch")
+
+    async def leave(self) -> None:
+        """Leave and close the connection; `run` must have ended. Takes some seconds at most."""
+        was_in, self._problem = self.problem is None, "left"
+        await self.link.close()
+        if was_in:
+            _log.info("left the office %r", self._office)
+
+    def describe(self) -> None:
+        """Have the next join describe this Computer as it is now."""
+        assert self._computer is not None
+        said = {**self._me.model_dump(exclude_unset=True), "capabilities": self._computer.context.capabilities.now}
+        self.link.describe(EnterOfficeReq.model_validate(said))
+
+    def is_in(self) -> None:
+        """It is in its office (again)."""
+        assert self._computer is not None
+        connection = self.link.connection
+        self._problem = None
+        self.joined.set()
+        # nobody says whether the office was told that it came: what was subscribed to stays, where its Agent does
+        self._computer.resources.in_office(entered=False)
+        self._computer.in_flight.placed(True)
+        self._computer.announcer.resume()
+        by = "" if connection is None else connection.url
+        _log.info("in the office %r as %r, by %s", self._office, self._me.name, by)
+
+    def lost(self, reason: str) -> None:
+        """The connection has ended, and comes back."""
+        self._problem = f"the connection with the gateway is lost: {reason}"
+        _log.info("not in the office %r: %s; coming back", self._office, self._problem)
+
+    def trouble(self, problem: str) -> None:
+        """It is not in its office, and why; said once."""
+        if problem != self._problem:
+            _log.warning("not in the office %r: %s; trying on", self._office, problem)
+        self._problem = problem
+
+    async def tell(self, office: str, role: Role, name: str, verb: str, body: bytes) -> None:
+        row = catalog.by_verb("server", verb)
+        assert row is not None  # a verb of ours
+        await self._ask(SAID_AS.get(row.event, row.event), exact_json.read(body))
+
+    async def room(self, office: str, role: Role, name: str, *, after: int, req_id: str) -> ListRoomRet:
+        """The gateway knows by itself how new its answer has to be."""
+        reply = await self._ask("server:list_room", {"agent": name, "req_id": req_id, "office_id": office})
+        try:
+            return ListRoomRet.model_validate(reply)
+        except ValidationError:
+            raise Internal("the gateway sent an answer that cannot be read") from None
+
+    async def agent_since(self, office: str, computer: str, *, after: int) -> int | None:
+        """None: over Socket.IO nothing says in which membership an Agent subscribed. The gateway knows, and ends it."""
+        return None
+
+    async def _ask(self, event: str, data: dict[str, Any]) -> Any:
+        connection = self.link.connection
+        if connection is None:
+            raise NotConnected("there is no connection with a gateway now")
+        try:
+            reply = await connection.request(event, data, timeout=ASK_S)
+        except ConnectionBroken as broken:
+            raise (ConnectionLost if broken.sent else NotConnected)(broken.reason) from None
+        except AckTimedOut:
+            raise RequestTimedOut(f"no answer to {event}") from None
+        error = received_error(reply)
+        if isinstance(error, NotInOffice):
+            self.link.drop(connection)  # to join again is all there is to do
+        if error is not None:
+            raise error
+        return reply
+
+    async def _answer(self, event: str, body: object) -> bytes:
+        """The JSON of the acknowledgement of a request. The gateway vouches for the sender, an Agent of this office."""
+        if self._computer is None or not self._serving:
+            return failed(Unavailable("the Computer is stopping", details={"may_have_run": False}).body()).body
+        row = catalog.lookup(event)
+        if row is None:
+            return failed(Malformed("there is no such event", details={"field": ""}).body()).body
+        answer = await self._computer.dispatcher.dispatch(row, Caller("agent", self._office), body)
+        return answer.body or b"null"
+
+    def _heard(self, event: str, data: Mapping[str, Any]) -> None:
+        """Follows cancels, and Agents that leave. Calls of an Agent that stays away are cancelled by the gateway."""
+        if self._computer is None:
+            return
+        try:
+            if event == f"notify:{CANCEL_VERB}":
+                call = AgentCallData.model_validate(data)
+                cancel(call, office=self._office, in_flight=self._computer.in_flight)
+            elif event == "notify:leave_office" and LeaveOfficeNotification.model_validate(data).agent is not None:
+                # Over Socket.IO nothing says whether it has come back and subscribed anew before this was heard: so the
+                # office is asked who is in it.
+                self._computer.resources.room.begin()
+        except ValidationError:
+            _log.warning("a notification that cannot be read was ignored")
+
+
+class _Listener:
+    def __init__(self, membership: GatewayMembership) -> None:
+        self._membership = membership
+
+    def joining(self) -> None:
+        self._membership.describe()
+
+    async def joined(self, connection: Connection) -> None:
+        self._membership.is_in()
+
+    def on_lost(self, reason: str, *, moving: bool) -> None:
+        self._membership.lost(reason)
+
+    def on_refused(self, why: str) -> None:
+        self._membership.trouble(f"refused: {why}")
