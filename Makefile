@@ -22,8 +22,11 @@ test "$$(id -u)" = 0 && command -v apt-get > /dev/null && \
 	apt-get update --quiet=2 && DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --yes $(notdir $(PYTHON))-venv > /dev/null
 endef
 
-# Most tests share the processors, and wait half of their time; those with time limits have one other beside them, and with
-# full counts the machine to themselves.
+# The smoke test is first: it is the longest, and its one world stays in one worker.
+TESTS := tests/smoke libs services tests/sdk tests/rules
+E2E_TESTS := tests/e2e tests/interop tests/packaging tests/deploy
+# Tests wait half of their time. Those marked `alone` load the machine by themselves: one other runs beside them, and with full
+# counts none.
 JOBS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 2)))
 PYTEST_ARGS ?=
 SOAK := PYTEST_ADDOPTS="--timeout 3600" HYPOTHESIS_PROFILE=soak WORLD_LEASE_S=10
@@ -89,17 +92,17 @@ rules: setup  ## List the rules of the protocol with their tests; fails for a ru
 	@sed -n 3p build/rules.md
 
 .PHONY: test
-test: setup setup-e2e rules images-of-tests  ## Run all tests, with reduced counts
-	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not alone" $(PYTEST_ARGS)
-	$(BIN)/pytest -n 2 --dist loadfile -m alone $(PYTEST_ARGS)
+test: setup rules  ## Run the tests of every package and a smoke test of the whole system; needs no Docker
+	$(BIN)/pytest -n $(JOBS) --dist worksteal $(TESTS) $(PYTEST_ARGS)
 
 .PHONY: coverage
-coverage: setup setup-e2e  ## Show which lines and branches the tests reach; measuring costs half as much time again
-	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not alone" --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
+coverage: setup  ## Show which lines and branches the tests reach; measuring costs half as much time again
+	$(BIN)/pytest -n $(JOBS) --dist worksteal $(TESTS) --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
 
 .PHONY: e2e
-e2e: setup setup-e2e images-of-tests  ## Run the e2e tests alone: the whole system, as processes and in containers
-	$(BIN)/pytest tests/e2e $(PYTEST_ARGS)
+e2e: setup setup-e2e images-of-tests  ## Run whole systems, in containers too: faults, outages, mixed versions, published clients, wheels
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not alone" $(E2E_TESTS) $(PYTEST_ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile -m alone $(E2E_TESTS) $(PYTEST_ARGS)
 
 .PHONY: soak
 soak: setup setup-e2e images-of-tests  ## Run the tests with full counts and the lease of production, then the mutation tester: long

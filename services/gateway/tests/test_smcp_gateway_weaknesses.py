@@ -185,7 +185,6 @@ async def test_calls_that_timed_out_leave_no_callback_behind(nats_url: str) -> N
         await eventually(lambda: world.buses[0].stats().pending == 0)
 
 
-@pytest.mark.alone
 async def test_hundreds_of_joins_into_one_office_take_neither_seconds_nor_a_hundred_megabytes(nats_url: str) -> None:
     joins, process = scaled(ci=100, soak=500), psutil.Process()
     # servers and clients share this process, so all of them count; CPU, since others may use the machine, too

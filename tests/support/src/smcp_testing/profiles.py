@@ -17,7 +17,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # The machines of CI are shared: an example may be slow, and says nothing about the code by it.
     calm = [HealthCheck.too_slow]
     settings.register_profile(
-        "ci", max_examples=100, stateful_step_count=30, deadline=None, derandomize=True, suppress_health_check=calm
+        "ci", max_examples=30, stateful_step_count=30, deadline=None, derandomize=True, suppress_health_check=calm
     )
     # Each of thousands of mutants is tried with all tests, until one fails.
     settings.register_profile(

@@ -1,0 +1,1 @@
+"""The whole system in `make test`: one world of processes, our SDK, and the common faults."""
