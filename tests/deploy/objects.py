@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from decimal import Decimal
+from typing import Any, Final
 
 Object = dict[str, Any]
 
@@ -84,3 +85,15 @@ def environment(container: Container, manifests: Manifests) -> dict[str, str]:
     for entry in container.spec.get("env", []):
         found[entry["name"]] = str(entry["value"]) if "value" in entry else "known-in-the-cluster"
     return found
+
+
+_UNITS: Final = {
+    "": Decimal(1), "m": Decimal("0.001"), "k": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9),
+    "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30),
+}  # fmt: skip
+
+
+def amount(text: str) -> Decimal:
+    """What a quantity of Kubernetes means, in CPUs or bytes."""
+    number = text.rstrip("".join({letter for unit in _UNITS for letter in unit}))
+    return Decimal(number) * _UNITS[text[len(number) :]]

@@ -10,9 +10,8 @@ import pytest
 import yaml
 
 from smcp_standalone.nats_yaml import parse_model
-from tests.deploy.objects import WORKLOADS, Manifests, containers, environment, pod
+from tests.deploy.objects import WORKLOADS, Manifests, amount, containers, environment, pod
 from tests.deploy.policies import POLICIES
-from tests.deploy.policies.resources import amount
 from tests.deploy.rendering import K8S, README, overlays, rendered, variants
 
 once = functools.cache(rendered)

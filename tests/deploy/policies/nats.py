@@ -7,8 +7,7 @@ from typing import Final
 
 from smcp_standalone.nats_model import NatsModel
 from smcp_standalone.nats_yaml import parse_model
-from tests.deploy.objects import Manifests, Object, component, containers, environment, pod
-from tests.deploy.policies.resources import amount
+from tests.deploy.objects import Manifests, Object, amount, component, containers, environment, pod
 
 _SIZE: Final = re.compile(r"(\d+)([KMGT]?)B?")
 _POWER: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
