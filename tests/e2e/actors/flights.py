@@ -1,7 +1,6 @@
 """A call that is on its way while something is hurt."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import Stopwatch, eventually
 from tests.e2e.actors.agents import SdkAgent
 from tests.e2e.actors.bare import FlatError
 from tests.e2e.worlds.world import ComputerHost, Wait, World
@@ -18,8 +17,7 @@ from tests.e2e.worlds.world import ComputerHost, Wait, World
 AT_ONCE_S = 1.0
 """In which what was in flight at a death is answered."""
 SLACK_S = 0.75
-"""What a loaded machine may take on top of any promise."""
-_BEAT_S = 0.01
+"""What starting, reading and writing may take on top of any promise."""
 
 
 @dataclass(frozen=True)
@@ -69,29 +67,15 @@ async def refused_within(seconds: float, answer: Awaitable[Any], world: World) -
 
 @asynccontextmanager
 async def timed(what: str, promised: float, world: World) -> AsyncIterator[None]:
-    """The block has to end within `promised` seconds, and what a loaded machine takes; how long it took is kept.
+    """The block has to end within `promised` seconds, undisturbed; how long it took is kept.
 
     Raises:
         AssertionError: it took longer.
     """
-    loop = asyncio.get_running_loop()
-    behind = 0.0
-
-    async def beat() -> None:
-        nonlocal behind
-        while True:
-            due = loop.time() + _BEAT_S
-            await asyncio.sleep(_BEAT_S)
-            behind = max(behind, loop.time() - due)
-
-    beating = asyncio.create_task(beat())
-    started = time.monotonic()
+    watch = Stopwatch()
     try:
         yield
     finally:
-        took = time.monotonic() - started
-        beating.cancel()
-        await asyncio.wait({beating})
-        wait = Wait(what, promised, took, behind)
+        wait = Wait(what, promised, watch.took, watch.undisturbed)
         world.waits.append(wait)
-        assert took <= promised + SLACK_S, wait
+        assert wait.undisturbed <= promised + SLACK_S, wait

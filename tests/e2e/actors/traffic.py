@@ -1,7 +1,6 @@
 """Calls that go on while something is hurt, and what became of each."""
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+from smcp_testing.waiting import Stopwatch
 from tests.e2e.actors.agents import Agent
 from tests.e2e.actors.bare import FlatError
 from tests.e2e.worlds.world import ComputerHost
@@ -19,11 +19,11 @@ _TIMEOUT_S = 20
 
 @dataclass
 class Call:
-    """One call of `append`, and its end (monotonic seconds)."""
+    """One call of `append`."""
 
     mark: str
-    started: float
-    ended: float = 0.0
+    took: float = 0.0
+    """In seconds, undisturbed."""
     answer: dict[str, Any] | None = None
     error: FlatError | None = None
 
@@ -32,11 +32,6 @@ class Call:
         """It was not run as far as its asker was told: of a Computer that is back before its MCP server there is a
         result that says so."""
         return self.error is not None or bool(self.answer and self.answer.get("isError"))
-
-    @property
-    def took(self) -> float:
-        """In seconds."""
-        return self.ended - self.started
 
 
 @dataclass
@@ -50,13 +45,13 @@ class Traffic:
 
     async def run(self) -> None:
         while not self.stopping.is_set():
-            call = Call(uuid4().hex, time.monotonic())
+            call, watch = Call(uuid4().hex), Stopwatch()
             self.calls.append(call)
             try:
                 call.answer = await self.agent.call(self.host.name, "append", {"mark": call.mark}, timeout=_TIMEOUT_S)
             except FlatError as error:
                 call.error = error
-            call.ended = time.monotonic()
+            call.took = watch.undisturbed
             try:
                 await asyncio.wait_for(self.stopping.wait(), _PAUSE_S)
             except TimeoutError:

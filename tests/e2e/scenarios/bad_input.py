@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -10,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from smcp_testing.waiting import Stopwatch
 from tests.e2e.actors.bare import BareMember, FlatError, member
 from tests.e2e.actors.bystanders import undisturbed
 from tests.e2e.scenarios.calls import text
@@ -201,10 +201,9 @@ def flat(answer: Any) -> FlatError:
 
 
 async def _at_once(caller: BareMember, event: str, *arguments: Any) -> Any:
-    began = time.monotonic()
+    watch = Stopwatch()
     answer = await caller.ack(event, *arguments, timeout=10 * AT_ONCE_S)
-    took = time.monotonic() - began
-    assert took < AT_ONCE_S, f"{event} was answered after {took:.3f} s"
+    assert watch.undisturbed < AT_ONCE_S, f"{event} was answered after {watch.took:.3f} s"
     return answer
 
 

@@ -11,7 +11,7 @@ from smcp_testing.waiting import eventually
 from tests.e2e.actors.agents import SdkAgent
 from tests.e2e.actors.bare import BareMember, Refused, comings_and_goings, member
 from tests.e2e.actors.crowd import BACK_S, ENTER, LEAVE, crowd, nobody_moved_but
-from tests.e2e.actors.flights import AT_ONCE_S, SLACK_S, Flight, in_flight, refused_within, timed
+from tests.e2e.actors.flights import AT_ONCE_S, Flight, in_flight, refused_within, timed
 from tests.e2e.scenarios.calls import text
 from tests.e2e.worlds.world import ELSEWHERE, LAB, World
 
@@ -84,7 +84,8 @@ async def a_gateway_stands_still_past_its_lease(world: World) -> None:
         await there.watcher.told(ENTER, computer="neighbour")
         gateway.part.pause()
         # It hears nothing any more, and need not wait until the office has let it go.
-        await eventually(lambda: not neighbour.connected, timeout=world.lease_s + SLACK_S)
+        async with timed("the end of its connection", world.lease_s, world):
+            await eventually(lambda: not neighbour.connected, timeout=world.lease_s + BACK_S)
         await there.watcher.told(LEAVE, timeout=_swept(world), computer="neighbour")
         gateway.part.resume()
     assert there.noticed("neighbour") == ["enter", "leave"]
@@ -104,7 +105,8 @@ async def a_gateway_stands_still_with_a_call_in_flight(world: World) -> None:
             await watcher.told(ENTER, agent="caller")
             async with in_flight(SdkAgent(sdk), alpha, flights, seconds=1) as answer:
                 gateway.part.pause()
-                assert text(await asyncio.wait_for(answer, world.lease_s + SLACK_S)) == "slept 1.0"
+                async with timed("the result by the other gateway", world.lease_s, world):
+                    assert text(await asyncio.wait_for(answer, world.lease_s + BACK_S)) == "slept 1.0"
             await watcher.told(LEAVE, agent="caller")
             gateway.part.resume()
             # What the old gateway does about the connection that it lost does not concern the new one.

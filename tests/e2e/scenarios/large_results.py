@@ -3,7 +3,6 @@
 import asyncio
 import json
 import statistics
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +15,7 @@ import pytest
 
 from bench import published_env
 from smcp_agent import Disconnected, Event, SmcpAgent, TooLarge
+from smcp_testing.waiting import Stopwatch
 from tests.e2e.actors.bare import BareMember, FlatError, member
 from tests.e2e.actors.bystanders import undisturbed
 from tests.e2e.actors.slow_line import slow_line
@@ -194,15 +194,15 @@ async def a_message_of_33_mib_ends_its_own_connection_alone(world: World) -> Non
 
 @dataclass
 class Pace:
-    """Calls of 1 KB, one after another, and how long each took (seconds)."""
+    """Calls of 1 KB, one after another, and how long each took, undisturbed (seconds)."""
 
     took: list[float] = field(default_factory=list)
 
     async def keep(self, call: Callable[[], Awaitable[Any]], stop: asyncio.Event) -> None:
         while not stop.is_set():
-            began = time.monotonic()
+            watch = Stopwatch()
             await call()
-            self.took.append(time.monotonic() - began)
+            self.took.append(watch.undisturbed)
 
     def check(self, *, median: float, longest: float) -> None:
         """Raises AssertionError: there were hardly any, or they waited too long."""

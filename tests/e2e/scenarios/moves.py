@@ -18,8 +18,6 @@ from tests.e2e.worlds.world import LAB, World
 
 DRAIN_S = 8.0
 """What gateways are given: long enough for what ends by itself, and over before a call that does not."""
-SLACK_S = 3.0
-"""What a loaded machine, and the end of a process, may take on top of it."""
 
 
 @pytest.mark.rule("answers.rooms.moving.drain")
@@ -41,7 +39,7 @@ async def a_gateway_that_stops_loses_no_call_and_nobody_sees_a_move(world: World
             await eventually(lambda: len(box.ran) == 1)
             stopping = asyncio.create_task(leaving.part.stop())
             echoed = 0
-            async with asyncio.timeout(DRAIN_S + SLACK_S):
+            async with asyncio.timeout(DRAIN_S + BACK_S):
                 while not stopping.done():  # calls go on being made, whoever takes them
                     echoed += 1
                     for name in ("alpha", "box"):
@@ -79,10 +77,10 @@ async def a_call_that_outlasts_the_drain_is_503_and_may_have_run(world: World) -
         began = time.monotonic()
         stopping = asyncio.create_task(leaving.part.stop())
         with pytest.raises(FlatError) as cut_off:
-            await asyncio.wait_for(call, DRAIN_S + SLACK_S)
+            await asyncio.wait_for(call, DRAIN_S + BACK_S)
         assert (cut_off.value.code, cut_off.value.details.get("may_have_run")) == (503, True)
         assert time.monotonic() - began > DRAIN_S / 2
-        assert await asyncio.wait_for(stopping, SLACK_S + DRAIN_S) == 0
+        assert await asyncio.wait_for(stopping, DRAIN_S + BACK_S) == 0
         assert text(await agent.call("alpha", "echo", {"text": "by the other one"}, timeout=20)) == "by the other one"
         assert watcher.comings_and_goings("caller") == ["enter"]
         await leaving.part.start()

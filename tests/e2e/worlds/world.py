@@ -91,11 +91,11 @@ class Wait:
     what: str
     promised: float
     took: float
-    behind: float
-    """How long at most the test's own loop was busy meanwhile: by so much more than true `took` may be."""
+    undisturbed: float
+    """Without the time in which processes waited for a processor."""
 
     def __str__(self) -> str:
-        return f"{self.what} took {self.took:.2f} s of {self.promised:g} s (seen up to {self.behind:.2f} s late)"
+        return f"{self.what} took {self.took:.2f} s of {self.promised:g} s ({self.undisturbed:.2f} s undisturbed)"
 
 
 @dataclass(frozen=True)
