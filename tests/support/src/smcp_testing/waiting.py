@@ -27,7 +27,7 @@ class Stopwatch:
     def undisturbed(self) -> float:
         """The same, without the time in which some process of this machine waited for a processor.
 
-        Check a promise in seconds with this: it is strict on an idle machine, and does not fail by chance on a busy one.
+        Check a promise in seconds with this: strict on an idle machine, and no chance failure on a busy one.
         Linux counts that time (pressure stall information); elsewhere nothing is left out.
         """
         return self.took - (_contended_s() - self._contended)
