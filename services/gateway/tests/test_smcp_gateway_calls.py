@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from smcp_bus.dispatch import RawJson
-from smcp_gateway.calls.pending import CANCELLED, MOST_LOST, CallTable, PendingCall
+from smcp_gateway.calls.pending import CANCELLED, CallTable, PendingCall
 from smcp_proto.errors import Unavailable
 from smcp_testing.waiting import eventually
 
@@ -22,7 +22,7 @@ async def never() -> RawJson:
 
 
 async def started(table: CallTable, call: PendingCall) -> "asyncio.Task[RawJson]":
-    task = asyncio.create_task(table.run(call, never))
+    task = asyncio.create_task(table.run(call, never()))
     await eventually(lambda: call.task is not None)
     return task
 
@@ -34,7 +34,7 @@ async def test_an_answer_ends_a_call() -> None:
         assert len(table) == 1
         return DONE
 
-    assert await table.run(pending(), work) is DONE
+    assert await table.run(pending(), work()) is DONE
     assert len(table) == 0
 
 
@@ -99,48 +99,3 @@ async def test_a_cancel_reaches_tool_calls_alone_and_can_be_taken_back() -> None
     assert call.verdict is None
     table.abandon("s")
     assert all(isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*tasks, return_exceptions=True))
-
-
-async def test_a_call_is_asked_again_a_few_times_and_then_settled() -> None:
-    table, call, tries = CallTable(), pending(), 0
-
-    async def work() -> RawJson:
-        nonlocal tries
-        tries += 1
-        return await never()
-
-    async def tried(times: int) -> None:
-        await eventually(lambda: tries == times)
-
-    task = asyncio.create_task(table.run(call, work))
-    await tried(1)
-    for again in range(MOST_LOST):
-        table.ask_again(call, "lost")
-        await tried(2 + again)
-        assert list(table) == [call]
-        assert call.asked_again
-    table.ask_again(call, "lost")
-    with pytest.raises(Unavailable) as raised:
-        await task
-    assert raised.value.details == {"may_have_run": True}
-    assert tries == 1 + MOST_LOST
-    assert len(table) == 0
-
-
-@pytest.mark.parametrize("end", ["settle", "abandon", "cancel"])
-async def test_a_call_that_ends_just_when_it_is_asked_again_ends(end: str) -> None:
-    table, call = CallTable(), pending()
-    task = await started(table, call)
-    table.ask_again(call, "lost")
-    if end == "settle":
-        table.settle(call, CANCELLED)
-        assert await task is CANCELLED
-        assert task.cancelling() == 0
-    else:
-        if end == "abandon":
-            table.abandon("s")
-        else:
-            task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    assert len(table) == 0

@@ -18,6 +18,8 @@ proxy says it by itself."""
 
 CUT_OFF: Final = "cut_off"
 """True in the `details` of a 503: the gateway has no connection to NATS, and begins nothing; another one may."""
+GONE: Final = "gone"
+"""True in the `details` of a 503 for a call: its Computer is gone or does not answer, so a repeat would find nobody."""
 
 
 class ErrorCode(IntEnum):

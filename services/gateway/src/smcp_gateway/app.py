@@ -18,14 +18,14 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_gateway.auth.guard import Guard
 from smcp_gateway.background_tasks import Errands
+from smcp_gateway.calls.owner_probe import OwnerProbe
 from smcp_gateway.calls.pending import CallTable, PendingCall
 from smcp_gateway.calls.route import CallRoute
-from smcp_gateway.calls.watch import CallWatch
 from smcp_gateway.client_door import client_door, log_fields
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.drain import Drain
 from smcp_gateway.handlers.read_limits import ReadLimits
-from smcp_gateway.handlers.relay import Relay, TimedOutCall
+from smcp_gateway.handlers.relay import Relay
 from smcp_gateway.handlers.rooms import alive
 from smcp_gateway.http_server import Front, open_front
 from smcp_gateway.metrics import calls_timed, measure
@@ -239,7 +239,7 @@ async def open_gateway(
         )
         try:
             for name, work in {
-                "call watch": CallWatch(bus, registry, calls, lease_s=settings.lease_s).run(),
+                "owner probe": OwnerProbe(bus, calls, lease_s=settings.lease_s).run(),
                 "repair": repair.run(),
                 "computers": computers.run(),
                 "lease": lease.run(),
@@ -293,7 +293,7 @@ def _lapsed(computers: RelayComputers, generations: Generations) -> Callable[[],
     return lapsed
 
 
-def _cancelling(errands: Errands, registry: RegistryClient) -> TimedOutCall:
+def _cancelling(errands: Errands, registry: RegistryClient) -> Callable[[PendingCall], None]:
     """Has a call that timed out here cancelled at its Computer."""
 
     def timed_out(call: PendingCall) -> None:

@@ -154,7 +154,7 @@ class Drain:
     def _cut_off(self, session: Session) -> None:
         for call in self._calls.of_session(session.id):
             # by `moving` our SDK knows that it is to ask again when it has come back
-            details = {"may_have_run": True} if call.may_have_run else {"may_have_run": False, "moving": True}
+            details = {"may_have_run": True} if call.on_wire else {"may_have_run": False, "moving": True}
             self._calls.settle(call, Unavailable("the gateway is stopping", details=details))
 
     async def _mark(self, session: Session, place: "_Place", *, until: float) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import REQ_ID
 from smcp_bus.nats.chunks import Send
+from smcp_proto.schemas.tools import REPEAT, UNKNOWN_REPEAT
 from smcp_testing.gateway_world import Client, reply
 
 
@@ -20,6 +21,21 @@ def call(number: int = 0, *, timeout: int = 30, **params: Any) -> dict[str, Any]
 async def ask(client: Client, payload: dict[str, Any], *, timeout: float = 10) -> Any:
     """What the call is answered within `timeout` seconds."""
     return await client.call("client:tool_call", payload, timeout=timeout)
+
+
+async def repeated(client: Client, payload: dict[str, Any], *, timeout: float) -> Any:
+    """The same of an Agent that repeats the call after each answer that says that it may have run, as our SDK does."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    repeat: dict[str, Any] = {}
+    async with asyncio.timeout(timeout):
+        while True:
+            answer = await ask(client, payload | repeat, timeout=timeout)
+            details = answer.get("details", {})
+            if answer.get("code") != 503 or not (repeat or details["may_have_run"]) or details.get(UNKNOWN_REPEAT):
+                return answer
+            await asyncio.sleep(0.1)
+            repeat = {REPEAT: int(1000 * (loop.time() - began))}
 
 
 async def echo(verb: str, incoming: Incoming) -> Reply:

@@ -5,24 +5,20 @@ call from elsewhere (`settle`) interrupts that waiting. The entry is gone when `
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import orjson
 
 from smcp_bus.dispatch import RawJson
-from smcp_proto.errors import SmcpError, Unavailable
+from smcp_proto.errors import SmcpError
 
 CANCEL_GRACE_S: Final = 1.0
 """How long an owner may take to settle a call that was cancelled (seconds)."""
 
 ASK_AFTER_S: Final = 0.2
 """Age of a call from which on its owner is asked after it."""
-
-MOST_LOST: Final = 3
-"""How often a call is sent once more because it, or its answer, was lost on the way. Nodes of NATS that are restarted
-one after the other lose more than one."""
 
 NOT_SENT: Final = float("inf")
 
@@ -52,21 +48,11 @@ class PendingCall:
     ask_from: float = NOT_SENT
     """From when on (loop time) its owner may be asked after it; `NOT_SENT` while it is on no wire."""
     on_wire: bool = False
-    """It was sent, and nobody has said that it was not run."""
+    """It was sent, and nobody has said that it was not run: it may have run."""
     moved_at: float | None = None
     """When its owner asked for a part of it last (loop time); None when its owner has it all."""
     ended_at: float | None = None
     """When its owner said first, and has said since, that it has answered it."""
-    first_sent: float | None = None
-    """When it was sent first (loop time)."""
-    asked_again: bool = False
-    """It was sent once more, because its answer was lost, or the connection over which it was awaited."""
-    lost: int = 0
-    """How often it, or its answer, was lost on the way."""
-    repeat: bool = False
-    """Its task is being interrupted for that."""
-    computer_moves: bool = False
-    """So said whoever was asked last, and did not run it."""
     cancelled_at: float | None = None
     task: "asyncio.Task[object] | None" = None
     verdict: SmcpError | RawJson | None = None
@@ -78,17 +64,16 @@ class PendingCall:
         """Office and Computer."""
         return self.office, self.computer
 
-    @property
-    def may_have_run(self) -> bool:
-        """Whether it was sent, now or before. Who watches it says nothing about that: it runs all the same."""
-        return self.asked_again or self.on_wire
-
     def sent(self, now: float) -> None:
         """It goes on the wire."""
         self.on_wire = True
-        self.first_sent = now if self.first_sent is None else self.first_sent
         self.ask_from = now + ASK_AFTER_S
         self.moved_at = self.ended_at = None
+
+    def not_run(self) -> None:
+        """Nobody has run it."""
+        self.on_wire = False
+        self.ask_from = NOT_SENT
 
     def request_moved(self) -> None:
         """Its owner has asked for a part of the request."""
@@ -122,8 +107,8 @@ class CallTable:
         """The calls of a session, the oldest first."""
         return list(self._by_session.get(session, ()))
 
-    async def run(self, call: PendingCall, work: Callable[[], Coroutine[object, object, RawJson]]) -> RawJson:
-        """Wait for `work()`, or for somebody to settle the call.
+    async def run(self, call: PendingCall, work: Coroutine[object, object, RawJson]) -> RawJson:
+        """Wait for `work`, or for somebody to settle the call.
 
         Raises:
             SmcpError: the verdict that settled it, or what `work` raised.
@@ -133,17 +118,13 @@ class CallTable:
         calls = self._by_session.setdefault(call.session, {})
         calls[call] = None
         try:
-            while True:
-                try:
-                    return await work()
-                except asyncio.CancelledError:
-                    if (call.verdict is None and not call.repeat) or task.uncancel() > 0:
-                        raise
-                    if isinstance(call.verdict, RawJson):
-                        return call.verdict
-                    if call.verdict is not None:
-                        raise call.verdict from None
-                    call.repeat = False
+            return await work
+        except asyncio.CancelledError:
+            if call.verdict is None or task.uncancel() > 0:
+                raise
+            if isinstance(call.verdict, RawJson):
+                return call.verdict
+            raise call.verdict from None
         finally:
             del calls[call]
             if not calls and self._by_session.get(call.session) is calls:
@@ -154,23 +135,6 @@ class CallTable:
         """Answer a call that still waits; the first verdict counts."""
         if call.task is not None and call.verdict is None and not call.abandoned:
             call.verdict = verdict
-            if not call.repeat:
-                call.task.cancel()
-
-    def ask_again(self, call: PendingCall, why: str) -> None:
-        """It was lost on the way, or its answer was: do the work once more, marked as a repeat.
-
-        After `MOST_LOST` times the call is settled: it may have run, and nobody knows how it ended.
-
-        Args:
-            why: what is said then.
-        """
-        if call.lost == MOST_LOST:
-            self.settle(call, Unavailable(why, details={"may_have_run": True}))
-        elif call.task is not None and call.verdict is None and not call.abandoned:
-            call.lost += 1
-            call.asked_again = call.repeat = True
-            call.ask_from = NOT_SENT
             call.task.cancel()
 
     def abandon(self, session: str) -> list[PendingCall]:

@@ -1,0 +1,171 @@
+"""Asks the owners of Computers after the calls that wait for them: a dead owner is noticed within a second.
+
+The bus says nothing about a request that was delivered and whose receiver then died. So the owner of every call that is
+older than a moment is asked `pending`, again and again. What it learns ends a call with 503 and `details.may_have_run`;
+no call is sent again here. `details.gone` says that a repeat would find nobody:
+
+- Nobody serves the subject, and a moment later neither. Where a node of NATS left just before, `gone` is not said: the
+  owner may be looking for another node, and goes on with its calls meanwhile.
+- The owner is silent for most of a lease, and asks for no part of a request either: it stands still (a suspended host),
+  or cannot be reached over a connection that nats-server takes for whole.
+- Its ownership is not confirmed for as long.
+
+Without `gone`: the owner does not know the call (it was restarted, or the call was lost on its way), or the call has
+ended there and its answer is not here (it was lost).
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import ValidationError
+
+from smcp_bus import subjects
+from smcp_bus.bus import Bus, Reply
+from smcp_bus.errors import BusError, NoResponder, RequestTimedOut
+from smcp_bus.headers import ERROR, NOT_RUN
+from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
+from smcp_gateway.calls.pending import CallTable, PendingCall
+from smcp_proto.errors import GONE, Unavailable
+
+EVERY_S: Final = 0.25
+AWAY_S: Final = 0.4
+"""For how long nobody may be there: a connection that broke is mostly back after less. Together with `EVERY_S` and
+`ASK_AFTER_S` it is below a second."""
+OTHER_NODE_S: Final = 5.0
+"""For how long after a node of NATS left an owner may look for another one: each attempt may take 2 s."""
+STILL_S: Final = 16.0
+"""For how long no part of a request may be asked for: an owner gives up after less, and never tells."""
+BATCH: Final = 1000
+PATIENCE: Final = 0.75
+"""Share of a lease for which an owner may be silent."""
+MOST_QUESTIONS: Final = 16
+"""Unanswered ones to one owner. More than one, since a question gets lost with a node of NATS."""
+OWN_LAG_S: Final = 0.25
+"""A question that ends later than this after its time says that this process stood still, not the owner."""
+
+_log: Final = logging.getLogger("smcp_gateway.calls.owner_probe")
+
+
+@dataclass(slots=True)
+class _Owner:
+    asked_at: float = 0.0
+    """When the last question was sent (loop time)."""
+    heard_at: float = 0.0
+    gated_since: float | None = None
+    questions: int = 0
+    """That are not answered yet."""
+
+
+class OwnerProbe:
+    """Args:
+    lease_s: for three quarters of it an owner may be silent.
+    """
+
+    def __init__(self, bus: Bus, calls: CallTable, *, lease_s: float) -> None:
+        self._bus = bus
+        self._calls = calls
+        self._patience = PATIENCE * lease_s
+        self._owners: dict[tuple[str, str], _Owner] = {}
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self) -> None:
+        """Ask, and settle what was cancelled and is overdue, until cancelled."""
+        async with asyncio.TaskGroup() as questions:
+            while True:
+                await asyncio.sleep(EVERY_S)
+                now = self._loop.time()
+                self._calls.settle_overdue(now)
+                due: dict[tuple[str, str], list[PendingCall]] = {}
+                for call in self._calls:
+                    if call.ask_from <= now:
+                        due.setdefault((call.office, call.computer), []).append(call)
+                self._owners = {key: owner for key, owner in self._owners.items() if key in due or owner.questions}
+                for key, calls in due.items():
+                    owner = self._owners.setdefault(key, _Owner())
+                    # one that is silent is asked less often, but is asked: it may die meanwhile
+                    if now - owner.asked_at >= (self._patience / MOST_QUESTIONS if owner.questions else 0.0):
+                        owner.asked_at = now
+                        for start in range(0, len(calls), BATCH):
+                            owner.questions += 1
+                            questions.create_task(self._ask(owner, calls[start : start + BATCH], now))
+
+    async def _ask(self, owner: _Owner, calls: Sequence[PendingCall], now: float) -> None:
+        try:
+            if not await self._is_there(owner, calls, now):
+                await asyncio.sleep(AWAY_S)
+                there = await self._is_there(owner, calls, self._loop.time())
+                # another question may have been answered in between
+                if not there and owner.heard_at < now:
+                    left_at = self._bus.node_left_at
+                    looks_for_a_node = left_at is not None and self._loop.time() - left_at < OTHER_NODE_S
+                    self._end(calls, now, "the Computer is gone", gone=not looks_for_a_node)
+        finally:
+            owner.questions -= 1
+
+    async def _is_there(self, owner: _Owner, calls: Sequence[PendingCall], now: float) -> bool:
+        """Ask one question; False if nobody serves the subject."""
+        subject = subjects.client(calls[0].office, calls[0].computer, "pending")
+        question = PendingQuestion(calls=[(call.agent, call.req_id) for call in calls if call.tracked])
+        try:
+            reply = await self._bus.request(subject, question.model_dump_json().encode(), timeout=self._patience)
+        except NoResponder:
+            return False
+        except RequestTimedOut:
+            late = self._loop.time() - now - self._patience
+            heard_at = max(owner.heard_at, *(call.moved_at or 0.0 for call in calls))
+            if heard_at < now and late < OWN_LAG_S:
+                self._end(calls, now, "the Computer does not answer", gone=True)
+        except BusError:
+            pass  # the connection broke: the bus ends these calls itself
+        else:
+            self._hear(owner, calls, reply, now)
+        return True
+
+    def _hear(self, owner: _Owner, calls: Sequence[PendingCall], reply: Reply, asked_at: float) -> None:
+        now = self._loop.time()
+        owner.heard_at = now
+        if NOT_RUN in reply.headers:
+            # its connection broke, or it stood still: what it had answered may be lost
+            owner.gated_since = owner.gated_since or now
+            if now - owner.gated_since >= self._patience:
+                self._end(calls, asked_at, "the Computer is not confirmed any more", gone=True)
+            return
+        owner.gated_since = None
+        answer = _read(reply)
+        unknown, ended = set(answer.unknown), set(answer.ended)
+        for call in calls:
+            if not call.tracked or call.ask_from > asked_at or _arrives(call, now):
+                continue
+            key = (call.agent, call.req_id)
+            if key in unknown:
+                self._end([call], asked_at, "the Computer does not know the call")
+            elif key not in ended:
+                call.ended_at = None
+            elif call.ended_at is None:
+                call.ended_at = now  # its answer may be some steps behind this one
+            elif call.ended_at <= asked_at:
+                self._end([call], asked_at, "the Computer's answer was lost")
+
+    def _end(self, calls: Sequence[PendingCall], asked_at: float, why: str, *, gone: bool = False) -> None:
+        for call in calls:
+            if call.ask_from <= asked_at:  # it was on the wire then, and still is: not between two tries
+                details = {"may_have_run": True} | ({GONE: True} if gone else {})
+                self._calls.settle(call, Unavailable(why, details=details))
+
+
+def _arrives(call: PendingCall, now: float) -> bool:
+    """Whether its owner has only parts of it yet, and goes on asking for more."""
+    return call.moved_at is not None and now - call.moved_at < STILL_S
+
+
+def _read(reply: Reply) -> PendingAnswer:
+    if ERROR in reply.headers:
+        return PendingAnswer(unknown=[])  # an owner that keeps no such table
+    try:
+        return PendingAnswer.model_validate_json(reply.body)
+    except ValidationError:
+        _log.warning("an owner's answer to `pending` cannot be read")
+        return PendingAnswer(unknown=[])
