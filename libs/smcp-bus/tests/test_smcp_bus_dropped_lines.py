@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 import uvloop
 
-from smcp_bus.nats.tcp import drop
+from smcp_bus.nats.socket import drop
 
 KIB = 1024
 MIB = 1024 * KIB

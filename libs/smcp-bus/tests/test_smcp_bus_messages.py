@@ -1,7 +1,7 @@
 """Messages are cut from the bytes of a connection as nats-py's own parser cuts them, however these come in."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.protocol.parser import Parser
 
-from smcp_bus.nats.wire import Messages, Receiver
+from smcp_bus.nats.wire import Receiver, Splitter
 
 Received = tuple[int, bytes, bytes, bytes, bytes]
 """Number of the subscription, subject, reply subject, header block, body."""
@@ -33,6 +33,10 @@ def collecting(received: list[Received], numbers: Iterable[int]) -> dict[int, Re
         return lambda *message: received.append((number, *message))
 
     return {number: receiver(number) for number in numbers}
+
+
+def splitting(receivers: dict[int, Receiver], is_up: Callable[[], bool] = lambda: True) -> Splitter:
+    return Splitter(receivers, lambda line: False, is_up)
 
 
 def cut(stream: bytes, at: Iterable[int]) -> list[bytes]:
@@ -62,50 +66,63 @@ def test_every_message_arrives_once_whole_and_in_order_however_the_stream_is_cut
     sent: list[Received], at: list[int]
 ) -> None:
     received: list[Received] = []
-    cutter = Messages(collecting(received, (1, 2, 3)), lambda: True)
+    splitter = splitting(collecting(received, (1, 2, 3)))
     stream = b"".join(map(on_the_wire, sent))
     for part in cut(stream, at):
-        assert cutter.take(part) == b""
+        assert splitter.take(part) == b""
     assert received == sent == read_by_nats_py(stream)
 
 
 @given(st.lists(messages, max_size=4), st.lists(st.integers(0, 60_000), max_size=12))
-@pytest.mark.parametrize("other", [b"PING\r\n", b"PONG\r\n", b"-ERR 'x'\r\n", b"MSG a 9 2\r\nhi\r\n", b"MSG odd\r\n"])
-def test_what_is_no_message_for_a_receiver_is_given_back_from_its_first_byte_on(
-    other: bytes, sent: list[Received], at: list[int]
-) -> None:
+@pytest.mark.parametrize("other", [b"PING\r\n", b"+OK\r\n", b"MSG a 9 2\r\nhi\r\n", b"MSG odd\r\n"])
+def test_the_rest_is_given_back_whole_and_in_order(other: bytes, sent: list[Received], at: list[int]) -> None:
     received: list[Received] = []
-    cutter = Messages(collecting(received, (1, 2, 3)), lambda: True)
-    before = b"".join(map(on_the_wire, sent))
-    for part in cut(before, at) if before else []:
-        assert cutter.take(part) == b""
-    assert cutter.take(other + before) == other + before
+    splitter = splitting(collecting(received, (1, 2, 3)))
+    stream = other.join([b"", *map(on_the_wire, sent), b""])
+    given_back = b"".join(splitter.take(part) for part in cut(stream, at))
+    assert given_back == other * (len(sent) + 1)
+    assert received == sent
+
+
+@given(st.lists(messages, max_size=4), st.lists(st.integers(0, 60_000), max_size=12))
+def test_lines_for_the_bus_are_not_given_back(sent: list[Received], at: list[int]) -> None:
+    received: list[Received] = []
+    lines: list[bytes] = []
+
+    def is_ours(line: bytes) -> bool:
+        lines.append(line)
+        return True
+
+    splitter = Splitter(collecting(received, (1, 2, 3)), is_ours, lambda: True)
+    stream = b"-ERR 'x'\r\n".join([b"", *map(on_the_wire, sent), b""])
+    assert b"".join(splitter.take(part) for part in cut(stream, at)) == b""
+    assert lines == [b"-ERR 'x'\r\n"] * (len(sent) + 1)
     assert received == sent
 
 
 def test_a_message_whose_subscription_ended_while_it_came_is_dropped() -> None:
     received: list[Received] = []
     receivers = collecting(received, (1, 2))
-    cutter = Messages(receivers, lambda: True)
-    assert cutter.take(b"MSG a 1 4\r\nab") == b""
+    splitter = splitting(receivers)
+    assert splitter.take(b"MSG a 1 4\r\nab") == b""
     del receivers[1]
-    assert cutter.take(b"cd\r\nMSG b 2 1\r\nx\r\n") == b""
+    assert splitter.take(b"cd\r\nMSG b 2 1\r\nx\r\n") == b""
     assert received == [(2, b"b", b"", b"", b"x")]
 
 
 @pytest.mark.parametrize("begun", [b"MSG a 1 4\r\nab", b"MSG a"])
 def test_what_had_begun_on_a_connection_that_broke_does_not_end_on_the_next(begun: bytes) -> None:
     received: list[Received] = []
-    cutter = Messages(collecting(received, (1,)), lambda: True)
-    assert cutter.take(begun) == b""
-    cutter.forget()
-    assert cutter.take(b"MSG b 1 1\r\nx\r\n") == b""
+    splitter = splitting(collecting(received, (1,)))
+    assert splitter.take(begun) == b""
+    splitter.forget()
+    assert splitter.take(b"MSG b 1 1\r\nx\r\n") == b""
     assert received == [(1, b"b", b"", b"", b"x")]
 
 
 def test_nothing_is_handed_on_after_a_receiver_found_the_connection_broken() -> None:
     received: list[Received] = []
-    cutter = Messages(collecting(received, (1,)), lambda: not received)
+    splitter = splitting(collecting(received, (1,)), lambda: not received)
     stream = b"MSG a 1 1\r\nx\r\nMSG b 1 1\r\ny\r\n"
-    assert cutter.take(stream) == b"MSG b 1 1\r\ny\r\n"
+    assert splitter.take(stream) == b""
     assert received == [(1, b"a", b"", b"", b"x")]

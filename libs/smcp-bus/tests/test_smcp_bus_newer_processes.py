@@ -23,6 +23,8 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "LeaseState": {"renewed": True, "lease_s": 10.0},
     "Left": {"revision": 1},
     "Member": {"office": "lab", "role": "agent", "name": "alpha", "claim": CLAIM},
+    "PendingAnswer": {"unknown": []},
+    "PendingQuestion": {"calls": []},
 }
 
 
@@ -31,7 +33,10 @@ def models() -> dict[str, type[BaseModel]]:
     return {
         name: each
         for name, each in public.items()
-        if isinstance(each, type) and issubclass(each, BaseModel) and each.__module__ == registry_contract.__name__
+        if isinstance(each, type)
+        and issubclass(each, BaseModel)
+        and each.__module__ == registry_contract.__name__
+        and each is not registry_contract.Nothing
     }
 
 

@@ -63,12 +63,12 @@ class NatsBus:
     @property
     def node_left_at(self) -> float | None:
         """As `Bus.node_left_at`."""
-        return self._client.nodes.left_at
+        return self._client.node_left_at
 
     @property
     def has_other_nodes(self) -> bool:
         """As `Bus.has_other_nodes`."""
-        return self._client.has_other_servers
+        return len(self._client.servers) > 1
 
     @property
     def max_body(self) -> int:

@@ -83,9 +83,6 @@ class Link:
             "servers": config.url.split(","),
             "name": config.name,
             "error_cb": self._error,
-            "disconnected_cb": client.disconnected,
-            "reconnected_cb": client.reconnected,
-            "reconnect_to_server_handler": client.choose_server,
             "connect_timeout": 2,
             "reconnect_time_wait": 0.1,
             "max_reconnect_attempts": -1,
@@ -110,7 +107,6 @@ class Link:
             async with asyncio.timeout(config.connect_timeout) as self._opening:
                 await client.connect(**options)
                 raise_if_cancelled()
-                await client.reconnected()
                 await client.round_trip()
         except (TimeoutError, BusError, nats_errors.Error) as error:
             await client.shut(0)

@@ -1,7 +1,7 @@
 """NATS' protocol as bytes: messages cut from what a connection brings, header blocks, the texts of refusals.
 
 nats-py's parser copies a body five times on its way, and runs in a task that has to be woken for it. It still reads
-what is no message, and the messages of its own subscriptions (JetStream's).
+the messages of its own subscriptions (JetStream's).
 """
 
 import re
@@ -17,11 +17,11 @@ Receiver = Callable[[bytes, bytes, bytes, bytes], None]
 """Takes subject, reply subject, header block and body of a message. Runs inside the read loop: it must neither
 block nor raise."""
 
-_LINE: Final = re.compile(rb"(H)?MSG (\S+) ([0-9]+) (?:(\S+) )?(?(1)([0-9]+) )([0-9]+)\r\n")
+_MESSAGE: Final = re.compile(rb"(H)?MSG (\S+) ([0-9]+) (?:(\S+) )?(?(1)([0-9]+) )([0-9]+)\r\n")
 """The line before a message: subject, number of the subscription, reply subject, bytes of the headers (`H`), and bytes
 of all (https://docs.nats.io/reference/reference-protocols/nats-protocol)."""
-_LONGEST_LINE: Final = 4096
-"""As nats-server has it."""
+_LONGEST_LINE: Final = 1024 * 1024
+"""An INFO names all nodes of a cluster; a line that is longer is none."""
 _CRLF: Final = b"\r\n"
 
 
@@ -44,65 +44,35 @@ class _Begun:
         receive(self.subject, self.reply, whole[: self.head], whole[self.head : self.size])
 
 
-_KEPT: Final = 64
-"""Refusals that are remembered: each is asked for right after the round trip that brought it."""
-
-
-class Denials:
-    """The refusals that were heard last. nats-py gives nats-server's words in lower case."""
-
-    def __init__(self) -> None:
-        self._texts: deque[str] = deque(maxlen=_KEPT)
-
-    def hear(self, text: str) -> None:
-        """nats-server has refused something, in these words."""
-        self._texts.append(text)
-
-    def forgive(self, subject: str) -> None:
-        """Forget an earlier refusal to subscribe to `subject`: permissions may have changed."""
-        self._texts = deque((text for text in self._texts if not _of_subscription(text, subject)), _KEPT)
-
-    def check_permitted(self, subject: str) -> None:
-        """After a round trip. Raises BusError where nats-server refused to subscribe to `subject`."""
-        if any(_of_subscription(text, subject) for text in self._texts):
-            raise BusError(f"not permitted to subscribe to {subject}")
-
-
-def is_of_publishing(text: str, subject: str) -> bool:
-    """Whether nats-server refuses with `text` to publish to `subject`."""
-    return f'for publish to "{subject.lower()}"' in text
-
-
-def _of_subscription(text: str, subject: str) -> bool:
-    return f'for subscription to "{subject.lower()}"' in text
-
-
-class Messages:
-    """Of one connection at a time.
+class Splitter:
+    """Divides what nats-server sends into messages for receivers, lines for the bus, and the rest, which is nats-py's.
 
     Args:
         receivers: by number of the subscription.
+        is_ours: given each whole line that is no message, with its line break: whether it is dealt with.
         is_up: whether the connection stands; asked before each message.
     """
 
-    def __init__(self, receivers: Mapping[int, Receiver], is_up: Callable[[], bool]) -> None:
+    def __init__(
+        self, receivers: Mapping[int, Receiver], is_ours: Callable[[bytes], bool], is_up: Callable[[], bool]
+    ) -> None:
         self._receivers = receivers
+        self._is_ours = is_ours
         self._is_up = is_up
-        self._begun: _Begun | None = None
-        self._line = b""
-        """The beginning of a line."""
+        self.forget()
 
     def forget(self) -> None:
         """The connection broke: what has begun does not end."""
-        self._begun, self._line = None, b""
+        self._begun: _Begun | None = None
+        self._line = b""
+        """The beginning of a line."""
+        self._others = 0
+        """Bytes that are missing of a message of nats-py's."""
 
     def take(self, came: bytes) -> bytes:
-        """Hand messages from the beginning of `came` on to their receivers, and keep one that has only begun.
-
-        Returns:
-            From the first byte on that is for somebody else.
-        """
+        """Hand on what is for receivers and for the bus, and keep what has only begun. Returns what is nats-py's."""
         at = 0
+        rest: list[bytes] = []
         if self._line:
             came, self._line = self._line + came, b""
         elif (begun := self._begun) is not None:
@@ -114,31 +84,45 @@ class Messages:
             self._begun = None
             if (receive := self._receivers.get(begun.number)) is not None:  # not unsubscribed meanwhile
                 begun.deliver(receive)
-        while self._is_up():
-            line = _LINE.match(came, at)
+        elif self._others:
+            at = min(self._others, len(came))
+            rest.append(came[:at])
+            self._others -= at
+        while at < len(came) and self._is_up():
+            line = _MESSAGE.match(came, at)
             if line is None:
-                if _begins_line(came, at):
-                    self._line = came[at:]
-                    return b""
-                break
+                at = self._control(came, at, rest)
+                continue
             _, subject, number, reply, head, size = line.groups()
-            if (receive := self._receivers.get(int(number))) is None:
-                break
             begin = line.end()
             body = begin + int(head or 0)
             end = begin + int(size)
+            receive = self._receivers.get(int(number))
+            if receive is None:
+                rest.append(came[at : end + len(_CRLF)])
+                at = end + len(_CRLF)
+                self._others = max(0, at - len(came))
+                continue
             at = end + len(_CRLF)
             if at > len(came):
                 self._begun = _Begun(int(number), subject, reply or b"", body - begin, end - begin, came[begin:])
-                return b""
+                break
             receive(subject, reply or b"", came[begin:body], came[body:end])
-        return came[at:] if at else came
+        return b"".join(rest)
 
-
-def _begins_line(came: bytes, at: int) -> bool:
-    """Whether it may go on as a line of a message."""
-    left = len(came) - at
-    return 0 < left < _LONGEST_LINE and came[at : at + 1] in (b"H", b"M") and came.find(_CRLF, at) < 0
+    def _control(self, came: bytes, at: int, rest: list[bytes]) -> int:
+        """Deal with a line that is no message; returns where the next one begins."""
+        end = came.find(_CRLF, at) + len(_CRLF)
+        if end < len(_CRLF):
+            if len(came) - at < _LONGEST_LINE:
+                self._line = came[at:]
+            else:
+                rest.append(came[at:])  # nats-py says what is wrong with it
+            return len(came)
+        line = came[at:end]
+        if not self._is_ours(line):
+            rest.append(line)
+        return end
 
 
 _FIRST_LINE: Final = "NATS/1.0\r\n"
@@ -189,3 +173,36 @@ def decode_head(head: bytes) -> Headers:
 def is_no_responders(head: bytes, body: bytes) -> bool:
     """Whether this is nats-server saying that nobody listens on the subject of a request."""
     return not body and head.startswith(_NO_RESPONDERS)
+
+
+_KEPT: Final = 64
+"""Refusals that are remembered: each is asked for right after the round trip that brought it."""
+
+
+class Denials:
+    """The refusals that were heard last, in lower case."""
+
+    def __init__(self) -> None:
+        self._texts: deque[str] = deque(maxlen=_KEPT)
+
+    def hear(self, text: str) -> None:
+        """nats-server has refused something, in these words."""
+        self._texts.append(text)
+
+    def forgive(self, subject: str) -> None:
+        """Forget an earlier refusal to subscribe to `subject`: permissions may have changed."""
+        self._texts = deque((text for text in self._texts if not _of_subscription(text, subject)), _KEPT)
+
+    def check_permitted(self, subject: str) -> None:
+        """After a round trip. Raises BusError where nats-server refused to subscribe to `subject`."""
+        if any(_of_subscription(text, subject) for text in self._texts):
+            raise BusError(f"not permitted to subscribe to {subject}")
+
+
+def is_of_publishing(text: str, subject: str) -> bool:
+    """Whether nats-server refuses with `text` to publish to `subject`."""
+    return f'for publish to "{subject.lower()}"' in text
+
+
+def _of_subscription(text: str, subject: str) -> bool:
+    return f'for subscription to "{subject.lower()}"' in text
