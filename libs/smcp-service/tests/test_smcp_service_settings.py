@@ -175,7 +175,7 @@ def test_a_variable_that_nothing_reads_is_warned_about_with_the_likely_one() -> 
         ThingSettings, {"SMCP_LEASES": "1", "SMCP_LEASE_S": "1", "SMCP_INPUT_KEY": "1", "HOME": "/"}
     )
 
-    assert sentences == ["SMCP_LEASES is not a setting of this command and is ignored; did you mean SMCP_LEASE_S?"]
+    assert sentences == ["SMCP_LEASES is not a setting of this command and is ignored; did you mean 'SMCP_LEASE_S'?"]
 
 
 def test_a_variable_of_another_command_is_named_with_the_option_of_this_one_and_not_taken_for_a_typing_error() -> None:

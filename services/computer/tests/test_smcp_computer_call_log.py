@@ -17,7 +17,7 @@ from smcp_computer.app import open_computer
 from smcp_computer.config.file import parse_config
 from smcp_computer.confirmation import Asker, Confirm
 from smcp_computer.settings import ComputerSettings
-from smcp_computer.tools.naming import ToolRef
+from smcp_computer.tools import ToolRef
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_testing.mcp_servers import configs

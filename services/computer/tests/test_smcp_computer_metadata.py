@@ -11,7 +11,7 @@ import pytest
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.supervisor import Fleet, Limits
-from smcp_computer.tools.catalogue import Catalogue, attributes
+from smcp_computer.tools import Catalogue, attributes
 from smcp_proto.schemas.tools import ToolMeta
 from smcp_service.lifecycle import background
 from smcp_testing.mcp_servers import configs

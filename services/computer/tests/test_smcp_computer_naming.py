@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_computer.tools.naming import Offer, ToolRef, legal, name_tools
+from smcp_computer.tools import Offer, ToolRef, legal, name_tools
 
 LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

@@ -14,7 +14,7 @@ from smcp_computer.config.file import load_config, parse_config
 from smcp_computer.mcp.errors import ServerDied
 from smcp_computer.mcp.sdk import CallSpan
 from smcp_computer.mcp.supervisor import Limits, Supervisor
-from smcp_computer.tools.catalogue import Catalogue
+from smcp_computer.tools import Catalogue
 from smcp_proto.tool_results import timed_out
 from smcp_testing.mcp_servers import configs
 from smcp_testing.supervised import running_all

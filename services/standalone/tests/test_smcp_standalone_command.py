@@ -107,7 +107,7 @@ async def test_up_warns_of_variables_that_none_of_its_parts_reads_and_of_no_othe
         warned = [str(line["event"]) for line in process.log if "SMCP_" in str(line["event"])]
         assert sorted(warned) == [
             "SMCP_CONFIG is not read by this command: use --config",
-            "SMCP_CONFIRN is not a setting of this command and is ignored; did you mean SMCP_CONFIRM?",
+            "SMCP_CONFIRN is not a setting of this command and is ignored; did you mean 'SMCP_CONFIRM'?",
             "SMCP_HEALTH_PORT is not read by this command: use --port, where /livez is answered, too",
             f"SMCP_NATS_URL is not read by this command: use {OPTIONS['SMCP_NATS_URL']}",
             "SMCP_OFFICE is not read by this command: use --office",

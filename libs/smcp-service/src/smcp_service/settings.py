@@ -8,7 +8,7 @@ import difflib
 import os
 import re
 import ssl
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
@@ -194,10 +194,17 @@ def unknown_variables(
             continue
         if any(fnmatchcase(variable, pattern) for pattern in settings_class.known_variables):
             continue
-        close = difflib.get_close_matches(variable.upper(), known, n=1, cutoff=0.8)
-        hint = f"; did you mean {close[0]}?" if close else ""
+        hint = did_you_mean(variable, known, cutoff=0.8)
         sentences.append(f"{variable} is not a setting of this command and is ignored{hint}")
     return sentences
+
+
+def did_you_mean(written: str, known: Iterable[str], *, cutoff: float = 0.65) -> str:
+    """The end of a sentence about an unknown name: `; did you mean 'x'?`, or empty. camelCase counts as snake_case."""
+    folded = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", written).lower()
+    by_folded = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(folded, by_folded, n=1, cutoff=cutoff)
+    return f"; did you mean {by_folded[found[0]]!r}?" if found and by_folded[found[0]] != written else ""
 
 
 def shown(settings: ServiceSettings) -> dict[str, str]:

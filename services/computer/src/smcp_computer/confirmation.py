@@ -12,14 +12,13 @@ import sys
 import termios
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Any, Final, Protocol, TextIO
 
-from smcp_computer.tools.naming import ToolRef
+from smcp_computer.tools import ToolRef
 
 SETTING: Final = "SMCP_CONFIRM"
-_OVER: Final = "was not run: this Computer is stopping, and asks nobody any more"
+_STOPPING: Final = "was not run: this Computer is stopping, and asks nobody any more"
 
 
 class Confirm(StrEnum):
@@ -38,39 +37,34 @@ class Asker(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The tool is not run. `why` is for the Agent."""
-
-    why: str
-
-
-class Decision(StrEnum):
+class Decision(Enum):
     """What becomes of a call that is not refused."""
 
     RUN = "run"
     ASK = "ask"
 
 
-def decide(setting: Confirm, auto_apply: bool | None, *, can_ask: bool) -> Decision | Refused:
-    """What the settings say, before anybody is asked. Pure."""
+def decide(setting: Confirm, auto_apply: bool | None, *, can_ask: bool) -> Decision | str:
+    """What the settings say; a text is why the tool is not run, for the Agent. Pure."""
     if auto_apply is True or (auto_apply is None and setting is Confirm.ALLOW):
         return Decision.RUN
     if auto_apply is None and setting is Confirm.DENY:
-        return Refused(f"is not allowed on this Computer ({SETTING}={setting})")
+        return f"is not allowed on this Computer ({SETTING}={setting})"
     if can_ask:
         return Decision.ASK
     reason = "auto_apply is false" if auto_apply is False else f"{SETTING}={setting}"
-    return Refused(
+    return (
         f"needs the user's confirmation ({reason}), and nobody can be asked on this Computer; "
         f"see {SETTING}, and auto_apply in its tool_meta"
     )
 
 
 class Confirmation:
-    """Args:
-    setting: None for the default.
-    asker: None where nobody can be asked.
+    """Whether a tool may run: decided by the settings, or by the user.
+
+    Args:
+        setting: None for the default.
+        asker: None where nobody can be asked.
     """
 
     def __init__(self, setting: Confirm | None, asker: Asker | None) -> None:
@@ -81,7 +75,7 @@ class Confirmation:
         self._over = False
 
     def ask_no_more(self) -> None:
-        """The Computer stops: what is being asked is withdrawn and refused, and so is what is still to be asked."""
+        """Withdraw and refuse open questions, and refuse what would still be asked: the Computer stops."""
         self._over = True
         for each in self._questions:
             each.reschedule(asyncio.get_running_loop().time())
@@ -90,18 +84,14 @@ class Confirmation:
         self, ref: ToolRef, *, agent: str, auto_apply: bool | None, params: Mapping[str, Any]
     ) -> str | None:
         """None where the tool may run, else why it may not. Asks, one question at a time, if it has to."""
-        match decide(self.setting, auto_apply, can_ask=self._asker is not None):
-            case Refused(why=why):
-                return why
-            case Decision.RUN:
-                return None
-            case _:
-                return await self._asked(ref, agent, params)
-
-    async def _asked(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> str | None:
+        decision = decide(self.setting, auto_apply, can_ask=self._asker is not None)
+        if decision is Decision.RUN:
+            return None
+        if isinstance(decision, str):
+            return decision
         assert self._asker is not None
         if self._over:
-            return _OVER
+            return _STOPPING
         question = asyncio.timeout(None)
         try:
             async with question:
@@ -111,7 +101,7 @@ class Confirmation:
         except TimeoutError:
             if not question.expired():
                 raise
-            return _OVER
+            return _STOPPING
         finally:
             self._questions.discard(question)
         return None if allowed else "was declined by the user of this Computer"
@@ -123,7 +113,7 @@ _YES: Final = frozenset({"y", "yes"})
 
 
 def terminal() -> "Terminal | None":
-    """The terminal of this process, if it has one to read from and to write to."""
+    """The terminal of this process, if there is one."""
     if sys.stdin.isatty() and sys.stderr.isatty():
         return Terminal(sys.stdin.fileno(), sys.stderr)
     return None

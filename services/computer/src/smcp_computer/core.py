@@ -31,7 +31,7 @@ from smcp_computer.metrics import calls_timed, measure
 from smcp_computer.office_client import OfficeClient
 from smcp_computer.resource_services import ResourceServices, resource_services
 from smcp_computer.settings import ComputerSettings
-from smcp_computer.tools.catalogue import Catalogue
+from smcp_computer.tools import Catalogue
 from smcp_proto.schemas.config import GetComputerConfigReq, GetComputerConfigRet
 from smcp_proto.schemas.tools import GetToolsReq, GetToolsRet
 from smcp_service.health import Readiness

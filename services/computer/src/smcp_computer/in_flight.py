@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from smcp_bus import exact_json
 from smcp_bus.call_records import CallRecords, Keeping, digest_of, same_call
-from smcp_computer.tools import result as results
+from smcp_computer import results
 
 CallKey = tuple[str, str, str]
 """(office, agent, req_id)"""

@@ -8,7 +8,7 @@ import typer
 
 from smcp_bus.nats.config import configured_credentials
 from smcp_bus.tracing import OWN_DECISION_KEY
-from smcp_computer.config.file import ComputerConfig, load_config, read_config
+from smcp_computer.config.file import load_config, read_config
 from smcp_computer.config.inputs import missing_on_host, unset_here
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.redact import literal_secrets
@@ -64,13 +64,15 @@ def serve(
         token_file=token_file,
     )
     check_connection(settings, asked_for_token=token is not None or token_file is not None)
-    configuration = _configuration(settings.config)
+    try:
+        configuration = load_config(settings.config)
+    except ConfigError as error:
+        raise SettingsError(*error.problems) from None
     if check_config:
-        if (warning := token_problem(settings)) is not None:
-            typer.echo(f"warning: {warning}", err=True)
+        if (problem := token_problem(settings)) is not None:
+            typer.echo(f"warning: {problem}", err=True)
         warnings = [*configuration.warnings, *missing_on_host(configuration, os.environ)]
-        for warning in [*warnings, *unset_here(configuration, os.environ)]:
-            typer.echo(f"warning: {settings.config}: {warning}", err=True)
+        _warn(settings.config, [*warnings, *unset_here(configuration, os.environ)])
     credentials = configured_credentials(
         settings.nats_creds, SettingsError, kind="computer", office=settings.office, name=settings.name
     )
@@ -105,32 +107,25 @@ def validate(
     except ConfigError as error:
         raise SettingsError(f"{config}: {error}") from None
     configuration = reading.config
-    for secret in literal_secrets(configuration):
-        typer.echo(
-            f"warning: {config}: {configuration.places[secret.server].field(secret.field)}: looks like a literal "
-            "secret, and every Agent of the office can read it; use ${input:ID}, ${env:X}, or env and headers",
-            err=True,
-        )
-    for unset in unset_here(configuration, os.environ):
-        typer.echo(f"warning: {config}: {unset}", err=True)
+    secrets = [
+        f"{configuration.places[secret.server].field(secret.field)}: looks like a literal "
+        "secret, and every Agent of the office can read it; use ${input:ID}, ${env:X}, or env and headers"
+        for secret in literal_secrets(configuration)
+    ]
+    _warn(config, [*secrets, *unset_here(configuration, os.environ)])
     warnings = [*configuration.warnings, *missing_on_host(configuration, os.environ)]
-    problems = list(reading.problems)
     if lenient:
-        for warning in warnings:
-            typer.echo(f"warning: {config}: {warning}", err=True)
-    else:
-        problems += warnings
+        _warn(config, warnings)
+    problems = [*reading.problems, *([] if lenient else warnings)]
     if problems:
         raise SettingsError(*(f"{config}: {problem}" for problem in problems))
     servers, inputs = counted(len(configuration.servers), "server"), counted(len(configuration.inputs), "input")
     typer.echo(f"{config}: {servers}, {inputs}, valid")
 
 
-def _configuration(path: Path) -> ComputerConfig:
-    try:
-        return load_config(path)
-    except ConfigError as error:
-        raise SettingsError(*error.problems) from None
+def _warn(path: Path, warnings: list[str]) -> None:
+    for warning in warnings:
+        typer.echo(f"warning: {path}: {warning}", err=True)
 
 
 def main() -> None:

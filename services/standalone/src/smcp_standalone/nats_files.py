@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from smcp_computer.config.lint import meant
 from smcp_proto.names import encode_name
+from smcp_service.settings import did_you_mean
 from smcp_standalone import nats_config
 from smcp_standalone.nats_config import Login
 from smcp_standalone.nats_model import NatsModel
@@ -74,7 +74,8 @@ def write(model: NatsModel, out: Path, *, renew: Collection[str] = (), retire: b
     before = {} if retire else {name: _kept_login(name, _former_path(out, name)) for name in files}
     for name in renew:
         if name not in files:
-            raise NatsConfigError(f"--renew {name}: there is no such credential in the file{meant(name, list(files))}")
+            hint = did_you_mean(name, files)
+            raise NatsConfigError(f"--renew {name}: there is no such credential in the file{hint}")
         if before.get(name) is not None:
             raise NatsConfigError(f"--renew {name}: its former secret is taken still; --retire that first")
         before[name], now[name] = now[name], None

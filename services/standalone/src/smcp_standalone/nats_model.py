@@ -21,8 +21,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from smcp_computer.config.lint import meant
 from smcp_proto.names import Name, check_name, encode_name
+from smcp_service.settings import did_you_mean
 
 _ADDRESS: Final = re.compile(r"(?P<host>[^\s:\[\]]+|\[[0-9A-Fa-f:]+\]):(?P<port>-1|[0-9]{1,5})")
 _MAX_CREDENTIAL_TOKEN: Final = 120
@@ -183,7 +183,7 @@ def conflicts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for index, host in enumerate(hosts):
         office = host.get("office")
         if isinstance(office, str) and _normal(office) not in offices:
-            yield f"computers.{index}.office", f"{office!r} is not in offices{meant(office, offices)}"
+            yield f"computers.{index}.office", f"{office!r} is not in offices{did_you_mean(office, offices)}"
     yield from _twice(
         [
             *_given("registry", "registries", data.get("registries", 1)),

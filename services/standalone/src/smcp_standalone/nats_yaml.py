@@ -7,8 +7,8 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from smcp_computer.config.lint import meant
 from smcp_service.lifecycle import Failure
+from smcp_service.settings import did_you_mean
 from smcp_standalone.nats_model import COUNT, NAMES, Cluster, ComputerHost, JetStream, NatsModel, Tls, conflicts
 
 _MAPPING: Final = "has to be a mapping, such as {key: value}"
@@ -107,7 +107,7 @@ def _why(error: ErrorDetails) -> str:
         case "extra_forbidden" | "invalid_key":
             *above, key = error["loc"]
             model = _FIELDS.get(str(above[0]), NatsModel) if above else NatsModel
-            return f"is no field of this file{meant(str(key), model.model_fields)}"
+            return f"is no field of this file{did_you_mean(str(key), model.model_fields)}"
         case "value_error":
             return error["msg"].removeprefix("Value error, ")
         case kind:

@@ -14,13 +14,13 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from smcp_computer.config import lint
-from smcp_computer.config.lint import ConfigError, Place, meant, wrong_fields
+from smcp_computer.config.lint import ConfigError, Place, wrong_fields
 from smcp_proto.schemas.config import SERVER_CONFIG, SERVER_INPUT, MCPServerConfig, MCPServerInput
+from smcp_service.settings import did_you_mean
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 _FLAT_STDIO: Final = ("command", "args", "env", "cwd", "encoding", "encoding_error_handler")
 _FLAT_HTTP: Final = ("url", "headers", "timeout", "sse_read_timeout", "terminate_on_close")
-_KEYS: Final = ("servers", "mcpServers", "inputs")
 _FLAT_TYPES: Final = {"http": "streamable", "streamable-http": "streamable", "streamableHttp": "streamable"}
 
 
@@ -33,7 +33,7 @@ class ComputerConfig:
     inputs: Mapping[str, MCPServerInput] = field(default_factory=dict)
     """By id, in the file's order."""
     warnings: tuple[str, ...] = ()
-    """What nothing reads or what cannot work, each with its place in the file; see `config.lint`."""
+    """See `config.lint`."""
     undeclared: tuple[str, ...] = ()
     """Those of the warnings that keep a server from ever running: it names an input that the file does not have."""
     places: Mapping[str, Place] = field(default_factory=dict)
@@ -42,28 +42,34 @@ class ComputerConfig:
 
 @dataclass(frozen=True)
 class Reading:
-    """A file as far as it could be read.
-
-    Attributes:
-        config: what is valid of it.
-        problems: what is not, each with its place in the file.
-    """
+    """A file as far as it could be read: what is valid, and what is wrong with the rest, each with its place."""
 
     config: ComputerConfig
     problems: tuple[str, ...]
+
+    def valid(self) -> ComputerConfig:
+        """Raises ConfigError: there are problems."""
+        if self.problems:
+            # with the warnings: a missing field may be one of the unknown ones
+            raise ConfigError(*self.problems, *self.config.warnings)
+        return self.config
 
 
 def load_config(path: Path) -> ComputerConfig:
     """Read the file.
 
     Raises:
-        ConfigError: it cannot be read, is not JSON, or holds what is not valid; the message names the file, and all
-            that is wrong with its place there.
+        ConfigError: it cannot be read, is not JSON, or holds what is not valid; each problem names the file.
     """
     try:
-        return _valid(read_config(path))
+        return read_config(path).valid()
     except ConfigError as error:
         raise ConfigError(*(f"{path}: {problem}" for problem in error.problems)) from None
+
+
+def parse_config(raw: bytes | str) -> ComputerConfig:
+    """Validate the text of a configuration file; raises ConfigError as `load_config`."""
+    return _read(raw).valid()
 
 
 def read_config(path: Path) -> Reading:
@@ -81,17 +87,6 @@ def read_config(path: Path) -> Reading:
     return _read(raw)
 
 
-def parse_config(raw: bytes | str) -> ComputerConfig:
-    """Validate the text of a configuration file; raises ConfigError as `load_config`."""
-    return _valid(_read(raw))
-
-
-def _valid(reading: Reading) -> ComputerConfig:
-    if reading.problems:
-        raise ConfigError(*reading.problems, *reading.config.warnings)  # a field that is missing may be one of these
-    return reading.config
-
-
 def _read(raw: bytes | str) -> Reading:
     try:
         document = json.loads(raw, object_pairs_hook=_without_duplicates)
@@ -103,27 +98,28 @@ def _read(raw: bytes | str) -> Reading:
         raise ConfigError("the file holds no JSON object")
     above, bodies = _servers_of(document)
     problems: list[str] = []
-    found: list[str] = list(lint.of_top_level(document, (above, "inputs"))) if above else []
-    inputs = _inputs(document.get("inputs"), problems, found)
+    warnings: list[str] = list(lint.of_top_level(document, (above, "inputs"))) if above else []
+    inputs = _inputs(document.get("inputs"), problems, warnings)
     undeclared: list[str] = []
     servers: dict[str, MCPServerConfig] = {}
     places: dict[str, Place] = {}
     for name, written in bodies.items():
         body = written if above == "servers" else _unflattened(written)
         place = places[name] = Place(above, name, flat=body is not written)
+        hint = "" if above else did_you_mean(name, lint.TOP_LEVEL)
         if not isinstance(body, dict):
-            problems.append(f"{place.field()}: is no object{'' if above else meant(name, _KEYS)}")
+            problems.append(f"{place.field()}: is no object{hint}")
             continue
-        found += (*lint.of_server(place, body), *lint.of_url(place, body))
+        warnings += lint.of_server(place, body)
         undeclared += lint.undeclared(place, body, _ids(document.get("inputs")))
         try:
             servers[name] = _server(place, body)
         except ConfigError as error:
-            hint = "" if above else meant(name, _KEYS)
             problems += (f"{problem}{hint}" for problem in error.problems)
     if not bodies:
-        found.append("names no MCP servers")
-    return Reading(ComputerConfig(servers, inputs, (*found, *undeclared), tuple(undeclared), places), tuple(problems))
+        warnings.append("names no MCP servers")
+    config = ComputerConfig(servers, inputs, (*warnings, *undeclared), tuple(undeclared), places)
+    return Reading(config, tuple(problems))
 
 
 def _servers_of(document: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -166,17 +162,16 @@ def _server(place: Place, body: dict[str, Any]) -> MCPServerConfig:
     return server
 
 
-def _inputs(bodies: Any, problems: list[str], found: list[str]) -> dict[str, MCPServerInput]:
+def _inputs(bodies: Any, problems: list[str], warnings: list[str]) -> dict[str, MCPServerInput]:
     inputs: dict[str, MCPServerInput] = {}
     if bodies is not None and not isinstance(bodies, list):
         problems.append("inputs: is no list")
         return inputs
     for index, body in enumerate(bodies or []):
         place = f"inputs[{index}]"
-        said = body.get("id") if isinstance(body, dict) else None
-        label = f" (input {said!r})" if isinstance(said, str) else ""
+        label = "".join(f" (input {said!r})" for said in _ids([body]))
         if isinstance(body, dict):
-            found += (f"{warning}{label}" for warning in lint.of_input(place, body))
+            warnings += (f"{warning}{label}" for warning in lint.of_input(place, body))
         try:
             definition: MCPServerInput = SERVER_INPUT.validate_python(body)
         except ValidationError as error:

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import signal
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -40,7 +40,7 @@ from smcp_proto.schemas.config import (
 )
 
 COMMAND_TIMEOUT_S: Final = 20.0
-"""How long the program of a `command` input may take, in seconds."""
+"""For the program of a `command` input."""
 MAX_OUTPUT_BYTES: Final = 64 * 1024
 
 
@@ -50,12 +50,7 @@ def variable_of(input_id: str) -> str:
 
 
 class InputResolver:
-    """Puts values in the place of placeholders.
-
-    Args:
-        inputs: the definitions, by id.
-        environ: the environment that is asked.
-    """
+    """Puts values in the place of placeholders."""
 
     def __init__(self, inputs: Mapping[str, MCPServerInput], environ: Mapping[str, str]) -> None:
         self._inputs = inputs
@@ -90,7 +85,6 @@ class InputResolver:
         return resolved
 
     async def _value(self, server: str, placeholder: Placeholder) -> str:
-        """The value of a placeholder that is not `missing`."""
         if placeholder.kind == "env":
             return self._environ[placeholder.name]
         definition = self._inputs[placeholder.name]
@@ -122,7 +116,6 @@ class InputResolver:
         return None
 
     def _is_printed(self, placeholder: Placeholder) -> bool:
-        """Whether a program gives its value."""
         definition = self._inputs.get(placeholder.name) if placeholder.kind == "input" else None
         return isinstance(definition, MCPServerCommandInput) and variable_of(definition.id) not in self._environ
 
@@ -142,16 +135,22 @@ class InputResolver:
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else "cannot be started"
             raise InputProgramFailed(f"{label}: {reason}") from None
+        assert process.stdout is not None
         try:
             async with asyncio.timeout(COMMAND_TIMEOUT_S):
-                output = await _read_bounded(process)
+                try:
+                    await process.stdout.readexactly(MAX_OUTPUT_BYTES + 1)
+                    raise InputProgramFailed(f"{label} printed more than {MAX_OUTPUT_BYTES} bytes")
+                except asyncio.IncompleteReadError as ended:
+                    output = ended.partial
                 status = await process.wait()
         except TimeoutError:
             raise InputProgramFailed(f"{label} did not end within {COMMAND_TIMEOUT_S:g} s") from None
         finally:
-            await _end(process)
-        if len(output) > MAX_OUTPUT_BYTES:
-            raise InputProgramFailed(f"{label} printed more than {MAX_OUTPUT_BYTES} bytes")
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)  # also what it started
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), 2)
         if status != 0:
             raise InputProgramFailed(f"{label} ended with status {status}")
         try:
@@ -160,34 +159,8 @@ class InputResolver:
             raise InputProgramFailed(f"{label} printed what is no UTF-8 text") from None
 
 
-async def _read_bounded(process: Process) -> bytes:
-    assert process.stdout is not None
-    output = bytearray()
-    while len(output) <= MAX_OUTPUT_BYTES and (part := await process.stdout.read(8192)):
-        output += part
-    if len(output) > MAX_OUTPUT_BYTES:
-        _kill_group(process)
-    return bytes(output)
-
-
-async def _end(process: Process) -> None:
-    _kill_group(process)
-    if process.returncode is None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(2):
-                await process.wait()
-
-
-def _kill_group(process: Process) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
 def missing_on_host(config: ComputerConfig, environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each program and directory that is not there, with its place in the file.
-
-    What holds a placeholder is not looked at, nor are servers that are disabled.
-    """
+    """Warnings of programs and directories that are not there; placeholders and disabled servers are not looked at."""
     found: list[str] = []
     for name, server in config.servers.items():
         if isinstance(server, MCPServerStdioConfig) and not server.disabled:
@@ -200,11 +173,7 @@ def missing_on_host(config: ComputerConfig, environ: Mapping[str, str]) -> list[
 
 
 def unset_here(config: ComputerConfig, environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each placeholder that has no value in `environ`, with its place in the file.
-
-    Inputs that the file does not have are another matter (`ComputerConfig.undeclared`); servers that are disabled, and
-    what programs of inputs would print, are not looked at.
-    """
+    """Warnings of placeholders that have no value in `environ`; for those without an input see `ComputerConfig`."""
     inputs = InputResolver(config.inputs, environ)
     found: list[str] = []
     for name, server in config.servers.items():
@@ -251,14 +220,11 @@ _NAMES: Final = frozenset(
 )
 _NPM: Final = re.compile(r"npm_config_(?!.*(?:auth|token|passw|secret|key|otp|user))\w+", re.IGNORECASE)
 _LOGIN: Final = re.compile(r"//[^/\s@]+@")
-"""Who logs in where, inside of an address."""
+"""A user or a password in an address."""
 
 
 def network_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Those of `environ` that say how the network is reached: proxies, certificates, package indexes.
-
-    An address with a user or a password in it is a secret, and left out.
-    """
+    """Those of `environ` for proxies, certificates and package indexes; without addresses with a login in them."""
     return {
         name: value
         for name, value in environ.items()

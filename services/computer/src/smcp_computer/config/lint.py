@@ -4,7 +4,6 @@ A warning (an unknown field, a URL that is not one, a placeholder without an inp
 running: `run` logs it, and `validate` refuses it unless it is told to be lenient.
 """
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,6 +26,7 @@ from smcp_proto.schemas.config import (
 )
 from smcp_proto.schemas.tools import ToolMeta
 from smcp_proto.validation import field_of, reason_of
+from smcp_service.settings import did_you_mean
 
 
 class ConfigError(Exception):
@@ -61,7 +61,7 @@ PARAMETERS: Final = "server_parameters"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a server stands.
+    """Where a server stands in the file.
 
     Attributes:
         above: the key that holds all servers; empty where they stand at the top level.
@@ -80,20 +80,6 @@ class Place:
         return ".".join(part for part in (self.above, own, path) if part)
 
 
-def near(key: str, known: Iterable[str]) -> str | None:
-    """The one of `known` that somebody who wrote `key` most likely meant; camelCase counts as snake_case."""
-    folded = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", key).lower()
-    by_folded = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(folded, by_folded, n=1, cutoff=0.65)
-    return by_folded[found[0]] if found else None
-
-
-def meant(key: str, known: Iterable[str]) -> str:
-    """`near` as the end of a sentence; empty where nothing is near, or just what was written."""
-    name = near(key, known)
-    return "" if name in (None, key) else f"; did you mean {name!r}?"
-
-
 _PLACEHOLDER: Final = re.compile(r"\$\{(?P<kind>input|env):(?P<name>[^${}]+)\}")
 
 
@@ -108,10 +94,8 @@ class Placeholder:
         return f"${{{self.kind}:{self.name}}}"
 
 
-def find(text: str) -> Iterator[Placeholder]:
-    """The placeholders in `text`, in order."""
-    for match in _PLACEHOLDER.finditer(text):
-        yield _of(match)
+def _placeholder(match: re.Match[str]) -> Placeholder:
+    return Placeholder("input" if match["kind"] == "input" else "env", match["name"])
 
 
 def is_pure(text: str) -> bool:
@@ -119,14 +103,25 @@ def is_pure(text: str) -> bool:
     return bool(text) and not _PLACEHOLDER.sub("", text).strip()
 
 
-def replace_all(value: Any, lookup: Callable[[Placeholder], str]) -> Any:
-    """A copy of a JSON value with the placeholders of its strings replaced.
-
-    What was put in is not searched again. Raises whatever `lookup` raises.
-    """
+def placed(value: Any, path: str) -> Iterator[tuple[str, Placeholder]]:
+    """The placeholders in all strings of a JSON value, each with the path of its string, which begins with `path`."""
     match value:
         case str():
-            return _PLACEHOLDER.sub(lambda match: lookup(_of(match)), value)
+            for found in _PLACEHOLDER.finditer(value):
+                yield path, _placeholder(found)
+        case dict():
+            for key, inner in value.items():
+                yield from placed(inner, f"{path}.{key}")
+        case list():
+            for index, inner in enumerate(value):
+                yield from placed(inner, f"{path}.{index}")
+
+
+def replace_all(value: Any, lookup: Callable[[Placeholder], str]) -> Any:
+    """A copy of a JSON value with the placeholders of its strings replaced; what was put in is not searched again."""
+    match value:
+        case str():
+            return _PLACEHOLDER.sub(lambda found: lookup(_placeholder(found)), value)
         case dict():
             return {key: replace_all(inner, lookup) for key, inner in value.items()}
         case list():
@@ -135,8 +130,9 @@ def replace_all(value: Any, lookup: Callable[[Placeholder], str]) -> Any:
             return value
 
 
-def _of(match: re.Match[str]) -> Placeholder:
-    return Placeholder("input" if match["kind"] == "input" else "env", match["name"])
+def no_input(placeholder: Placeholder, known: Iterable[str]) -> str:
+    """The warning that no input of the file has the placeholder's id."""
+    return f"{placeholder}: no input has this id{did_you_mean(placeholder.name, known)}"
 
 
 _SERVERS: Final[Mapping[str, tuple[type[BaseModel], type[BaseModel]]]] = {
@@ -149,18 +145,18 @@ _INPUTS: Final[Mapping[str, type[BaseModel]]] = {
     "pickString": MCPServerPickStringInput,
     "command": MCPServerCommandInput,
 }
-_TOP: Final = ("servers", "mcpServers", "inputs")
+TOP_LEVEL: Final = ("servers", "mcpServers", "inputs")
 _ANYWHERE: Final = "$schema"
 
 
 def of_top_level(document: Mapping[str, Any], used: Iterable[str]) -> Iterator[str]:
-    """Keys beside `used`, in a file whose servers stand under a key of their own."""
+    """Warns of keys beside `used`, in a file whose servers stand under a key of their own."""
     for key in document.keys() - set(used) - {_ANYWHERE}:
-        yield f"{key}: is not read{'' if key in _TOP else meant(key, _TOP)}"
+        yield f"{key}: is not read{did_you_mean(key, TOP_LEVEL)}"
 
 
 def of_server(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
-    """Fields that nothing reads.
+    """Warns of a server's unknown fields, and of a URL that is not one.
 
     Args:
         body: in the structure of the protocol.
@@ -169,47 +165,30 @@ def of_server(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
     models = [_SERVERS[kind]] if isinstance(kind, str) and kind in _SERVERS else list(_SERVERS.values())
     fields = {name for model, _ in models for name in model.model_fields}
     inner = {name for _, model in models for name in model.model_fields}
-    split = isinstance(body.get(PARAMETERS), dict)
-    for key in _unread(body, fields):
-        if not place.flat and key in inner:
+    parameters = body.get(PARAMETERS)
+    split = isinstance(parameters, dict) and not place.flat
+    for key in _unknown(body, fields):
+        if key in inner and not place.flat:
             yield f"{place.field(key)}: is not read here; it belongs into {PARAMETERS!r}"
         else:
-            yield _not_read(place.field(key), key, fields if split and not place.flat else fields | inner)
-    if split and not place.flat:
-        for key in _unread(body[PARAMETERS], inner):
-            yield _not_read(place.field(f"{PARAMETERS}.{key}"), key, inner)
+            yield _ignored(place.field(key), key, fields if split else fields | inner)
+    if split:
+        for key in _unknown(parameters, inner):
+            yield _ignored(place.field(f"{PARAMETERS}.{key}"), key, inner)
     metas = {"default_tool_meta": body.get("default_tool_meta")}
     if isinstance(body.get("tool_meta"), dict):
         metas |= {f"tool_meta.{tool}": meta for tool, meta in body["tool_meta"].items()}
     for path, meta in metas.items():
-        for key in _unread(meta, ToolMeta.model_fields):
-            yield _not_read(place.field(f"{path}.{key}"), key, ToolMeta.model_fields)
-
-
-def of_input(place: str, body: Mapping[str, Any]) -> Iterator[str]:
-    """Fields of an input that nothing reads."""
-    kind = body.get("type")
-    models = [_INPUTS[kind]] if isinstance(kind, str) and kind in _INPUTS else list(_INPUTS.values())
-    fields = {name for model in models for name in model.model_fields}
-    for key in _unread(body, fields):
-        yield _not_read(f"{place}.{key}", key, fields)
-
-
-def of_url(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
-    """A URL that nothing can be asked at over HTTP. One with a placeholder is not looked at."""
-    parameters = body.get(PARAMETERS)
+        for key in _unknown(meta, ToolMeta.model_fields):
+            yield _ignored(place.field(f"{path}.{key}"), key, ToolMeta.model_fields)
     url = parameters.get("url") if isinstance(parameters, dict) else None
     if isinstance(url, str) and "${" not in url and not _is_http(url):
         yield f"{place.field(f'{PARAMETERS}.url')}: is no URL like http://host:port/path or https://host/path"
 
 
-def undeclared(place: Place, body: Mapping[str, Any], inputs: Iterable[str]) -> Iterator[str]:
-    """Placeholders of a server that no input of the file stands behind.
-
-    Args:
-        inputs: the ids of the file's inputs.
-    """
-    known = list(inputs)
+def undeclared(place: Place, body: Mapping[str, Any], input_ids: Iterable[str]) -> Iterator[str]:
+    """Warns of the placeholders of a server for which the file has no input."""
+    known = list(input_ids)
     if body.get("disabled") is True:
         return
     for path, placeholder in placed(body.get(PARAMETERS), PARAMETERS):
@@ -217,23 +196,13 @@ def undeclared(place: Place, body: Mapping[str, Any], inputs: Iterable[str]) -> 
             yield f"{place.field(path)}: {no_input(placeholder, known)}"
 
 
-def no_input(placeholder: Placeholder, known: Iterable[str]) -> str:
-    """What is said of a placeholder that none of the `known` ids stands behind."""
-    return f"{placeholder}: no input has this id{meant(placeholder.name, known)}"
-
-
-def placed(value: Any, path: str) -> Iterator[tuple[str, Placeholder]]:
-    """The placeholders in all strings of a JSON value, each with the path of its string, which begins with `path`."""
-    match value:
-        case str():
-            for placeholder in find(value):
-                yield path, placeholder
-        case dict():
-            for key, inner in value.items():
-                yield from placed(inner, f"{path}.{key}")
-        case list():
-            for index, inner in enumerate(value):
-                yield from placed(inner, f"{path}.{index}")
+def of_input(place: str, body: Mapping[str, Any]) -> Iterator[str]:
+    """Warns of an input's unknown fields."""
+    kind = body.get("type")
+    models = [_INPUTS[kind]] if isinstance(kind, str) and kind in _INPUTS else list(_INPUTS.values())
+    fields = {name for model in models for name in model.model_fields}
+    for key in _unknown(body, fields):
+        yield _ignored(f"{place}.{key}", key, fields)
 
 
 def _is_http(url: str) -> bool:
@@ -245,9 +214,9 @@ def _is_http(url: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and not any(map(str.isspace, url))
 
 
-def _unread(body: Any, known: Iterable[str]) -> list[str]:
+def _unknown(body: Any, known: Iterable[str]) -> list[str]:
     return [key for key in body if key not in {*known, _ANYWHERE}] if isinstance(body, dict) else []
 
 
-def _not_read(place: str, key: str, known: Iterable[str]) -> str:
-    return f"{place}: is not a known field and is ignored{meant(key, known)}"
+def _ignored(place: str, key: str, known: Iterable[str]) -> str:
+    return f"{place}: is not a known field and is ignored{did_you_mean(key, known)}"

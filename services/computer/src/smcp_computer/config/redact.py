@@ -22,13 +22,9 @@ from smcp_proto.schemas.config import (
 
 REDACTED: Final = "<redacted>"
 _SECRET_MAPS: Final = ("env", "headers")
-_SECRET_WORD: Final = re.compile(
-    r"(?:api[-_]?key|access[-_]?key|token|secret|passw(?:or)?d|passwd|credential|bearer|private[-_]?key)", re.IGNORECASE
-)
-_ASSIGNED: Final = re.compile(
-    r"(?:api[-_]?key|access[-_]?key|token|secret|passw(?:or)?d|passwd|credential|private[-_]?key)s?[=:](?!\$\{)\S",
-    re.IGNORECASE,
-)
+_WORD: Final = r"(?:(?:api|access|private)[-_]?key|token|secret|passw(?:or)?d|credential|bearer)"
+_SECRET_WORD: Final = re.compile(_WORD, re.IGNORECASE)
+_ASSIGNED: Final = re.compile(rf"{_WORD}s?[=:](?!\$\{{)\S", re.IGNORECASE)
 _USER_INFO: Final = re.compile(r"\w://[^/\s:@]+:(?!\$\{)[^/\s@]+@")
 _KNOWN_FORM: Final = re.compile(
     r"\b(?:sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}"
@@ -68,7 +64,7 @@ def _value(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LiteralSecret:
-    """A place of the configuration that looks like a secret and that `get_config` would show."""
+    """A place that looks like a secret, and that `get_config` would show."""
 
     server: str
     field: str

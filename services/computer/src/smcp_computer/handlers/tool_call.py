@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.time_limit import time_limit
+from smcp_computer import results
 from smcp_computer.confirmation import Confirmation
 from smcp_computer.handlers.call_log import CallRecord
 from smcp_computer.in_flight import InFlight
@@ -13,8 +14,7 @@ from smcp_computer.mcp.sdk import CallSpan
 from smcp_computer.metrics import CallEnded
 from smcp_computer.resources.errors import too_large
 from smcp_computer.resources.history import History
-from smcp_computer.tools import result as results
-from smcp_computer.tools.catalogue import Catalogue
+from smcp_computer.tools import Catalogue
 from smcp_proto.errors import SmcpError, TooLarge
 from smcp_proto.schemas.tools import ToolCallReq
 

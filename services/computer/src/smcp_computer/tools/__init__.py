@@ -1,1 +1,0 @@
-"""The tools of all MCP servers as one list: names, metadata, results."""
