@@ -10,7 +10,6 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ from smcp_testing.waiting import eventually
 @asynccontextmanager
 async def supervised(server: dict[str, Any]) -> AsyncIterator[Supervisor]:
     config = parse_config(json.dumps({"servers": {"box": server}})).servers["box"]
-    backoff = Backoff(first_s=0.05, longest_s=0.1, uniform=Random(1))
+    backoff = Backoff(first_s=0.05, longest_s=0.1)
     supervisor = Supervisor(config, InputResolver({}, {}), limits=Limits(), on_change=lambda: None, backoff=backoff)
     async with background() as tasks:
         task = tasks.start(supervisor.run(), name="owner")

@@ -210,7 +210,7 @@ async def test_who_begins_something_while_its_place_is_being_kept_stays_and_does
             assert not session.moving
             assert not anna.gone.is_set()
             view = world.registries[0].view
-            await eventually(lambda: (kept := view.member(OFFICE, "agent", "anna")) and not kept.record.moving_until)
+            await eventually(lambda: (kept := view.member(OFFICE, "agent", "anna")) and not kept.record.moving)
             box.released.set()
             assert await in_time(running) == RESULT
 

@@ -1,7 +1,5 @@
 """Who gets a place: the table, row by row, and what holds for all of it."""
 
-from itertools import count
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +8,6 @@ from smcp_bus.registry_contract import Claim
 from smcp_proto.ids import Role
 from smcp_registry.admission import Action, Decision, Owner, claimed, decide
 from smcp_registry.records import Announce, MemberRecord, State, tombstone
-
-NOW = 1_000.0
 
 
 def claim(
@@ -33,17 +29,19 @@ def record(
     process: str = "p0",
     identity: str = "bob",
     announced: bool = True,
-    moving_until: float | None = None,
+    moving: bool = False,
     name: str = "pc",
 ) -> MemberRecord:
     return MemberRecord(
         office="lab", role="computer", name=name, session=session, credential="c", process=process,
-        incarnation="i", identity=identity, announced=announced, moving_until=moving_until,
+        incarnation="i", identity=identity, announced=announced, moving=moving,
     )  # fmt: skip
 
 
-def decided(present: MemberRecord | None, wanted: Claim, owner: Owner, name: str = "pc") -> Decision:
-    return decide(present, wanted, owner, role="computer", name=name, now=NOW)
+def decided(present: MemberRecord | None, wanted: Claim, owner: Owner, *, over: bool = False) -> Decision:
+    """Where the record is of a member that moves, its time is not over, unless `over` says so."""
+    kept = present is not None and present.moving and not over
+    return decide(present, wanted, owner, role="computer", name="pc", kept=kept)
 
 
 CLAIM_ENTER = (Action.CLAIM, Announce.ENTER)
@@ -61,21 +59,17 @@ TABLE = [
     # the claimant's own
     (record("mine", process="p1"), claim(), Owner.NOT_ASKED, UNCHANGED),
     (record("mine", process="p1"), claim(incarnation="another"), Owner.NOT_ASKED, UNCHANGED),
-    (record("mine", process="p1", moving_until=NOW + 1), claim(), Owner.NOT_ASKED, UNCHANGED),
+    (record("mine", process="p1", moving=True), claim(), Owner.NOT_ASKED, UNCHANGED),
     # the same session's name in another process, or another session of the same process, is another's
     (record("mine", process="p0"), claim(), Owner.NOT_ASKED, ASK),
     (record("other", process="p1"), claim(), Owner.NOT_ASKED, ASK),
     # another's, moving, same identity
-    (record(identity="alice", moving_until=NOW + 1), claim(), Owner.NOT_ASKED, CLAIM_SILENT),
-    (record(identity="alice", moving_until=NOW + 1), claim(), Owner.ALIVE, CLAIM_SILENT),
-    (record(identity="alice", moving_until=NOW + 1), claim(), Owner.GONE, CLAIM_SILENT),
+    (record(identity="alice", moving=True), claim(), Owner.NOT_ASKED, CLAIM_SILENT),
+    (record(identity="alice", moving=True), claim(), Owner.ALIVE, CLAIM_SILENT),
+    (record(identity="alice", moving=True), claim(), Owner.GONE, CLAIM_SILENT),
     # another's, moving, other identity
-    (record(moving_until=NOW + 1), claim(), Owner.NOT_ASKED, REFUSE),
-    (record(moving_until=NOW + 1), claim(), Owner.GONE, REFUSE),
-    # another's, no longer moving
-    (record(identity="alice", moving_until=NOW), claim(), Owner.NOT_ASKED, ASK),
-    (record(identity="alice", moving_until=NOW - 1), claim(), Owner.ALIVE, REFUSE),
-    (record(moving_until=NOW - 1), claim(), Owner.GONE, CLAIM_OVER),
+    (record(moving=True), claim(), Owner.NOT_ASKED, REFUSE),
+    (record(moving=True), claim(), Owner.GONE, REFUSE),
     # another's
     (record(), claim(), Owner.NOT_ASKED, ASK),
     (record(identity="alice"), claim(), Owner.NOT_ASKED, ASK),
@@ -93,7 +87,7 @@ TABLE = [
     # nobody was told of the one before
     (record(announced=False), claim(), Owner.GONE, CLAIM_ENTER),
     (record(announced=False), claim(announce=False), Owner.GONE, CLAIM_SILENT),
-    (record(identity="alice", announced=False, moving_until=NOW + 1), claim(), Owner.NOT_ASKED, CLAIM_ENTER),
+    (record(identity="alice", announced=False, moving=True), claim(), Owner.NOT_ASKED, CLAIM_ENTER),
 ]
 
 
@@ -106,7 +100,7 @@ TABLE = [
     "answers.rooms.admission.gone",
 )
 @pytest.mark.parametrize(("present", "wanted", "owner", "expected"), TABLE)
-def test_the_table_says_who_gets_the_place(
+def test_the_table_says_who_gets_the_seat(
     present: MemberRecord | None, wanted: Claim, owner: Owner, expected: tuple[Action, Announce]
 ) -> None:
     decision = decided(present, wanted, owner)
@@ -123,13 +117,13 @@ def test_the_table_says_who_gets_the_place(
         (record(identity="alice"), "agent", "other", REFUSE),
         (record(identity="bob"), "agent", "pc", REFUSE),
         (record(identity="alice"), "computer", "pc", REFUSE),
-        (record(identity="alice", moving_until=NOW + 1), "agent", "pc", CLAIM_SILENT),
+        (record(identity="alice", moving=True), "agent", "pc", CLAIM_SILENT),
     ],
 )
 def test_from_an_owner_that_stands_still_an_agent_alone_comes_back_by_its_identity(
     present: MemberRecord, role: Role, name: str, expected: tuple[Action, Announce]
 ) -> None:
-    decision = decide(present, claim(), Owner.SILENT, role=role, name=name, now=NOW)
+    decision = decide(present, claim(), Owner.SILENT, role=role, name=name, kept=present.moving)
     assert (decision.action, decision.announce) == expected
 
 
@@ -148,7 +142,7 @@ def test_a_claim_that_is_carried_out_leaves_all_that_the_claimant_said_and_what_
             written = claimed(before, said, announce, office="lab", role="computer", name="pc")
             assert said.model_dump(exclude={"announce"}).items() <= written.model_dump().items()
             assert (written.office, written.role, written.name) == ("lab", "computer", "pc")
-            assert (written.state, written.announce, written.moving_until) == (State.MEMBER, announce, None)
+            assert (written.state, written.announce, written.moving) == (State.MEMBER, announce, False)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +163,7 @@ def test_the_name_that_left_is_kept_only_where_it_is_announced_and_is_another(
 
 
 def test_an_agent_of_another_name_that_takes_a_moving_place_is_a_leave_and_an_enter() -> None:
-    moving = record(identity="alice", moving_until=NOW + 1, name="old")
+    moving = record(identity="alice", moving=True, name="old")
     decision = decided(moving, claim(), Owner.NOT_ASKED)
     assert (decision.action, decision.announce) == CLAIM_OVER
     written = claimed(moving, claim(), decision.announce, office="lab", role="agent", name="pc")
@@ -178,23 +172,31 @@ def test_an_agent_of_another_name_that_takes_a_moving_place_is_a_leave_and_an_en
 
 def test_only_a_place_that_was_kept_for_who_moves_is_taken_up() -> None:
     for announced in (True, False):
-        kept = record(identity="alice", moving_until=NOW + 1, announced=announced)
+        kept = record(identity="alice", moving=True, announced=announced)
         assert decided(kept, claim(), Owner.NOT_ASKED).taken_up is True
     for present, owner in (
         (None, Owner.NOT_ASKED),
         (record("mine", process="p1"), Owner.NOT_ASKED),
-        (record(identity="alice", moving_until=NOW), Owner.GONE),
-        (record(identity="alice", moving_until=NOW + 1, name="old"), Owner.NOT_ASKED),
-        (record(moving_until=NOW + 1), Owner.NOT_ASKED),
+        (record(identity="alice", moving=True, name="old"), Owner.NOT_ASKED),
+        (record(moving=True), Owner.NOT_ASKED),
     ):
         assert decided(present, claim(), owner).taken_up is False
+    assert decided(record(identity="alice", moving=True), claim(), Owner.GONE, over=True).taken_up is False
 
 
-@pytest.mark.parametrize("present", [record(), record(moving_until=NOW + 1)])
+@pytest.mark.parametrize(
+    ("owner", "expected"), [(Owner.NOT_ASKED, ASK), (Owner.ALIVE, REFUSE), (Owner.GONE, CLAIM_OVER)]
+)
+def test_a_move_whose_time_is_over_counts_no_more(owner: Owner, expected: tuple[Action, Announce]) -> None:
+    decision = decided(record(identity="alice", moving=True), claim(), owner, over=True)
+    assert (decision.action, decision.announce) == expected
+
+
+@pytest.mark.parametrize("present", [record(), record(moving=True)])
 def test_a_refusal_says_what_is_taken(present: MemberRecord) -> None:
-    computer = decide(present, claim(), Owner.ALIVE, role="computer", name="pc", now=NOW)
+    computer = decide(present, claim(), Owner.ALIVE, role="computer", name="pc", kept=present.moving)
     assert computer.why == "the office has a Computer named 'pc' already"
-    agent = decide(present, claim(), Owner.ALIVE, role="agent", name="pc", now=NOW)
+    agent = decide(present, claim(), Owner.ALIVE, role="agent", name="pc", kept=present.moving)
     assert agent.why == "the office has an Agent already"
 
 
@@ -208,18 +210,17 @@ CLAIMS = st.builds(
     announce=st.booleans(),
     incarnation=st.sampled_from(["i", "j"]),
 )
-STEPS = st.lists(st.one_of(st.tuples(CLAIMS, OWNERS, st.booleans()), st.none()), max_size=12)
+STEPS = st.lists(st.one_of(st.tuples(CLAIMS, OWNERS, st.booleans(), st.booleans()), st.none()), max_size=12)
 
 
 @pytest.mark.rule("answers.rooms.alternate")
 @given(STEPS)
 def test_for_an_observer_enter_and_leave_alternate_whatever_happens(
-    steps: list[tuple[Claim, Owner, bool] | None],
+    steps: list[tuple[Claim, Owner, bool, bool] | None],
 ) -> None:
-    """A step is a claim (the owner asked; then perhaps moving), or None: the member leaves."""
+    """A step is a claim (with the owner's answer, and whether a move is over; then it may move), or None: a leave."""
     present: MemberRecord | None = None
     told: list[str] = []
-    clock = count()
     for step in steps:
         if step is None:
             if present is None or not present.is_member:
@@ -227,14 +228,14 @@ def test_for_an_observer_enter_and_leave_alternate_whatever_happens(
             present = tombstone(present)
             announce = present.announce
         else:
-            wanted, owner, moves = step
-            decision = decided(present, wanted, owner)
+            wanted, owner, moves, over = step
+            decision = decided(present, wanted, owner, over=over)
             if decision.action is not Action.CLAIM:
                 continue
             announce = decision.announce
             present = claimed(present, wanted, announce, office="lab", role="computer", name="pc")
             if moves:
-                present = present.model_copy(update={"moving_until": NOW + next(clock) % 2})
+                present = present.model_copy(update={"moving": True})
         told += {
             Announce.NOTHING: [],
             Announce.ENTER: ["enter"],
@@ -247,19 +248,18 @@ def test_for_an_observer_enter_and_leave_alternate_whatever_happens(
 
 @given(STEPS)
 def test_a_membership_keeps_what_it_began_after_until_the_office_hears_of_a_leave_or_would_have_to(
-    steps: list[tuple[Claim, Owner, bool] | None],
+    steps: list[tuple[Claim, Owner, bool, bool] | None],
 ) -> None:
     """A step is as above; each record is written over the one before it."""
     present: MemberRecord | None = None
     began_after: int | None = None
-    clock = count()
     for revision, step in enumerate(steps):
         if step is None:
             if present is not None and present.is_member:
                 present = tombstone(present)
             continue
-        wanted, owner, moves = step
-        decision = decided(present, wanted, owner)
+        wanted, owner, moves, over = step
+        decision = decided(present, wanted, owner, over=over)
         if decision.action is Action.REFUSE or decision.action is Action.ASK_OWNER:
             continue
         owner_of_claim = (wanted.credential, wanted.process, wanted.session)
@@ -270,20 +270,18 @@ def test_a_membership_keeps_what_it_began_after_until_the_office_hears_of_a_leav
         present = claimed(present, wanted, decision.announce, office="lab", role="computer", name="pc", over=revision)
         assert present.began_after == began_after
         if moves:
-            present = present.model_copy(update={"moving_until": NOW + next(clock) % 2})
+            present = present.model_copy(update={"moving": True})
 
 
-@given(CLAIMS, CLAIMS, st.booleans(), st.sampled_from([None, NOW - 1, NOW, NOW + 1]), OWNERS)
-def test_only_the_owner_itself_or_a_gone_or_silent_owner_or_a_move_gives_a_place_away(
-    before: Claim, wanted: Claim, announced: bool, moving_until: float | None, owner: Owner
+@given(CLAIMS, CLAIMS, st.booleans(), st.booleans(), OWNERS)
+def test_only_the_owner_itself_or_a_gone_or_silent_owner_or_a_move_gives_a_seat_away(
+    before: Claim, wanted: Claim, announced: bool, moving: bool, owner: Owner
 ) -> None:
     present = claimed(
         None, before, Announce.ENTER if announced else Announce.NOTHING, office="o", role="agent", name="a"
     )
-    present = present.model_copy(update={"moving_until": moving_until})
-    decision = decide(present, wanted, owner, role="agent", name="a", now=NOW)
+    decision = decide(present, wanted, owner, role="agent", name="a", kept=moving)
     own = (before.session, before.process) == (wanted.session, wanted.process)
-    moving = moving_until is not None and moving_until > NOW
     if own:
         assert decision.action in (Action.UNCHANGED, Action.CLAIM)
         assert decision.announce in (Announce.NOTHING, Announce.ENTER)

@@ -1,6 +1,5 @@
 """The fair share of a gateway: of all sockets, by all gateways that take new ones, as every registry says it alike."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -12,9 +11,10 @@ from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal, LeaseState
 from smcp_registry.app import Registry, open_registry
-from smcp_registry.leases import LeasesView
+from smcp_registry.leases import Leases
 from smcp_registry.records import lease_key
 from smcp_registry.settings import RegistrySettings
+from smcp_registry.store import open_store
 from smcp_registry.watch import Change
 from smcp_testing.waiting import eventually
 
@@ -103,21 +103,27 @@ def change(process: str, value: bytes | None, revision: int = 1) -> Change:
     return Change(lease_key("gateway", process), value, revision)
 
 
-async def test_a_registry_that_has_not_heard_of_all_says_nothing() -> None:
-    view = LeasesView()
-    assert view.fair_share("gateway", "own", gateway(10)) is None
-    view.reset([change("other", gateway(30).model_dump_json().encode())], 1)
-    assert view.fair_share("gateway", "own", gateway(10)) == 20
-    view.unsynced()
-    assert view.fair_share("gateway", "own", gateway(10)) is None
-    view.reset([], 2)
-    assert view.fair_share("gateway", "own", gateway(10)) == 10, "the other's lease is not there any more"
+async def share(leases: Leases) -> int | None:
+    """What a gateway with 10 sockets is told."""
+    return (await leases.renew("gateway", "own", gateway(10))).fair_share
+
+
+async def test_a_registry_that_has_not_heard_of_all_says_nothing(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        leases = Leases((await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)).leases, lease_s=10)
+        assert await share(leases) is None
+        leases.reset([change("other", gateway(30).model_dump_json().encode())], 1)
+        assert await share(leases) == 20
+        leases.unsynced()
+        assert await share(leases) is None
+        leases.reset([], 2)
+        assert await share(leases) == 10, "the other's lease is not there any more"
 
 
 @pytest.mark.parametrize("value", [b"not json", b'{"sockets": "many"}', None])
-async def test_a_lease_that_cannot_be_read_or_is_gone_has_no_part_in_it(value: bytes | None) -> None:
-    view = LeasesView()
-    view.reset([change("other", gateway(30).model_dump_json().encode())], 1)
-    view.apply(change("other", value, 2))
-    await asyncio.wait_for(view.wait_synced(), 1)
-    assert view.fair_share("gateway", "own", gateway(10)) == 10
+async def test_a_lease_that_cannot_be_read_or_is_gone_has_no_part_in_it(nats_url: str, value: bytes | None) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        leases = Leases((await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)).leases, lease_s=10)
+        leases.reset([change("other", gateway(30).model_dump_json().encode())], 1)
+        leases.apply(change("other", value, 2))
+        assert await share(leases) == 10

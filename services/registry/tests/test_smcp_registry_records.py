@@ -82,7 +82,7 @@ def test_a_member_that_nobody_was_told_of_leaves_silently() -> None:
 
 def test_what_a_membership_began_after_stays_as_it_is_while_it_moves_and_when_it_ends() -> None:
     began = record(began_after=7)
-    assert moving(began, 1.0).began_after == tombstone(began).began_after == 7
+    assert moving(began).began_after == tombstone(began).began_after == 7
     older = MemberRecord.model_validate_json(record().model_dump_json(exclude={"began_after"}))
     assert older.began_after is None
 

@@ -1,15 +1,14 @@
-"""The room's list, which is written once and kept: it is what the view holds, after every change."""
+"""A room's list is what the view holds, after every change."""
 
 import json
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smcp_proto.schemas import ListRoomRet
 from smcp_registry.records import MemberRecord, record_key, tombstone
-from smcp_registry.view import MembersView, RoomLists, opaque
+from smcp_registry.view import MembersView, opaque
 from smcp_registry.watch import Change
 
 OWNER = ("c", "p", "own")
@@ -39,8 +38,8 @@ def change(step: Step, revision: int) -> Change:
     return Change(record_key(step.office, "computer", step.name), value, revision)
 
 
-def shown(lists: RoomLists, office: str) -> Shown:
-    text = b'{"sessions":%b,"req_id":"r"}' % lists.sessions(office, OWNER)
+def shown(view: MembersView, office: str) -> Shown:
+    text = b'{"sessions":%b,"req_id":"r"}' % view.sessions_json(office, OWNER)
     sessions = ListRoomRet.model_validate_json(text).sessions
     assert len({session.name for session in sessions}) == len(sessions), "nobody twice"
     assert all(session.office_id == office and session.a2c_version == "0.4" for session in sessions)
@@ -61,12 +60,10 @@ STEPS = st.builds(
 )
 
 
-@pytest.mark.parametrize("kept_bytes", [0, 1300, 1_000_000])
 @settings(max_examples=100)
 @given(steps=st.lists(STEPS, max_size=30))
-async def test_a_list_that_is_kept_is_the_views_after_every_change(kept_bytes: int, steps: list[Step]) -> None:
+async def test_a_list_is_the_views_after_every_change(steps: list[Step]) -> None:
     view = MembersView()
-    lists = RoomLists(view, kept_bytes=kept_bytes)
     changes: dict[str, Change] = {}
     for revision, step in enumerate(steps, start=1):
         one = change(step, revision)
@@ -76,55 +73,32 @@ async def test_a_list_that_is_kept_is_the_views_after_every_change(kept_bytes: i
         else:
             view.apply(one)
         for office in ("lab", "fab"):
-            assert shown(lists, office) == held(view, office)
+            assert shown(view, office) == held(view, office)
 
 
 async def test_a_bucket_that_was_made_anew_shows_nothing_of_the_old_one() -> None:
     view = MembersView()
-    lists = RoomLists(view)
     joined = change(Step("lab", "old", "other", "joined"), 7)
     view.reset([joined], 7)
-    assert {name for name, _ in shown(lists, "lab")} == {"old"}
+    assert {name for name, _ in shown(view, "lab")} == {"old"}
     view.reset([Change(joined.key, record(Step("lab", "old", "own", "joined")).model_dump_json().encode(), 7)], 7)
-    assert shown(lists, "lab") == held(view, "lab") != set()
+    assert shown(view, "lab") == held(view, "lab") != set()
     view.reset([], 0)
-    assert shown(lists, "lab") == set()
+    assert shown(view, "lab") == set()
 
 
 async def test_capabilities_that_are_none_cost_nobody_the_list() -> None:
     view = MembersView()
-    lists = RoomLists(view)
     for revision, what in enumerate(CAPABILITIES, start=1):
         view.apply(change(Step("lab", what, "other", what), revision))
-    listed = {session["name"]: session.get("capabilities") for session in json.loads(lists.sessions("lab", OWNER))}
+    listed = {session["name"]: session.get("capabilities") for session in json.loads(view.sessions_json("lab", OWNER))}
     assert listed == {"capable": CAPABILITIES["capable"], "no capabilities": None}
 
 
 async def test_a_room_mate_that_was_not_announced_is_shown_to_itself_alone() -> None:
     view = MembersView()
-    lists = RoomLists(view)
     view.apply(change(Step("lab", "secret", "other", "unannounced"), 1))
     view.apply(change(Step("lab", "me", "own", "unannounced"), 2))
     for owner, name in ((OWNER, "me"), (("c", "p", "other"), "secret")):
-        assert [session["name"] for session in json.loads(lists.sessions("lab", owner))] == [name]
-    assert json.loads(lists.sessions("lab", ("c", "p", "nobody"))) == []
-
-
-async def test_of_rooms_through_which_one_only_passed_no_list_is_kept() -> None:
-    view = MembersView()
-    lists = RoomLists(view)
-    for number in range(50):
-        office = f"office {number}"
-        view.apply(change(Step(office, "me", "own", "unannounced"), 2 * number + 1))
-        assert {name for name, _ in shown(lists, office)} == {"me"}
-        view.apply(change(Step(office, "me", "own", "left"), 2 * number + 2))
-    assert len(lists) == 0
-
-
-async def test_what_keeping_a_list_costs_counts_too() -> None:
-    view = MembersView()
-    lists = RoomLists(view, kept_bytes=10_000)
-    for number in range(100):
-        view.apply(change(Step(f"office {number}", "me", "own", "joined"), number + 1))
-        assert shown(lists, f"office {number}")
-    assert 0 < len(lists) < 20
+        assert [session["name"] for session in json.loads(view.sessions_json("lab", owner))] == [name]
+    assert json.loads(view.sessions_json("lab", ("c", "p", "nobody"))) == []

@@ -1,7 +1,6 @@
 """Claims that are decided without a read, by a view that lags: what stands in the store decides all the same."""
 
 import math
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,7 +10,7 @@ from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_proto.errors import NotInOffice
 from smcp_registry.admission import Action
 from smcp_registry.connection import ConnectionWatch
-from smcp_registry.leases import Leases, LeasesView
+from smcp_registry.leases import Leases
 from smcp_registry.owners import Owners
 from smcp_registry.records import record_key
 from smcp_registry.seats import Seats
@@ -20,15 +19,15 @@ from smcp_testing.member_process import member_process
 
 
 @asynccontextmanager
-async def blind_places(url: str) -> AsyncIterator[Seats]:
+async def blind_seats(url: str) -> AsyncIterator[Seats]:
     """Their view has seen nothing yet, and takes every place for untouched."""
     async with open_bus(BusConfig(url=url)) as bus:
         connection = ConnectionWatch(bus)
         try:
             store = await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)
-            leases = Leases(store.leases, LeasesView(), lease_s=10, now=time.time)
+            leases = Leases(store.leases, lease_s=10)
             owners = Owners(bus, connection, leases, patience_s=5, settle_s=0)
-            seats = Seats(store.members, owners, untouched=lambda _: True, now=time.time, move_s=30)
+            seats = Seats(store, owners, untouched=lambda _: True, move_s=30)
             yield seats
             stored = await read_member(store.members, record_key("lab", "computer", "pc"))
             assert stored.record is not None
@@ -37,7 +36,7 @@ async def blind_places(url: str) -> AsyncIterator[Seats]:
 
 
 async def test_a_place_that_is_anothers_is_refused(nats_url: str) -> None:
-    async with blind_places(nats_url) as seats, member_process(nats_url) as member:
+    async with blind_seats(nats_url) as seats, member_process(nats_url) as member:
         first = await seats.claim("lab", "computer", "pc", member.claim("s1"), until=math.inf)
         assert first.decision.action is Action.CLAIM
         refused = await seats.claim("lab", "computer", "pc", member.claim("s2"), until=math.inf)
@@ -46,14 +45,14 @@ async def test_a_place_that_is_anothers_is_refused(nats_url: str) -> None:
 
 
 async def test_a_claim_that_is_made_again_changes_nothing(nats_url: str) -> None:
-    async with blind_places(nats_url) as seats, member_process(nats_url) as member:
+    async with blind_seats(nats_url) as seats, member_process(nats_url) as member:
         first = await seats.claim("lab", "computer", "pc", member.claim(), until=math.inf)
         again = await seats.claim("lab", "computer", "pc", member.claim(), until=math.inf)
         assert (again.decision.action, again.revision) == (Action.UNCHANGED, first.revision)
 
 
 async def test_a_late_copy_of_a_join_that_was_given_up_brings_nobody_back(nats_url: str) -> None:
-    async with blind_places(nats_url) as seats, member_process(nats_url) as member:
+    async with blind_seats(nats_url) as seats, member_process(nats_url) as member:
         with pytest.raises(NotInOffice):
             await seats.release("lab", "computer", "pc", member.claim())
         member.given_up.add(member.claim().incarnation)

@@ -1,19 +1,23 @@
-"""The two buckets on a real nats-server: made once, compared and set, never overwritten."""
+"""The buckets on a real nats-server: made once, compared and set, never overwritten."""
 
 import asyncio
 import re
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nats.js import api
 from nats.js.errors import BucketNotFoundError
 from nats.js.kv import KeyValue
 
+from smcp_bus.bus import Reply
+from smcp_bus.errors import RequestTimedOut
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_proto.errors import Unavailable
-from smcp_registry.leases import Leases, LeasesView
-from smcp_registry.store import ANSWER_S, AT_A_TIME, HISTORY, Conflict, Store, Stored, StoreUnusable, open_store
+from smcp_registry.leases import Leases
+from smcp_registry.store import ANSWER_S, AT_A_TIME, HISTORY, Bucket, Conflict, Store, Stored, StoreUnusable, open_store
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
@@ -26,7 +30,7 @@ async def test_many_registries_that_start_at_once_make_the_buckets_once(nats_url
     async with open_bus(BusConfig(url=nats_url)) as bus, open_bus(BusConfig(url=nats_url)) as other:
         await asyncio.gather(*(opened(each) for each in (bus, other) * 8))
         streams = {stream.config.name: stream.config for stream in await bus.jetstream().streams_info()}
-        assert set(streams) == {"KV_members", "KV_leases"}
+        assert set(streams) == {"KV_members", "KV_leases", "KV_moving"}
         assert streams["KV_members"].max_msgs_per_subject == HISTORY == 64
         assert not streams["KV_members"].max_age
         assert streams["KV_leases"].max_age == 10
@@ -210,8 +214,56 @@ async def test_many_that_ask_a_store_that_does_not_answer_do_not_wait_one_after_
         assert all(isinstance(each, int) for each in written)
 
 
+async def test_a_mark_expires_after_its_own_time_whatever_a_lease_is(nats_url: str) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        store = await opened(bus, lease_s=1)
+        began = asyncio.get_running_loop().time()
+        await store.moving.mark("o.agent", b"s", ttl_s=0.2)
+        await store.moving.mark("o.computer.pc", b"s", ttl_s=2.5)
+        await eventually(lambda: _gone(store.moving, "o.agent"))
+        assert (await store.moving.read("o.computer.pc")).value == b"s"
+        await eventually(lambda: _gone(store.moving, "o.computer.pc"))
+        assert asyncio.get_running_loop().time() - began > 2.5
+
+
+async def _gone(bucket: Bucket, key: str) -> bool:
+    return (await bucket.read(key)).value is None
+
+
+class Forgetful:
+    """In place of a bus's `request`: so many requests for a stream's information have no answer."""
+
+    def __init__(self, bus: NatsBus, unanswered: int) -> None:
+        self._request = bus.request
+        self._left = unanswered
+
+    async def request(self, subject: str, body: bytes, **options: Any) -> Reply:
+        if subject.startswith("$JS.API.STREAM.INFO.") and self._left:
+            self._left -= 1
+            raise RequestTimedOut("no answer in time")
+        return await self._request(subject, body, **options)
+
+
+async def test_a_registry_starts_though_answers_about_the_time_are_lost(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        monkeypatch.setattr(bus, "request", Forgetful(bus, 2).request)
+        members = (await opened(bus)).members
+        assert await members.write("o.agent", b"1", last=0) == pytest.approx(time.time() * 1e6, rel=1e-6)
+
+
+async def test_where_nats_server_never_says_what_time_it_is_the_store_cannot_be_used(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        monkeypatch.setattr(bus, "request", Forgetful(bus, 1_000_000).request)
+        with pytest.raises(StoreUnusable, match="does not say what time it is: no answer in time"):
+            await open_store(bus, bus.jetstream(), lease_s=10, replicas=1, start_s=0.5)
+
+
 def leases_of(store: Store, lease_s: float) -> Leases:
-    return Leases(store.leases, LeasesView(), lease_s=lease_s, now=lambda: 0.0)
+    return Leases(store.leases, lease_s=lease_s)
 
 
 async def test_a_lease_is_given_renewed_and_given_again_after_it_ran_out(nats_url: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_registry.announcer import Announcer
 from smcp_registry.connection import ConnectionWatch
-from smcp_registry.leases import Leases, LeasesView
+from smcp_registry.leases import Leases
 from smcp_registry.owners import Owners
 from smcp_registry.records import Announce, MemberRecord, record_key, tombstone
 from smcp_registry.store import Store, open_store, read_member, write_member
@@ -147,16 +147,16 @@ async def sweeping(
 ) -> AsyncIterator[tuple[Sweeper, Store, MembersView]]:
     """A sweeper whose view is fed by the test."""
     store = await open_store(bus, bus.jetstream(), lease_s=10, replicas=1)
-    connection, view, leases_view = ConnectionWatch(bus), MembersView(), LeasesView()
-    leases = Leases(store.leases, leases_view, lease_s=10, now=time.time)
+    connection, view = ConnectionWatch(bus), MembersView()
+    leases = Leases(store.leases, lease_s=10)
     owners = Owners(bus, connection, leases, patience_s=0.5, settle_s=0)
     announcer = Announcer(bus, bus.jetstream(), store.members)
     await announcer.prepare()
     try:
         yield (
             Sweeper(
-                connection, store.members, view, leases, leases_view, owners, announcer,
-                lease_s=10, now=time.time, keep_tombstones_s=keep_tombstones_s,
+                connection, store, view, leases, owners, announcer,
+                lease_s=10, keep_tombstones_s=keep_tombstones_s,
             ),
             store,
             view,
@@ -175,8 +175,9 @@ async def put(store: Store, view: MembersView, record: MemberRecord, last: int =
 @pytest.mark.rule("answers.rooms.moving.until")
 async def test_members_that_are_moving_are_waited_for(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus, sweeping(bus) as (sweeper, store, view):
-        await put(store, view, member("moving", moving_until=time.time() + 30))
-        await put(store, view, member("late", moving_until=time.time() - 1))
+        await put(store, view, member("moving", moving=True))
+        await put(store, view, member("late", moving=True))
+        await store.moving.mark(record_key("lab", "computer", "moving"), b"s", ttl_s=30)
         await sweeper.sweep()
         moving = await read_member(store.members, record_key("lab", "computer", "moving"))
         late = await read_member(store.members, record_key("lab", "computer", "late"))

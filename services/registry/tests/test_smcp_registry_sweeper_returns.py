@@ -1,7 +1,6 @@
 """A process that comes back while it is being swept keeps its members."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,7 +10,7 @@ from smcp_bus.registry_contract import LeaseRenewal
 from smcp_registry.admission import Owner
 from smcp_registry.announcer import Announcer
 from smcp_registry.connection import ConnectionWatch
-from smcp_registry.leases import Leases, LeasesView
+from smcp_registry.leases import Leases
 from smcp_registry.owners import Owners
 from smcp_registry.records import Announce, MemberRecord, record_key
 from smcp_registry.store import Store, open_store, read_member, write_member
@@ -33,9 +32,9 @@ class ReturningOwners(Owners):
         session: str | None,
         *,
         incarnation: str | None = None,
-        place: MemberRecord | None = None,
+        seat: MemberRecord | None = None,
     ) -> Owner:
-        owner = await super().ask(credential, process, session, incarnation=incarnation, place=place)
+        owner = await super().ask(credential, process, session, incarnation=incarnation, seat=seat)
         if owner is Owner.GONE and self.returning is not None:
             await self.returning.renew(credential, process, LeaseRenewal())
         return owner
@@ -45,20 +44,17 @@ class World:
     def __init__(self, bus: NatsBus, store: Store, connection: ConnectionWatch, *, patience_s: float) -> None:
         self.store = store
         self.view = MembersView()
-        leases_view = LeasesView()
-        self.leases = Leases(store.leases, leases_view, lease_s=10, now=time.time)
+        self.leases = Leases(store.leases, lease_s=10)
         self.owners = ReturningOwners(bus, connection, self.leases, patience_s=patience_s, settle_s=0)
         announcer = Announcer(bus, bus.jetstream(), store.members)
         self.sweeper = Sweeper(
             connection,
-            store.members,
+            store,
             self.view,
             self.leases,
-            leases_view,
             self.owners,
             announcer,
             lease_s=10,
-            now=time.time,
         )
 
     async def put(self, name: str, *, credential: str = "open", process: str = "dead", last: int = 0) -> str:
@@ -100,7 +96,7 @@ async def test_a_place_that_began_to_move_after_the_decision_is_waited_for(nats_
         key = await swept.put("pc")
         stored = await read_member(swept.store.members, key)
         assert stored.record is not None
-        moving = stored.record.model_copy(update={"moving_until": time.time() + 30})
+        moving = stored.record.model_copy(update={"moving": True})
         await write_member(swept.store.members, key, moving, last=stored.revision)
         await swept.sweeper.sweep()
         assert await swept.is_member(key)

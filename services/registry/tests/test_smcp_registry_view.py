@@ -7,7 +7,7 @@ from functools import partial
 
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_registry.connection import ConnectionWatch
-from smcp_registry.leases import LeasesView
+from smcp_registry.leases import Leases
 from smcp_registry.records import MemberRecord, State, record_key, tombstone
 from smcp_registry.store import Bucket, Conflict, Store, open_store, read_member, write_member
 from smcp_registry.view import MembersView
@@ -25,9 +25,9 @@ def record(name: str, office: str = "lab", process: str = "p") -> MemberRecord:
 
 
 @asynccontextmanager
-async def watched(bus: NatsBus, lease_s: float = 10) -> AsyncIterator[tuple[Store, MembersView, LeasesView]]:
+async def watched(bus: NatsBus, lease_s: float = 10) -> AsyncIterator[tuple[Store, MembersView, Leases]]:
     store = await open_store(bus, bus.jetstream(), lease_s=lease_s, replicas=1)
-    view, leases, connection = MembersView(), LeasesView(), ConnectionWatch(bus)
+    view, leases, connection = MembersView(), Leases(store.leases, lease_s=lease_s), ConnectionWatch(bus)
     try:
         async with background() as tasks:
             js = bus.jetstream()

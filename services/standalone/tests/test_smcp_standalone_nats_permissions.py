@@ -9,7 +9,7 @@ import pytest
 from nats.errors import NoRespondersError
 
 from smcp_bus import subjects
-from smcp_registry.watch import Change, follow
+from smcp_registry.watch import Change, View, follow
 from smcp_standalone.nats_model import NatsModel
 from smcp_standalone.nats_server import NatsServer, open_nats_server
 from smcp_testing.nats_peer import Peer, nats_peer
@@ -163,10 +163,11 @@ async def test_a_registry_announces_asks_and_keeps_records(tmp_path: Path) -> No
         assert not await registry.may_subscribe(">")
 
 
-class Followed:
+class Followed(View):
     """What a registry's view was told of a bucket."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.entries: dict[str, int] = {}
 
     def reset(self, entries: Sequence[Change], revision: int) -> None:

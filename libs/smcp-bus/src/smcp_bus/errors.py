@@ -37,3 +37,8 @@ class BodyTooLarge(BusError):
 
 class TransferFailed(BusError):
     """The rest of a chunked body did not arrive. The request may have run."""
+
+
+def describe(error: BaseException) -> str:
+    """What an error says, for a log line or a message; its name where it says nothing (a time-out)."""
+    return str(error) or type(error).__name__

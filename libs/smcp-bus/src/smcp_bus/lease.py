@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable
 from typing import Final
 
-from smcp_bus.backoff import Backoff
-from smcp_bus.errors import BusError
+from smcp_bus.backoff import Backoff, jittered
+from smcp_bus.errors import BusError, describe
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal, LeaseState
 from smcp_proto.errors import SmcpError
@@ -80,14 +79,14 @@ class LeaseKeeper:
             lease_s = min(self._configured_s, self._told_s)
             if self.acquired:
                 # jitter: replicas that were started together do not renew together
-                await self._sleep(lease_s * RENEW_AT * random.uniform(0.8, 1.0))  # noqa: S311 -- not a secret
+                await self._sleep(jittered(lease_s * RENEW_AT))
             timeout = lease_s * (1 - RENEW_AT) if self.acquired else None
             try:
                 state = await self._registry.renew_lease(self._describe(), timeout=timeout)
             except (BusError, SmcpError) as error:
                 self.held = False
                 if not self._failing:  # once for each outage
-                    _log.warning("the lease could not be renewed: %s; trying on", str(error) or type(error).__name__)
+                    _log.warning("the lease could not be renewed: %s; trying on", describe(error))
                 self._failing = True
                 if not self.acquired:
                     await asyncio.sleep(backoff.next())

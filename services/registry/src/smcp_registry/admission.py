@@ -1,19 +1,19 @@
-"""Who gets a place: a pure decision over the record, the claim, and what the present owner said.
+"""Who gets a seat: a pure decision over the record, the claim, and what the present owner said.
 
 | the record | the owner, asked `alive?(session)` | decision |
 |---|---|---|
 | none, or a tombstone | - | claim; announce enter |
 | the claimant's own | - | unchanged; announce nothing |
-| another's, `moving_until` not passed, same identity | - | claim; announce nothing |
+| another's, moving, same identity | - | claim; announce nothing |
 | another's, moving, other identity | - | refuse |
 | another's | alive | refuse |
 | another's | no responder, or no such session | claim; announce leave, then enter |
 | an Agent's | no answer, lease lives; same identity and name | claim; announce leave, then enter |
 | another's | no answer, lease lives; anybody else | refuse |
 
-The last two are of an owner that stands still. An Agent that comes back from there is known by its identity, and its
+The last two are of an owner that is suspended. An Agent that comes back from there is known by its identity, and its
 calls cannot wait for the lease; a gateway that lives after all hears of the leave and asks. A Computer's owner does
-not, so its place waits.
+not, so its seat waits.
 
 Where the table says announce, a claim that asks not to be announced (the first step of an office switch) leaves its
 enter out, and so does a leave of somebody whom the office was never told of. The second claim of such a session, which
@@ -45,7 +45,7 @@ class Action(Enum):
     CLAIM = "claim"
     """Write the claimant's record over the one that was decided on."""
     UNCHANGED = "unchanged"
-    """The place is the claimant's already, and the office knows what it is to know."""
+    """The seat is the claimant's already, and the office knows what it is to know."""
     REFUSE = "refuse"
     ASK_OWNER = "ask owner"
     """Ask the present owner, and decide again."""
@@ -63,14 +63,14 @@ class Decision:
     """Of a claim: the member was moving, and goes on."""
 
 
-def decide(record: MemberRecord | None, claim: Claim, owner: Owner, *, role: Role, name: str, now: float) -> Decision:
+def decide(record: MemberRecord | None, claim: Claim, owner: Owner, *, role: Role, name: str, kept: bool) -> Decision:
     """Decide on a claim.
 
     Args:
-        record: what stands under the place's key; None where nothing does.
-        claim: who wants the place, as `role` with `name`.
+        record: what stands under the seat's key; None where nothing does.
+        claim: who wants the seat, as `role` with `name`.
         owner: what the record's owner answered.
-        now: unix seconds (UTC), compared with `moving_until`.
+        kept: whether the record is of a member that moves, and whose time to move is not over.
     """
     if record is None or not record.is_member:
         return Decision(Action.CLAIM, _announce(leave=False, enter=claim.announce))
@@ -80,7 +80,7 @@ def decide(record: MemberRecord | None, claim: Claim, owner: Owner, *, role: Rol
         if claim.announce and not record.announced:
             return Decision(Action.CLAIM, Announce.ENTER)
         return Decision(Action.UNCHANGED)
-    if record.moving(now):
+    if kept:
         return _decide_moving(record, claim, role=role, name=name)
     match owner:
         case Owner.NOT_ASKED:

@@ -1,7 +1,7 @@
 """The registry as one thing to enter: `async with open_registry(settings, bus)`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,24 +14,24 @@ from smcp_bus import registry_contract, subjects
 from smcp_bus.bus import Bus
 from smcp_bus.cancellation import raise_if_cancelled
 from smcp_bus.dispatch import Dispatcher, Handler, host_route, registry_route, serve_requests
+from smcp_bus.errors import describe
 from smcp_bus.tracing import bus_spans, office_of, trace_id_of
 from smcp_proto.catalog import CATALOG, Row
 from smcp_registry.announcer import Announcer
 from smcp_registry.connection import ConnectionWatch
-from smcp_registry.handlers.caller import Membership
+from smcp_registry.handlers.caller import Callers
 from smcp_registry.handlers.hosts import assert_members, lease
 from smcp_registry.handlers.notifications import tool_call_cancel, update, update_capabilities
 from smcp_registry.handlers.rooms import confirm, find, join_office, leave_office, list_room
-from smcp_registry.leases import Leases, LeasesView
+from smcp_registry.leases import Leases
 from smcp_registry.metrics import measure, requests_timed
-from smcp_registry.owners import SETTLE_S, Owners
+from smcp_registry.owners import PATIENCE_S, SETTLE_S, Owners
 from smcp_registry.seats import Seats
 from smcp_registry.settings import RegistrySettings
 from smcp_registry.store import LEASES, MEMBERS, StoreUnusable, make_missing, open_store
 from smcp_registry.sweeper import Sweeper
-from smcp_registry.view import MembersView, RoomLists
-from smcp_registry.watch import LostStore, View, follow
-from smcp_registry.wording import said
+from smcp_registry.view import MembersView
+from smcp_registry.watch import View, Watches
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import background
 from smcp_service.logging import bind_call
@@ -39,8 +39,6 @@ from smcp_service.metrics import Metrics
 
 CATCH_UP_S: Final = 10.0
 """How long the views may take to know all rooms when a registry starts (seconds)."""
-PATIENCE_S: Final = 1.0
-"""How long an owner may take to say that it lives (seconds); at most half a lease."""
 
 
 class JetStreamBus(Bus, Protocol):
@@ -56,7 +54,7 @@ class Registry:
 
     readiness: Readiness
     view: MembersView
-    leases: LeasesView
+    leases: Leases
 
 
 @asynccontextmanager
@@ -76,37 +74,40 @@ async def open_registry(
     """
     readiness = Readiness() if readiness is None else readiness
     metrics = Metrics() if metrics is None else metrics
-    js = bus.jetstream()
-    store = await open_store(bus, js, lease_s=settings.lease_s, replicas=settings.kv_replicas)
+    js, lease_s = bus.jetstream(), settings.lease_s
+    store = await open_store(bus, js, lease_s=lease_s, replicas=settings.kv_replicas)
     raise_if_cancelled()
     connection = ConnectionWatch(bus)
-    view, leases_view = MembersView(lease_s=settings.lease_s), LeasesView()
-    now = store.clock.now
-    make = partial(make_missing, js, lease_s=settings.lease_s, replicas=settings.kv_replicas, now=now)
-    views: dict[str, View] = {MEMBERS: view, LEASES: leases_view}
-    lost = LostStore(js, views, make)
-    leases = Leases(store.leases, leases_view, lease_s=settings.lease_s, now=now)
+    view, leases = MembersView(lease_s=lease_s), Leases(store.leases, lease_s=lease_s)
+    views: dict[str, View] = {MEMBERS: view, LEASES: leases}
+    watches = Watches(js, views, partial(make_missing, bus, js, lease_s=lease_s, replicas=settings.kv_replicas))
     owners = Owners(
-        bus,
-        connection,
-        leases,
-        patience_s=min(PATIENCE_S, settings.lease_s / 2),
-        settle_s=min(SETTLE_S, settings.lease_s / 2),
+        bus, connection, leases, patience_s=min(PATIENCE_S, lease_s / 2), settle_s=min(SETTLE_S, lease_s / 2)
     )
     announcer = Announcer(bus, js, store.members)
-    membership = Membership(store.members, view)
-    seats = Seats(store.members, owners, untouched=view.untouched, now=now, move_s=settings.move_s)
-    sweeper = Sweeper(
-        connection, store.members, view, leases, leases_view, owners, announcer, lease_s=settings.lease_s, now=now
-    )
-    measure(metrics, view, leases_view, sweeper, announcer)
+    callers = Callers(store.members, view)
+    seats = Seats(store, owners, untouched=view.untouched, move_s=settings.move_s)
+    sweeper = Sweeper(connection, store, view, leases, owners, announcer, lease_s=lease_s)
+    measure(metrics, view, leases, sweeper, announcer)
     readiness.add("nats", lambda: bus.problem)
     readiness.add("members", lambda: None if view.synced else "the view of the members is not caught up")
-    readiness.add("leases", lambda: None if leases_view.synced else "the view of the leases is not caught up")
+    readiness.add("leases", lambda: None if leases.synced else "the view of the leases is not caught up")
     readiness.add("announcer", lambda: None if announcer.ready else "takes nothing to announce")
+    notify = partial(update, bus=bus, callers=callers)
     dispatcher = Dispatcher(
-        handlers(bus, seats, view, membership, leases, now),
-        otherwise=partial(handler_of_unknown, told=partial(update, bus=bus, membership=membership)),
+        {
+            "server:join_office": partial(join_office, seats=seats),
+            "server:leave_office": partial(leave_office, seats=seats),
+            "server:list_room": partial(list_room, view=view, callers=callers),
+            "server:tool_call_cancel": partial(tool_call_cancel, bus=bus, callers=callers),
+            "server:update_capabilities": partial(update_capabilities, bus=bus, callers=callers, seats=seats),
+            registry_contract.CONFIRM.event: partial(confirm, view=view, callers=callers),
+            registry_contract.FIND.event: partial(find, view=view, callers=callers),
+            registry_contract.LEASE.event: partial(lease, leases=leases),
+            registry_contract.ASSERT.event: partial(assert_members, seats=seats, view=view, callers=callers),
+            **dict.fromkeys(UPDATES, notify),
+        },
+        otherwise=partial(handler_of_unknown, notify=notify),
         tracing=bus_spans(),
         observe=lambda call: bind_call(req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call)),
         ended=requests_timed(metrics),
@@ -114,62 +115,39 @@ async def open_registry(
     try:
         await _prepared(announcer)
         async with background() as tasks:
-            for bucket, seen in views.items():
-                tasks.start(
-                    connection.keep(f"the view of the {bucket}", partial(_view, js, bucket, seen, lost)), name=bucket
-                )
-            tasks.start(connection.keep("the time of nats-server", store.clock.run), name="clock")
-            await _caught_up(view, leases_view)
+            for bucket in views:
+                work = partial(watches.follow, bucket)
+                tasks.start(connection.keep(f"the view of the {bucket}", work), name=bucket)
+            await _caught_up(views)
             tasks.start(connection.keep("the announcer", announcer.run), name="announcer")
             tasks.start(connection.keep("the sweeper", sweeper.run), name="sweeper")
             async with _serving(bus, dispatcher):
-                yield Registry(readiness, view, leases_view)
+                yield Registry(readiness, view, leases)
                 readiness.drain()
     finally:
         connection.close()
 
 
-def handlers(
-    bus: Bus,
-    seats: Seats,
-    view: MembersView,
-    membership: Membership,
-    leases: Leases,
-    now: Callable[[], float],
-) -> Mapping[str, Handler]:
-    """The registry's handlers by event, their dependencies bound."""
-    told = partial(update, bus=bus, membership=membership)
-    return {
-        "server:join_office": partial(join_office, seats=seats),
-        "server:leave_office": partial(leave_office, seats=seats),
-        "server:list_room": partial(list_room, lists=RoomLists(view), membership=membership),
-        "server:tool_call_cancel": partial(tool_call_cancel, bus=bus, membership=membership),
-        "server:update_config": told,
-        "server:update_tool_list": told,
-        "server:update_desktop": told,
-        "server:update_finder": told,
-        "server:resources/list_changed": told,
-        "server:resources/updated": told,
-        "server:update_capabilities": partial(update_capabilities, bus=bus, membership=membership, seats=seats),
-        registry_contract.CONFIRM.event: partial(confirm, view=view, membership=membership),
-        registry_contract.FIND.event: partial(find, view=view, membership=membership, now=now),
-        registry_contract.LEASE.event: partial(lease, leases=leases),
-        registry_contract.ASSERT.event: partial(assert_members, seats=seats, view=view, membership=membership),
-    }
+UPDATES: Final = (
+    "server:update_config",
+    "server:update_tool_list",
+    "server:update_desktop",
+    "server:update_finder",
+    "server:resources/list_changed",
+    "server:resources/updated",
+)
+"""Events that become notifications as they are."""
 
 
-async def _view(js: JetStreamContext, bucket: str, view: View, lost: LostStore) -> None:
-    try:
-        async with lost.replaced():
-            await follow(js, bucket, view)
-    finally:
-        view.unsynced()
+def handler_of_unknown(row: Row, *, notify: Handler) -> Handler | None:
+    """Events that the catalog does not know are passed on, if they are `server:update_*`."""
+    return notify if row.event.startswith("server:update_") and row.event not in CATALOG else None
 
 
-async def _caught_up(*views: MembersView | LeasesView) -> None:
+async def _caught_up(views: Mapping[str, View]) -> None:
     try:
         async with asyncio.timeout(CATCH_UP_S):
-            for view in views:
+            for view in views.values():
                 await view.wait_synced()
     except TimeoutError:
         raise StoreUnusable(f"the rooms could not be read within {CATCH_UP_S:g} s") from None
@@ -180,12 +158,7 @@ async def _prepared(announcer: Announcer) -> None:
         await announcer.prepare()
         raise_if_cancelled()
     except (nats.errors.Error, TimeoutError) as error:
-        raise StoreUnusable(f"the announcer's consumer cannot be made: {said(error)}") from error
-
-
-def handler_of_unknown(row: Row, *, told: Handler) -> Handler | None:
-    """Events that the catalog does not know are passed on, if they are `server:update_*`."""
-    return told if row.event.startswith("server:update_") and row.event not in CATALOG else None
+        raise StoreUnusable(f"the announcer's consumer cannot be made: {describe(error)}") from error
 
 
 @asynccontextmanager

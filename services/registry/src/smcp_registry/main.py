@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from smcp_bus.errors import BusError
+from smcp_bus.errors import BusError, describe
 from smcp_bus.metrics import measure_bus
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.nats.config import Credentials, configured_credentials
@@ -15,7 +15,6 @@ from smcp_bus.tracing import OWN_DECISION_KEY
 from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_registry.app import Registry, open_registry
 from smcp_registry.settings import RegistrySettings
-from smcp_registry.wording import said
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
 from smcp_service.health import Readiness, Stats, serve_health
 from smcp_service.lifecycle import Failure
@@ -72,7 +71,7 @@ async def open_service(settings: RegistrySettings, credentials: Credentials | No
                 open_bus(config, opening=lambda bus: readiness.starting("nats", lambda: bus.problem))
             )
         except BusError as error:
-            raise Failure(said(error)) from error
+            raise Failure(describe(error)) from error
         stack.callback(measure_bus(metrics.meter, bus))
         stats.add("bus", lambda: asdict(bus.stats()))
         registry = await stack.enter_async_context(open_registry(settings, bus, readiness=readiness, metrics=metrics))

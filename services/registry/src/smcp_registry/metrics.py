@@ -3,7 +3,7 @@
 from smcp_bus.dispatch import Ended
 from smcp_bus.metrics import counted
 from smcp_registry.announcer import Announcer
-from smcp_registry.leases import LeasesView
+from smcp_registry.leases import Leases
 from smcp_registry.sweeper import Sweeper
 from smcp_registry.view import MembersView
 from smcp_service.metrics import Metrics
@@ -17,11 +17,11 @@ def requests_timed(metrics: Metrics) -> Ended:
     return counted(durations.add)
 
 
-def measure(metrics: Metrics, view: MembersView, leases: LeasesView, sweeper: Sweeper, announcer: Announcer) -> None:
+def measure(metrics: Metrics, view: MembersView, leases: Leases, sweeper: Sweeper, announcer: Announcer) -> None:
     """Have it observed from now on. Members, offices and leases are those of the whole system, as seen from here."""
     gauge, counter = metrics.gauge, metrics.counter
     gauge("smcp_registry_members", "Members of all offices", view.by_role, label="role")
-    gauge("smcp_registry_members_moving", "Members whose place is kept for a move", lambda: len(view.moving()))
+    gauge("smcp_registry_members_moving", "Members whose seat is kept for a move", lambda: len(view.moving()))
     gauge("smcp_registry_offices", "Offices that have members", lambda: view.offices)
     gauge("smcp_registry_owners", "Processes that hold members", lambda: len(view.owners()))
     gauge("smcp_registry_tombstones", "Records of leaves that are not removed yet", lambda: len(view.tombstones()))

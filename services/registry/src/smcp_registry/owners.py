@@ -11,7 +11,7 @@ from smcp_bus.errors import ConnectionLost, NoResponder, NotConnected, RequestTi
 from smcp_bus.headers import ERROR
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
 from smcp_bus.tracing import sending
-from smcp_proto.errors import ErrorCode, Unavailable
+from smcp_proto.errors import Unavailable
 from smcp_registry.admission import Owner
 from smcp_registry.connection import ConnectionWatch
 from smcp_registry.leases import Leases
@@ -22,21 +22,25 @@ ASK_AGAIN_S: Final = 0.1
 SETTLE_S: Final = 2.0
 """After NATS came back, or a node of it left, owners may take this long to be back too (seconds); no longer than a
 lease."""
-
-MALFORMED: Final = str(int(ErrorCode.MALFORMED))
+PATIENCE_S: Final = 1.0
+"""How long an owner may take to answer (seconds); at most half a lease."""
 
 
 class Owners:
     """Asks `alive`.
 
     Args:
-        patience_s: how long an owner may take to answer, in seconds.
-        settle_s: "no responder" is believed only after the connection stood, and no node of NATS left, for so long, in
-            seconds.
+        lease_s: bounds the two waits above, in seconds; 0 for `settle_s` believes the second "no responder" at once.
     """
 
     def __init__(
-        self, bus: Bus, connection: ConnectionWatch, leases: Leases, *, patience_s: float, settle_s: float
+        self,
+        bus: Bus,
+        connection: ConnectionWatch,
+        leases: Leases,
+        *,
+        patience_s: float = PATIENCE_S,
+        settle_s: float = SETTLE_S,
     ) -> None:
         self._bus = bus
         self._connection = connection
@@ -52,22 +56,22 @@ class Owners:
         session: str | None,
         *,
         incarnation: str | None = None,
-        place: MemberRecord | None = None,
+        seat: MemberRecord | None = None,
     ) -> Owner:
         """ALIVE or GONE; SILENT where an owner does not answer in time and its lease lives.
 
         Args:
             session: the session in question; None asks after the process alone.
             incarnation: of the session's claim; one that it no longer means is GONE.
-            place: the session's record; a session that is a member elsewhere alone is GONE.
+            seat: the session's record; a session that is a member elsewhere alone is GONE.
 
         Raises:
             Unavailable: it cannot be asked now, since NATS is away.
         """
         subject = subjects.hosts(credential, process, "alive")
         question = AliveQuestion(session=session, incarnation=incarnation)
-        if place is not None:
-            question = question.model_copy(update={"office": place.office, "role": place.role, "name": place.name})
+        if seat is not None:
+            question = question.model_copy(update={"office": seat.office, "role": seat.role, "name": seat.name})
         unheard = False
         while True:
             try:
@@ -82,13 +86,9 @@ class Owners:
                 await asyncio.sleep(max(ASK_AGAIN_S, self._settle_s - settled_for))
                 continue
             except (RequestTimedOut, TransferFailed):
-                lives = await self._leases.lives(credential, process)
-                return Owner.SILENT if lives else Owner.GONE
+                return Owner.SILENT if await self._leases.lives(credential, process) else Owner.GONE
             except (NotConnected, ConnectionLost) as error:
                 raise Unavailable("the present owner cannot be asked now") from error
-            if reply.headers.get(ERROR) == MALFORMED and question != AliveQuestion(session=session):
-                question = AliveQuestion(session=session)  # an older process, which knows of sessions alone
-                continue
             if ERROR in reply.headers:
                 return Owner.ALIVE  # whatever it says: somebody is there to say it
             try:

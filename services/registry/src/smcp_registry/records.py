@@ -1,4 +1,4 @@
-"""The record of one place: an office's Agent, or a Computer's name in an office.
+"""The record of one seat: an office's Agent, or a Computer's name in an office.
 
 It is what stands under a key of the bucket `members`, as JSON. A leave is a record too (a tombstone), and every record
 says what is to be announced of the change that wrote it, so that the bucket's stream is the log of enters and leaves.
@@ -17,7 +17,7 @@ from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
 
 
 class State(StrEnum):
-    """Whether the record of a place is of a member."""
+    """Whether the record of a seat is of a member."""
 
     MEMBER = "member"
     LEFT = "left"
@@ -31,11 +31,11 @@ class Announce(StrEnum):
     ENTER = "enter"
     LEAVE = "leave"
     LEAVE_ENTER = "leave_enter"
-    """One owner lost the place and another has it: first a leave, then an enter."""
+    """One owner lost the seat and another has it: first a leave, then an enter."""
 
 
 class MemberRecord(BaseModel):
-    """A place and who has it. Fields that a newer registry added are kept."""
+    """A seat and who has it. Fields that a newer registry added are kept."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -49,25 +49,24 @@ class MemberRecord(BaseModel):
     incarnation: str
     """Changes at each claim that a session makes."""
     identity: str
-    """Who may take the place up while it is moving."""
+    """Who may take the seat up while it is moving."""
     a2c_version: str | None = None
     capabilities: dict[str, Any] | None = None
     announced: bool = True
     """Whether the office was told, or is being told by this record, that the member is there."""
-    moving_until: float | None = None
-    """Unix seconds (UTC, by nats-server's clock) until which a place that its owner gave up is kept for its identity;
-    None: not moving."""
+    moving: bool = False
+    """Its owner gave it up: it is kept for its identity while the key of this seat in the bucket `moving` lives."""
     state: State = State.MEMBER
     announce: Announce = Announce.NOTHING
     left_name: str | None = None
     """Whom a leave is about, where it is not `name`: an office's Agent that another Agent followed."""
     began_after: int | None = None
-    """The last revision of the place before this membership began; 0 where nothing stood there. Its own records have
+    """The last revision of the seat before this membership began; 0 where nothing stood there. Its own records have
     greater ones, and those of earlier memberships have not. None: an older registry wrote it, and did not say."""
 
     @property
     def is_member(self) -> bool:
-        """Whether somebody has the place; False for a tombstone."""
+        """Whether somebody has the seat; False for a tombstone."""
         return self.state is State.MEMBER
 
     @property
@@ -80,10 +79,6 @@ class MemberRecord(BaseModel):
         """(credential, process, session)."""
         return (self.credential, self.process, self.session)
 
-    def moving(self, now: float) -> bool:
-        """Whether the place is kept for its identity at `now` (unix seconds)."""
-        return self.moving_until is not None and now < self.moving_until
-
 
 def owned_by(record: MemberRecord, claim: Claim) -> bool:
     """Whether the record is the claimant's own: same credential, process and session."""
@@ -91,7 +86,7 @@ def owned_by(record: MemberRecord, claim: Claim) -> bool:
 
 
 def record_key(office: str, role: Role, name: str) -> str:
-    """The key in the bucket `members`: an office has one place for an Agent, and one per Computer name."""
+    """The key in the bucket `members`: an office has one seat for an Agent, and one per Computer name."""
     if role == "agent":
         return f"{encode_name(office)}.agent"
     return f"{encode_name(office)}.computer.{encode_name(name)}"
@@ -102,13 +97,9 @@ def lease_key(credential: str, process: str) -> str:
     return f"{encode_name(credential)}.{encode_name(process)}"
 
 
-def moving(record: MemberRecord, until: float) -> MemberRecord:
-    """The record of a member that is about to be told to go; the office hears nothing of it.
-
-    Args:
-        until: unix seconds (UTC).
-    """
-    return record.model_copy(update={"moving_until": until, "announce": Announce.NOTHING, "left_name": None})
+def moving(record: MemberRecord) -> MemberRecord:
+    """The record of a member that is about to be told to go; the office hears nothing of it."""
+    return record.model_copy(update={"moving": True, "announce": Announce.NOTHING, "left_name": None})
 
 
 def tombstone(record: MemberRecord) -> MemberRecord:
@@ -118,7 +109,7 @@ def tombstone(record: MemberRecord) -> MemberRecord:
             "state": State.LEFT,
             "announce": Announce.LEAVE if record.is_visible else Announce.NOTHING,
             "announced": False,
-            "moving_until": None,
+            "moving": False,
             "left_name": None,
         }
     )
@@ -130,7 +121,7 @@ class Announcement:
 
     Attributes:
         verb: the last token of its subject.
-        epoch: grows with every change of the place: `2 * revision` for a leave, `2 * revision + 1` for an enter.
+        epoch: grows with every change of the seat: `2 * revision` for a leave, `2 * revision + 1` for an enter.
     """
 
     verb: str

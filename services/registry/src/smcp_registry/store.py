@@ -1,15 +1,25 @@
-"""The two JetStream buckets: `members` (who has which place) and `leases` (which owner processes live).
+"""The JetStream buckets, made where they are missing and refused where they are configured otherwise.
 
-Every write is a compare-and-set on a key's revision: 0 where the key has none. A read makes no promise to see the
-newest write (another replica may answer it); a write that was decided on an old read is refused with `Conflict`, to be
-read and decided again.
+| bucket | holds | expires |
+|---|---|---|
+| `members` | the record of each seat: an office's Agent, a Computer's name | never; tombstones are purged |
+| `leases` | one key per owner process | after a lease |
+| `moving` | one key per seat that is kept for who moves | after its key's own time (`SMCP_MOVE_S`) |
+
+Writes to `members` and `leases` are compare-and-set on a key's revision: 0 where the key has none. A read may miss the
+newest write (another replica may answer it); a write that was decided on an old read fails with `Conflict`.
+
+The revisions of `members` start at the time in microseconds, by nats-server's clock. So a bucket that is made after
+NATS lost its store goes on above the revisions that gateways and Computers remember.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+import math
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 import nats.errors
@@ -24,28 +34,51 @@ from nats.js.errors import (
     ServiceUnavailableError,
 )
 from nats.js.kv import KeyValue
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from smcp_bus.bus import Bus
 from smcp_bus.cancellation import raise_if_cancelled
-from smcp_bus.errors import BusError
+from smcp_bus.errors import BusError, RequestTimedOut, describe
 from smcp_proto.errors import Unavailable
-from smcp_registry.clock import StoreClock
 from smcp_registry.records import MemberRecord
-from smcp_registry.wording import said
 from smcp_service.lifecycle import Failure
 
 _log = logging.getLogger("smcp_registry.store")
 
 MEMBERS: Final = "members"
 LEASES: Final = "leases"
+MOVING: Final = "moving"
 ANSWER_S: Final = 2.0
 """How long the store may take for one read or write (seconds): a stream without quorum does not answer at all."""
 AT_A_TIME: Final = 64
-"""Reads and writes of a bucket that are under way; more wait. When hundreds join at once, the time that the store has
-is not used up by what this process itself has to do."""
+"""Concurrent reads and writes of a bucket; more wait, so that their time is not used up by this process's own work."""
 TURN_S: Final = 6.0
 """How long one waits for its turn (seconds)."""
+HISTORY: Final = 64
+"""Changes of one seat that are kept for the announcer, should all registries be away. It is the most a bucket keeps."""
+START_S: Final = 10.0
+"""How long JetStream may take to be there when a registry starts: a cluster elects a leader first."""
+ABSENT_S: Final = 2.0
+"""The same where nobody serves JetStream at all, so that it is most likely not enabled."""
+PAUSE_S: Final = 0.25
+DUPLICATES_S: Final = 120.0
+"""JetStream's default window; entries that live shorter need a shorter one."""
+NAME_IN_USE: Final = 10058
+"""JetStream's error code for a stream that exists with another configuration."""
+NO_REPLICAS: Final = 10074
+"""The same for more than one replica where NATS is no cluster."""
+REVISIONS_PER_S: Final = 1_000_000
+"""Unix seconds times this are a first revision. Twice that is exact in a double until 2112."""
+
+
+class StoreUnusable(Failure):
+    """The registry cannot start on this NATS; the message says what is wrong and what to do."""
+
+
+class StoreMisfit(StoreUnusable):
+    """NATS is well, but what is configured does not fit what is there."""
+
+    exit_code = 2
 
 
 class Conflict(Exception):
@@ -54,8 +87,8 @@ class Conflict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What stands under a key. `value` is None where nothing does, also after a lease ran out; a write then goes
-    over `revision`, which is the marker's while one stands."""
+    """What stands under a key. `value` is None where nothing does; a write then goes over `revision`, which is that of
+    an expiry marker while one stands."""
 
     value: bytes | None
     revision: int
@@ -64,8 +97,7 @@ class Stored:
 class Bucket:
     """One bucket, on a connection that may be down for now.
 
-    All methods raise `Unavailable` where JetStream does not answer, or not within 2 s (without quorum), and where too
-    many wait for it already.
+    Methods raise `Unavailable` where JetStream does not answer within 2 s (without quorum), and where too many wait.
     """
 
     def __init__(self, name: str, js: JetStreamContext, kv: KeyValue, bus: Bus) -> None:
@@ -79,7 +111,7 @@ class Bucket:
         """Loop time at which the store was last found not to answer; 0 where it has answered since."""
 
     async def read(self, key: str) -> Stored:
-        """What stands under a key. Without a value the revision is that of the marker that deleted it, or 0."""
+        """Without a value, the revision is that of the marker that deleted it, or 0."""
         try:
             async with self._answering():
                 entry = await self._kv.get(key)
@@ -101,6 +133,11 @@ class Bucket:
                 return await self._kv.update(key, value, last=last)
         except KeyWrongLastSequenceError as error:
             raise Conflict(key) from error
+
+    async def mark(self, key: str, value: bytes, *, ttl_s: float) -> None:
+        """Set the key, whatever its revision is. It expires after `ttl_s`, rounded up to whole seconds, at least 1."""
+        async with self._answering(writing=True):
+            await self._js.publish(self.subject(key), value, stream=self.stream, msg_ttl=max(1, math.ceil(ttl_s)))
 
     async def purge(self, key: str, *, upto: int) -> None:
         """Remove the revisions of a key up to and with `upto`; a newer one stays."""
@@ -127,7 +164,7 @@ class Bucket:
             raise
         except (nats.errors.Error, TimeoutError) as error:
             self._silent = asyncio.get_running_loop().time()
-            _log.warning("the bucket %s does not answer: %s", self.name, said(error))
+            _log.warning("the bucket %s does not answer: %s", self.name, describe(error))
             # where nobody took the write, nobody can have carried it out
             written = writing and not isinstance(error, NoStreamResponseError | nats.errors.NoRespondersError)
             details = {"may_have_run": True} if written else None
@@ -148,24 +185,15 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
-    """The two buckets, and the time by which all registries agree."""
-
-    members: Bucket
-    leases: Bucket
-    clock: StoreClock
-
-
-@dataclass(frozen=True, slots=True)
 class StoredMember:
-    """The record of a place, and the revision that a write over it must name; None: it can be claimed."""
+    """The record of a seat, and the revision that a write over it must name; None: it can be claimed."""
 
     record: MemberRecord | None
     revision: int
 
 
 def parse_record(value: bytes | None, *, key: str) -> MemberRecord | None:
-    """The record; None where there is none, or none that can be read (which is logged: its place can be claimed)."""
+    """None where there is no record, or none that can be read (which is logged: its seat can be claimed)."""
     if not value:
         return None
     try:
@@ -176,60 +204,27 @@ def parse_record(value: bytes | None, *, key: str) -> MemberRecord | None:
 
 
 async def read_member(bucket: Bucket, key: str) -> StoredMember:
-    """Read the record of a place. Raises Unavailable: the store does not answer."""
+    """Raises Unavailable: the store does not answer."""
     stored = await bucket.read(key)
     return StoredMember(parse_record(stored.value, key=key), stored.revision)
 
 
 async def write_member(bucket: Bucket, key: str, record: MemberRecord, *, last: int) -> int:
-    """Write the record of a place over revision `last`, and return the new one.
-
-    Raises:
-        Conflict: somebody else wrote meanwhile.
-        Unavailable: the store does not answer; it may have been written.
-    """
+    """Write a record over revision `last`, and return the new one. Raises as `Bucket.write`."""
     return await bucket.write(key, record.model_dump_json(exclude_none=True).encode(), last=last)
 
 
-HISTORY: Final = 64
-"""Changes of one place that are kept for the announcer, should all registries be away: with 1, a leave or an enter
-would be lost. It is the most that a bucket can keep."""
-START_S: Final = 10.0
-"""How long JetStream may take to be there when a registry starts: a cluster elects a leader first."""
-ABSENT_S: Final = 2.0
-"""The same where nobody serves JetStream at all, so that it is most likely not enabled."""
-PAUSE_S: Final = 0.25
-DUPLICATES_S: Final = 120.0
-"""How long JetStream remembers a message's id, where entries live as long; nobody gives ids here."""
-NAME_IN_USE: Final = 10058
-"""The code of JetStream's error for a stream that exists with another configuration."""
-NO_REPLICAS: Final = 10074
-"""The same for more than one replica where NATS is no cluster."""
-REVISIONS_PER_S: Final = 1_000_000
-"""By which the time (unix seconds, UTC) becomes a first revision: more than any bucket has changes, and twice that is
-exact in a double still."""
-
-
-class StoreUnusable(Failure):
-    """The registry cannot start on this NATS; the message says what is wrong and what to do."""
-
-
-class StoreMisfit(StoreUnusable):
-    """NATS is well, but what is configured does not fit what is there."""
-
-    exit_code = 2
-
-
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    bucket: str
-    history: int
-    ttl: float | None
-    marker_ttl: float | None
-    replicas: int
-    description: str
-    goes_on: bool = False
-    """Whether its revisions are greater than those of all buckets of its name that were made before."""
+class Store:
+    """The buckets."""
+
+    members: Bucket
+    leases: Bucket
+    moving: Bucket
+
+    async def is_kept(self, key: str, record: MemberRecord) -> bool:
+        """Whether a seat is kept for who moves. Raises Unavailable: the store does not answer."""
+        return record.moving and (await self.moving.read(key)).value is not None
 
 
 async def open_store(
@@ -249,56 +244,58 @@ async def open_store(
     account = await _wait_for_jetstream(js, start_s)
     if not account.api.level:
         raise StoreUnusable("this nats-server is too old: the registry needs 2.11 or newer")
-    members, leases = _plans(lease_s, replicas)
-    clock = StoreClock(bus, f"KV_{LEASES}")
-    kept_leases = await _open(js, leases, start_s, clock.now)
-    await _know_the_time(clock, start_s)
-    return Store(
-        members=Bucket(MEMBERS, js, await _open(js, members, start_s, clock.now), bus),
-        leases=Bucket(LEASES, js, kept_leases, bus),
-        clock=clock,
-    )
+    leases, moving, members = [
+        Bucket(plan.bucket, js, await _open(bus, js, plan, start_s), bus) for plan in _plans(lease_s, replicas)
+    ]
+    return Store(members=members, leases=leases, moving=moving)
 
 
-async def make_missing(js: JetStreamContext, *, lease_s: float, replicas: int, now: Callable[[], float]) -> None:
-    """Make the buckets that are missing, as `open_store` does; those that are there are left as they are.
-
-    Args:
-        now: unix seconds (UTC), by nats-server's clock.
+async def make_missing(bus: Bus, js: JetStreamContext, *, lease_s: float, replicas: int) -> None:
+    """Make the buckets that are missing; those that are there are left as they are.
 
     Raises:
-        nats.errors.Error, TimeoutError: JetStream does not answer, or cannot make them.
+        nats.errors.Error, BusError, TimeoutError: JetStream does not answer, or cannot make them.
     """
     for plan in _plans(lease_s, replicas):
-        try:
-            await js.add_stream(_stream(plan, now))
-        except BadRequestError as error:
-            if error.err_code != NAME_IN_USE:
-                raise
+        await _make(bus, js, plan)
 
 
-def _plans(lease_s: float, replicas: int) -> tuple[_Plan, _Plan]:
-    """Of `members` and of `leases`."""
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    bucket: str
+    history: int
+    replicas: int
+    description: str
+    ttl: float | None = None
+    marker_ttl: float | None = None
+    begins_with_time: bool = False
+
+    @property
+    def stream(self) -> str:
+        return f"KV_{self.bucket}"
+
+
+def _plans(lease_s: float, replicas: int) -> tuple[_Plan, _Plan, _Plan]:
     # the server takes whole seconds from 1 for its markers; they only have to outlive the expiry
     marker_s = max(1.0, float(round(lease_s)))
     return (
-        _Plan(MEMBERS, HISTORY, None, None, replicas, "A2C-SMCP: who is in which office", goes_on=True),
-        _Plan(LEASES, 1, lease_s, marker_s, replicas, "A2C-SMCP: which processes live"),
+        _Plan(LEASES, 1, replicas, "A2C-SMCP: which processes live", ttl=lease_s, marker_ttl=marker_s),
+        _Plan(MOVING, 1, replicas, "A2C-SMCP: which seats are kept for who moves"),
+        _Plan(MEMBERS, HISTORY, replicas, "A2C-SMCP: who is in which office", begins_with_time=True),
     )
 
 
-def _stream(plan: _Plan, now: Callable[[], float]) -> api.StreamConfig:
-    """A stream as nats-py makes one for a bucket, but for its first sequence: that cannot be said of a bucket there."""
-    window = DUPLICATES_S if plan.ttl is None else min(DUPLICATES_S, plan.ttl)
-    return api.StreamConfig(
-        name=f"KV_{plan.bucket}",
+async def _make(bus: Bus, js: JetStreamContext, plan: _Plan) -> None:
+    # A stream as nats-py makes one for a bucket, but for its first sequence: that cannot be said of a bucket there.
+    config = api.StreamConfig(
+        name=plan.stream,
         description=plan.description,
         subjects=[f"$KV.{plan.bucket}.>"],
         allow_rollup_hdrs=True,
         allow_msg_ttl=True,
         deny_delete=True,
         discard=api.DiscardPolicy.NEW,
-        duplicate_window=window,
+        duplicate_window=DUPLICATES_S if plan.ttl is None else min(DUPLICATES_S, plan.ttl),
         max_age=plan.ttl,
         max_consumers=-1,
         max_msgs=-1,
@@ -306,8 +303,27 @@ def _stream(plan: _Plan, now: Callable[[], float]) -> api.StreamConfig:
         num_replicas=plan.replicas,
         storage=api.StorageType.FILE,
         subject_delete_marker_ttl=plan.marker_ttl,
-        first_seq=int(now() * REVISIONS_PER_S) if plan.goes_on else None,
+        first_seq=await _time_revision(bus) if plan.begins_with_time else None,
     )
+    try:
+        await js.add_stream(config)
+    except BadRequestError as error:
+        if error.err_code != NAME_IN_USE:
+            raise
+
+
+class _StreamInfo(BaseModel):
+    ts: datetime
+    """When it was given, by the clock of the server that leads the stream."""
+
+
+async def _time_revision(bus: Bus) -> int:
+    """Asks nats-server for its time by the stream of leases, which is made before."""
+    reply = await bus.request(f"$JS.API.STREAM.INFO.KV_{LEASES}", b"", timeout=ANSWER_S)
+    try:
+        return int(_StreamInfo.model_validate_json(reply.body).ts.timestamp() * REVISIONS_PER_S)
+    except ValidationError:
+        raise RequestTimedOut("nats-server does not say what time it is") from None
 
 
 async def _wait_for_jetstream(js: JetStreamContext, start_s: float) -> api.AccountInfo:
@@ -322,7 +338,7 @@ async def _wait_for_jetstream(js: JetStreamContext, start_s: float) -> api.Accou
             nobody = isinstance(error, ServiceUnavailableError) and error.err_code is None
             bound = min(start_s, ABSENT_S) if nobody else start_s
             if loop.time() + PAUSE_S >= began + bound:
-                reason = "nobody serves it" if nobody else said(error)
+                reason = "nobody serves it" if nobody else describe(error)
                 raise StoreUnusable(
                     f"JetStream does not answer ({reason}): is it enabled on this nats-server (`jetstream {{}}` in its "
                     "configuration, or --jetstream), has it a leader, and may this credential use $JS.API.>?"
@@ -330,78 +346,56 @@ async def _wait_for_jetstream(js: JetStreamContext, start_s: float) -> api.Accou
             await asyncio.sleep(PAUSE_S)
 
 
-async def _know_the_time(clock: StoreClock, start_s: float) -> None:
-    """Ask until there is an answer: one may be lost, or the stream have no leader yet."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + start_s
-    while not clock.known:
-        lost: BusError | None = None
-        try:
-            await clock.measure()
-        except BusError as error:
-            lost = error
-        if not clock.known:
-            if loop.time() + PAUSE_S >= deadline:
-                reason = "it answers with something else" if lost is None else said(lost)
-                raise StoreUnusable(f"nats-server does not say what time it is: {reason}") from lost
-            await asyncio.sleep(PAUSE_S)
-
-
-async def _open(js: JetStreamContext, plan: _Plan, start_s: float, now: Callable[[], float]) -> KeyValue:
+async def _open(bus: Bus, js: JetStreamContext, plan: _Plan, start_s: float) -> KeyValue:
+    deadline = asyncio.get_running_loop().time() + start_s
+    await _made(bus, js, plan, deadline)
     try:
-        await js.add_stream(_stream(plan, now))
-    except BadRequestError as error:
-        if error.err_code != NAME_IN_USE:
-            raise StoreUnusable(f"the bucket {plan.bucket} cannot be made: {error.description}") from error
-    except (nats.errors.Error, TimeoutError) as error:
-        reason = error.description if isinstance(error, APIError) else said(error)
-        misfit = isinstance(error, APIError) and error.err_code == NO_REPLICAS
-        if misfit:
-            reason = f"SMCP_KV_REPLICAS is {plan.replicas}, and this NATS cannot keep so many: {reason}"
-        kind = StoreMisfit if misfit else StoreUnusable
-        raise kind(f"the bucket {plan.bucket} cannot be made: {reason}") from error
-    try:
-        bucket = await _made(js, plan.bucket, start_s)
+        bucket = await _found(js, plan.bucket, deadline)
         wrong = _differences((await bucket.status()).stream_info.config, plan)
     except (nats.errors.Error, TimeoutError) as error:
-        raise StoreUnusable(f"the bucket {plan.bucket} cannot be read: {said(error)}") from error
+        raise StoreUnusable(f"the bucket {plan.bucket} cannot be read: {describe(error)}") from error
     if wrong:
+        if plan.ttl is not None:
+            advice = f"Stop the registries and delete the stream {plan.stream}: leases are taken again"
+        else:
+            advice = (
+                f"Change the stream (nats stream edit {plan.stream} --max-msgs-per-subject={plan.history} "
+                f"--max-age=0s --replicas={plan.replicas}), which keeps the rooms"
+            )
         raise StoreMisfit(
-            f"the bucket {plan.bucket} exists, but not as this registry needs it: {'; '.join(wrong)}. {_mended(plan)}"
+            f"the bucket {plan.bucket} exists, but not as this registry needs it: {'; '.join(wrong)}. {advice}"
         )
     return bucket
 
 
-def _mended(plan: _Plan) -> str:
-    """What to do about a bucket that is not as it has to be."""
-    stream = f"KV_{plan.bucket}"
-    if plan.ttl is not None:
-        return f"Stop the registries and delete the stream {stream}: leases are taken again"
-    return (
-        f"Change the stream (nats stream edit {stream} --max-msgs-per-subject={plan.history} --max-age=0s "
-        f"--replicas={plan.replicas}), which keeps the rooms"
-    )
+async def _made(bus: Bus, js: JetStreamContext, plan: _Plan, deadline: float) -> None:
+    while True:
+        try:
+            return await _make(bus, js, plan)
+        except BusError as error:  # the answer about the time was lost, or its stream has no leader yet
+            if asyncio.get_running_loop().time() + PAUSE_S >= deadline:
+                raise StoreUnusable(f"nats-server does not say what time it is: {describe(error)}") from error
+        except (nats.errors.Error, TimeoutError) as error:
+            reason = error.description if isinstance(error, APIError) else describe(error)
+            if isinstance(error, APIError) and error.err_code == NO_REPLICAS:
+                reason = f"SMCP_KV_REPLICAS is {plan.replicas}, and this NATS cannot keep so many: {reason}"
+                raise StoreMisfit(f"the bucket {plan.bucket} cannot be made: {reason}") from error
+            raise StoreUnusable(f"the bucket {plan.bucket} cannot be made: {reason}") from error
+        await asyncio.sleep(PAUSE_S)
 
 
-async def _made(js: JetStreamContext, name: str, within: float) -> KeyValue:
-    """A bucket that exists. In a cluster its name is taken some time before it is there, where another makes it.
-
-    Raises:
-        BucketNotFoundError: it is not there after so many seconds.
-    """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + within
+async def _found(js: JetStreamContext, name: str, deadline: float) -> KeyValue:
+    """In a cluster its name is taken some time before the bucket is there, where another registry makes it."""
     while True:
         try:
             return await js.key_value(name)
         except BucketNotFoundError:
-            if loop.time() + PAUSE_S >= deadline:
+            if asyncio.get_running_loop().time() + PAUSE_S >= deadline:
                 raise
         await asyncio.sleep(PAUSE_S)
 
 
 def _differences(found: api.StreamConfig, plan: _Plan) -> list[str]:
-    """What is wrong with an existing bucket."""
     wrong = []
     if found.max_msgs_per_subject != plan.history:
         wrong.append(f"it keeps {found.max_msgs_per_subject} revisions of a key, {plan.history} are needed")

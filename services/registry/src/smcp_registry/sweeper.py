@@ -1,11 +1,11 @@
-"""Lets members leave whose process is dead, or that moved and were not taken up; and removes old tombstones.
+"""Removes the members of dead processes, ends moves that are over, and purges old tombstones.
 
 A lease that ran out proves nothing by itself: an outage of NATS that is longer than a lease takes all leases, and
 nobody died. So the process is asked, and only by a registry that has itself seen NATS up for a whole lease. All
-registries sweep, at the same time if it comes so: each write is a compare-and-set, and the second one finds the first.
+registries sweep, at the same time if it comes so: each write is a compare-and-set, and the second one fails.
 
-A member that its process has told to go is *moving*: its place is kept for it until `moving_until`, however its old
-process fares, and no longer. One that its process holds all the same (it was not told to go after all) stays.
+A member that its process has told to go is *moving*: its seat is kept while its key in the bucket `moving` lives,
+however its old process fares, and no longer. One that its process holds all the same stays: it was not told to go.
 
 A process that comes back takes its lease first and asserts its members then; where they stand, nothing is written, and
 a compare-and-set notices nothing. So the lease is read once more right before each tombstone.
@@ -13,23 +13,22 @@ a compare-and-set notices nothing. So the lease is read once more right before e
 
 import asyncio
 import logging
-import random
-from collections.abc import Callable
 from typing import Final
 
 import nats.errors
 
+from smcp_bus.backoff import jittered
 from smcp_bus.cancellation import raise_if_cancelled
+from smcp_bus.errors import describe
 from smcp_proto.errors import Unavailable
 from smcp_registry.admission import Owner
 from smcp_registry.announcer import Announcer
 from smcp_registry.connection import ConnectionWatch
-from smcp_registry.leases import Leases, LeasesView
+from smcp_registry.leases import Leases
 from smcp_registry.owners import Owners
 from smcp_registry.records import tombstone
-from smcp_registry.store import Bucket, Conflict, read_member, write_member
+from smcp_registry.store import Conflict, Store, read_member, write_member
 from smcp_registry.view import Entry, MembersView, Process
-from smcp_registry.wording import said
 
 _log = logging.getLogger("smcp_registry.sweeper")
 
@@ -41,33 +40,28 @@ KEEP_TOMBSTONES_S: Final = 600.0
 class Sweeper:
     """Args:
     lease_s: a lease, in seconds.
-    keep_tombstones_s: how long a tombstone stands before it is removed, in seconds.
-    now: unix seconds (UTC, by nats-server's clock), for seats that are moving.
+    keep_tombstones_s: how long a tombstone stands before it is purged, in seconds.
     """
 
     def __init__(
         self,
         connection: ConnectionWatch,
-        members: Bucket,
+        store: Store,
         view: MembersView,
         leases: Leases,
-        leases_view: LeasesView,
         owners: Owners,
         announcer: Announcer,
         *,
         lease_s: float,
-        now: Callable[[], float],
         keep_tombstones_s: float = KEEP_TOMBSTONES_S,
     ) -> None:
         self._connection = connection
-        self._members = members
+        self._store = store
         self._view = view
         self._leases = leases
-        self._leases_view = leases_view
         self._owners = owners
         self._announcer = announcer
         self._lease_s = lease_s
-        self._now = now
         self._keep_tombstones_s = keep_tombstones_s
         self._loop = asyncio.get_running_loop()
         self._asking = asyncio.Semaphore(AT_ONCE)
@@ -79,35 +73,29 @@ class Sweeper:
         """Members of dead processes that were removed."""
 
     async def run(self) -> None:
-        """Sweep after each lease that ran out, and every quarter of a lease; begins anew with each connection."""
+        """Sweep after each lease that ran out, and every quarter of a lease."""
         while True:
             raise_if_cancelled()
             await self._wait()
-            if self._connection.up_for() < self._lease_s or not (self._view.synced and self._leases_view.synced):
+            if self._connection.up_for() < self._lease_s or not (self._view.synced and self._leases.synced):
                 continue
             try:
                 await self.sweep()
                 await self.purge()
                 self.sweeps += 1
             except (Unavailable, nats.errors.Error, TimeoutError) as error:
-                _log.info("the sweep ends early: %s", said(error))
+                _log.info("the sweep ends early: %s", describe(error))
 
     async def sweep(self) -> None:
         """Remove the members of processes that have no lease and do not answer, and those whose move is over."""
-        now = self._now()
-        leaseless = [
-            (process, sorted(keys))
-            for process, keys in self._view.owners().items()
-            if self._leases_view.revision(*process) is None
-        ]
+        moving = self._view.moving()
         async with asyncio.TaskGroup() as group:
-            for process, keys in leaseless:
-                swept = [key for key in keys if not self._is_kept(key, now)]
-                if swept:
+            for process, keys in list(self._view.owners().items()):
+                swept = sorted(keys - moving.keys())
+                if swept and self._leases.revision(*process) is None:
                     group.create_task(self._sweep(process, swept))
-            for key, entry in self._view.moving().items():
-                if not entry.record.moving(now):
-                    group.create_task(self._end_move(key, entry))
+            for key, entry in moving.items():
+                group.create_task(self._end_move(key, entry))
 
     async def purge(self) -> None:
         """Remove tombstones that stood for long and were announced.
@@ -121,13 +109,12 @@ class Sweeper:
         announced = await self._announcer.announced_upto()
         for key, stone in old.items():
             if stone.revision <= announced and stone.revision < self._view.revision:
-                await self._members.purge(key, upto=stone.revision)
+                await self._store.members.purge(key, upto=stone.revision)
                 self._view.forget_tombstone(key, stone.revision)
 
     async def _wait(self) -> None:
-        ran_out = self._leases_view.ran_out
-        # jitter: registries that were started together need not ask the same question at the same moment
-        pause = self._lease_s / 4 * random.uniform(0.8, 1.2)  # noqa: S311 -- not a secret
+        ran_out = self._leases.ran_out
+        pause = jittered(self._lease_s / 4)  # registries that were started together need not ask at the same moment
         asleep_since = self._loop.time()
         try:
             async with asyncio.timeout(pause):
@@ -136,11 +123,7 @@ class Sweeper:
             pass
         ran_out.clear()
         if self._loop.time() - asleep_since > pause + self._lease_s / 2:
-            self._connection.begin_anew("this process stood still")
-
-    def _is_kept(self, key: str, now: float) -> bool:
-        entry = self._view.entry(key)
-        return entry is None or entry.record.moving(now)
+            self._connection.begin_anew("this process was suspended")
 
     async def _sweep(self, process: Process, keys: list[str]) -> None:
         try:
@@ -155,36 +138,38 @@ class Sweeper:
             _log.info("a sweep was not finished: %s", errors.exceptions[0])
 
     async def _end_move(self, key: str, entry: Entry) -> None:
-        """Its time to move is over."""
+        """Remove a member that moves, once its time is over."""
         record = entry.record
         try:
             async with self._asking:
-                if await self._owners.ask(*record.owner, place=record) is not Owner.GONE:
+                if await self._store.is_kept(key, record):
+                    return
+                if await self._owners.ask(*record.owner, seat=record) is not Owner.GONE:
                     return
             _log.info("the member %s did not come back from its move", key)
             async with self._removing:
-                await write_member(self._members, key, tombstone(record), last=entry.revision)
+                await write_member(self._store.members, key, tombstone(record), last=entry.revision)
         except Conflict:
             _log.debug("another wrote %s first", key)
         except (Unavailable, nats.errors.Error) as error:
-            _log.info("a move was not ended yet: %s", said(error))
+            _log.info("a move was not ended yet: %s", describe(error))
 
     async def _remove(self, key: str, process: Process) -> None:
         async with self._removing:
-            stored = await read_member(self._members, key)
+            stored = await read_member(self._store.members, key)
             record = stored.record
             if record is None or not record.is_member or (record.credential, record.process) != process:
                 return
-            if record.moving(self._now()) or await self._is_back(process):
+            if record.moving or await self._is_back(process):
                 return
             try:
-                await write_member(self._members, key, tombstone(record), last=stored.revision)
+                await write_member(self._store.members, key, tombstone(record), last=stored.revision)
                 self.swept += 1
             except Conflict:
                 _log.debug("another wrote %s first", key)
 
     async def _is_back(self, process: Process) -> bool:
-        if self._leases_view.revision(*process) is None and not await self._leases.lives(*process):
+        if self._leases.revision(*process) is None and not await self._leases.lives(*process):
             return False
         _log.info("process %s of %s is back", process[1], process[0])
         return True

@@ -1,15 +1,14 @@
 """The watched view of the bucket `members`: who is in which office, as of a revision.
 
-It lags behind the store by a fraction of a millisecond, and by more while the connection is down; who must not miss a
-change waits until the view has reached its revision.
+It lags behind the store by a fraction of a millisecond, and by more while the connection is down. Whoever must not miss
+a change waits until the view has reached its revision.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
-from typing import Final
 
 from pydantic import ValidationError
 
@@ -18,13 +17,13 @@ from smcp_proto.ids import Role
 from smcp_proto.schemas import SessionInfo
 from smcp_registry.records import MemberRecord, owned_by, record_key
 from smcp_registry.store import parse_record
-from smcp_registry.watch import Change
+from smcp_registry.watch import Change, View
 
 Process = tuple[str, str]
 """(credential, process)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Entry:
     """A member, and the revision of its record."""
 
@@ -34,6 +33,11 @@ class Entry:
     def holds(self, claim: Claim) -> bool:
         """Whether it is this very claim: same owner, same incarnation."""
         return owned_by(self.record, claim) and self.record.incarnation == claim.incarnation
+
+    @cached_property
+    def session_json(self) -> bytes:
+        """The member's `SessionInfo` (data-structures.txt); kept, since an office is listed at each first join."""
+        return session_info(self.record).model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,64 +49,46 @@ class Tombstone:
     """Loop time (seconds) at which this registry saw it first."""
 
 
-class MembersView:
-    """A `watch.Sink`. `revision` never goes back but while a bucket that was made anew is empty.
+class MembersView(View):
+    """Who is in which office. `revision` never goes back but while a bucket that was made anew is empty.
 
     Args:
         lease_s: within which those that live have asserted their members again after a bucket was lost, in seconds.
     """
 
     def __init__(self, *, lease_s: float = 10.0) -> None:
+        super().__init__()
         self._lease_s = lease_s
         self._loop = asyncio.get_running_loop()
         self._entries: dict[str, Entry] = {}
         self._offices: dict[str, dict[str, Entry]] = {}
-        self._versions: dict[str, int] = {}
-        self._changes = 0
         self._processes: dict[Process, set[str]] = {}
         self._tombstones: dict[str, Tombstone] = {}
         self._moving: set[str] = set()
-        self._synced = asyncio.Event()
         self._moved = asyncio.Event()
         self._awaited: dict[str, set[str]] = {}
         self._awaited_until = 0.0
         self.revision = 0
 
-    # what is fed in
-
     def reset(self, entries: Sequence[Change], revision: int) -> None:
-        """As `watch.Sink.reset`."""
         self._await(self._entries.keys() - {change.key for change in entries})
         tombstones = self._tombstones
         self._entries, self._offices, self._processes, self._tombstones, self._moving = {}, {}, {}, {}, set()
-        self._versions = {}
         for change in entries:
             self._put(change, tombstones.get(change.key))
         self._reach(revision)
-        self._synced.set()
+        super().reset(entries, revision)
 
     def apply(self, change: Change) -> None:
-        """As `watch.Sink.apply`."""
         self._remove(change.key)
         self._put(change, None)
         self._reach(change.revision)
-
-    def unsynced(self) -> None:
-        """The connection is down, or the watch begins anew: what is known may be old."""
-        self._synced.clear()
 
     def forget_tombstone(self, key: str, revision: int) -> None:
         """It was purged; one that is newer than `revision` stays."""
         known = self._tombstones.get(key)
         if known is not None and known.revision == revision:
             del self._tombstones[key]
-
-    # what is asked
-
-    @property
-    def synced(self) -> bool:
-        """Whether the view follows the bucket now."""
-        return self._synced.is_set()
 
     def member(self, office: str, role: Role, name: str) -> Entry | None:
         """The member of that name; None where there is none (an Agent of another name is another)."""
@@ -119,13 +105,10 @@ class MembersView:
         """All members of an office, also those that were not announced yet."""
         return self._offices.get(office, {}).values()
 
-    def entries(self, office: str) -> Iterable[tuple[str, Entry]]:
-        """The same, with their keys."""
-        return self._offices.get(office, {}).items()
-
-    def version(self, office: str) -> int:
-        """Another number after each change of an office's members, never one that it had before; 0: it has none."""
-        return self._versions.get(office, 0)
+    def sessions_json(self, office: str, own: tuple[str, str, str]) -> bytes:
+        """A JSON array of SessionInfo: those that were announced, and what the owner `own` has in any case."""
+        shown = [e.session_json for e in self.members(office) if e.record.announced or e.record.owner == own]
+        return b"[%b]" % b",".join(shown)
 
     def owners(self) -> Mapping[Process, set[str]]:
         """The keys of the members that each owner process holds."""
@@ -159,10 +142,6 @@ class MembersView:
         """The tombstones that are not purged yet, by key."""
         return self._tombstones
 
-    async def wait_synced(self) -> None:
-        """Wait until the view follows the bucket; who calls bounds the wait."""
-        await self._synced.wait()
-
     async def reached(self, revision: int, seconds: float) -> bool:
         """Wait until the view has seen `revision`, at most `seconds`; whether it has."""
         try:
@@ -179,17 +158,15 @@ class MembersView:
             return
         self._came(record.office, change.key)
         if not record.is_member:
-            same = known is not None and known.revision == change.revision
-            self._tombstones[change.key] = (
-                known if known is not None and same else Tombstone(change.revision, self._loop.time())
-            )
+            if known is None or known.revision != change.revision:
+                known = Tombstone(change.revision, self._loop.time())
+            self._tombstones[change.key] = known
             return
         entry = Entry(record, change.revision)
         self._entries[change.key] = entry
-        if record.moving_until is not None:
+        if record.moving:
             self._moving.add(change.key)
         self._offices.setdefault(record.office, {})[change.key] = entry
-        self._changed(record.office)
         self._processes.setdefault((record.credential, record.process), set()).add(change.key)
 
     def _remove(self, key: str) -> None:
@@ -200,10 +177,8 @@ class MembersView:
             return
         office = self._offices[entry.record.office]
         del office[key]
-        self._changed(entry.record.office)
         if not office:
             del self._offices[entry.record.office]
-            del self._versions[entry.record.office]
         process = (entry.record.credential, entry.record.process)
         self._processes[process].discard(key)
         if not self._processes[process]:
@@ -223,100 +198,10 @@ class MembersView:
             if not awaited:
                 del self._awaited[office]
 
-    def _changed(self, office: str) -> None:
-        self._changes += 1
-        self._versions[office] = self._changes
-
     def _reach(self, revision: int) -> None:
         self.revision = revision
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
-
-
-KEPT_BYTES: Final = 16 * 1024 * 1024
-"""Of lists that are kept written, with what keeping them costs; beyond it those that were not asked for longest are
-written anew."""
-
-_OVERHEAD: Final = 512
-"""Bytes of a list of one, about."""
-
-
-@dataclass(slots=True)
-class _List:
-    version: int = 0
-    shown: dict[str, tuple[Entry, bytes]] = field(default_factory=dict)
-    """By key: the member, and its JSON."""
-    announced: bytes = b""
-    unannounced: Sequence[Entry] = ()
-
-    @property
-    def size(self) -> int:
-        return _OVERHEAD + 2 * len(self.announced)
-
-
-class RoomLists:
-    """Reads the view, and is as new as it.
-
-    Args:
-        kept_bytes: of lists that are kept written.
-    """
-
-    def __init__(self, view: MembersView, *, kept_bytes: int = KEPT_BYTES) -> None:
-        self._view = view
-        self._kept_bytes = kept_bytes
-        self._lists: OrderedDict[str, _List] = OrderedDict()
-        self._bytes = 0
-
-    def __len__(self) -> int:
-        """How many lists are kept."""
-        return len(self._lists)
-
-    def sessions(self, office: str, own: tuple[str, str, str]) -> bytes:
-        """A JSON array of SessionInfo: those that were announced, and what the owner `own` has in any case."""
-        known = self._of(office)
-        unseen = [session_json(entry.record) for entry in known.unannounced if entry.record.owner == own]
-        return b"[%b]" % b",".join([known.announced, *unseen] if known.announced else unseen)
-
-    def _of(self, office: str) -> _List:
-        known = self._lists.get(office)
-        version = self._view.version(office)
-        if known is not None and known.version == version:
-            self._lists.move_to_end(office)
-            return known
-        before = self._lists.pop(office, None)
-        if before is None:
-            before = _List()
-        else:
-            self._bytes -= before.size
-        after = self._written(office, version, before)
-        if not after.shown:
-            return after  # nobody is there, or nobody was announced yet
-        self._lists[office] = after
-        self._bytes += after.size
-        while self._bytes > self._kept_bytes:
-            _, dropped = self._lists.popitem(last=False)
-            self._bytes -= dropped.size
-        return after
-
-    def _written(self, office: str, version: int, before: _List) -> _List:
-        written = _List(version)
-        unannounced = []
-        for key, entry in self._view.entries(office):
-            if not entry.record.announced:
-                unannounced.append(entry)
-                continue
-            shown = before.shown.get(key)
-            if shown is None or shown[0] is not entry:
-                shown = (entry, session_json(entry.record))
-            written.shown[key] = shown
-        written.announced = b",".join([shown for _, shown in written.shown.values()])
-        written.unannounced = unannounced
-        return written
-
-
-def session_json(record: MemberRecord) -> bytes:
-    """A member's `SessionInfo` as JSON (data-structures.txt, SessionInfo)."""
-    return session_info(record).model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
 def session_info(record: MemberRecord) -> SessionInfo:

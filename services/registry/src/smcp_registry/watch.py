@@ -3,15 +3,19 @@
 nats-py's own watcher is not used, since it does not say that it lost something: a consumer that vanished with its
 server, or messages that were dropped on the way. Here each of those ends the watch with `WatchLost`, and a new one
 begins with all entries again.
+
+A bucket may also be gone: NATS came back without its store. Then the registries make it anew, and the rooms fill by
+themselves: processes whose connection was down take their leases again and assert their members. Until those are back,
+for a lease at most, their office is not listed (`MembersView.awaited`): who compared the list with what it knew would
+take those who come a moment later for gone.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import nats.errors
 from nats.aio.msg import Msg
@@ -21,10 +25,14 @@ from nats.js.kv import KV_MARKER_REASON, KV_OP
 
 from smcp_bus.cancellation import raise_if_cancelled
 
+_log = logging.getLogger("smcp_registry.watch")
+
 CHECK_S: Final = 2.0
 """How often the consumer is asked whether it is still there (seconds)."""
 IDLE_S: Final = 30.0
 """After how long without us the server forgets the consumer (seconds)."""
+NO_STREAM: Final = 10059
+"""JetStream's error code for a stream that is not there."""
 
 
 class WatchLost(nats.errors.Error):
@@ -40,24 +48,89 @@ class Change:
     revision: int
 
 
-class Sink(Protocol):
-    """Who is told. Called from the loop, one change after another; must not block."""
+class View:
+    """What follows a bucket. `reset` and `apply` are called one change after another; they do not block."""
+
+    def __init__(self) -> None:
+        self._synced = asyncio.Event()
+
+    @property
+    def synced(self) -> bool:
+        """Whether the view follows the bucket now."""
+        return self._synced.is_set()
+
+    async def wait_synced(self) -> None:
+        """The caller bounds the wait."""
+        await self._synced.wait()
+
+    def unsynced(self) -> None:
+        """The connection is down, or the watch begins anew: what is known may be old."""
+        self._synced.clear()
 
     def reset(self, entries: Sequence[Change], revision: int) -> None:
         """All entries as of `revision` of the bucket; what was known before is no longer true."""
+        self._synced.set()
 
     def apply(self, change: Change) -> None:
         """One change after that."""
+        raise NotImplementedError
 
 
-async def follow(js: JetStreamContext, bucket: str, sink: Sink) -> None:
-    """Tell `sink` of the bucket's entries until something is lost.
+class Watches:
+    """Follows buckets, and has those made anew that NATS lost.
 
-    Raises:
-        WatchLost: the consumer vanished, or messages did.
-        nats.errors.Error, TimeoutError: JetStream does not answer.
+    Args:
+        views: by bucket.
+        make_missing: makes the buckets that are not there.
     """
-    reader = _Reader(f"$KV.{bucket}.", sink)
+
+    def __init__(
+        self, js: JetStreamContext, views: Mapping[str, View], make_missing: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._js = js
+        self._views = views
+        self._make_missing = make_missing
+
+    async def follow(self, bucket: str) -> None:
+        """Feed the bucket's view until something is lost. A bucket that was gone is there again when this raises.
+
+        Raises:
+            WatchLost: the consumer vanished, or messages did.
+            nats.errors.Error, BusError, TimeoutError: JetStream does not answer.
+        """
+        view = self._views[bucket]
+        try:
+            await follow(self._js, bucket, view)
+        except NotFoundError as error:
+            if error.err_code == NO_STREAM:
+                await self._replace_lost()
+            raise
+        finally:
+            view.unsynced()
+
+    async def _replace_lost(self) -> None:
+        lost = [bucket for bucket in self._views if not await self._is_there(bucket)]
+        # All views before any bucket: a process that takes its lease in the new one and asserts its members must not
+        # be told that they stand, as they did in the old one.
+        for bucket in lost:
+            _log.error("the bucket %s is gone; it is made anew, empty", bucket)
+            self._views[bucket].reset([], 0)
+            self._views[bucket].unsynced()
+        await self._make_missing()
+
+    async def _is_there(self, bucket: str) -> bool:
+        try:
+            await self._js.stream_info(f"KV_{bucket}")
+        except NotFoundError as error:
+            if error.err_code == NO_STREAM:
+                return False
+            raise
+        return True
+
+
+async def follow(js: JetStreamContext, bucket: str, view: View) -> None:
+    """Feed `view` with the bucket's entries until something is lost; raises as `Watches.follow`."""
+    reader = _Reader(f"$KV.{bucket}.", view)
     subscription = await js.subscribe(
         f"$KV.{bucket}.>",
         stream=f"KV_{bucket}",
@@ -90,9 +163,9 @@ async def follow(js: JetStreamContext, bucket: str, sink: Sink) -> None:
 
 
 class _Reader:
-    def __init__(self, prefix: str, sink: Sink) -> None:
+    def __init__(self, prefix: str, view: View) -> None:
         self._prefix = prefix
-        self._sink = sink
+        self._view = view
         self._snapshot: dict[str, Change] | None = {}
         self._failed = asyncio.Event()
         self.received = 0
@@ -105,11 +178,15 @@ class _Reader:
             self._failed.set()
             return
         self.received += 1
-        change = self._read(message, metadata.sequence.stream)
+        headers = message.headers or {}
+        # a marker: of a removal by a client, or of an expiry by the server (2.11 and newer)
+        gone = KV_OP in headers or KV_MARKER_REASON in headers
+        key = message.subject.removeprefix(self._prefix)
+        change = Change(key, None if gone else message.data or None, metadata.sequence.stream)
         if self._snapshot is None:
-            self._sink.apply(change)
+            self._view.apply(change)
             return
-        self._snapshot[change.key] = change
+        self._snapshot[key] = change
         if metadata.num_pending == 0:
             self.caught_up()
 
@@ -120,7 +197,7 @@ class _Reader:
         entries = list(self._snapshot.values())
         self._snapshot = None
         # not the stream's last sequence: the consumer may follow a replica that has not come as far
-        self._sink.reset(entries, max((entry.revision for entry in entries), default=0))
+        self._view.reset(entries, max((entry.revision for entry in entries), default=0))
 
     async def failed_within(self, seconds: float) -> bool:
         try:
@@ -128,66 +205,4 @@ class _Reader:
                 await self._failed.wait()
         except TimeoutError:
             return False
-        return True
-
-    def _read(self, message: Msg, revision: int) -> Change:
-        headers = message.headers or {}
-        # a marker: of a removal by a client, or of an expiry by the server (2.11 and newer)
-        gone = KV_OP in headers or KV_MARKER_REASON in headers
-        return Change(message.subject.removeprefix(self._prefix), None if gone else message.data or None, revision)
-
-
-_log = logging.getLogger("smcp_registry.watch")
-
-NO_STREAM: Final = 10059
-"""The code of JetStream's error for a stream that is not there."""
-
-
-class View(Sink, Protocol):
-    """What follows a bucket."""
-
-    def unsynced(self) -> None:
-        """It follows it no more."""
-
-
-class LostStore:
-    """Args:
-    views: by bucket, what follows it.
-    make_missing: makes the buckets that are not there; raises `nats.errors.Error` or TimeoutError where it cannot.
-    """
-
-    def __init__(
-        self, js: JetStreamContext, views: Mapping[str, View], make_missing: Callable[[], Awaitable[None]]
-    ) -> None:
-        self._js = js
-        self._views = views
-        self._make_missing = make_missing
-
-    @asynccontextmanager
-    async def replaced(self) -> AsyncIterator[None]:
-        """Where the body finds that a bucket is gone, both are there again when its error arrives outside."""
-        try:
-            yield
-        except NotFoundError as error:
-            if error.err_code == NO_STREAM:
-                await self._replace()
-            raise
-
-    async def _replace(self) -> None:
-        lost = [bucket for bucket in self._views if not await self._is_there(bucket)]
-        # All views before any bucket: a process that takes its lease in the new one and asserts its members must not
-        # be told that they stand, as they did in the old one.
-        for bucket in lost:
-            _log.error("the bucket %s is gone; it is made anew, empty", bucket)
-            self._views[bucket].reset([], 0)
-            self._views[bucket].unsynced()
-        await self._make_missing()
-
-    async def _is_there(self, bucket: str) -> bool:
-        try:
-            await self._js.stream_info(f"KV_{bucket}")
-        except NotFoundError as error:
-            if error.err_code == NO_STREAM:
-                return False
-            raise
         return True

@@ -1,1 +1,1 @@
-"""What the registry answers, one verb per file."""
+"""What the registry answers, by kind of asker."""

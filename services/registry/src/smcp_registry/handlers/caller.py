@@ -1,4 +1,4 @@
-"""Whether who asks is a member, and whether the view is new enough to answer it."""
+"""Whose request it is: the member that the subject names, its claim, and whether the view is new enough for it."""
 
 import asyncio
 import contextlib
@@ -14,18 +14,21 @@ from smcp_proto.errors import Malformed, NotInOffice, Unavailable
 from smcp_proto.ids import Role
 from smcp_proto.names import check_name
 from smcp_registry.records import record_key
-from smcp_registry.store import Bucket, StoredMember, read_member
+from smcp_registry.store import Bucket, read_member
 from smcp_registry.view import Entry, MembersView
 
 BEHIND_S: Final = 2.0
-"""How long a question waits for the view to reach what its asker knows already (seconds)."""
+"""How long a request waits for the view to reach what its sender knows already (seconds)."""
 SYNC_S: Final = 1.0
-"""How long a question waits for a view that was just lost to be whole again (seconds). Then the old one
-answers: without quorum there is no newer one."""
-PUT_TOGETHER: Final = "the rooms are being put together again; ask again"
+"""How long a request waits for a view that was just lost to be whole again (seconds). Then the old one answers: without
+quorum there is no newer one."""
+LONGEST: Final = 512
+"""Characters of a session, an incarnation or an identity."""
+
+_PROCESS: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-class Membership:
+class Callers:
     """Reads the view; where the view does not know a member (yet), the store."""
 
     def __init__(self, members: Bucket, view: MembersView) -> None:
@@ -40,50 +43,6 @@ class Membership:
             async with asyncio.timeout(min(SYNC_S, _left(call) / 2)):
                 await self._view.wait_synced()
 
-    async def caller(self, call: Call) -> Entry:
-        """The membership of who asks: the member named in the subject.
-
-        Raises:
-            NotInOffice: it is none.
-            Unavailable: the view does not know it yet, and the store does not answer, or has lost it.
-        """
-        office, role, name = named(call)
-        entry = self.seen(office, role, name)
-        if entry is not None:
-            return entry
-        stored = await self.stored(office, role, name)
-        if stored.record is None:
-            raise NotInOffice("not in this office")
-        return Entry(stored.record, stored.revision)
-
-    def seen(self, office: str, role: Role, name: str) -> Entry | None:
-        """The membership of who asks, as the view has it.
-
-        Raises:
-            Unavailable: it was there when NATS lost its store, and its process is about to assert it. Were it told that
-                it is no member it would leave and enter again. To be asked before the store is: it may come meanwhile.
-        """
-        if record_key(office, role, name) in self._view.awaited(office):
-            raise Unavailable(PUT_TOGETHER)
-        return self._view.member(office, role, name)
-
-    async def stored(self, office: str, role: Role, name: str) -> StoredMember:
-        """The member as the store has it; its record is None where there is none of that name."""
-        stored = await read_member(self._members, record_key(office, role, name))
-        record = stored.record
-        if record is None or not record.is_member or record.name != name:
-            return StoredMember(None, stored.revision)
-        return stored
-
-    def whole(self, office: str) -> None:
-        """Whether the office can be listed.
-
-        Raises:
-            Unavailable: NATS has lost its store, and some who were in the office have not asserted themselves yet.
-        """
-        if self._view.awaited(office):
-            raise Unavailable(PUT_TOGETHER)
-
     async def caught_up(self, revision: int, call: Call) -> None:
         """Wait until the view has reached `revision`, at most `BEHIND_S`.
 
@@ -95,9 +54,42 @@ class Membership:
         if not await self._view.reached(revision, min(BEHIND_S, _left(call) * 0.9)):
             raise Unavailable("the registry has not seen yet what you know of the office; ask again")
 
+    async def member(self, call: Call) -> Entry:
+        """The membership of who asks: the member named in the subject.
+
+        Raises:
+            NotInOffice: it is none.
+            Unavailable: the view does not know it yet, and the store does not answer, or has lost it.
+        """
+        office, role, name = named(call)
+        self.check_not_lost(office, role, name)
+        entry = self._view.member(office, role, name) or await self.stored(office, role, name)
+        if entry is None:
+            raise NotInOffice("not in this office")
+        return entry
+
+    async def stored(self, office: str, role: Role, name: str) -> Entry | None:
+        """The member as the store has it; None where there is none of that name."""
+        stored = await read_member(self._members, record_key(office, role, name))
+        record = stored.record
+        if record is None or not record.is_member or record.name != name:
+            return None
+        return Entry(record, stored.revision)
+
+    def check_not_lost(self, office: str, role: Role | None = None, name: str = "") -> None:
+        """Check this before the store is read: a member may come back meanwhile.
+
+        Raises:
+            Unavailable: NATS lost its store, and this member (without one: anybody of the office) has not asserted
+                itself yet. Were it told that it is no member it would leave and enter again.
+        """
+        awaited = self._view.awaited(office)
+        if awaited if role is None else record_key(office, role, name) in awaited:
+            raise Unavailable("the rooms are being put together again; ask again")
+
 
 def after(call: Call) -> int:
-    """The revision that the asker wants to be in the answer; 0 where it says none."""
+    """The revision that the sender wants to be in the answer; 0 where it says none."""
     value = call.headers.get(AFTER, "0")
     if not (value.isascii() and value.isdigit() and len(value) < 20):
         raise Malformed(f"the header {AFTER} is not a revision", details={"field": AFTER})
@@ -110,16 +102,6 @@ def named(call: Call) -> tuple[str, Role, str]:
     if caller.office is None or caller.role is None or caller.name is None:
         raise NotInOffice("not in an office")
     return caller.office, caller.role, caller.name
-
-
-def _left(call: Call) -> float:
-    return max(0.0, call.deadline - asyncio.get_running_loop().time())
-
-
-LONGEST: Final = 512
-"""Characters of a session, an incarnation or an identity."""
-
-_PROCESS: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def claim_of(call: Call) -> Claim:
@@ -156,3 +138,7 @@ def check_process(credential: str, process: str) -> None:
         raise Malformed(f"a credential's name: {error}", details={"field": "credential"}) from None
     if not _PROCESS.fullmatch(process):
         raise Malformed("a process is named by letters, digits, _ and -", details={"field": "process"})
+
+
+def _left(call: Call) -> float:
+    return max(0.0, call.deadline - asyncio.get_running_loop().time())

@@ -1,7 +1,6 @@
-"""`server:join_office` (events.txt, room events)."""
+"""Joining, leaving and asking about a room: `join_office`, `leave_office`, `list_room`, `find` and `confirm`."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 import orjson
@@ -13,21 +12,23 @@ from smcp_proto.errors import NotAllowed, NotInOffice, Unavailable
 from smcp_proto.ids import Role
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq
 from smcp_registry.admission import Action
-from smcp_registry.handlers.caller import Membership, after, claim_of, named
+from smcp_registry.handlers.caller import Callers, after, claim_of, named
 from smcp_registry.records import MemberRecord, record_key
 from smcp_registry.seats import Seats
-from smcp_registry.view import MembersView, RoomLists
+from smcp_registry.view import MembersView
 
 LAST_S: Final = 1.2
 """What a last question to the claimant and the answer itself may take (seconds)."""
+LOOK_S: Final = 0.5
+"""How long the store may take to say that a member is too new for the view (seconds)."""
 
 
 async def join_office(request: EnterOfficeReq, call: Call, *, seats: Seats) -> Joined:
-    """Claim the place that the subject names.
+    """Claim the seat that the subject names (events.txt, room events).
 
     Raises:
         Malformed: there is no claim with it.
-        NotAllowed: the request speaks of another place than the subject (`details.field`), or the place is
+        NotAllowed: the request speaks of another seat than the subject (`details.field`), or the seat is
             another's (the message says why).
         Unavailable: no quorum, or the present owner cannot be asked, or the claimant does not say that it means it.
     """
@@ -41,15 +42,14 @@ async def join_office(request: EnterOfficeReq, call: Call, *, seats: Seats) -> J
     if claim.capabilities is None and request.capabilities is not None:
         claim = claim.model_copy(update={"capabilities": request.capabilities.model_dump(exclude_unset=True)})
     claimed = await seats.claim(office, role, name, claim, until=call.deadline - LAST_S, from_silent=True)
-    if claimed.decision.action is Action.REFUSE:
-        raise NotAllowed(claimed.decision.why)
     decision = claimed.decision
-    unchanged = decision.action is Action.UNCHANGED
-    return Joined(revision=claimed.revision, unchanged=unchanged, taken_up=decision.taken_up)
+    if decision.action is Action.REFUSE:
+        raise NotAllowed(decision.why)
+    return Joined(revision=claimed.revision, unchanged=decision.action is Action.UNCHANGED, taken_up=decision.taken_up)
 
 
 async def leave_office(request: LeaveOfficeReq, call: Call, *, seats: Seats) -> Left:
-    """Give the place up that the subject names.
+    """Give up the seat that the subject names (events.txt, room events).
 
     Raises:
         Malformed: there is no claim with it.
@@ -62,58 +62,58 @@ async def leave_office(request: LeaveOfficeReq, call: Call, *, seats: Seats) -> 
     return Left(revision=await seats.release(office, role, name, claim_of(call)))
 
 
-async def list_room(request: ListRoomReq, call: Call, *, lists: RoomLists, membership: Membership) -> RawJson:
-    """A ListRoomRet: the members of the asker's office that were announced, and the asker itself in any case.
+async def list_room(request: ListRoomReq, call: Call, *, view: MembersView, callers: Callers) -> RawJson:
+    """A ListRoomRet: the members of the sender's office that were announced, and the sender itself in any case.
 
     Raises:
         NotAllowed: it asks for another office.
         NotInOffice: it is no member.
-        Unavailable: the view has not reached the asker's own join, or what it was told of others; or not everybody is
+        Unavailable: the view has not reached the sender's own join, or what it was told of others; or not everybody is
             back after the store was lost.
     """
     office, _, _ = named(call)
     if request.office_id != office:
         raise NotAllowed("only one's own office", details={"field": "office_id"})
-    await membership.settled(call)
-    await membership.caught_up(after(call), call)
-    asker = await membership.caller(call)
-    await membership.caught_up(asker.revision, call)
-    membership.whole(office)
-    sessions = lists.sessions(office, asker.record.owner)
+    await callers.settled(call)
+    await callers.caught_up(after(call), call)
+    asker = await callers.member(call)
+    await callers.caught_up(asker.revision, call)
+    callers.check_not_lost(office)
+    sessions = view.sessions_json(office, asker.record.owner)
     return RawJson(b'{"sessions":%b,"req_id":%b}' % (sessions, orjson.dumps(request.req_id)))
 
 
-LOOK_S: Final = 0.5
-"""How long the store may take to say that a member is too new for the view (seconds)."""
-
-
-async def find(
-    request: FindComputer, call: Call, *, view: MembersView, membership: Membership, now: Callable[[], float]
-) -> Found:
-    """Whether the Computer is in the asker's office, and since when its Agent is. Answered at once, unless it says what
-    the view must have reached; without quorum from the view alone.
+async def find(request: FindComputer, call: Call, *, view: MembersView, callers: Callers) -> Found:
+    """Asked by a gateway after "no responder": whether that Computer is in the sender's office, and since when its
+    Agent is. Answered at once, unless it says what the view must have reached; without quorum from the view alone.
 
     Raises:
-        NotInOffice: the asker is no member.
-        Unavailable: the view has not reached what the asker was told of; or the store is lost, and the asker with it.
+        NotInOffice: the sender is no member.
+        Unavailable: the view has not reached what the sender was told of; or the store is lost, and the sender with it.
     """
-    place = named(call)
-    office = place[0]
+    office, role, name = named(call)
     if AFTER in call.headers:
-        await membership.settled(call)
-        await membership.caught_up(after(call), call)
-    membership.seen(*place)
+        await callers.settled(call)
+        await callers.caught_up(after(call), call)
+    callers.check_not_lost(office, role, name)
+
+    async def look(role: Role, name: str) -> MemberRecord | None:
+        entry = view.member(office, role, name)
+        try:
+            async with asyncio.timeout(LOOK_S):
+                entry = entry or await callers.stored(office, role, name)
+        except (Unavailable, TimeoutError):
+            pass  # the view is all there is
+        return None if entry is None else entry.record
+
     # one after the other they would take twice the time that the store is given
-    asker, record = await asyncio.gather(
-        _look(*place, view=view, membership=membership),
-        _look(office, "computer", request.computer, view=view, membership=membership),
-    )
+    asker, record = await asyncio.gather(look(role, name), look("computer", request.computer))
     if asker is None:
         raise NotInOffice("not in this office")
     awaited = record_key(office, "computer", request.computer) in view.awaited(office)
     return Found(
         member=record is not None or awaited,
-        moving=record is not None and record.moving(now()),
+        moving=record is not None and record.moving,
         agent_since=_agent_since(view, office),
     )
 
@@ -124,27 +124,13 @@ def _agent_since(view: MembersView, office: str) -> int | None:
     return None if began_after is None else 2 * (began_after + 1)
 
 
-async def _look(
-    office: str, role: Role, name: str, *, view: MembersView, membership: Membership
-) -> MemberRecord | None:
-    entry = view.member(office, role, name)
-    if entry is not None:
-        return entry.record
-    try:
-        async with asyncio.timeout(LOOK_S):
-            return (await membership.stored(office, role, name)).record
-    except (Unavailable, TimeoutError):
-        return None  # the view is all there is
+async def confirm(_: Nothing, call: Call, *, view: MembersView, callers: Callers) -> Confirmed:
+    """Asked by an owner after its connection broke or it was suspended: whether its claim still stands.
 
-
-async def confirm(_: Nothing, call: Call, *, view: MembersView, membership: Membership) -> Confirmed:
-    """Read from the view, so that it works without quorum; `view` says how new it is.
-
-    Raises:
-        Malformed: there is no claim with it.
+    Read from the view, so that it works without quorum; `view` says how new it is.
     """
     claim = claim_of(call)
-    await membership.settled(call)
+    await callers.settled(call)
     entry = view.member(*named(call))
     mine = entry is not None and entry.holds(claim)
     return Confirmed(mine=mine, revision=entry.revision if mine and entry is not None else 0, view=view.revision)
