@@ -7,7 +7,6 @@ from pathlib import Path
 import orjson
 import pytest
 
-from smcp_bus.bad_bus import BadBus, Rates
 from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.errors import BodyTooLarge, ConnectionLost, RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
@@ -17,6 +16,7 @@ from smcp_bus.nats.chunks import (
     Send,
     chunk_index,
 )
+from smcp_testing.bad_bus import BadBus, Rates
 from smcp_testing.echo_buses import MIB, body_of, echo, two
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually

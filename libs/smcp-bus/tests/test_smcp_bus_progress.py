@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from smcp_bus.bad_bus import BadBus, Rates
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.errors import RequestTimedOut
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.nats.inbox import Inbox
+from smcp_testing.bad_bus import BadBus, Rates
 
 MIB = 1024 * 1024
 

@@ -9,7 +9,7 @@ import logging
 import time
 import unicodedata
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache
@@ -225,6 +225,8 @@ class Dispatcher:
         tracing: opens the span of a request (`tracing.client_spans()`, `tracing.bus_spans()`).
         observe: entered round every call, for log fields.
         ended: told of every request when it ends, for metrics; must be quick.
+        passed_on: events whose handler passes the bytes on as they came: whole numbers beyond 64 bits may be floats in
+            their `payload`.
     """
 
     def __init__(
@@ -235,12 +237,14 @@ class Dispatcher:
         tracing: Tracing | None = None,
         observe: Observe | None = None,
         ended: Ended | None = None,
+        passed_on: Collection[str] = (),
     ) -> None:
         self._handlers = dict(handlers)
         self._otherwise = otherwise
         self._tracing = tracing
         self._observe = observe
         self._ended = ended
+        self._passed_on = frozenset(passed_on)
 
     async def dispatch(
         self,
@@ -286,7 +290,7 @@ class Dispatcher:
         payload: Mapping[str, Any] | None,
     ) -> Answer:
         try:
-            payload, raw = await _parse(body, payload)
+            payload, raw = _parse(body, payload, orjson.loads if row.event in self._passed_on else exact_json.read)
         except Malformed as error:
             return failed(error.body())
         request: BaseModel | Malformed
@@ -343,14 +347,16 @@ def _answer(result: BaseModel | RawJson | None) -> Answer:
             return Answer(result.model_dump_json(by_alias=True, exclude_unset=True).encode())
 
 
-async def _parse(body: object, payload: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], bytes | None]:
+def _parse(
+    body: object, payload: Mapping[str, Any] | None, read: Callable[[bytes], Any]
+) -> tuple[Mapping[str, Any], bytes | None]:
     raw = None
     if payload is not None and isinstance(body, bytes):
         return payload, body
     if isinstance(body, bytes):
         raw = body
         try:
-            body = await exact_json.read_aside(raw) if raw else {}
+            body = read(raw) if raw else {}
         except orjson.JSONDecodeError:
             raise _not_read(raw) from None
     if not isinstance(body, dict):
@@ -375,8 +381,9 @@ def _signed(
         return payload, raw
     if not (row.event in SIGNED or row.event.startswith("client:")):
         return payload, raw
-    payload = {**payload, "agent": caller.name}
-    return payload, None if raw is None else exact_json.written(payload)
+    exact = payload if raw is None else exact_json.read(raw)
+    signed = {**exact, "agent": caller.name}
+    return signed, None if raw is None else exact_json.written(signed)
 
 
 def _validate(row: Row, payload: Mapping[str, Any]) -> BaseModel:

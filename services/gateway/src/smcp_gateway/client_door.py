@@ -52,6 +52,7 @@ def client_door(
             "notify:resources/updated": partial(resource_updated, computers=computers, registry=registry),
         },
         otherwise=PassingOn(relay=limits.before(relay), update=partial(update, registry=registry, computers=computers)),
+        passed_on={"client:tool_call"},
         tracing=client_spans(),
         observe=log_fields,
         ended=ended,

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from smcp_bus.bad_bus import BadBus
-from smcp_bus.bad_fates import SOUND, Rates
 from smcp_bus.nats.bus import NatsBus
+from smcp_testing.bad_bus import BadBus
+from smcp_testing.bad_fates import SOUND, Rates
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
-from smcp_bus.bad_bus import BadBus
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_testing.bad_bus import BadBus
 
 AnyBus = NatsBus | BadBus
 OpenBus = Callable[[BusConfig], AbstractAsyncContextManager[AnyBus]]

@@ -12,7 +12,6 @@ import orjson
 import socketio
 
 from smcp_bus import subjects
-from smcp_bus.bad_bus import BadBus
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, Credentials
@@ -22,6 +21,7 @@ from smcp_gateway.app import Gateway, open_gateway
 from smcp_gateway.settings import GatewaySettings
 from smcp_registry.app import Registry, open_registry
 from smcp_registry.settings import RegistrySettings
+from smcp_testing.bad_bus import BadBus
 from smcp_testing.bad_buses import BadBuses
 from smcp_testing.guarded_nats import GuardedUrl, Kind
 

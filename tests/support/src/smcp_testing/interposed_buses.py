@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from smcp_bus.bad_bus import BadBus
 from smcp_bus.bus import Incoming, Reply, RequestHandler, Subscription
 from smcp_bus.nats.bus import NatsBus
+from smcp_testing.bad_bus import BadBus
 from smcp_testing.bad_buses import BadBuses, Faults
 
 Between = Callable[[Incoming, RequestHandler], Awaitable[Reply]]

@@ -78,6 +78,7 @@ class OwnedComputer:
                 registry_contract.PENDING.event: self._pending,
             },
             otherwise=lambda row: self._query,
+            passed_on={"client:tool_call"},
             tracing=around.tracing,
             observe=around.observe,
         )

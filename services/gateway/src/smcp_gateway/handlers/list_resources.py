@@ -148,7 +148,7 @@ class ListResources:
             answer = await self._relay(request.model_copy(update={"computerId": name}), asked)
         except SmcpError as error:
             raise _refused(int(error.code), error.details, inner) from None
-        return _read(await exact_json.read_aside(answer.body), call.row.verb, inner)
+        return _read(exact_json.read(answer.body), call.row.verb, inner)
 
     def _skip(self, name: str, reason: Reason, left_out: list[str]) -> None:
         self._skipped.add(1, {"reason": reason.value})

@@ -13,8 +13,6 @@ from typing import Any, Self, TypeVar
 
 from nats.js import JetStreamContext
 
-from smcp_bus.bad_fates import SOUND, Fates
-from smcp_bus.bad_fates import Rates as Rates
 from smcp_bus.bus import (
     NO_HEADERS,
     Admit,
@@ -31,6 +29,8 @@ from smcp_bus.bus import (
 from smcp_bus.errors import ConnectionLost, RequestTimedOut
 from smcp_bus.nats.bus import BusStats, NatsBus
 from smcp_bus.nats.chunks import Send
+from smcp_testing.bad_fates import SOUND, Fates
+from smcp_testing.bad_fates import Rates as Rates
 
 T = TypeVar("T")
 

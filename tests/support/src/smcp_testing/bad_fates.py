@@ -47,7 +47,7 @@ class Fates:
         """The fate of the next message of that kind on that subject."""
         key = (kind, subject)
         self._numbers[key] += 1
-        dice = random.Random(f"{self._seed}:{kind}:{subject}:{self._numbers[key]}")  # noqa: S311 -- a fate, no secret
+        dice = random.Random(f"{self._seed}:{kind}:{subject}:{self._numbers[key]}")
         lost, doubled, late = dice.random(), dice.random(), dice.random()
         delay = dice.uniform(0, self._max_delay) if late < rates.late else 0.0
         if lost < rates.lost:
