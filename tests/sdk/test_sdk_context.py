@@ -146,7 +146,7 @@ async def test_a_subscription_outlives_its_computer_and_a_cut(nats_url: str) -> 
             await agent.subscribe_resource(COMPUTER, NOTE)
             connection = agent._link.connection
             assert connection is not None
-            connection._sio.eio.ws._response.connection.transport.abort()
+            connection.give_up("cut by the test")
             await eventually(lambda: any(isinstance(event, Reconnected) for event in events), timeout=PATIENCE_S)
             await subscribed_again(agent, events)
         await eventually(lambda: agent.computers() == [], timeout=PATIENCE_S)

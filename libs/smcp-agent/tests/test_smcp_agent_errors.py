@@ -61,7 +61,7 @@ def test_a_reply_with_its_own_fields_is_no_error_even_if_it_has_a_code() -> None
         UnknownError("why", received=4711, details={"field": "x"}),
         McpError("why", rpc_code=-32002, data={"smcp_code": "SMCP_RESOURCE_NOT_FOUND"}),
         ConnectionLost("why", may_have_run=True),
-        CannotConnect("why", details={"urls": {}}, nobody_there=True),
+        CannotConnect("why", details={"urls": {}}),
         JoinRefused("why", details={"why": "y"}),
     ],
     ids=lambda error: type(error).__name__,

@@ -49,7 +49,7 @@ async def test_a_repeat_that_a_stopping_gateway_refuses_and_keeps_may_have_run(m
         with pytest.raises(Unavailable, match="connect again") as caught:
             await agent.call_tool("red", "pay", timeout=2)
         assert may_have_run(caught.value)
-        assert [data.get("a2c_repeat", False) for data in gateway.seen("client:tool_call")] == [False, True]
+        assert ["a2c_repeat" in data for data in gateway.seen("client:tool_call")] == [False, True]
 
 
 async def test_a_call_that_was_sent_before_its_agent_was_closed_may_have_run() -> None:

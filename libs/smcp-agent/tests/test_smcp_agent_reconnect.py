@@ -103,7 +103,7 @@ async def test_a_call_in_flight_is_repeated_with_the_same_req_id_in_what_is_left
         first, second = gateway.seen("client:tool_call")
         assert first["timeout"] == 30
         assert second["timeout"] <= 30
-        assert {**first, "timeout": 0, "a2c_repeat": True} == {**second, "timeout": 0}
+        assert {**first, "timeout": 0, "a2c_repeat": second["a2c_repeat"]} == {**second, "timeout": 0}
         assert "a2c_repeat" not in first
         assert gateway.seen("server:tool_call_cancel") == []
 
@@ -116,7 +116,7 @@ async def test_what_a_gateway_says_not_to_have_begun_is_asked_again_as_if_it_wer
         await eventually(lambda: gateway.seen("client:tool_call"))
         gateway.close_sockets(code)
         assert (await call).text == "done"
-        assert [data.get("a2c_repeat", False) for data in gateway.seen("client:tool_call")] == [False, marked]
+        assert ["a2c_repeat" in data for data in gateway.seen("client:tool_call")] == [False, marked]
 
 
 @pytest.mark.rule("answers.calls.not-repeated")
@@ -174,7 +174,7 @@ async def test_a_question_that_is_repeated_carries_no_mark() -> None:
 
 
 async def test_a_call_that_breaks_every_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smcp_agent.rpc.MAX_REPEATS", 2)
+    monkeypatch.setattr("smcp_agent.rpc.MAX_QUICK_BREAKS", 2)
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
 
         async def answer(data: JsonObject) -> Any:

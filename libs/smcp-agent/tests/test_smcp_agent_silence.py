@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from smcp_agent import ConnectionLost, Disconnected, Reconnected, SmcpAgent
-from smcp_testing.fake_gateway import fake_gateway
+from smcp_agent import Disconnected, Reconnected, SmcpAgent
+from smcp_testing.fake_gateway import answered_the_second_time, fake_gateway
 from smcp_testing.line import open_line
 from smcp_testing.waiting import eventually
 
@@ -30,7 +30,8 @@ async def test_after_a_silence_another_url_is_tried_first_and_the_call_is_repeat
         async with asyncio.timeout(SOON_S):
             assert (await call).text == "echo"
         (repeat,) = second.seen("client:tool_call")
-        assert (repeat["req_id"], repeat["a2c_repeat"]) == ("r1", True)
+        assert repeat["req_id"] == "r1"
+        assert repeat["a2c_repeat"] >= 1000 * PING_TIMEOUT_S
         lost = await anext(stream)
         assert isinstance(lost, Disconnected)
         assert "nothing was heard" in lost.reason
@@ -38,20 +39,20 @@ async def test_after_a_silence_another_url_is_tried_first_and_the_call_is_repeat
 
 
 @pytest.mark.rule("answers.rooms.sdk-silence")
-async def test_what_was_in_flight_in_a_silence_ends_where_no_gateway_takes_the_agent_in() -> None:
+async def test_a_call_is_repeated_when_the_only_gateway_is_heard_again_after_a_silence() -> None:
     async with (
         fake_gateway(ping_timeout=PING_TIMEOUT_S) as gateway,
         open_line(gateway.port) as line,
         SmcpAgent(line.url, office="office", name="bot") as agent,
     ):
-        gateway.answers["client:tool_call"] = gateway.never
+        answered_the_second_time(gateway)
         sent = asyncio.create_task(agent.call_tool("red", "echo", timeout=60))
         await eventually(lambda: gateway.seen("client:tool_call"))
         line.stall()
-        async with asyncio.timeout(SOON_S):
-            with pytest.raises(ConnectionLost) as caught:
-                await sent
-        assert caught.value.may_have_run
+        await eventually(lambda: not agent.connected)
+        assert not sent.done()
+        line.resume()
+        assert (await sent).text == "done"
 
 
 async def test_a_url_that_says_nothing_does_not_hold_up_the_next_one() -> None:

@@ -60,9 +60,8 @@ async def test_the_socket_of_a_connection_whose_opening_is_broken_off_is_closed(
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        with pytest.raises(CannotConnect, match="no answer within") as caught:
+        with pytest.raises(CannotConnect, match="no answer within"):
             await connect(url, ConnectionOptions(connect_s=0.5), lambda event, data: None)
-        assert not caught.value.nobody_there
         assert unclosed(made) == 0
     finally:
         await runner.cleanup()

@@ -9,8 +9,8 @@ from smcp_agent import SmcpAgent
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.agents import SdkAgent
 from tests.e2e.actors.bare import BareMember, FlatError, Refused, comings_and_goings, member
-from tests.e2e.actors.flights import AT_ONCE_S, SLACK_S, Flight
-from tests.e2e.actors.traffic import Traffic, traffic
+from tests.e2e.actors.flights import SLACK_S, Flight
+from tests.e2e.actors.traffic import TIMEOUT_S, Traffic, traffic
 from tests.e2e.scenarios.calls import text
 from tests.e2e.worlds.world import LAB, ComputerHost, World
 
@@ -56,7 +56,7 @@ async def crowd(world: World, *, gateway: int = 0) -> AsyncIterator[Crowd]:
     for flight in there.flights:
         assert flight.runs() == 1
     for call in [call for stream in streams for call in stream.calls]:
-        assert call.took <= _longest_s(world), f"{call} took {call.took:.2f} s"
+        assert call.took <= TIMEOUT_S + 2 + SLACK_S, f"{call} took {call.took:.2f} s"
 
 
 def nobody_moved_but(there: Crowd, *names: str) -> None:
@@ -64,12 +64,6 @@ def nobody_moved_but(there: Crowd, *names: str) -> None:
     still = {"alpha": [], "beta": [], "watcher": [], "caller": ["enter"]}
     noticed = {name: there.noticed(name) for name in still if name not in names}
     assert noticed == {name: still[name] for name in noticed}, noticed
-
-
-def _longest_s(world: World) -> float:
-    """How long a call may take that is made while something is hurt: what stands still is found out within the lease,
-    and who has no responder is looked for for 5 s."""
-    return max(world.lease_s, AT_ONCE_S) + 5 + SLACK_S
 
 
 async def _back(world: World, agent: SdkAgent, watcher: BareMember) -> None:

@@ -14,7 +14,7 @@ from tests.e2e.actors.bare import FlatError
 from tests.e2e.worlds.world import ComputerHost
 
 _PAUSE_S = 0.05
-_TIMEOUT_S = 20
+TIMEOUT_S = 20
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Traffic:
             call, watch = Call(uuid4().hex), Stopwatch()
             self.calls.append(call)
             try:
-                call.answer = await self.agent.call(self.host.name, "append", {"mark": call.mark}, timeout=_TIMEOUT_S)
+                call.answer = await self.agent.call(self.host.name, "append", {"mark": call.mark}, timeout=TIMEOUT_S)
             except FlatError as error:
                 call.error = error
             call.took = watch.undisturbed

@@ -70,7 +70,6 @@ class Background:
     async def _keep(self, link: Link, started: asyncio.Event) -> None:
         try:
             async with asyncio.TaskGroup() as self._group:
-                self._group.create_task(link.watch())
                 started.set()
                 await link.run()
         finally:

@@ -29,7 +29,6 @@ from smcp_agent.results import CallResult, call_result
 from smcp_agent.rpc import (
     GRACE_S,
     QUERY_S,
-    RESUME_S,
     Asker,
     Requests,
     checked,
@@ -74,9 +73,6 @@ class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
         auth: what else the server wants to know at connect.
         transports: in the order in which they are tried; see `ConnectionOptions`.
         max_message: bytes of the largest reply to receive; a larger one is answered with `TooLarge`.
-        resume_within: seconds that what is in flight waits when its gateway died and no other runs at the URLs, before
-            it ends with `ConnectionLost`. More than a restart takes: calls outlive the restart of an only gateway. More
-            than a lease (`SMCP_LEASE_S`) and 5 s is of no use: then their Computers have cancelled them.
 
     Raises:
         Malformed: a URL or a name that cannot be right; at once, everything else on entering.
@@ -98,7 +94,6 @@ class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
         transports: Sequence[Transport] = DEFAULT_TRANSPORTS,
         max_message: int = MAX_MESSAGE,
         connect_timeout: float = 10.0,
-        resume_within: float = RESUME_S,
     ) -> None:
         place = checked(EnterOfficeReq, role="agent", name=name, office_id=office)
         options = ConnectionOptions(
@@ -130,7 +125,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
         addresses = Addresses([url] if isinstance(url, str) else url)
         self._link = Link(addresses, place, options, self._room, self._on_notice)
         self._link.fail(not_open)
-        self._requests = Requests(self._link, self._background.spawn, resume_within=resume_within)
+        self._requests = Requests(self._link, self._background.spawn)
         self._asker = Asker(self.office, self.name, self._requests)
 
     @property
@@ -161,7 +156,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
             TimedOut: nobody answered in time. (A tool stopped by its Computer is a result with `timed_out`.)
             TooLarge, RateLimited, NotAllowed: as the server says.
             Unavailable: as the server says; `details.may_have_run` where the Computer was lost during the call.
-            ConnectionLost: broken, and not back in time; within a second where no gateway is left.
+            ConnectionLost: broken, and not back in time.
             JoinRefused: broken, and the office does not take the Agent back.
             Closed: this `SmcpAgent` is not open, or was closed while the call waited for a connection.
         """

@@ -60,14 +60,7 @@ _CODES: Final[Mapping[str, ErrorCode]] = {
 
 
 class CannotConnect(Unavailable):
-    """None of the URLs could be connected to. `details.urls` says why, by URL.
-
-    `nobody_there`: each of them was heard of, and no gateway runs there; no network in between is to blame.
-    """
-
-    def __init__(self, message: str, *, details: Mapping[str, Any] | None = None, nobody_there: bool = False) -> None:
-        super().__init__(message, details=details)
-        self.nobody_there = nobody_there
+    """None of the URLs could be connected to. `details.urls` says why, by URL."""
 
 
 class TokenUnavailable(Unavailable):

@@ -3,43 +3,40 @@
 import asyncio
 import logging
 import math
+import random
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import uuid4
 
 from pydantic import BaseModel, ValidationError
 
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
-from smcp_agent.connecting.link import Link, NobodyThere
+from smcp_agent.connecting.link import Link
 from smcp_agent.errors import (
     BadReply,
     ConnectionLost,
     Malformed,
     McpError,
     NoAnswer,
+    NotFound,
     NotInOffice,
     SmcpError,
     Unavailable,
     received_error,
 )
 from smcp_agent.tracing import request_span
+from smcp_proto.errors import GONE
 from smcp_proto.schemas import AgentCallData, RequestEnvelope, ResourceRet
-from smcp_proto.schemas.tools import REPEAT
+from smcp_proto.schemas.tools import REPEAT, UNKNOWN_REPEAT
 from smcp_proto.validation import malformed
 
 GRACE_S: Final = 2.0
 """The server side answers 408 at the time-out; the SDK gives up this much later."""
-SILENCE_SHARE: Final = 0.45
-SILENCE_S: Final = 1.5
-"""Where a gateway fell silent, what was in flight there has to be asked again elsewhere within this share of the time
-in which the silence was noticed (a gateway's pings are 0.7 of its lease, so that is the rest of the lease), and no less
-than these seconds."""
-RESUME_S: Final = 0.8
-"""What was in flight at a gateway that died gets its result or an error within a second: so long it is waited for that
-a gateway runs again."""
-MAX_REPEATS: Final = 8
-"""A request that breaks so many connections is likely the reason why they break."""
+MAX_QUICK_BREAKS: Final = 8
+"""A request with which so many connections in a row broke within `QUICK_BREAK_S` is likely the reason."""
+QUICK_BREAK_S: Final = 5.0
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 2.0
 TOOL_CALL: Final = "client:tool_call"
 CANCEL_S: Final = 30.0
 FLUSH_S: Final = 2.0
@@ -49,34 +46,21 @@ logger = logging.getLogger(__name__)
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
-@dataclass(slots=True)
-class _Tries:
-    """Of one request."""
-
-    sent: bool = False
-    """Whether one that broke off may have reached the server."""
-
-
 class Requests:
-    """Sends requests, repeating one whose connection broke.
+    """Sends requests, and repeats those that may have been carried out without their answer having come.
 
-    The repeat carries the same req_id. A Computer keys tool calls by office, Agent and req_id, so a repeat joins the
-    call that is running or gets the result that is kept, and where the result was dropped it says so. A Computer that
-    was started again meanwhile has no such table: so a call that may have been sent before carries `a2c_repeat`, and
-    a Computer that does not know it answers 503 with `details.may_have_run` and does not run it. What was answered,
-    an error included, is never repeated; only what was refused before it ran is: a 4103, and a 503 of a gateway that
-    sends its clients away (`details.moving`).
-
-    A connection that broke off is waited for as long as the request may take. Two exceptions for what had been sent end
-    with ConnectionLost. Where no gateway runs any more at any URL, this one died, and the caller hears of it after
-    `resume_within` seconds. And a connection that fell silent had its gateway's whole patience already: there it is
-    where no gateway takes the agent in soon.
+    This is the one place that repeats such a request: after a broken connection, and after a 503 with
+    `details.may_have_run`. Repeats go on until the request's own time is up, to the same URL where there is only one.
+    A repeat has the same req_id, so an owner that knows the call answers it and runs nothing twice. It carries the
+    age of the call (`a2c_repeat`): an owner that cannot know whether it was run refuses it for good
+    (`details.unknown_repeat`). Other answers are final, and so is a 503 for a Computer that died (`details.gone`).
+    Only what was surely not run is sent again as new: after a 4103, and after a 503 of a gateway that sends its
+    clients away (`details.moving`).
     """
 
-    def __init__(self, link: Link, spawn: Spawn, *, resume_within: float) -> None:
+    def __init__(self, link: Link, spawn: Spawn) -> None:
         self._link = link
         self._spawn = spawn
-        self._resume_within = resume_within
         self._cancels: set[asyncio.Task[None]] = set()
 
     async def ask(
@@ -91,57 +75,46 @@ class Requests:
                 and what else keeps the agent out of its office; Closed. Whatever it is, it has `details.may_have_run`
                 where an earlier try of a tool call may have been sent.
         """
-        tries = _Tries()
+        tries = _Tries(asyncio.get_running_loop().time() + timeout)
         try:
-            return await self._ask(event, data, tries, timeout=timeout, expected=expected)
+            reply = await self._ask(event, data, tries, expected)
         except SmcpError as error:
-            if tries.sent and event == TOOL_CALL:  # whatever it says, it says it of the last try
+            if tries.sent_at is not None and event == TOOL_CALL:  # whatever it says, it says it of the last try
                 error.details["may_have_run"] = True
             raise
+        if not isinstance(reply, dict):
+            raise BadReply(f"the reply to {event} is no object")
+        return reply
 
-    async def _ask(
-        self, event: str, data: dict[str, Any], tries: _Tries, *, timeout: float, expected: Collection[str]
-    ) -> dict[str, Any]:
+    async def _ask(self, event: str, data: dict[str, Any], tries: "_Tries", expected: Collection[str]) -> Any:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout + GRACE_S
-        rejoined, breaks = False, 0
-        back_by, patience = deadline, None
+        deadline = tries.ends_at + GRACE_S
         while True:
-            connection = await self._ready(back_by, patience, sent=tries.sent)
-            back_by, patience = deadline, None
-            left = deadline - loop.time()
-            _for_this_try(event, data, left, sent=tries.sent)
+            connection = await self._ready(deadline, sent=tries.sent_at is not None)
+            began = loop.time()
+            tries.stamp(event, data, began)
             try:
-                reply = await connection.request(event, data, timeout=left)
+                reply = await connection.request(event, data, timeout=deadline - began)
             except ConnectionBroken as broken:
-                tries.sent = tries.sent or broken.sent
-                patience = loop.time() + self._resume_within if broken.sent else None
-                if broken.sent and connection.silent:
-                    back_by = min(deadline, loop.time() + max(SILENCE_S, SILENCE_SHARE * connection.heartbeat_s))
-                breaks += 1
-                if breaks > MAX_REPEATS:
-                    raise ConnectionLost(
-                        f"the connection broke {breaks} times during this request: {broken.reason}",
-                        may_have_run=tries.sent,
-                    ) from broken
+                tries.broke(broken, began, loop.time())
                 continue
             except AckTimedOut:
-                raise NoAnswer(f"no answer to {event} within {timeout + GRACE_S:g} s") from None
+                raise NoAnswer(f"no answer to {event} in time") from None
             error = received_error(reply, expected=expected)
-            if isinstance(error, NotInOffice) and not rejoined:
-                # refused before it ran: join again, then ask again
-                rejoined = True
-                self._link.drop(connection)
-                continue
-            if isinstance(error, Unavailable) and error.details.get("moving") is True:
-                # refused before it ran, by a gateway that sends its clients away: ask the next one
-                await _until_lost(connection, deadline, error)
-                continue
-            if error is not None:
-                raise error
-            if not isinstance(reply, dict):
-                raise BadReply(f"the reply to {event} is no object")
-            return reply
+            match error:
+                case None:
+                    return reply
+                case NotInOffice() if not tries.rejoined:
+                    tries.rejoined = True
+                    self._link.drop(connection)
+                case Unavailable(details={"moving": True}):
+                    await _until_lost(connection, deadline, error)
+                case Unavailable():
+                    await asyncio.sleep(tries.pause_after(error, began, loop.time()))
+                case NotFound() if tries.lost is not None:  # the Computer left the office, and its call with it
+                    raise tries.lost
+                case _:
+                    raise error
 
     def cancel(self, agent: str, req_id: str, *, within: float, fields: Mapping[str, str] | None = None) -> None:
         """Tell the office in the background that nobody waits for this call any more.
@@ -173,14 +146,55 @@ class Requests:
         except (TimeoutError, AckTimedOut, SmcpError) as error:
             logger.info("the cancel of %s was not acknowledged: %r", data["req_id"], error)
 
-    async def _ready(self, deadline: float, patience: float | None, *, sent: bool) -> Connection:
+    async def _ready(self, deadline: float, *, sent: bool) -> Connection:
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._link.ready(patience=patience)
-        except NobodyThere:
-            raise ConnectionLost("the gateway is gone, and no other is there", may_have_run=sent) from None
+                return await self._link.ready()
         except TimeoutError:
             raise ConnectionLost("the connection was not back in time", may_have_run=sent) from None
+
+
+class _Tries:
+    """What is known of one request from its tries so far. Times are the loop's."""
+
+    def __init__(self, ends_at: float) -> None:
+        self.ends_at = ends_at
+        self.sent_at: float | None = None
+        """When it was first sent, if that try may have arrived."""
+        self.lost: Unavailable | None = None
+        """The last 503 that said that it may have run."""
+        self.rejoined = False
+        self._breaks = 0
+        self._pause_s = FIRST_PAUSE_S
+
+    def stamp(self, event: str, data: dict[str, Any], now: float) -> None:
+        """Give the request the time that is left, and its age where it is a repeat."""
+        if "timeout" in data:
+            data["timeout"] = max(1, min(data["timeout"], math.ceil(self.ends_at - now)))
+        if self.sent_at is not None and event == TOOL_CALL:
+            data[REPEAT] = int(1000 * (now - self.sent_at))
+
+    def broke(self, broken: ConnectionBroken, began: float, now: float) -> None:
+        """The connection broke. Raises ConnectionLost where this request is likely the reason."""
+        if broken.sent and self.sent_at is None:
+            self.sent_at = began
+        self._breaks = self._breaks + 1 if now - began < QUICK_BREAK_S else 0
+        if self._breaks > MAX_QUICK_BREAKS:
+            raise ConnectionLost(
+                f"the connection broke {self._breaks} times during this request: {broken.reason}",
+                may_have_run=self.sent_at is not None,
+            ) from broken
+
+    def pause_after(self, error: Unavailable, began: float, now: float) -> float:
+        """Seconds to wait before the repeat. Raises the error where there is to be none."""
+        if error.details.get("may_have_run") is True:
+            self.sent_at = began if self.sent_at is None else self.sent_at
+            self.lost = error
+        pause, self._pause_s = self._pause_s * random.uniform(0.5, 1.5), min(LONGEST_PAUSE_S, 2 * self._pause_s)  # noqa: S311
+        final = any(error.details.get(name) is True for name in (GONE, UNKNOWN_REPEAT))
+        if self.sent_at is None or final or now + pause > self.ends_at:
+            raise error
+        return pause
 
 
 async def _until_lost(connection: Connection, deadline: float, error: SmcpError) -> None:
@@ -190,13 +204,6 @@ async def _until_lost(connection: Connection, deadline: float, error: SmcpError)
             await connection.lost.wait()
     except TimeoutError:
         raise error from None
-
-
-def _for_this_try(event: str, data: dict[str, Any], left: float, *, sent: bool) -> None:
-    if "timeout" in data:
-        data["timeout"] = max(1, min(data["timeout"], math.ceil(left - GRACE_S)))
-    if sent and event == TOOL_CALL:
-        data[REPEAT] = True
 
 
 QUERY_S: Final = 30.0

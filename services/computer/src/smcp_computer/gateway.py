@@ -138,9 +138,7 @@ class GatewayMembership:
             else:
                 break
         self.is_in()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.link.run(), name="link")
-            tasks.create_task(self.link.watch(), name="link watch")
+        await self.link.run()
 
     async def leave(self) -> None:
         """Leave and close the connection; `run` must have ended. Takes some seconds at most."""

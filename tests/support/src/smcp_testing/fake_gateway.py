@@ -34,6 +34,7 @@ class FakeGateway:
         self.refusal: str | None = None
         self.ready = True
         """What `/readyz` says."""
+        self.readiness_asked = 0
         self.connect_error: Json | None = None
         self.received: list[tuple[str, Json]] = []
         self.auths: list[Any] = []
@@ -126,6 +127,7 @@ class FakeGateway:
         await self._stopped.wait()
 
     async def _readyz(self, _: web.Request) -> web.Response:
+        self.readiness_asked += 1
         return web.Response(status=200 if self.ready else 503)
 
     async def _on_connect(self, sid: str, environ: dict[str, Any], auth: Any) -> None:

@@ -2,9 +2,12 @@
 
 import asyncio
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable
+from http import HTTPStatus
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
+
+import aiohttp
 
 from smcp_agent.connecting.connection import Connection, Notice, connect
 from smcp_agent.connecting.options import ConnectionOptions, with_token
@@ -13,6 +16,8 @@ from smcp_agent.errors import CannotConnect, Malformed, NotAuthenticated, RateLi
 HEAD_START_S: Final = 1.0
 """How long a URL may take to answer before the next one is tried beside it. A host that stands still takes the
 connection and says nothing, and that is not to be told from a slow one."""
+READY_S: Final = 2.0
+"""How long a gateway may take to say whether it is ready."""
 
 
 class Addresses:
@@ -27,19 +32,26 @@ class Addresses:
         if not self._urls:
             raise Malformed("url: there is none", details={"field": "url"})
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._urls)
-
     def prefer(self, url: str) -> None:
         """Begin with this one next time: it worked."""
         at = self._urls.index(url)
         self._urls = self._urls[at:] + self._urls[:at]
 
-    def avoid(self, url: str) -> bool:
-        """Try this one last next time: it fell silent, or sent us away. False where there is no other."""
+    def avoid(self, url: str, tried: Collection[str] = ()) -> bool:
+        """Try this one last next time. False where the next one is the same, or among the `tried` ones."""
         self._urls.remove(url)
         self._urls.append(url)
-        return self._urls[0] != url
+        return self._urls[0] != url and self._urls[0] not in tried
+
+    async def ready_instead_of(self, url: str, options: ConnectionOptions) -> bool:
+        """Whether a gateway at another URL says that it is ready; that one is tried first next time."""
+        timeout = aiohttp.ClientTimeout(total=READY_S)
+        async with aiohttp.ClientSession(headers=options.headers, timeout=timeout) as session:
+            for other in self._urls:
+                if other != url and await _is_ready(session, other):
+                    self.prefer(other)
+                    return True
+        return False
 
     async def connect(self, options: ConnectionOptions, on_notice: Notice) -> Connection:
         """The first connection that opens. Each URL has a head start of 1 s before the next one.
@@ -75,19 +87,17 @@ class Addresses:
 
     def _none(self, failed: dict[str, SmcpError]) -> SmcpError:
         refusal: SmcpError | None = None
-        gone = True
         reasons: dict[str, str] = {}
         for url in self._urls:
             match failed.get(url):
-                case CannotConnect(details=details) as error:
+                case CannotConnect(details=details):
                     reasons.update(details["urls"])
-                    gone = gone and error.nobody_there
                 case SmcpError() as error:
                     refusal = error
         if refusal is not None:
             return refusal
         said = "; ".join(f"{url}: {why}" for url, why in reasons.items())
-        return CannotConnect(f"cannot connect to {said}", details={"urls": reasons}, nobody_there=gone)
+        return CannotConnect(f"cannot connect to {said}", details={"urls": reasons})
 
 
 def checked_url(url: str) -> str:
@@ -104,6 +114,18 @@ def checked_url(url: str) -> str:
     if not usable:
         raise Malformed(f"url: {url!r} is not like http://host:port", details={"field": "url"})
     return url
+
+
+async def _is_ready(session: aiohttp.ClientSession, url: str) -> bool:
+    """Asks `/readyz`, beside the gateway's Socket.IO endpoint."""
+    parts = urlsplit(url)
+    scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
+    asked = urlunsplit((scheme, parts.netloc, f"{parts.path.rstrip('/')}/readyz", "", ""))
+    try:
+        async with session.get(asked, allow_redirects=False) as response:
+            return response.status == HTTPStatus.OK
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        return False
 
 
 async def _end(attempts: Iterable[asyncio.Task[Connection]]) -> None:

@@ -7,15 +7,13 @@ another one (`smcp_agent.connecting.link`), so nothing of a broken connection ca
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import aiohttp
 import socketio
-from aiohttp.client_proto import ResponseHandler
 from socketio.exceptions import BadNamespaceError
 from socketio.exceptions import ConnectionError as SocketIOConnectionError
 
@@ -27,6 +25,8 @@ from smcp_proto.errors import NOTHING_BEGUN, TooLarge
 
 NAMESPACE: Final = "/smcp"
 FRAME_SLACK: Final = 64 * 1024
+CUT_OFF_REPLIES: Final = 3
+"""So many 503 in a row of a gateway without NATS are more than the moment in which it connects again."""
 NEVER_S: Final = 10 * 365 * 24 * 3600.0
 CLOSE_S: Final = 1.0
 """A closing handshake may take so long; nothing depends on it, the office was left before."""
@@ -67,13 +67,16 @@ class Connection:
         self.moving = False
         """Whether the gateway said, when it closed it, that it sends the client away; as a rule the place is kept."""
         self.doubted = asyncio.Event()
-        """Set when the gateway says that it has lost NATS, and when the connection is lost."""
+        """Set when the gateway answered several requests in a row that it has lost NATS, and when the connection is
+        lost."""
         self.heartbeat_s = 0.0
         """The server promised to be heard at least so often (seconds)."""
-        self._protocol: ResponseHandler | None = None
+        self._cut_off = 0
         self._options = options
         self._on_notice = on_notice
-        self._pending = PendingAcks()
+        self._waiting: set[asyncio.Future[tuple[Any, ...] | None]] = set()
+        """Requests that wait for their ack; None: there will be none."""
+        self._begun = True
         self._refusal: object = None
         self._opening = Opening()
         self._session = self._opening.http_session()
@@ -86,9 +89,8 @@ class Connection:
 
     @property
     def pending(self) -> int:
-        """Acks that somebody waits for, and callbacks that python-socketio keeps: zero when nobody waits."""
-        callbacks = self._sio.callbacks.get(NAMESPACE, {})
-        return max(len(self._pending), sum(1 for key in callbacks if key != 0))
+        """Requests that wait for their ack."""
+        return len(self._waiting)
 
     async def emit(self, event: str, data: Mapping[str, Any]) -> None:
         """Send an event that nobody waits for.
@@ -105,24 +107,26 @@ class Connection:
             ConnectionBroken, AckTimedOut
             Malformed, TooLarge: it cannot be sent at all.
         """
-        with self._pending.open() as pending:
-            outcome: Acked | Broken | None = None
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._emit(event, data, pending.settle)
-                    outcome = await pending.future
-            except TimeoutError:
-                raise AckTimedOut from None
-            finally:
-                if not isinstance(outcome, Acked):
-                    self._forget(pending.settle)
-        if isinstance(outcome, Broken):
-            raise ConnectionBroken(outcome.reason, sent=outcome.begun)
-        if is_cut_off(next(iter(outcome.args), None)):
-            self.doubted.set()
-        if len(outcome.args) == 1:
-            return outcome.args[0]
-        return list(outcome.args) or None
+        ack: asyncio.Future[tuple[Any, ...] | None] = asyncio.get_running_loop().create_future()
+
+        def settle(*args: Any) -> None:  # python-socketio keeps it until the ack comes or the connection ends
+            if not ack.done():
+                ack.set_result(args)
+
+        self._waiting.add(ack)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._emit(event, data, settle)
+                args = await ack
+        except TimeoutError:
+            raise AckTimedOut from None
+        finally:
+            self._waiting.discard(ack)
+            ack.cancel()
+        if args is None:
+            raise ConnectionBroken(self.reason, sent=self._begun)
+        self._count_cut_off(args[0] if args else None)
+        return args[0] if len(args) == 1 else list(args) or None
 
     def give_up(self, reason: str) -> None:
         """Count the connection as lost; it still has to be closed."""
@@ -186,14 +190,11 @@ class Connection:
 
         engine.io waits so long for a whole message, and 20 MB take longer on a line of 16 Mbit/s.
         """
-        engine = self._sio.eio
-        connection = getattr(engine.ws, "_response").connection  # noqa: B009 -- nothing public gives it
-        if connection is None or connection.protocol is None:
-            return  # it has ended
-        self._protocol = connection.protocol
-        self._protocol.read_timeout = self.heartbeat_s
-        self._protocol.start_timeout()
-        engine.ping_timeout = NEVER_S
+        protocol = self._opening.protocol
+        if protocol is not None:
+            protocol.read_timeout = self.heartbeat_s
+            protocol.start_timeout()
+            self._sio.eio.ping_timeout = NEVER_S
 
     async def _emit(self, event: str, data: Mapping[str, Any], callback: Callable[..., None] | None) -> None:
         if self.lost.is_set():
@@ -204,13 +205,10 @@ class Connection:
             self._break_off("the server closed the namespace")
             raise ConnectionBroken(self.reason, sent=False) from None
 
-    def _forget(self, callback: Callable[..., None]) -> None:
-        """Take a callback out of python-socketio's own table, where it would stay for ever if no ack came."""
-        callbacks = self._sio.callbacks.get(NAMESPACE, {})
-        for key, kept in callbacks.items():
-            if kept == callback:
-                del callbacks[key]
-                return
+    def _count_cut_off(self, reply: object) -> None:
+        self._cut_off = self._cut_off + 1 if is_cut_off(reply) else 0
+        if self._cut_off >= CUT_OFF_REPLIES:
+            self.doubted.set()
 
     def _refused(self) -> SmcpError | None:
         """The flat error that the connection was refused with: the body of a 400, or a CONNECT_ERROR's `data`."""
@@ -226,7 +224,6 @@ class Connection:
         return CannotConnect(
             f"cannot connect to {self.url}: {why}",
             details={"urls": {self.url: why}},
-            nobody_there=self._opening.nobody_there,
         )
 
     def _on_connect_error(self, *args: Any) -> None:
@@ -242,7 +239,7 @@ class Connection:
 
     def _heard_nothing(self) -> bool:
         """python-engineio's own time is up first where nothing came after the opening: that wait had begun before."""
-        protocol = self._protocol
+        protocol = self._opening.protocol
         timed_out = protocol is not None and isinstance(protocol.exception(), aiohttp.SocketTimeoutError)
         return timed_out or self._opening.unheard
 
@@ -261,10 +258,12 @@ class Connection:
     def _break_off(self, reason: str, *, begun: bool = True) -> None:
         if self.lost.is_set():
             return
-        self.reason = reason
-        self._pending.break_off(reason, begun=begun)
+        self.reason, self._begun = reason, begun
         self.lost.set()
         self.doubted.set()
+        for ack in self._waiting:
+            if not ack.done():
+                ack.set_result(None)
 
 
 async def connect(url: str, options: ConnectionOptions, on_notice: Notice) -> Connection:
@@ -292,70 +291,6 @@ def _client(options: ConnectionOptions, session: aiohttp.ClientSession, wire_jso
         http_session=session,
         websocket_extra_options={"max_msg_size": options.max_message + FRAME_SLACK},
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Acked:
-    """The ack came, with these arguments."""
-
-    args: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """The connection broke before the ack came. `begun` is False where nothing was done for it."""
-
-    reason: str
-    begun: bool = True
-
-
-class Pending:
-    """One awaited ack. Only the first outcome counts."""
-
-    __slots__ = ("future",)
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[Acked | Broken] = asyncio.get_running_loop().create_future()
-
-    def settle(self, *args: Any) -> None:
-        """The ack came, with these arguments."""
-        if not self.future.done():
-            self.future.set_result(Acked(args))
-
-    def break_off(self, broken: Broken) -> None:
-        """There will be no ack."""
-        if not self.future.done():
-            self.future.set_result(broken)
-
-
-class PendingAcks:
-    """The table of one connection. After `break_off` every new entry is broken at once."""
-
-    def __init__(self) -> None:
-        self._waiting: set[Pending] = set()
-        self._broken: Broken | None = None
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    @contextmanager
-    def open(self) -> Iterator[Pending]:
-        """An entry that lives as long as the block."""
-        pending = Pending()
-        if self._broken is not None:
-            pending.break_off(self._broken)
-        self._waiting.add(pending)
-        try:
-            yield pending
-        finally:
-            self._waiting.discard(pending)
-            pending.future.cancel()
-
-    def break_off(self, reason: str, *, begun: bool = True) -> None:
-        """Settle all entries, present and to come, as broken."""
-        self._broken = Broken(reason, begun)
-        for pending in self._waiting:
-            pending.break_off(self._broken)
 
 
 ASKED: Final = "client:"

@@ -1,8 +1,7 @@
-"""What is heard on a connection, and python-engineio does not keep: more of engine.io's open packet, whether anybody is
-there at all, and whether nothing was heard any more."""
+"""What is heard on a connection, and python-engineio does not keep: more of engine.io's open packet, and
+whether nothing was heard any more."""
 
 import asyncio
-import errno
 import json
 import os
 import re
@@ -13,11 +12,9 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 
 from smcp_agent.errors import NotAuthenticated, RateLimited, SmcpError
-
-_NO_GATEWAY: Final = (502, 503, 504)
-"""What a proxy answers that has nobody to pass a request on to."""
 
 
 class Opening:
@@ -26,14 +23,13 @@ class Opening:
     Attributes:
         max_payload: bytes of the largest message that the server takes; it cuts off who sends a larger one. None as
             long as it has not said so.
-        nobody_there: whether the host, or a proxy before it, said to the last request that no gateway runs there; no
-            network in between is to blame then.
+        protocol: of the WebSocket's connection; None without one.
         unheard: whether python-engineio gave up waiting for a message: it waits as long as the server promised a ping.
     """
 
     def __init__(self) -> None:
         self.max_payload: int | None = None
-        self.nobody_there = False
+        self.protocol: ResponseHandler | None = None
         self.unheard = False
         self._sockets: list[aiohttp.ClientWebSocketResponse] = []
 
@@ -64,29 +60,21 @@ class Opening:
                 hear(message.data)
                 return message
 
-        class Response(aiohttp.ClientResponse):
-            async def read(self) -> bytes:
-                body = await super().read()
-                hear(body)
-                return body
-
         trace = aiohttp.TraceConfig()
-        trace.on_request_exception.append(self._on_exception)
         trace.on_request_end.append(self._on_answer)
+        trace.on_response_chunk_received.append(self._on_body)
         return aiohttp.ClientSession(
             cookie_jar=aiohttp.CookieJar(unsafe=True),
             ws_response_class=WebSocket,
-            response_class=Response,
             trace_configs=[trace],
         )
 
-    async def _on_exception(self, _: object, context: object, params: aiohttp.TraceRequestExceptionParams) -> None:
-        error = params.exception
-        refused = isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno == errno.ECONNREFUSED
-        self.nobody_there = refused
-
     async def _on_answer(self, _: object, context: object, params: aiohttp.TraceRequestEndParams) -> None:
-        self.nobody_there = params.response.status in _NO_GATEWAY
+        if params.response.status == HTTPStatus.SWITCHING_PROTOCOLS and params.response.connection is not None:
+            self.protocol = params.response.connection.protocol
+
+    async def _on_body(self, _: object, context: object, params: aiohttp.TraceResponseChunkReceivedParams) -> None:
+        self._hear(params.chunk)
 
     def _gave_up(self) -> None:
         self.unheard = True

@@ -12,11 +12,9 @@ from typing import Any, Final, Protocol
 
 from smcp_agent.connecting.addresses import Addresses, respite
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken, Notice
-from smcp_agent.connecting.cut_off import CutOff, lease_of
 from smcp_agent.connecting.options import ConnectionOptions
 from smcp_agent.errors import (
     BadReply,
-    CannotConnect,
     ConnectionLost,
     ErrorCode,
     JoinRefused,
@@ -38,6 +36,10 @@ UNKNOWN: Final = 2
 """How often in a row the token is not accepted before that is news: the first one may have ended on its way."""
 REFUSED_PATIENCE_S: Final = 20.0
 """How long a refused re-join is not news: the socket that broke may still be counted as alive."""
+ELSEWHERE_S: Final = 3.0
+"""A gateway that answers joins with 503 for so long is left: more than it takes to connect to another node of NATS."""
+SETTLE_S: Final = 2.0
+"""When NATS comes back, one gateway has it a little sooner than another, and no Agent is to move for that."""
 FIRST_DELAY_S: Final = 0.25
 MAX_DELAY_S: Final = 5.0
 STABLE_S: Final = 10.0
@@ -62,10 +64,6 @@ class Listener(Protocol):
         """The server refuses the place; it is asked for again. `why` is for people."""
 
 
-class NobodyThere(Exception):
-    """There is no connection, and no gateway runs at any of the URLs."""
-
-
 class Link:
     """One joined connection at a time. `open` makes the first, `run` replaces it whenever it is lost."""
 
@@ -86,10 +84,7 @@ class Link:
         self._failure: Callable[[], SmcpError] | None = None
         self._moving = False
         """Whether the gateway of the last connection sent the agent away, and said that it keeps its place."""
-        self._nobody_there = False
-        """Whether the last look at all URLs found no gateway at any of them."""
         self._changed = asyncio.Event()
-        self._cut_off = CutOff(addresses, options, place)
 
     @property
     def connection(self) -> Connection | None:
@@ -121,10 +116,9 @@ class Link:
                 await self._enter(connection)
             except BaseException as error:
                 await connection.close()
-                again = isinstance(error, Unavailable) and connection.url not in tried
-                if not again or not await self._cut_off.instead_of(connection.url):
-                    raise
                 tried.add(connection.url)
+                if not isinstance(error, Unavailable) or not self._addresses.avoid(connection.url, tried):
+                    raise
                 continue
             self._failure = None
             self._set(connection)
@@ -140,20 +134,6 @@ class Link:
         if refused is not None:
             raise refused
 
-    async def watch(self) -> None:
-        """Leave a gateway that has lost NATS where another one has not. Ends by cancellation only."""
-        while True:
-            connection = self._connection
-            if connection is None or connection.lost.is_set():
-                await self._changed.wait()
-                continue
-            await connection.doubted.wait()
-            if connection.lost.is_set():
-                continue
-            connection.doubted.clear()
-            if await self._cut_off.better(connection):
-                connection.give_up("its gateway has lost NATS, and another one has not")
-
     async def run(self) -> None:
         """Come back after each loss. Ends by cancellation only."""
         attempt = 0
@@ -161,7 +141,7 @@ class Link:
             connection = self._connection
             assert connection is not None
             since = asyncio.get_running_loop().time()
-            await connection.lost.wait()
+            await self._until_lost(connection)
             self._set(None)
             self._moving = connection.moving
             if asyncio.get_running_loop().time() - since > STABLE_S:
@@ -175,26 +155,36 @@ class Link:
             finally:
                 await closing
 
-    async def ready(self, *, patience: float | None = None) -> Connection:
-        """The joined connection, once there is one.
+    async def _until_lost(self, connection: Connection) -> None:
+        """Return when the connection is lost. One whose gateway has lost NATS is given up once another one is ready.
 
-        `patience` is the time (of the loop) from which on it is not waited for where no gateway runs at any URL.
+        Without that look, an outage of NATS as a whole would have every Agent leave its office and enter it again.
+        """
+        loop, ready_since = asyncio.get_running_loop(), None
+        while not connection.lost.is_set():
+            await connection.doubted.wait()
+            connection.doubted.clear()
+            if connection.lost.is_set():
+                return
+            if not await self._addresses.ready_instead_of(connection.url, self._options):
+                ready_since = None
+            elif ready_since is None:
+                ready_since = loop.time()
+            elif loop.time() - ready_since > SETTLE_S:
+                connection.give_up("its gateway has lost NATS, and another one has not")
+
+    async def ready(self) -> Connection:
+        """The joined connection, once there is one.
 
         Raises:
             SmcpError: there will be none, or the office does not take the agent back.
-            NobodyThere: no gateway runs, and the patience is over.
         """
         while True:
             if self._failure is not None:
                 raise self._failure()
             if self._connection is not None and not self._connection.lost.is_set():
                 return self._connection
-            over = patience if self._nobody_there else None
-            try:
-                async with asyncio.timeout_at(over):
-                    await self._changed.wait()
-            except TimeoutError:
-                raise NobodyThere from None
+            await self._changed.wait()
 
     def drop(self, connection: Connection) -> None:
         """Give up a connection whose membership the server does not know any more."""
@@ -233,14 +223,12 @@ class Link:
                 connection = await self._addresses.connect(self._options, self._on_notice)
             except SmcpError as error:
                 logger.info("not connected yet: %s", error.message)
-                self._see(nobody=isinstance(error, CannotConnect) and error.nobody_there)
                 unknown = unknown + 1 if isinstance(error, NotAuthenticated) else 0
                 respite_s = respite(error, unknown)
                 if unknown == UNKNOWN:
                     self._refuse(error)
                 continue
             unknown, respite_s = 0, 0.0
-            self._see(nobody=False)
             try:
                 self._addresses.prefer(connection.url)
                 self._listener.joining()
@@ -259,14 +247,13 @@ class Link:
 
     async def _rejoin(self, connection: Connection, patience: float) -> None:
         refusals, loop = 0, asyncio.get_running_loop()
-        look = loop.time() + lease_of(connection)
+        elsewhere = loop.time() + ELSEWHERE_S
         while (refused := await self._refusal(connection)) is not None:
-            if isinstance(refused, Unavailable) and loop.time() > look:
-                if await self._cut_off.instead_of(connection.url):
-                    raise ConnectionBroken("its gateway is not ready, and another one is", sent=False)
-                look = loop.time() + lease_of(connection)
             if loop.time() > patience:
                 self._refuse(refused)
+            if isinstance(refused, Unavailable) and loop.time() > elsewhere:
+                self._addresses.avoid(connection.url)  # where it is the only URL, another gateway may be behind it
+                raise ConnectionBroken("its gateway cannot let it join now", sent=False)
             refusals += 1
             try:
                 async with asyncio.timeout(max(FIRST_DELAY_S, pause(refusals))):
@@ -299,10 +286,6 @@ class Link:
 
     def _set(self, connection: Connection | None) -> None:
         self._connection = connection
-        self._see(nobody=False)
-
-    def _see(self, *, nobody: bool) -> None:
-        self._nobody_there = nobody
         self._tell()
 
     def _tell(self) -> None:

@@ -1,0 +1,125 @@
+"""A call whose connection breaks, or whose answer is lost on its way, is repeated under its req_id."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from smcp_agent import ConnectionLost, SmcpAgent, SmcpError, Unavailable, may_have_run
+from smcp_testing.fake_gateway import FakeGateway, answered_the_second_time, fake_gateway
+from smcp_testing.waiting import eventually
+
+JsonObject = dict[str, Any]
+
+
+def agent_at(gateway: FakeGateway, **options: Any) -> SmcpAgent:
+    return SmcpAgent(gateway.url, office="office", name="bot", **options)
+
+
+def failed_attempts(caplog: pytest.LogCaptureFixture) -> int:
+    """How many times an agent looked for a gateway in vain."""
+    return sum("not connected yet" in record.getMessage() for record in caplog.records)
+
+
+async def test_a_call_in_flight_is_repeated_after_the_restart_of_the_only_gateway(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", logger="smcp_agent.connecting.link")
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        answered_the_second_time(gateway)
+        call = asyncio.create_task(agent.call_tool("red", "slow", timeout=60))
+        await eventually(lambda: gateway.seen("client:tool_call"))
+        await gateway.stop()
+        await eventually(lambda: failed_attempts(caplog) >= 3)
+        assert not call.done()
+        await gateway.start()
+        assert (await call).text == "done"
+        first, repeat = gateway.seen("client:tool_call")
+        assert "a2c_repeat" not in first
+        assert type(repeat["a2c_repeat"]) is int
+        assert repeat["timeout"] <= first["timeout"]
+
+
+async def test_a_call_in_flight_ends_with_its_own_time_where_the_only_gateway_stays_away() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        gateway.answers["client:tool_call"] = gateway.never
+        call = asyncio.create_task(agent.call_tool("red", "slow", timeout=1))
+        await eventually(lambda: gateway.seen("client:tool_call"))
+        await gateway.stop()
+        with pytest.raises(ConnectionLost) as caught:
+            await call
+        assert caught.value.may_have_run
+        await gateway.start()
+
+
+async def test_with_another_gateway_the_call_is_asked_again_there() -> None:
+    async with fake_gateway() as first, fake_gateway() as second:
+        async with SmcpAgent([first.url, second.url], office="office", name="bot") as agent:
+            first.answers["client:tool_call"] = first.never
+            call = asyncio.create_task(agent.call_tool("red", "echo", req_id="r1"))
+            await eventually(lambda: first.seen("client:tool_call"))
+            await first.stop()
+            assert (await call).text == "echo"
+            (repeat,) = second.seen("client:tool_call")
+            assert repeat["req_id"] == "r1"
+            assert type(repeat["a2c_repeat"]) is int
+            await first.start()
+
+
+MAY_HAVE_RUN = {"code": 503, "message": "the connection broke", "details": {"may_have_run": True}}
+NOT_THERE = {"code": 503, "message": "the Computer is not available now", "details": {"may_have_run": False}}
+CUT_OFF = {"code": 503, "message": "not available now", "details": {"may_have_run": False, "cut_off": True}}
+REFUSED = {"code": 503, "message": "not known", "details": {"may_have_run": True, "unknown_repeat": True}}
+DIED = {"code": 503, "message": "the Computer died", "details": {"may_have_run": True, "gone": True}}
+LEFT = {"code": 404, "message": "there is no such Computer", "details": {"computer": "red"}}
+
+
+def answers_in_turn(gateway: FakeGateway, *answers: JsonObject) -> None:
+    async def answer(data: JsonObject) -> JsonObject:
+        return answers[len(gateway.seen("client:tool_call")) - 1]
+
+    gateway.answers["client:tool_call"] = answer
+
+
+async def test_a_call_is_repeated_after_a_503_that_says_that_it_may_have_run() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        answers_in_turn(gateway, MAY_HAVE_RUN, MAY_HAVE_RUN, NOT_THERE, CUT_OFF, {"content": [], "isError": False})
+        result = await agent.call_tool("red", "pay", req_id="r1", timeout=30)
+        assert not result.is_error
+        calls = gateway.seen("client:tool_call")
+        assert {data["req_id"] for data in calls} == {"r1"}
+        assert "a2c_repeat" not in calls[0]
+        ages = [data["a2c_repeat"] for data in calls[1:]]
+        assert ages == sorted(ages)
+        assert ages[0] >= 50, "it waited, and counts from the first try"
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([NOT_THERE], "not available now"),
+        ([DIED], "the Computer died"),
+        ([MAY_HAVE_RUN, REFUSED], "not known"),
+        ([MAY_HAVE_RUN, NOT_THERE, LEFT], "the connection broke"),
+        ([MAY_HAVE_RUN, {"code": 400, "message": "params: no", "details": {}}], "params: no"),
+    ],
+)
+async def test_a_call_is_not_repeated_after_an_answer_that_is_final(answers: list[JsonObject], message: str) -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        answers_in_turn(gateway, *answers)
+        with pytest.raises(SmcpError, match=message) as caught:
+            await agent.call_tool("red", "pay", timeout=30)
+        assert may_have_run(caught.value) is (answers != [NOT_THERE])
+        assert len(gateway.seen("client:tool_call")) == len(answers)
+
+
+async def test_the_repeats_of_a_call_end_with_its_own_time() -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+
+        async def answer(data: JsonObject) -> JsonObject:
+            return MAY_HAVE_RUN
+
+        gateway.answers["client:tool_call"] = answer
+        with pytest.raises(Unavailable, match="the connection broke"):
+            await agent.call_tool("red", "pay", timeout=2)
+        assert 3 <= len(gateway.seen("client:tool_call")) <= 20
