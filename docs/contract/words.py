@@ -71,7 +71,6 @@ HEADERS: Final[Mapping[str, str]] = {
     headers.REQ_ID: "request: the id of an event whose payload has no `req_id`",
     headers.CLAIM: "request to the registry: the claim that goes with the event, as JSON",
     headers.AFTER: "request to the registry: the revision that its view must have reached",
-    headers.AGENT_EPOCH: "request resources/subscribe: which membership of its Agent it belongs to",
     headers.REPLY_LIMIT: "request get_desktop or get_finder: bytes of the largest reply that the asker's client takes",
     headers.TRACEPARENT: "W3C trace context",
     headers.TRACESTATE: "W3C trace context",
@@ -81,7 +80,7 @@ HEADERS: Final[Mapping[str, str]] = {
 }
 """Headers on NATS. A header is never an identity: that is in the subject."""
 REQUEST_HEADERS: Final = (
-    headers.BUDGET, headers.REQ_ID, headers.CLAIM, headers.AFTER, headers.AGENT_EPOCH,
+    headers.BUDGET, headers.REQ_ID, headers.CLAIM, headers.AFTER,
     headers.REPLY_LIMIT, headers.TRACEPARENT, headers.TRACESTATE,
 )  # fmt: skip
 REPLY_HEADERS: Final = (headers.ERROR, headers.NOT_RUN)

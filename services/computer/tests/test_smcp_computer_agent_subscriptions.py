@@ -1,16 +1,11 @@
 """What Agents subscribe to on a native Computer: told to them alone, for as long as they are in the office."""
 
-import asyncio
-import json
 from typing import Literal
 
 import pytest
 
-from smcp_bus import subjects
-from smcp_bus.headers import EPOCH
 from smcp_computer.mcp.events import ResourceUpdated
-from smcp_computer.resources import agents as agents_module
-from smcp_computer.resources import interests
+from smcp_computer.resources import subscriptions
 from smcp_testing.computer_office import NAME, OFFICE, World, computer, world
 from smcp_testing.gateway_world import connected, gateway_world
 from smcp_testing.leaving_gateway import gone, in_time, two_gateways
@@ -79,32 +74,6 @@ async def test_an_agent_is_told_of_what_it_subscribed_to_until_it_unsubscribes_o
         assert here.resources.agents.agents == frozenset()
 
 
-async def test_an_agent_is_told_once_its_subscription_is_made_anew_at_a_server_that_came_back(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(interests, "SUBSCRIBE_S", 120.0)
-    server = configs.context("2025", content=NOTES, misbehave={"note://1": "subscribe_late"})
-    async with (
-        gateway_world(nats_url) as world,
-        computer(nats_url, {"one": server}) as here,
-        connected(world.url) as anna,
-    ):
-        await anna.join("agent", "anna", OFFICE)
-        asking = asyncio.create_task(asked(anna, "subscribe", "note://1"))
-        await eventually(lambda: here.context.interests.holders("one", "note://1"))
-        await tell(here, "misbehave", uri="note://1", how="")
-        await asking
-        assert updated(anna) == [], "who has just subscribed has missed nothing"
-        starts = here.fleet.supervisors["one"].starts
-        with pytest.raises(Exception, match="went away"):
-            await tell(here, "die")
-        await eventually(lambda: here.fleet.supervisors["one"].starts > starts, timeout=30)
-        await eventually(lambda: updated(anna) == ["note://1"])
-        await tell(here, "update", uri="note://1", text="changed before the server was asked to tell of it")
-        await tell(here, "misbehave", uri="note://1", how="")
-        await eventually(lambda: updated(anna) == ["note://1", "note://1"])
-
-
 @pytest.mark.rule("answers.resources.subscribers.native")
 async def test_a_subscription_survives_the_agents_move_to_another_gateway(nats_url: str) -> None:
     async with (
@@ -123,25 +92,39 @@ async def test_a_subscription_survives_the_agents_move_to_another_gateway(nats_u
             await eventually(lambda: updated(again) == ["note://1"])
 
 
-@pytest.mark.rule("answers.resources.subscribers.native")
+@pytest.mark.rule("answers.resources.subscribers.dropped")
 @ERAS
-async def test_a_subscription_is_restored_when_the_server_was_started_again(nats_url: str, era: Era) -> None:
-    async with world(nats_url, one=configs.context(era, content=NOTES)) as here:
+async def test_subscriptions_at_a_server_that_restarts_are_dropped_and_the_agent_is_told(
+    nats_url: str, era: Era
+) -> None:
+    servers = {name: configs.context(era, content=NOTES) for name in ("one", "two")}
+    async with world(nats_url, **servers) as here:
         alice = ResourceAgent(here)
-        await alice.result("resources/subscribe", uri="note://1")
+        await alice.result("resources/subscribe", server="one", uri="note://1")
+        await alice.result("resources/subscribe", server="two", uri="note://2")
         with pytest.raises(Exception, match="went away"):
             await here.tell("one", "die")
-        await eventually(lambda: here.told("resources_updated"), timeout=30, message="it may have changed meanwhile")
-        await downstream(here.computer, "note://1")
-        told = len(here.told("resources_updated"))
+        await eventually(lambda: missed(here) == ["one"], timeout=30)
+
+        async def is_back() -> bool:
+            return (await alice.ask("resources/subscribe", server="one", uri="note://1")).get("code") is None
+
+        await downstream_of(here, "two", "note://2")
+        await eventually(is_back, timeout=30)
         await here.tell("one", "update", uri="note://1")
-        await eventually(lambda: len(here.told("resources_updated")) > told)
+        await eventually(lambda: told(here) == {"note://1"})
 
 
-async def leave(here: World, agent: str, *, epoch: int) -> None:
-    """The office is told that an Agent left."""
-    body = json.dumps({"office_id": OFFICE, "agent": agent}).encode()
-    await here.agent.publish(subjects.notify(OFFICE, "leave_office"), body, headers={EPOCH: str(epoch)})
+def missed(here: World) -> list[str]:
+    """The servers of which the Agents are told that their subscriptions ended."""
+    return [each["serverId"] for each in here.told("resources_list_changed") if each.get("a2c_missed")]
+
+
+async def downstream_of(here: World, server: str, *uris: str) -> None:
+    async def agreed() -> bool:
+        return bool(await here.tell(server, "subscribed") == list(uris))
+
+    await eventually(agreed, timeout=30)
 
 
 @pytest.mark.rule(
@@ -152,7 +135,7 @@ async def leave(here: World, agent: str, *, epoch: int) -> None:
     "computer.resources.flow.subscribe.acknowledged",
 )
 async def test_what_cannot_be_subscribed_to_is_refused(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agents_module, "MOST", 2)
+    monkeypatch.setattr(subscriptions, "MOST", 2)
     silent = configs.context(
         "2026", host="silent", content=[{"uri": "x://1"}, {"uri": "note://1"}], without=["subscribe"]
     )

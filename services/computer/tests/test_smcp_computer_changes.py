@@ -10,7 +10,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric
 
 from smcp_computer.announcing import CONFIG, DESKTOP, FINDER
-from smcp_computer.resources import index, interests
+from smcp_computer.resources import index, subscriptions
 from smcp_computer.resources.skipped import SkippedServers
 from smcp_testing.computer_office import NAME, World, world
 from smcp_testing.computer_world import native_computer
@@ -51,7 +51,7 @@ async def test_an_updated_window_or_document_is_told_and_another_resource_is_not
     content = [{"uri": "file:///a.txt"}]
     async with world(nats_url, desk=configs.context(era, windows=1, documents=1, content=content)) as here:
         await settled(here, "desk", WINDOW, DOCUMENT)
-        await here.computer.context.interests.hold("alice", "desk", "file:///a.txt")
+        await here.computer.resources.upstream.hold("alice", "desk", "file:///a.txt")
         await here.tell("desk", "update", uri="file:///a.txt")
         await here.tell("desk", "update", uri=WINDOW)
         assert await next_told(here, DESKTOP) == [TOLD]
@@ -97,7 +97,7 @@ async def test_a_changed_list_is_told_only_where_its_set_of_windows_or_documents
         caplog.clear()
         await here.tell("desk", "put", uri="file:///b.txt")
         await here.tell("desk", "put", uri=WINDOW, resource={"title": "another title"})
-        known = here.computer.context.index.known
+        known = here.computer.resources.index.known
         await eventually(lambda: known("desk")[WINDOW].get("title") == "another title")
         assert "the same window:// resources as before" in caplog.text
         assert "the same dpe:// resources as before" in caplog.text
@@ -122,7 +122,7 @@ async def test_a_window_that_is_listed_with_another_query_is_the_same_window(nat
         await settled(here, "desk", WINDOW)
         await here.tell("desk", "put", uri=asked_for)
         await here.tell("desk", "remove", uri=WINDOW)
-        subscribed = here.computer.context.interests.subscribed
+        subscribed = here.computer.resources.upstream.subscribed
         await eventually(lambda: subscribed("desk") == {asked_for}, timeout=30)
         here.computer.announcer.changed(CONFIG)  # told after what there was to tell
         await next_told(here, CONFIG)
@@ -139,10 +139,10 @@ async def test_a_window_that_is_listed_with_another_query_is_the_same_window(nat
 async def test_what_changes_before_the_server_agreed_to_tell_of_it_is_told_then(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interests, "SUBSCRIBE_S", 120.0)
+    monkeypatch.setattr(subscriptions, "SUBSCRIBE_S", 120.0)
     late = {WINDOW: "subscribe_late", DOCUMENT: "subscribe_late"}
     async with world(nats_url, desk=configs.context("2025", windows=1, documents=1, misbehave=late)) as here:
-        await eventually(lambda: len(here.computer.context.index.known("desk")) == 2, timeout=30)
+        await eventually(lambda: len(here.computer.resources.index.known("desk")) == 2, timeout=30)
         await forgotten(here)  # that there is a window and a document: nobody may have listened yet
         assert (await here.ask("get_desktop"))["desktops"] == [f"{WINDOW}\n\ntext of {WINDOW}"]
         assert (await here.ask("get_finder"))["documents"][0]["title"] == "Report doc-0"
@@ -176,14 +176,14 @@ async def settled_by_update(here: World, uri: str) -> None:
 )
 async def test_a_server_that_cannot_be_subscribed_to_takes_no_part(nats_url: str) -> None:
     async with world(nats_url, desk=configs.context("2025", windows=1, documents=1, without=["subscribe"])) as here:
-        await eventually(lambda: WINDOW in here.computer.context.index.known("desk"))
+        await eventually(lambda: WINDOW in here.computer.resources.index.known("desk"))
         await forgotten(here)
         other = f"window://{HOST}/other"
         await here.tell("desk", "put", uri=other)
         await here.tell("desk", "put", document={"ref": "new"})
         await here.tell("desk", "update", uri=WINDOW)
-        await eventually(lambda: f"dpe://{HOST}/new" in here.computer.context.index.known("desk"))
-        assert other in here.computer.context.index.known("desk")
+        await eventually(lambda: f"dpe://{HOST}/new" in here.computer.resources.index.known("desk"))
+        assert other in here.computer.resources.index.known("desk")
         assert not here.computer.announcer.untold & {DESKTOP, FINDER}
         assert here.told(DESKTOP) + here.told(FINDER) == []
         assert (await here.ask("get_desktop"))["desktops"] == []
@@ -288,7 +288,7 @@ async def test_the_office_lists_what_each_server_can_do_and_an_update_reaches_an
         asked = {"agent": "alice", "req_id": "r", "computer": NAME}
         shown = await agent.call("client:get_desktop", asked, timeout=30)
         assert shown == {"desktops": [f"{WINDOW}\n\ntext of {WINDOW}"], "req_id": "r"}
-        await eventually(lambda: computer.context.interests.subscribed("desk") == {WINDOW})
+        await eventually(lambda: computer.resources.upstream.subscribed("desk") == {WINDOW})
         agent.events.clear()
         await _call(agent, "desk__update", uri=WINDOW, text="new")
         await eventually(lambda: agent.told("notify:update_desktop") == [TOLD], timeout=30)

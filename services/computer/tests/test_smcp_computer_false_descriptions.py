@@ -55,7 +55,7 @@ async def scene(nats_url: str, era: Era) -> AsyncIterator[Client]:
         connected(there.gateways[0].url) as agent,
     ):
         assert await agent.join("agent", "alice", OFFICE) == [True, None]
-        await eventually(lambda: len(computer.context.index.known("false")) == len(lies()), timeout=30)
+        await eventually(lambda: len(computer.resources.index.known("false")) == len(lies()), timeout=30)
         yield agent
 
 

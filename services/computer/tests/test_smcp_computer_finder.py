@@ -70,7 +70,7 @@ async def test_metadata_are_read_once_and_again_after_the_server_says_that_they_
     nats_url: str, era: Era
 ) -> None:
     async with world(nats_url, one=configs.context(era, host="h", documents=2)) as here:
-        subscribed = here.computer.context.interests.subscribed
+        subscribed = here.computer.resources.upstream.subscribed
         await eventually(lambda: subscribed("one") == {"dpe://h/doc-0", "dpe://h/doc-1"}, timeout=30)
         for _ in range(3):
             await refs(here)
@@ -87,7 +87,7 @@ async def test_metadata_are_read_once_and_again_after_the_server_says_that_they_
         await eventually(lambda: len(subscribed("one")) == 3)
         assert await refs(here) == ["doc-0", "doc-2", "doc-1"], "the latest first, and who says no time last"
         await here.tell("one", "remove", uri="dpe://h/doc-0")
-        await eventually(lambda: len(here.computer.context.index.known("one")) == 2)
+        await eventually(lambda: len(here.computer.resources.index.known("one")) == 2)
         assert await refs(here) == ["doc-2", "doc-1"]
         assert await here.tell("one", "reads") == {"dpe://h/doc-0": 1, "dpe://h/doc-1": 2, "dpe://h/doc-2": 1}
 
@@ -120,7 +120,7 @@ async def test_after_the_restart_of_a_server_its_documents_are_read_anew(nats_ur
         await eventually(lambda: here.told("update_finder"))
         await refs(here)
         await eventually(lambda: here.computer.fleet.supervisors["one"].starts > starts, timeout=30)
-        await eventually(lambda: len(here.computer.context.interests.subscribed("one")) == 2, timeout=30)
+        await eventually(lambda: len(here.computer.resources.upstream.subscribed("one")) == 2, timeout=30)
         found = await here.ask("get_finder")
         assert [each["page_count"] for each in found["documents"]] == [2, 2]
         assert await here.tell("one", "reads") == {"dpe://h/doc-0": 1, "dpe://h/doc-1": 1}

@@ -51,7 +51,7 @@ class Scene:
 
     async def settled(self, server: str, *uris: str) -> None:
         """The server has agreed to tell of these, and all there was to tell has been told, and is forgotten."""
-        subscribed = self.computer.context.interests.subscribed
+        subscribed = self.computer.resources.upstream.subscribed
         await eventually(lambda: subscribed(server) == set(uris), timeout=30)
 
         async def quiet() -> bool:
@@ -119,7 +119,7 @@ async def test_the_desktop_is_pulled_and_follows_its_windows_and_their_contents(
         assert await shows(first, second)
         # 窗口列表变化触发流程: the same set of windows is told to nobody, another one is
         await here.tell("myapp", "put", **{**console, "resource": {**console["resource"], "title": "another"}})
-        known = here.computer.context.index.known
+        known = here.computer.resources.index.known
         await eventually(lambda: known("myapp")[console["uri"]].get("title") == "another", timeout=30)
         await here.settled("myapp", status["uri"], console["uri"])
         alert = window("alert", "!", annotations={"priority": 1.0})
@@ -175,7 +175,7 @@ async def test_the_finder_is_pulled_and_follows_its_documents_and_their_contents
         assert await lists("2026 年度报告", "A1 合同")
         # 文档列表变化触发流程: the same set of documents is told to nobody, another one is
         await here.tell("docs", "put", uri="file:///other")
-        known = here.computer.context.index.known
+        known = here.computer.resources.index.known
         await eventually(lambda: "file:///other" in known("docs"), timeout=30)
         await here.settled("docs", report, contract)
         last = {"ref": "new", "title": "New", "last_modified": "2025-01-01T00:00:00Z"}

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from smcp_computer.mcp import subscriptions
+from smcp_computer.mcp import subscriptions as mcp_subscriptions
 from smcp_computer.mcp.errors import NotTold
 from smcp_computer.mcp.events import ResourcesSubscribed, ResourcesUnsubscribed
-from smcp_computer.resources import interests
+from smcp_computer.resources import subscriptions
 from smcp_testing.computer_office import world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.resource_servers import OTHER, WINDOW, running
@@ -22,49 +22,49 @@ REFUSED = "does not tell of changes of a resource"
 async def test_what_the_next_stream_leaves_out_is_subscribed_to_no_more_and_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(interests, "RETRY_S", 0.1)
-    monkeypatch.setattr(interests, "RETRY_LONGEST_S", 0.1)
+    monkeypatch.setattr(subscriptions, "RETRY_S", 0.1)
+    monkeypatch.setattr(subscriptions, "RETRY_LONGEST_S", 0.1)
     async with running(desk=configs.lean("2026", host=HOST, windows=2, most=1)) as servers:
-        servers.interests.want("desktop", "desk", [OTHER])
-        await eventually(lambda: servers.interests.subscribed("desk") == {OTHER})
-        servers.interests.want("desktop", "desk", [WINDOW, OTHER])
-        await eventually(lambda: servers.interests.subscribed("desk") == {WINDOW})
+        servers.upstream.want("desktop", "desk", [OTHER])
+        await eventually(lambda: servers.upstream.subscribed("desk") == {OTHER})
+        servers.upstream.want("desktop", "desk", [WINDOW, OTHER])
+        await eventually(lambda: servers.upstream.subscribed("desk") == {WINDOW})
         await servers.heard_of(ResourcesUnsubscribed("desk", frozenset({OTHER})))
         servers.heard.clear()
         await servers.tell("most", count=2)
-        await eventually(lambda: servers.interests.subscribed("desk") == {WINDOW, OTHER})
+        await eventually(lambda: servers.upstream.subscribed("desk") == {WINDOW, OTHER})
         await servers.agreed(WINDOW, OTHER)
-        await servers.heard_of(ResourcesSubscribed("desk", {OTHER: frozenset({"desktop"})}))
+        await servers.heard_of(ResourcesSubscribed("desk", frozenset({OTHER})))
 
 
 @pytest.mark.rule("answers.desktop.again")
 async def test_what_is_left_out_after_a_stream_was_lost_is_subscribed_to_no_more_and_can_be_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(subscriptions, "RELISTEN_S", 0.05)
+    monkeypatch.setattr(mcp_subscriptions, "RELISTEN_S", 0.05)
     async with running(desk=configs.lean("2026", host=HOST, windows=2)) as servers:
-        servers.interests.want("desktop", "desk", [WINDOW])
-        await servers.interests.hold("alice", "desk", OTHER)
-        await eventually(lambda: servers.interests.subscribed("desk") == {WINDOW, OTHER})
+        servers.upstream.want("desktop", "desk", [WINDOW])
+        await servers.upstream.hold("alice", "desk", OTHER)
+        await eventually(lambda: servers.upstream.subscribed("desk") == {WINDOW, OTHER})
         await servers.tell("most", count=1)
         await servers.tell("end")
-        await eventually(lambda: servers.interests.subscribed("desk") == {WINDOW})
+        await eventually(lambda: servers.upstream.subscribed("desk") == {WINDOW})
         with pytest.raises(NotTold):
-            await servers.interests.hold("bob", "desk", OTHER)
+            await servers.upstream.hold("bob", "desk", OTHER)
         await servers.tell("most", count=2)
-        await servers.interests.hold("bob", "desk", OTHER)
-        assert servers.interests.holders("desk", OTHER) == {"alice", "bob"}
-        assert servers.interests.subscribed("desk") == {WINDOW, OTHER}
+        await servers.upstream.hold("bob", "desk", OTHER)
+        assert servers.upstream.holders("desk", OTHER) == {"alice", "bob"}
+        assert servers.upstream.subscribed("desk") == {WINDOW, OTHER}
 
 
 @pytest.mark.rule("answers.desktop.again")
 async def test_what_was_refused_is_asked_for_again_after_a_pause(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(interests, "RETRY_S", 0.1)
+    monkeypatch.setattr(subscriptions, "RETRY_S", 0.1)
     refusing = {WINDOW: "subscribe_refuse"}
     async with running(desk=configs.context("2025", windows=1, misbehave=refusing)) as servers:
-        servers.interests.want("desktop", "desk", [WINDOW])
+        servers.upstream.want("desktop", "desk", [WINDOW])
         await eventually(lambda: REFUSED in caplog.text)
         await servers.tell("misbehave", uri=WINDOW, how="")
         await servers.agreed(WINDOW)
@@ -80,27 +80,27 @@ async def test_what_was_refused_is_asked_for_again_once_the_list_changed(
         await eventually(lambda: REFUSED in caplog.text)
         await here.tell("desk", "misbehave", uri=WINDOW, how="")
         await here.tell("desk", "put", uri="note://1")
-        await eventually(lambda: here.computer.context.interests.subscribed("desk") == {WINDOW})
+        await eventually(lambda: here.computer.resources.upstream.subscribed("desk") == {WINDOW})
 
 
 async def test_a_subscription_that_is_never_answered_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interests, "SUBSCRIBE_S", 120.0)
+    monkeypatch.setattr(subscriptions, "SUBSCRIBE_S", 120.0)
     async with running(desk=configs.context("2025", windows=3, misbehave={WINDOW: "never"})) as servers:
-        servers.interests.want("desktop", "desk", [WINDOW, OTHER])
-        await eventually(lambda: servers.interests.subscribed("desk") == {OTHER})
-        await servers.heard_of(ResourcesSubscribed("desk", {OTHER: frozenset({"desktop"})}))
+        servers.upstream.want("desktop", "desk", [WINDOW, OTHER])
+        await eventually(lambda: servers.upstream.subscribed("desk") == {OTHER})
+        await servers.heard_of(ResourcesSubscribed("desk", frozenset({OTHER})))
         async with asyncio.timeout(15):
-            await servers.interests.hold("alice", "desk", THIRD)
-        await servers.interests.release("alice", "desk", THIRD)
+            await servers.upstream.hold("alice", "desk", THIRD)
+        servers.upstream.release("alice", "desk", THIRD)
         await servers.agreed(OTHER)
 
 
 async def test_a_subscription_that_is_given_up_at_once_ends_no_others_unsubscribing() -> None:
     async with running(desk=configs.context("2025", windows=2)) as servers:
-        await servers.interests.hold("alice", "desk", WINDOW)
-        await servers.interests.release("alice", "desk", WINDOW)
+        await servers.upstream.hold("alice", "desk", WINDOW)
+        servers.upstream.release("alice", "desk", WINDOW)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
-                await servers.interests.hold("alice", "desk", OTHER)
+                await servers.upstream.hold("alice", "desk", OTHER)
         await servers.agreed()
-        assert servers.interests.holders("desk", OTHER) == frozenset()
+        assert servers.upstream.holders("desk", OTHER) == frozenset()

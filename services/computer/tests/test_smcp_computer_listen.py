@@ -57,7 +57,7 @@ async def test_a_stream_that_ends_as_it_begins_is_opened_again(
     monkeypatch.setattr(subscriptions, "RELISTEN_S", 0.1)
     server = configs.lean("2026", end_streams=1, unacknowledged=unacknowledged)
     async with world(nats_url, one=server) as here:
-        await eventually(lambda: here.computer.context.index.is_listed("one"))
+        await eventually(lambda: here.computer.resources.index.is_listed("one"))
         assert await shown(here) == []
         await here.tell("one", "put", uri=WINDOW)
 
@@ -65,7 +65,7 @@ async def test_a_stream_that_ends_as_it_begins_is_opened_again(
             return await shown(here) == [WINDOW]
 
         await eventually(is_shown)
-        await eventually(lambda: here.computer.context.interests.subscribed("one") == {WINDOW})
+        await eventually(lambda: here.computer.resources.upstream.subscribed("one") == {WINDOW})
         await eventually(lambda: not here.computer.announcer.untold)
         here.heard.clear()
         await here.tell("one", "update", uri=WINDOW, text="new")
@@ -75,7 +75,7 @@ async def test_a_stream_that_ends_as_it_begins_is_opened_again(
 async def test_a_stream_that_ends_without_a_word_says_nothing_of_the_windows_it_was_asked_for(nats_url: str) -> None:
     server = configs.lean("2026", windows=1, end_streams=2, unacknowledged=True)
     async with world(nats_url, one=server) as here:
-        await eventually(lambda: here.computer.context.interests.subscribed("one") == {WINDOW}, timeout=30)
+        await eventually(lambda: here.computer.resources.upstream.subscribed("one") == {WINDOW}, timeout=30)
         assert await here.tell("one", "subscribed") == [WINDOW]
 
 

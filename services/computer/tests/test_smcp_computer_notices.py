@@ -45,21 +45,27 @@ async def test_a_uri_of_any_depth_costs_no_more_than_its_length(nats_url: str) -
         finally:
             tracemalloc.stop()
         near = "note://a/b" + "/c" * 20
-        assert list(here.computer.resources.agents.concerned("one", near)) == [("alice", "note://a/b")]
+        assert list(here.computer.resources.agents.concerned("one", near)) == ["alice"]
 
 
-async def test_what_one_server_tells_is_bounded_and_what_is_above_it_is_told_as_the_whole(
+@pytest.mark.rule("answers.resources.flood")
+async def test_more_updates_of_a_server_than_are_kept_become_one_changed_list(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(notices_module, "MOST_UNTOLD", 3)
     async with world(nats_url, one=configs.context("2026", content=[{"uri": "note://a/b"}])) as here:
         await ResourceAgent(here).result("resources/subscribe", uri="note://a/b")
         await eventually(lambda: not here.computer.resources.notices.untold)
-        for number in range(10):
+        here.heard.clear()
+        for number in range(4):
             here.computer.fleet.events.tell(ResourceUpdated("one", f"note://a/b/{number}"))
-        assert here.computer.resources.notices.untold == 4
-        await eventually(lambda: len(here.told("resources_updated")) == 4)
-        assert told_uris(here) == [*(f"note://a/b/{number}" for number in range(3)), "note://a/b"]
+        assert here.computer.resources.notices.untold == 1
+        await eventually(lambda: here.told("resources_list_changed"))
+        [told] = here.told("resources_list_changed")
+        assert (told["serverId"], told["a2c_missed"]) == ("one", True)
+        assert told_uris(here) == []
+        await here.tell("one", "update", uri="note://a/b")
+        await eventually(lambda: told_uris(here) == ["note://a/b"], message="the subscription stands")
     assert caplog.text.count("tells of more changes than can be passed on one by one") == 1
 
 
@@ -80,8 +86,12 @@ async def test_a_server_that_tells_very_much_holds_up_no_other(nats_url: str) ->
         await eventually(lambda: "two" in [each["serverId"] for each in here.told("resources_updated")], timeout=30)
         servers_told = [each["serverId"] for each in here.told("resources_updated")]
         assert servers_told.index("two") < 500, "it is not told after what came before it"
-        whole = "what was too much is told as a change of the whole"
-        await eventually(lambda: "note://a/b" in told_uris(here), timeout=60, message=whole)
+        await eventually(lambda: missed(here), timeout=60)
+
+
+def missed(here: World) -> list[str]:
+    """The servers of which the Agents are told that they missed something."""
+    return [each["serverId"] for each in here.told("resources_list_changed") if each.get("a2c_missed")]
 
 
 async def test_what_can_never_be_told_is_dropped_with_one_warning_and_holds_up_nothing(
@@ -92,7 +102,7 @@ async def test_what_can_never_be_told_is_dropped_with_one_warning_and_holds_up_n
         notices = here.computer.resources.notices
         for number in range(3):
             refused = f"note://small/{number}" + "x" * 9000
-            notices.updated("alice", "one", refused, None, whole="note://small")
+            notices.updated("alice", "one", refused, None)
         await here.tell("one", "update", uri="note://small")
         await eventually(lambda: here.told("resources_updated"))
         await eventually(lambda: not notices.untold)

@@ -96,9 +96,9 @@ async def test_what_is_told_in_the_end_is_what_is_so_then(nats_url: str) -> None
         refusing.always.add(UPDATED)
         refusing.held.clear()
         notices = computer.resources.notices
-        notices.updated("anna", "one", "note://1", "old", whole="note://1")
+        notices.updated("anna", "one", "note://1", "old")
         await eventually(lambda: refusing.asked[UPDATED])
-        notices.updated("anna", "one", "note://1", "new", whole="note://1")
+        notices.updated("anna", "one", "note://1", "new")
         refusing.held.set()
         notices.list_changed("one")
         await eventually(lambda: agent.told("notify:resources/list_changed"), message="the first try has ended")
@@ -119,9 +119,9 @@ async def test_what_is_dropped_while_it_is_refused_is_not_told_again(nats_url: s
         notices = computer.resources.notices
         refusing.always.add(UPDATED)
         refusing.held.clear()
-        notices.updated("anna", "one", "note://1", None, whole="note://1")
+        notices.updated("anna", "one", "note://1", None)
         await eventually(lambda: refusing.asked[UPDATED])
-        notices.forget(lambda *_: False)  # the Agent has left, and its subscriptions with it
+        notices.drop_updates(None)  # the Agent has left, and its subscriptions with it
         refusing.held.set()
         notices.list_changed("one")
         await eventually(lambda: agent.told("notify:resources/list_changed"))

@@ -81,7 +81,7 @@ async def test_a_window_with_text_is_shown_however_large_the_blob_beside_it(
 
 
 def _lists(here: World, *counts: int) -> bool:
-    known = [here.computer.context.index.known(server) for server in ("bad", "large")]
+    known = [here.computer.resources.index.known(server) for server in ("bad", "large")]
     return [len(listed) for listed in known] == list(counts)
 
 

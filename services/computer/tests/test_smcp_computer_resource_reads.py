@@ -159,7 +159,7 @@ async def test_a_read_of_what_another_server_lists_waits_for_no_silent_one(nats_
     well = configs.context("2026", host="well", windows=1)
     async with world(nats_url, {"read_s": 25.0}, silent=silent, well=well) as here:
         alice = ResourceAgent(here)
-        await eventually(lambda: here.computer.context.index.is_listed("well"), timeout=30)
+        await eventually(lambda: here.computer.resources.index.is_listed("well"), timeout=30)
         assert (await alice.result("resources/read", uri="window://well/0", timeout=4))["contents"]
         assert (await here.ask("get_desktop"))["desktops"], "it would be waited for 20 s"
         listed = await alice.result("resources/list", timeout=4)
@@ -246,7 +246,7 @@ async def test_contents_up_to_the_limit_of_the_bus_arrive_whole_and_above_it_are
         alice = ResourceAgent(here)
         large = "x" * 20_000_000
         await here.tell("one", "put", uri="note://large", contents=[{"uri": "note://large", "text": large}])
-        await eventually(lambda: "note://large" in here.computer.context.index.known("one"))
+        await eventually(lambda: "note://large" in here.computer.resources.index.known("one"))
         assert (await alice.result("resources/read", uri="note://large"))["contents"][0]["text"] == large
         await here.tell("one", "misbehave", uri="note://big", how="big")
         refused = await alice.ask("resources/read", uri="note://big")

@@ -11,7 +11,7 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from smcp_computer import context
+from smcp_computer import resource_services
 from smcp_computer.mcp import supervisor
 from smcp_computer.mcp.session import connect
 from smcp_computer.resources import directory
@@ -73,7 +73,7 @@ async def test_while_a_server_is_started_again_pages_go_on_and_a_new_list_says_t
         backoff.first_s = backoff.longest_s = 600.0  # it is away for as long as the test takes
         with pytest.raises(Exception, match="went away"):
             await here.tell("a", "die")
-        await eventually(lambda: here.computer.context.index.servers() == ["b"], timeout=30)
+        await eventually(lambda: here.computer.resources.index.servers() == ["b"], timeout=30)
         rest = await alice.result("resources/list", cursor=first["nextCursor"])
         assert [each["uri"] for each in rest["resources"]] == windows("old", 130)[100:] + windows("new", 30)
         assert "meta" not in rest
@@ -103,7 +103,7 @@ async def test_a_server_that_comes_to_its_end_is_missing_and_not_without_resourc
             first = await alice.result("resources/list")
             with pytest.raises(Exception, match="went away"):
                 await here.tell("a", "die")
-            await eventually(lambda: here.computer.context.index.servers() == ["b"], timeout=30)
+            await eventually(lambda: here.computer.resources.index.servers() == ["b"], timeout=30)
             listed = await alice.result("resources/list")
             assert listed == {"resources": first["resources"][1:], "meta": {"a2c_skipped_servers": ["a"]}}
             for method, params in (("resources/list", {}), ("resources/read", {"uri": "window://a/0"})):
@@ -194,7 +194,7 @@ async def test_servers_without_resources_are_skipped_and_counted(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = InMemoryMetricReader()
-    monkeypatch.setattr(context, "get_meter", MeterProvider(metric_readers=[reader]).get_meter)
+    monkeypatch.setattr(resource_services, "get_meter", MeterProvider(metric_readers=[reader]).get_meter)
     none = configs.context("2025", without=["resources"])
     async with world(nats_url, one=configs.context("2026", host="h", windows=1), none=none) as here:
         alice = ResourceAgent(here)

@@ -29,7 +29,7 @@ async def test_a_server_that_never_lists_its_templates_shows_its_windows_and_lis
     monkeypatch.setattr(directory, "LIST_S", 0.3)
     silent = configs.context("2025", host="silent", windows=1, misbehave={"templates": "never"})
     async with world(nats_url, {"read_s": 2.0}, silent=silent) as here:
-        alice, index = ResourceAgent(here), here.computer.context.index
+        alice, index = ResourceAgent(here), here.computer.resources.index
         await eventually(lambda: index.is_listed("silent"), timeout=30)
         missing = {"resourceTemplates": [], "meta": {"a2c_skipped_servers": ["silent"]}}
         assert await alice.result(TEMPLATES) == missing
@@ -75,7 +75,7 @@ async def test_templates_that_change_while_they_are_asked_for_are_asked_for_anew
 async def test_who_asked_for_templates_is_told_that_they_may_be_others(nats_url: str, era: Era) -> None:
     async with world(nats_url, one=configs.context(era, windows=1)) as here:
         alice = ResourceAgent(here)
-        await eventually(lambda: here.computer.context.index.is_listed("one"), timeout=30)
+        await eventually(lambda: here.computer.resources.index.is_listed("one"), timeout=30)
         assert names(await alice.result(TEMPLATES)) == ["page", "element"]
         await eventually(lambda: not here.computer.resources.notices.untold)
         here.heard.clear()

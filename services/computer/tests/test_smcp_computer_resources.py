@@ -20,7 +20,7 @@ from smcp_computer.mcp.events import (
 )
 from smcp_computer.mcp.resources import Features
 from smcp_computer.resources import index as index_module
-from smcp_computer.resources import interests as interests_module
+from smcp_computer.resources import subscriptions
 from smcp_testing.mcp_servers import configs
 from smcp_testing.resource_servers import ERAS, OTHER, WINDOW, running
 from smcp_testing.waiting import eventually
@@ -121,17 +121,17 @@ async def test_a_server_that_does_not_tell_of_its_list_is_listed_anew_while_nobo
 @ERAS
 async def test_a_subscription_is_told_of_and_ends_with_its_last_holder(era: Any) -> None:
     async with running(desk=configs.context(era, windows=2)) as servers:
-        await servers.interests.hold("alice", "desk", WINDOW)
-        await servers.interests.hold("desktop", "desk", WINDOW)
+        await servers.upstream.hold("alice", "desk", WINDOW)
+        await servers.upstream.hold("desktop", "desk", WINDOW)
         assert await servers.tell("subscribed") == [WINDOW]
         await servers.tell("update", uri=WINDOW)
         await servers.heard_of(ResourceUpdated("desk", WINDOW))
-        await servers.interests.release("alice", "desk", WINDOW)
-        assert servers.interests.holders("desk", WINDOW) == {"desktop"}
+        servers.upstream.release("alice", "desk", WINDOW)
+        assert servers.upstream.holders("desk", WINDOW) == {"desktop"}
         servers.heard.clear()
         await servers.tell("update", uri=WINDOW)
         await servers.heard_of(ResourceUpdated("desk", WINDOW))
-        servers.interests.drop("desktop")
+        servers.upstream.want("desktop", "desk", [])
         await servers.agreed()
 
 
@@ -140,10 +140,10 @@ async def test_a_subscription_is_told_of_and_ends_with_its_last_holder(era: Any)
 async def test_many_are_subscribed_to_in_the_background_and_again_after_a_restart(era: Any) -> None:
     async with running(desk=configs.context(era, windows=20)) as servers:
         uris = list(await servers.index.list("desk"))
-        servers.interests.want("desktop", "desk", uris)
-        await servers.interests.hold("alice", "desk", OTHER)
+        servers.upstream.want("desktop", "desk", uris)
+        await servers.upstream.hold("alice", "desk", OTHER)
         await servers.agreed(*sorted(uris))
-        servers.interests.want("desktop", "desk", uris[:1])
+        servers.upstream.want("desktop", "desk", uris[:1])
         await servers.agreed(*sorted({uris[0], OTHER}))
         servers.heard.clear()
         with pytest.raises(ServerDied):
@@ -160,7 +160,7 @@ async def test_a_server_over_http_tells_of_changes_also_after_it_was_started_aga
         configs.http_context(windows=2) as server,
         running(desk=configs.http("streamable", server.url)) as servers,
     ):
-        servers.interests.want("desktop", "desk", [WINDOW, OTHER])
+        servers.upstream.want("desktop", "desk", [WINDOW, OTHER])
         await servers.agreed(WINDOW, OTHER)
         await servers.tell("update", uri=OTHER)
         await servers.heard_of(ResourceUpdated("desk", OTHER))
@@ -182,28 +182,28 @@ async def test_a_server_over_http_tells_of_changes_also_after_it_was_started_aga
 async def test_a_subscription_that_the_server_does_not_grant_is_refused_and_not_held(era: Any) -> None:
     async with running(desk=configs.context(era, windows=1, without=["subscribe"])) as servers:
         with pytest.raises(ServerError):
-            await servers.interests.hold("alice", "desk", WINDOW)
-        assert servers.interests.holders("desk", WINDOW) == frozenset()
+            await servers.upstream.hold("alice", "desk", WINDOW)
+        assert servers.upstream.holders("desk", WINDOW) == frozenset()
 
 
 @pytest.mark.parametrize("how", ["timed out", "cancelled"])
 async def test_a_hold_that_is_given_up_ends_no_other_hold_of_the_same_holder(
     monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(interests_module, "SUBSCRIBE_S", 0.3 if how == "timed out" else 60.0)
+    monkeypatch.setattr(subscriptions, "SUBSCRIBE_S", 0.3 if how == "timed out" else 60.0)
     late = {WINDOW: "subscribe_late"}
     async with running(desk=configs.context("2025", windows=1, misbehave=late)) as servers:
-        first, second = (asyncio.create_task(servers.interests.hold("alice", "desk", WINDOW)) for _ in range(2))
-        await eventually(lambda: servers.interests.holders("desk", WINDOW))
-        monkeypatch.setattr(interests_module, "SUBSCRIBE_S", 60.0)  # for the second, whose turn comes after the first's
+        first, second = (asyncio.create_task(servers.upstream.hold("alice", "desk", WINDOW)) for _ in range(2))
+        await eventually(lambda: servers.upstream.holders("desk", WINDOW))
+        monkeypatch.setattr(subscriptions, "SUBSCRIBE_S", 60.0)  # for the second one
         if how == "cancelled":
             first.cancel()
         with pytest.raises((ServerTimedOut, asyncio.CancelledError)):
             await first
-        assert servers.interests.holders("desk", WINDOW) == {"alice"}
+        assert servers.upstream.holders("desk", WINDOW) == {"alice"}
         await servers.tell("misbehave", uri=WINDOW, how="")
         await asyncio.wait_for(second, 30)
         assert await servers.tell("subscribed") == [WINDOW]
-        await servers.heard_of(ResourcesSubscribed("desk", {WINDOW: frozenset()}))
-        await servers.interests.release("alice", "desk", WINDOW)
+        await servers.heard_of(ResourcesSubscribed("desk", frozenset({WINDOW})))
+        servers.upstream.release("alice", "desk", WINDOW)
         await servers.agreed()

@@ -33,7 +33,7 @@ def left(name: str, revision: int, role: str = "computer") -> Incoming:
 class Told:
     """An office whose members are told into a list."""
 
-    def __init__(self, agent_left: AgentLeft = lambda office, agent, epoch: None) -> None:
+    def __init__(self, agent_left: AgentLeft = lambda office, agent: None) -> None:
         self.said: list[tuple[str, str, Any]] = []
         self.generation = 0
         self.office = Office("office", self._tell, generation=lambda: self.generation, agent_left=agent_left)

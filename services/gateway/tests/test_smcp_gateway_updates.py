@@ -1,4 +1,4 @@
-"""What a Computer on Socket.IO tells of its resources: at once after a pause, and together where it comes closely."""
+"""What a Computer on Socket.IO tells of its resources: at once, or together where updates come fast."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -246,33 +246,6 @@ def test_for_an_observer_enter_and_leave_alternate_whatever_happens(
         assert present.is_visible == (len(told) % 2 == 1)
 
 
-@given(STEPS)
-def test_a_membership_keeps_what_it_began_after_until_the_office_hears_of_a_leave_or_would_have_to(
-    steps: list[tuple[Claim, Owner, bool, bool] | None],
-) -> None:
-    """A step is as above; each record is written over the one before it."""
-    present: MemberRecord | None = None
-    began_after: int | None = None
-    for revision, step in enumerate(steps):
-        if step is None:
-            if present is not None and present.is_member:
-                present = tombstone(present)
-            continue
-        wanted, owner, moves, over = step
-        decision = decided(present, wanted, owner, over=over)
-        if decision.action is Action.REFUSE or decision.action is Action.ASK_OWNER:
-            continue
-        owner_of_claim = (wanted.credential, wanted.process, wanted.session)
-        own = present is not None and present.is_member and present.owner == owner_of_claim
-        unheard = present is not None and present.is_visible and decision.announce is Announce.NOTHING
-        if not own and not unheard:
-            began_after = revision
-        present = claimed(present, wanted, decision.announce, office="lab", role="computer", name="pc", over=revision)
-        assert present.began_after == began_after
-        if moves:
-            present = present.model_copy(update={"moving": True})
-
-
 @given(CLAIMS, CLAIMS, st.booleans(), st.booleans(), OWNERS)
 def test_only_the_owner_itself_or_a_gone_or_silent_owner_or_a_move_gives_a_seat_away(
     before: Claim, wanted: Claim, announced: bool, moving: bool, owner: Owner

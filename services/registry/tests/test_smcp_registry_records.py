@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nats.js.kv import VALID_KEY_RE
 
 from smcp_proto.names import check_name
-from smcp_registry.records import Announce, MemberRecord, announcements, moving, record_key, tombstone
+from smcp_registry.records import Announce, MemberRecord, announcements, record_key, tombstone
 from smcp_registry.view import opaque, session_info
 
 
@@ -78,13 +78,6 @@ def test_an_agent_that_followed_another_tells_of_the_leave_of_the_other() -> Non
 def test_a_member_that_nobody_was_told_of_leaves_silently() -> None:
     assert tombstone(record()).announce is Announce.LEAVE
     assert tombstone(record(announced=False)).announce is Announce.NOTHING
-
-
-def test_what_a_membership_began_after_stays_as_it_is_while_it_moves_and_when_it_ends() -> None:
-    began = record(began_after=7)
-    assert moving(began).began_after == tombstone(began).began_after == 7
-    older = MemberRecord.model_validate_json(record().model_dump_json(exclude={"began_after"}))
-    assert older.began_after is None
 
 
 @pytest.mark.rule("answers.connect.version.shown", "answers.rooms.list.sid")

@@ -18,10 +18,6 @@ CLAIM: Final = "Smcp-Claim"
 EPOCH: Final = "Smcp-Epoch"
 """Notification of an enter or a leave: `2 * revision` for a leave, `2 * revision + 1` for an enter."""
 
-AGENT_EPOCH: Final = "Smcp-Agent-Epoch"
-"""Request `resources/subscribe`: the epoch of the enter of the Agent's membership. What is subscribed belongs to that
-membership: a leave of the Agent that is heard later and has a smaller epoch is of an earlier one."""
-
 REPLY_LIMIT: Final = "Smcp-Reply-Limit"
 """Request `get_desktop` or `get_finder`: bytes of the largest reply that the asker's client takes. A Computer leaves
 out what does not fit. The reply of one that does not know the header may be 413 at the gateway."""

@@ -118,17 +118,6 @@ class RegistryClient:
         subject = subjects.server(office, role, name, "find")
         return await self._ask(subject, body, Found, _req_id_header(req_id), timeout=timeout)
 
-    async def agent_since(self, office: str, computer: str, *, after: int) -> int | None:
-        """Asked by a Computer of its office, after it may have missed something: see `Found.agent_since`.
-
-        Args:
-            after: the newest revision that the asker knows of; 0: none. The answer is not older.
-        """
-        body = FindComputer(computer=computer).model_dump_json().encode()
-        headers = {AFTER: str(after)} | _req_id_header("")
-        found = await self._ask(subjects.server(office, "computer", computer, "find"), body, Found, headers)
-        return found.agent_since
-
     async def tell(
         self,
         office: str,

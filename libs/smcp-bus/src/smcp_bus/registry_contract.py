@@ -103,10 +103,6 @@ class Found(_Contract):
 
     member: bool
     moving: bool = False
-    agent_since: int | None = None
-    """An epoch between those of the present Agent's membership of that office and those of all that were before: what
-    was subscribed to with a smaller `Smcp-Agent-Epoch` has ended. An Agent that moves keeps it. None: there is no
-    Agent, or it is not known."""
 
 
 class LeaseRenewal(_Contract):

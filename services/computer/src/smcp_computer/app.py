@@ -77,7 +77,7 @@ async def open_computer(
             name=settings.name,
             session=bus.process,
             lease_s=settings.lease_s,
-            capabilities=lambda: computer.context.capabilities.now,
+            capabilities=lambda: computer.resources.capabilities.now,
         )
         membership.listen(computer.in_flight.placed)
         membership.listen(computer.resources.in_office)

@@ -22,14 +22,13 @@ from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.config.inputs import InputResolver, network_variables
 from smcp_computer.config.redact import shown
 from smcp_computer.confirmation import Asker, Confirmation
-from smcp_computer.context import Context
 from smcp_computer.handlers.pending import pending
 from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.in_flight import InFlight
 from smcp_computer.mcp.supervisor import Fleet, Limits
 from smcp_computer.metrics import calls_timed, measure
 from smcp_computer.office_client import OfficeClient
-from smcp_computer.resource_services import ResourceServices, resource_services
+from smcp_computer.resource_services import ResourceServices
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.tools import Catalogue
 from smcp_proto.schemas.config import GetComputerConfigReq, GetComputerConfigRet
@@ -85,7 +84,6 @@ class Computer:
     catalogue: Catalogue
     in_flight: InFlight
     announcer: Announcer
-    context: Context
     resources: ResourceServices
     confirmation: Confirmation
     membership: OfficeMembership = field(init=False)
@@ -108,7 +106,7 @@ class Computer:
         running = [
             self.tasks.start(join(), name="membership"),
             self.tasks.start(self.announcer.run(), name="announcer"),
-            self.tasks.start(self.resources.run(), name="resource notifications"),
+            self.tasks.start(self.resources.tell(), name="resource notifications"),
         ]
         try:
             yield
@@ -174,7 +172,7 @@ async def open_core(
         settings.name,
         may_tell=may_tell,
         gather_s=settings.gather_s,
-        content={CAPABILITIES: lambda: {"capabilities": context.capabilities.now}},
+        content={CAPABILITIES: lambda: {"capabilities": resources.capabilities.now}},
     )
     fleet = Fleet(
         config.servers.values(),
@@ -188,7 +186,6 @@ async def open_core(
         on_change=lambda: announcer.changed(TOOL_LIST) if catalogue.refresh() else None,
     )
     catalogue = Catalogue(fleet.supervisors)
-    context = Context(fleet, announcer, read_s=settings.read_s, max_body=max_body)
     readiness.add("mcp_servers", lambda: None if fleet.settled else "starting")
     shown_config = shown(config)
 
@@ -200,13 +197,13 @@ async def open_core(
 
     keeping = Keeping(results_s=settings.keep_results_s, results_bytes=settings.keep_results_bytes)
     async with background() as tasks, InFlight(keeping) as in_flight:
-        resources = resource_services(settings, office, fleet, context, tasks, max_body=max_body, may_tell=may_tell)
+        resources = ResourceServices(settings, office, fleet, announcer, tasks, max_body=max_body, may_tell=may_tell)
         confirmation = Confirmation(settings.confirm, options.get("asker"))
         calls = ToolCalls(
             catalogue,
             in_flight,
             confirmation,
-            context.history,
+            resources.history,
             max_body=max_body,
             trace_content=settings.trace_content,
             ended=calls_timed(metrics),
@@ -217,7 +214,6 @@ async def open_core(
                 "client:get_tools": get_tools,
                 "client:get_config": get_config,
                 registry_contract.PENDING.event: partial(pending, in_flight=in_flight),
-                **context.handlers(),
                 **resources.handlers,
                 **handlers,
             },
@@ -227,7 +223,7 @@ async def open_core(
             ),
         )
         measure(metrics, fleet, in_flight, may_tell)
-        following = tasks.start(context.run(), name="context")
+        following = tasks.start(resources.run(), name="resources")
         servers = tasks.start(fleet.run(), name="mcp servers")
         try:
             yield Computer(
@@ -239,7 +235,6 @@ async def open_core(
                 catalogue,
                 in_flight,
                 announcer,
-                context,
                 resources,
                 confirmation,
             )

@@ -22,9 +22,9 @@ from smcp_computer.core import Computer, Options, open_core
 from smcp_computer.handlers.cancelled import CANCEL_VERB, cancel
 from smcp_computer.settings import ComputerSettings
 from smcp_proto import catalog
-from smcp_proto.errors import Internal, Malformed, NotInOffice, SmcpError, Unavailable
+from smcp_proto.errors import Malformed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.ids import Role
-from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeNotification, ListRoomRet
+from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeNotification
 from smcp_proto.schemas.base import AgentCallData
 from smcp_service.health import Readiness
 
@@ -81,7 +81,7 @@ async def open_gateway_computer(
 class GatewayMembership:
     """The membership of a Computer by a gateway: connected, joined, and again after every loss.
 
-    Also what the Computer says to the office and asks it (`office_client.OfficeClient`), and what it is asked.
+    Also what the Computer says to the office (`office_client.OfficeClient`), and what it is asked.
     """
 
     def __init__(self, settings: ComputerSettings, token: Token | None) -> None:
@@ -150,7 +150,7 @@ class GatewayMembership:
     def describe(self) -> None:
         """Have the next join describe this Computer as it is now."""
         assert self._computer is not None
-        said = {**self._me.model_dump(exclude_unset=True), "capabilities": self._computer.context.capabilities.now}
+        said = {**self._me.model_dump(exclude_unset=True), "capabilities": self._computer.resources.capabilities.now}
         self.link.describe(EnterOfficeReq.model_validate(said))
 
     def is_in(self) -> None:
@@ -159,8 +159,7 @@ class GatewayMembership:
         connection = self.link.connection
         self._problem = None
         self.joined.set()
-        # nobody says whether the office was told that it came: what was subscribed to stays, where its Agent does
-        self._computer.resources.in_office(entered=False)
+        self._computer.resources.in_office()
         self._computer.in_flight.placed(True)
         self._computer.announcer.resume()
         by = "" if connection is None else connection.url
@@ -181,18 +180,6 @@ class GatewayMembership:
         row = catalog.by_verb("server", verb)
         assert row is not None  # a verb of ours
         await self._ask(SAID_AS.get(row.event, row.event), exact_json.read(body))
-
-    async def room(self, office: str, role: Role, name: str, *, after: int, req_id: str) -> ListRoomRet:
-        """The gateway knows by itself how new its answer has to be."""
-        reply = await self._ask("server:list_room", {"agent": name, "req_id": req_id, "office_id": office})
-        try:
-            return ListRoomRet.model_validate(reply)
-        except ValidationError:
-            raise Internal("the gateway sent an answer that cannot be read") from None
-
-    async def agent_since(self, office: str, computer: str, *, after: int) -> int | None:
-        """None: over Socket.IO nothing says in which membership an Agent subscribed. The gateway knows, and ends it."""
-        return None
 
     async def _ask(self, event: str, data: dict[str, Any]) -> Any:
         connection = self.link.connection
@@ -229,10 +216,9 @@ class GatewayMembership:
             if event == f"notify:{CANCEL_VERB}":
                 call = AgentCallData.model_validate(data)
                 cancel(call, office=self._office, in_flight=self._computer.in_flight)
-            elif event == "notify:leave_office" and LeaveOfficeNotification.model_validate(data).agent is not None:
-                # Over Socket.IO nothing says whether it has come back and subscribed anew before this was heard: so the
-                # office is asked who is in it.
-                self._computer.resources.room.begin()
+            elif event == "notify:leave_office":
+                if (agent := LeaveOfficeNotification.model_validate(data).agent) is not None:
+                    self._computer.resources.agents.left(agent)
         except ValidationError:
             _log.warning("a notification that cannot be read was ignored")
 

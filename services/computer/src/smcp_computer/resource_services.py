@@ -1,135 +1,148 @@
-"""All that serves resources and documents to Agents, put together."""
+"""What Agents get beside tools (resources, desktop, finder), put together over the MCP servers."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from smcp_bus.bus import NoticeHandler
+from opentelemetry.metrics import get_meter
+from pydantic import ValidationError
+
+from smcp_bus import subjects
+from smcp_bus.bus import Incoming
 from smcp_bus.dispatch import Handler
-from smcp_computer.context import Context
+from smcp_computer.announcing import CAPABILITIES, DESKTOP, FINDER, Announcer
+from smcp_computer.desktop import Desktop
 from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.finder.odd_answers import OddAnswers
 from smcp_computer.handlers.envelope import Envelopes
+from smcp_computer.handlers.get_desktop import get_desktop
 from smcp_computer.handlers.get_finder import Finder
 from smcp_computer.handlers.get_resources import EVENT, GetResources
-from smcp_computer.handlers.left import AgentsLeaving
 from smcp_computer.handlers.resources import ResourceQueries
 from smcp_computer.handlers.subscribe import SubscriptionRequests
 from smcp_computer.mcp.supervisor import Fleet
 from smcp_computer.office_client import OfficeClient
-from smcp_computer.resources.agents import AgentSubscriptions
+from smcp_computer.resources.capabilities import Capabilities
+from smcp_computer.resources.changes import ResourceChanges
 from smcp_computer.resources.directory import Directory
-from smcp_computer.resources.following import Following
+from smcp_computer.resources.history import History
+from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.notices import Notices
-from smcp_computer.resources.room import RoomComparison
+from smcp_computer.resources.skipped import SkippedServers
+from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
 from smcp_computer.settings import ComputerSettings
+from smcp_proto.schemas import LeaveOfficeNotification
 from smcp_service.lifecycle import Background
 
+_log = logging.getLogger("smcp_computer.resources")
 
-@dataclass(frozen=True, slots=True)
+
 class ResourceServices:
-    """Made by `resource_services`.
+    """`run` must be running, and `tell` while this Computer wants to be in its office.
+
+    Args:
+        tasks: where documents are read.
+        max_body: bytes that an answer may have on the bus.
+        may_tell: whether this Computer is a member now.
 
     Attributes:
+        history: to be told of each call of a tool.
         handlers: by event.
-        notified: hears every notification of the office.
-        agents: what Agents have subscribed to.
-        cache: metadata of documents.
     """
 
-    handlers: Mapping[str, Handler]
-    notified: NoticeHandler
-    agents: AgentSubscriptions
-    cache: MetadataCache
-    notices: Notices
-    room: RoomComparison
-    following: Following
-
-    def in_office(self, entered: bool) -> None:
-        """This Computer is in its office (again).
-
-        Args:
-            entered: as a new member; what was subscribed to was the one before.
-        """
-        if entered:
-            self.agents.clear()
-            self.notices.clear()
-        self.following.in_office()
-        self.room.begin()
-
-    async def run(self) -> None:
-        """Tell of changes, and compare the office, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.notices.run(), name="notices")
-            tasks.create_task(self.room.run(), name="room")
-
-
-def resource_services(
-    settings: ComputerSettings,
-    registry: OfficeClient,
-    fleet: Fleet,
-    context: Context,
-    tasks: Background,
-    *,
-    max_body: int,
-    may_tell: Callable[[], bool],
-) -> ResourceServices:
-    """Args:
-    tasks: where documents are read.
-    max_body: bytes that an answer may have on the bus.
-    may_tell: whether this Computer is a member now.
-    """
-    index, history = context.index, context.history
-
-    async def read(server: str, uri: str, timeout: float) -> Mapping[str, Any]:
-        return await index.connection(server).read(uri, timeout=timeout)
-
-    agents = AgentSubscriptions(context.interests)
-    cache = MetadataCache(read, tasks, context.interests.subscribed, cache_bytes=settings.finder_cache_bytes)
-    notices = Notices(
-        registry,
-        settings.office,
-        settings.name,
-        may_tell=lambda: may_tell() and not room.unsure,
-        gather_s=settings.gather_s,
-    )
-    room = RoomComparison(registry, agents, notices, office=settings.office, name=settings.name)
-    following = Following(fleet.events, index, agents, notices, cache)
-    directory = Directory(fleet.supervisors, index, history, context.skipped, fleet.events)
-    envelopes = Envelopes(settings.name, max_body=max_body)
-    odd = OddAnswers()
-    queries = ResourceQueries(directory, index, envelopes, odd)
-    subscriptions = SubscriptionRequests(directory, index, agents, envelopes)
-    finder = Finder(
-        cache,
-        directory.documents,
-        lambda: history.servers,
-        wait_s=settings.finder_wait_s,
-        max_body=max_body,
-    )
-    for listener in (odd.on_event, finder.on_event):
-        fleet.events.listen(listener)
-
-    async def left(agent: str, epoch: int) -> None:
-        await agents.left(agent, epoch)
-        notices.forget(agents.wants)
-
-    return ResourceServices(
-        handlers={
+    def __init__(
+        self,
+        settings: ComputerSettings,
+        office: OfficeClient,
+        fleet: Fleet,
+        announcer: Announcer,
+        tasks: Background,
+        *,
+        max_body: int,
+        may_tell: Callable[[], bool],
+    ) -> None:
+        events, supervisors = fleet.events, fleet.supervisors
+        self.history = History()
+        self.index = ResourceIndex(supervisors, events)
+        self.upstream = UpstreamSubscriptions(supervisors, events)
+        self.agents = AgentSubscriptions(self.upstream, self._dropped)
+        self.capabilities = Capabilities(self.index, lambda: announcer.changed(CAPABILITIES))
+        self.cache = MetadataCache(self._read, tasks, self.upstream.subscribed, cache_bytes=settings.finder_cache_bytes)
+        self.notices = Notices(office, settings.office, settings.name, may_tell=may_tell, gather_s=settings.gather_s)
+        self.changes = ResourceChanges(
+            self.index,
+            self.upstream,
+            self.agents,
+            events,
+            self.cache,
+            self.notices,
+            desktop_changed=lambda: announcer.changed(DESKTOP),
+            finder_changed=lambda: announcer.changed(FINDER),
+        )
+        skipped = SkippedServers(get_meter("smcp_computer"))
+        directory = Directory(supervisors, self.index, self.history, skipped, events)
+        envelopes = Envelopes(settings.name, max_body=max_body)
+        odd = OddAnswers()
+        queries = ResourceQueries(directory, self.index, envelopes, odd)
+        subscriptions = SubscriptionRequests(directory, self.index, self.agents, envelopes)
+        self._desktop = Desktop(self.index, self.history, skipped, read_s=settings.read_s, max_body=max_body)
+        finder = Finder(
+            self.cache,
+            directory.documents,
+            lambda: self.history.servers,
+            wait_s=settings.finder_wait_s,
+            max_body=max_body,
+        )
+        for listener in (odd.on_event, finder.on_event, self._desktop.on_event):
+            events.listen(listener)
+        self.handlers: Mapping[str, Handler] = {
+            "client:get_desktop": partial(get_desktop, desktop=self._desktop, max_body=max_body),
+            "client:get_finder": finder,
             "client:resources/list": queries.list,
             "client:resources/templates/list": queries.templates,
             "client:resources/read": queries.read,
             "client:resources/subscribe": subscriptions.subscribe,
             "client:resources/unsubscribe": subscriptions.unsubscribe,
             "client:completion/complete": queries.complete,
-            "client:get_finder": finder,
-            EVENT: GetResources(fleet.supervisors, max_body=max_body),
-        },
-        notified=AgentsLeaving(left).notified,
-        agents=agents,
-        cache=cache,
-        notices=notices,
-        room=room,
-        following=following,
-    )
+            EVENT: GetResources(supervisors, max_body=max_body),
+        }
+
+    def in_office(self, entered: bool = False) -> None:
+        """This Computer is in its office (again): Agents may have left unheard, and have missed changes."""
+        self.changes.in_office()
+        self.agents.drop()
+        self.notices.resume()
+
+    async def notified(self, incoming: Incoming) -> None:
+        """Hear a notification of the office: what an Agent that leaves has subscribed to ends."""
+        if subjects.verb_of(incoming.subject) != "leave_office":
+            return
+        try:
+            agent = LeaveOfficeNotification.model_validate_json(incoming.body).agent
+        except ValidationError:
+            _log.warning("a notification that cannot be read was ignored")
+            return
+        if agent is not None:
+            self.agents.left(agent)
+
+    async def run(self) -> None:
+        """Follow the MCP servers, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.index.run(), name="index")
+                tasks.create_task(self.upstream.run(), name="subscriptions")
+        finally:
+            await self._desktop.aclose()
+
+    async def tell(self) -> None:
+        """Tell the office of changes, until cancelled."""
+        await self.notices.run()
+
+    def _dropped(self, server: str | None) -> None:
+        self.notices.drop_updates(server)
+        self.notices.missed(server)
+
+    async def _read(self, server: str, uri: str, timeout: float) -> Mapping[str, Any]:
+        return await self.index.connection(server).read(uri, timeout=timeout)

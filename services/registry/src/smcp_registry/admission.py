@@ -111,18 +111,10 @@ def claimed(
     office: str,
     role: Role,
     name: str,
-    over: int | None = None,
 ) -> MemberRecord:
-    """The record that a claim leaves behind, written over `record`.
-
-    The membership goes on where the record is the claimant's own, or is taken up and the office hears of no leave.
-
-    Args:
-        over: the revision that it is written over; None: not known.
-    """
+    """The record that a claim leaves behind, written over `record`."""
     told_of_leave = announce in (Announce.LEAVE, Announce.LEAVE_ENTER)
     stays_known = record is not None and record.is_visible and not told_of_leave
-    own = record is not None and record.is_member and owned_by(record, claim)
     return MemberRecord(
         office=office,
         role=role,
@@ -138,7 +130,6 @@ def claimed(
         state=State.MEMBER,
         announce=announce,
         left_name=record.name if record is not None and told_of_leave and record.name != name else None,
-        began_after=record.began_after if record is not None and (own or stays_known) else over,
     )
 
 

@@ -60,9 +60,6 @@ class MemberRecord(BaseModel):
     announce: Announce = Announce.NOTHING
     left_name: str | None = None
     """Whom a leave is about, where it is not `name`: an office's Agent that another Agent followed."""
-    began_after: int | None = None
-    """The last revision of the seat before this membership began; 0 where nothing stood there. Its own records have
-    greater ones, and those of earlier memberships have not. None: an older registry wrote it, and did not say."""
 
     @property
     def is_member(self) -> bool:

@@ -69,9 +69,7 @@ class Seats:
             if not _stands(stored.record, claim) and not await self._is_meant(claim, until):
                 decision = Decision(Action.REFUSE, why=GIVEN_UP)
                 return None
-            record = claimed(
-                stored.record, claim, decision.announce, office=office, role=role, name=name, over=stored.revision
-            )
+            record = claimed(stored.record, claim, decision.announce, office=office, role=role, name=name)
             if decision.action is Action.UNCHANGED and stored.record is not None and same(record, stored.record):
                 return None
             return record

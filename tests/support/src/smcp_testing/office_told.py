@@ -14,7 +14,7 @@ async def settled(here: World, server: str, *uris: str) -> None:
         return await here.tell(server, "subscribed") == sorted(uris)  # type: ignore[no-any-return]
 
     await eventually(agreed, timeout=30)
-    subscribed = here.computer.context.interests.subscribed
+    subscribed = here.computer.resources.upstream.subscribed
     await eventually(lambda: subscribed(server) == set(uris), timeout=30)
     await forgotten(here)
 

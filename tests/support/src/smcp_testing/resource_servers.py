@@ -18,7 +18,7 @@ from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.sdk import CallSpan
 from smcp_computer.mcp.supervisor import Fleet, Limits
 from smcp_computer.resources.index import ResourceIndex
-from smcp_computer.resources.interests import Interests
+from smcp_computer.resources.subscriptions import UpstreamSubscriptions
 from smcp_service.lifecycle import background
 from smcp_testing.waiting import eventually
 
@@ -33,7 +33,7 @@ class Servers:
 
     fleet: Fleet
     index: ResourceIndex
-    interests: Interests
+    upstream: UpstreamSubscriptions
     heard: list[ServerEvent] = field(default_factory=list)
 
     def resources(self, server: str = "desk") -> Resources:
@@ -62,11 +62,11 @@ async def running(**servers: dict[str, Any]) -> AsyncIterator[Servers]:
     config = parse_config(json.dumps({"servers": servers}))
     fleet = Fleet(config.servers.values(), InputResolver(config.inputs, {}), limits=Limits(), on_change=lambda: None)
     index = ResourceIndex(fleet.supervisors, fleet.events)
-    interests = Interests(fleet.supervisors, fleet.events)
-    here = Servers(fleet, index, interests)
+    upstream = UpstreamSubscriptions(fleet.supervisors, fleet.events)
+    here = Servers(fleet, index, upstream)
     fleet.events.listen(here.heard.append)
     async with background() as tasks:
-        keeping = [tasks.start(index.run(), name="index"), tasks.start(interests.run(), name="interests")]
+        keeping = [tasks.start(index.run(), name="index"), tasks.start(upstream.run(), name="subscriptions")]
         task = tasks.start(fleet.run(), name="fleet")
         await asyncio.wait_for(fleet.wait_settled(), 60)
         try:

@@ -17,8 +17,8 @@ MAX_CURSOR: Final = 8192
 """Characters."""
 
 MISSED: Final = "a2c_missed"
-"""An extra field of the `notify:resources/list_changed` that a gateway makes itself, true: the Agent may have missed
-what the Computer told, and what it subscribed to there may have ended. It is to subscribe again."""
+"""An extra field of `notify:resources/list_changed`, true: the Agent may have missed updates, and its subscriptions at
+the Computer may have ended. It is to subscribe again."""
 
 Uri = Annotated[str, Field(strict=True, min_length=1, max_length=8192)]
 Cursor = Annotated[str, Field(strict=True, max_length=MAX_CURSOR)]

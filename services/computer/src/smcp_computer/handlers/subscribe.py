@@ -3,14 +3,13 @@
 import asyncio
 
 from smcp_bus.dispatch import Call, RawJson
-from smcp_bus.headers import AGENT_EPOCH
 from smcp_computer.handlers.budget import Budget
 from smcp_computer.handlers.envelope import Envelopes
 from smcp_computer.mcp.errors import NotTold, ServerError, ServerNotRunning, ServerTimedOut
-from smcp_computer.resources.agents import AgentSubscriptions
 from smcp_computer.resources.directory import Directory
 from smcp_computer.resources.errors import is_not_found
 from smcp_computer.resources.index import ResourceIndex
+from smcp_computer.resources.subscriptions import AgentSubscriptions
 from smcp_proto.schemas.resources import SubscribeResourceReq, UnsubscribeResourceReq
 from smcp_proto.uris.identity import without_query
 
@@ -36,7 +35,6 @@ class SubscriptionRequests:
             Malformed: the URI is none, or no server tells of it (`SMCP_SUBSCRIPTION_NOT_SUPPORTED`).
             NotFound: no server has it.
             RateLimited: the Agent has too many subscriptions.
-            NotInOffice: it has left meanwhile.
             SmcpError: `serverId` cannot be asked; no answer came.
         """
         payload, budget = request.payload, Budget.of(call)
@@ -45,7 +43,7 @@ class SubscriptionRequests:
         failed: ServerError | None = None
         for server in servers:
             told_of = self._directory.told_of(uri, server)
-            failed = await self._failed(request.agent, _epoch(call), server, told_of, budget)
+            failed = await self._failed(request.agent, server, told_of, budget)
             if failed is None:
                 return self._envelopes.result(request, payload, {}, server)
             if not (isinstance(failed, NotTold | ServerNotRunning) or is_not_found(failed)):
@@ -65,25 +63,19 @@ class SubscriptionRequests:
         uri = payload.params.uri
         if not self._agents.has(request.agent, uri):
             uri = without_query(self._directory.checked(uri, request.serverId))
-        await self._agents.unsubscribe(request.agent, request.serverId, uri)
+        self._agents.unsubscribe(request.agent, request.serverId, uri)
         return self._envelopes.result(request, payload, {}, request.serverId)
 
-    async def _failed(self, agent: str | None, epoch: int, server: str, uri: str, budget: Budget) -> ServerError | None:
+    async def _failed(self, agent: str | None, server: str, uri: str, budget: Budget) -> ServerError | None:
         """Why the Agent could not be subscribed; None: it is."""
         features = self._index.features(server)
         if features is not None and not features.subscribe:
             return NotTold(server, "does not tell when its resources change")
         try:
             async with asyncio.timeout_at(budget.until):
-                await self._agents.subscribe(agent, server, uri, epoch=epoch)
+                await self._agents.subscribe(agent, server, uri)
         except TimeoutError:
             return ServerTimedOut(server, "did not answer in time")
         except ServerError as error:
             return error
         return None
-
-
-def _epoch(call: Call) -> int:
-    """Of the membership that asks; 0 where its gateway does not say it."""
-    epoch = call.headers.get(AGENT_EPOCH, "")
-    return int(epoch) if epoch.isascii() and epoch.isdigit() and len(epoch) < 20 else 0

@@ -1,7 +1,7 @@
 """Events of the MCP servers and the notifications that they are made from."""
 
 import logging
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import mcp_types as types
@@ -45,8 +45,7 @@ class ResourcesSubscribed:
     """It has agreed to tell of resources from now on. What changed before that it told nobody."""
 
     server: str
-    before: Mapping[str, frozenset[Hashable]]
-    """By URI those who wanted to be told before it was asked; who asked for it just now has missed nothing."""
+    uris: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""Finds out when the desktop or the finder changed (desktop.txt and finder.txt, 变化检测), and has it told.
+"""From what MCP servers announce to what the office is told (desktop.txt and finder.txt, 变化检测).
 
-A changed list counts where the set of its `window://` (or `dpe://`) URIs is another one than before; a window with
-another query is the same window (desktop.txt, 校验规则). A changed resource counts at once. A subscription counts as a
-change of its resource: what changed before it was told by nobody.
+A changed list counts for the desktop (or the finder) where the set of its `window://` (or `dpe://`) URIs is another one
+than before; a window with another query is the same window (desktop.txt, 校验规则). A changed resource counts at once.
+So does a resource whose updates are subscribed to: nobody was told what changed before.
 """
 
 import logging
@@ -10,53 +10,57 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from smcp_computer.mcp.events import ResourcesSubscribed, ResourceUpdated, ServerEvent, ServerEvents
+from smcp_computer.finder.metadata_cache import MetadataCache
+from smcp_computer.mcp.events import (
+    ResourcesSubscribed,
+    ResourcesUnsubscribed,
+    ResourceUpdated,
+    ServerEvent,
+    ServerEvents,
+    ServerGone,
+    ServerReady,
+)
 from smcp_computer.resources.conflicts import HostConflicts
-from smcp_computer.resources.index import ResourceIndex
-from smcp_computer.resources.interests import DESKTOP, FINDER, Interests
+from smcp_computer.resources.index import NOTHING, Listing, ResourceIndex
+from smcp_computer.resources.notices import Notices
+from smcp_computer.resources.subscriptions import DESKTOP, FINDER, AgentSubscriptions, UpstreamSubscriptions
 from smcp_proto.uris import DPE, WINDOW
 from smcp_proto.uris.identity import scheme_of, without_query
 
 _log = logging.getLogger("smcp_computer.resources")
 
-HOLDERS: Final[Mapping[str, str]] = {WINDOW: DESKTOP, DPE: FINDER}
-"""Schemes, and who is interested in them."""
 NONE: Final[frozenset[str]] = frozenset()
 
 
 @dataclass
 class _Scheme:
-    """What is known of the URIs of one scheme, by server."""
+    """The resources of one scheme, by server."""
 
+    holder: str
     tell: Callable[[], None]
     identity: Callable[[str], str]
     """Of a URI: what two URIs of the same resource share."""
-    uris: dict[str, frozenset[str]] = field(default_factory=dict)
-    """As they were listed last."""
-    respelled: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Those of them that name what the list before named otherwise, and that are not subscribed to yet."""
+    listed: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Identities."""
+    subscribed: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Identities, in the present life of the server."""
 
     def is_changed(self, server: str, uris: frozenset[str]) -> bool:
-        """Whether these are other resources than those known; they are known from now on."""
-        before = self.uris.get(server, NONE)
-        self.uris[server] = uris
-        if frozenset(map(self.identity, uris)) != frozenset(map(self.identity, before)):
-            self.respelled.pop(server, None)
-            return True
-        if uris != before:
-            self.respelled[server] = (self.respelled.get(server, NONE) | (uris - before)) & uris
-        return False
+        """Whether the server lists other resources than before."""
+        before = self.listed.get(server, NONE)
+        now = self.listed[server] = frozenset(map(self.identity, uris))
+        self.subscribed[server] = self.subscribed.get(server, NONE) & now
+        return now != before
 
-    def is_news(self, server: str, subscribed: frozenset[str]) -> bool:
-        """Whether one of these is subscribed to for the first time, and not only under another URI than before."""
-        respelled = self.respelled.get(server, NONE)
-        if subscribed & respelled:
-            self.respelled[server] = respelled - subscribed
-        return bool(subscribed - respelled)
+    def is_news(self, server: str, uris: frozenset[str]) -> bool:
+        """Whether one of these is subscribed to for the first time."""
+        before = self.subscribed.get(server, NONE)
+        now = self.subscribed[server] = before | frozenset(map(self.identity, uris))
+        return now != before
 
 
 class ResourceChanges:
-    """Only servers with `resources.subscribe` count.
+    """Listens for as long as the events last. Only servers with `resources.subscribe` count for desktop and finder.
 
     Args:
         desktop_changed, finder_changed: called for each change; they must not block.
@@ -65,48 +69,92 @@ class ResourceChanges:
     def __init__(
         self,
         index: ResourceIndex,
-        interests: Interests,
+        upstream: UpstreamSubscriptions,
+        agents: AgentSubscriptions,
         events: ServerEvents,
-        conflicts: HostConflicts,
+        cache: MetadataCache,
+        notices: Notices,
         *,
         desktop_changed: Callable[[], None],
         finder_changed: Callable[[], None],
     ) -> None:
         self._index = index
-        self._interests = interests
-        self._conflicts = conflicts
-        self._schemes = {WINDOW: _Scheme(desktop_changed, without_query), DPE: _Scheme(finder_changed, str)}
-        index.listen(self._listed)
+        self._upstream = upstream
+        self._agents = agents
+        self._cache = cache
+        self._notices = notices
+        self._conflicts = HostConflicts()
+        self._schemes: Mapping[str, _Scheme] = {
+            WINDOW: _Scheme(DESKTOP, desktop_changed, without_query),
+            DPE: _Scheme(FINDER, finder_changed, str),
+        }
+        self._entered = False
+        self._announced: dict[str, tuple[Listing, int]] = {}
+        """The lists of the servers as the office knows them, and how often their templates were outdated."""
         events.listen(self._on_event)
+        index.listen(self._on_list)
 
-    def _listed(self, server: str) -> None:
-        """A server's list was taken anew, or it came or went."""
-        features, known = self._index.features(server), self._index.known(server)
-        self._conflicts.registered(server, known)
-        if features is not None and not features.subscribe:
-            return
-        for scheme, state in self._schemes.items():
-            now = frozenset(uri for uri in known if scheme_of(uri) == scheme)
-            if features is not None and self._index.is_listed(server):
-                self._interests.want(HOLDERS[scheme], server, now)
-            if state.is_changed(server, now):
-                state.tell()
-            else:
-                _log.debug("MCP server %r: the same %s:// resources as before", server, scheme)
+    def in_office(self) -> None:
+        """This Computer is in its office. Whoever hears of it asks for all lists: changes are told from here on."""
+        self._entered = True
 
     def _on_event(self, event: ServerEvent) -> None:
         match event:
             case ResourceUpdated(server, uri):
-                schemes = {scheme_of(uri)}
-            case ResourcesSubscribed(server, before):
-                schemes = {
-                    scheme
-                    for scheme, holder in HOLDERS.items()
-                    if self._schemes[scheme].is_news(server, frozenset(uri for uri in before if holder in before[uri]))
-                }
+                self._cache.changed(server, uri)
+                self._tell_schemes(server, {scheme_of(uri)})
+                title = self._index.known(server).get(uri, {}).get("title")
+                for agent in self._agents.concerned(server, uri):
+                    self._notices.updated(agent, server, uri, title if isinstance(title, str) else None)
+            case ResourcesSubscribed(server, uris):
+                self._cache.subscribed(server, uris)
+                self._tell_schemes(
+                    server,
+                    {
+                        name
+                        for name, scheme in self._schemes.items()
+                        if scheme.is_news(server, frozenset(uri for uri in uris if scheme_of(uri) == name))
+                    },
+                )
+            case ResourcesUnsubscribed(server, uris):
+                self._agents.drop(server, uris)
+            case ServerReady(server):
+                self._cache.started(server)
+            case ServerGone(server):
+                self._cache.changed(server)
+                self._agents.drop(server)
+                for scheme in self._schemes.values():
+                    scheme.subscribed.pop(server, None)
             case _:
-                return
+                pass
+
+    def _tell_schemes(self, server: str, schemes: set[str]) -> None:
         features = self._index.features(server)
         if features is not None and features.subscribe:
             for scheme in schemes & self._schemes.keys():
                 self._schemes[scheme].tell()
+
+    def _on_list(self, server: str) -> None:
+        """A server's list was taken anew, or it came or went."""
+        features, known = self._index.features(server), self._index.known(server)
+        self._conflicts.registered(server, known)
+        self._announce(server, known)
+        if features is not None and not features.subscribe:
+            return
+        for name, scheme in self._schemes.items():
+            now = frozenset(uri for uri in known if scheme_of(uri) == name)
+            if features is not None and self._index.is_listed(server):
+                self._upstream.want(scheme.holder, server, now)
+            if scheme.is_changed(server, now):
+                scheme.tell()
+            else:
+                _log.debug("MCP server %r: the same %s:// resources as before", server, name)
+
+    def _announce(self, server: str, listing: Listing) -> None:
+        outdated = self._index.templates_outdated(server)
+        announced, before = self._announced.get(server, (NOTHING, 0))
+        # nobody knows whether the templates are others before they are asked for; who has them is told that they may be
+        if outdated != before or dict(listing) != dict(announced):
+            self._announced[server] = (listing, outdated)
+            if self._entered:
+                self._notices.list_changed(server)

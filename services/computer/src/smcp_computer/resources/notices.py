@@ -8,7 +8,8 @@ from typing import Any, Final
 from smcp_bus import exact_json
 from smcp_computer.office_client import OfficeClient
 from smcp_computer.outbox import Key, Outbox
-from smcp_computer.resources.agents import Agent
+from smcp_computer.resources.subscriptions import Agent
+from smcp_proto.schemas.resources import MISSED
 
 _log = logging.getLogger("smcp_computer.resources")
 
@@ -16,8 +17,7 @@ UPDATED: Final = "resources_updated"
 LIST_CHANGED: Final = "resources_list_changed"
 
 MOST_UNTOLD: Final = 1000
-"""Updates of one server that are kept: it may name what nobody ever listed. Above it, an Agent is told that the whole
-changed that it subscribed to, and not which part."""
+"""Updates of one server that wait: it may name what nobody ever listed. Above it Agents are told to subscribe again."""
 MAX_TITLE: Final = 1000
 """Characters of a title that are told."""
 
@@ -36,50 +36,35 @@ class Notices:
         self._office = office
         self._name = name
         self._outbox = Outbox(registry, office, name, may_tell=may_tell, gather_s=gather_s, log=_log)
-        self._crowded: set[str] = set()
-        """Servers that had too much to tell, and have not come to an end since."""
 
     @property
     def untold(self) -> int:
-        """How many are still to be told."""
+        """How many wait."""
         return len(self._outbox)
 
-    def updated(self, agent: Agent, server: str, uri: str, title: str | None, *, whole: str) -> None:
-        """A resource changed.
-
-        Args:
-            title: as the server's list has it.
-            whole: the resource that the Agent subscribed to: this one, or one above it.
-        """
+    def updated(self, agent: Agent, server: str, uri: str, title: str | None) -> None:
+        """A resource changed that the Agent has subscribed to. `title`: as the server's list has it."""
         key = Key(UPDATED, server, uri, agent)
-        count = self._outbox.count(UPDATED, server)
-        if not count:
-            self._crowded.discard(server)
-        if count >= MOST_UNTOLD and key not in self._outbox:
-            if server not in self._crowded:
-                self._crowded.add(server)
-                _log.warning("MCP server %r tells of more changes than can be passed on one by one", server)
-            key, title = key._replace(uri=whole), None
-        params = {"uri": key.uri} | ({} if title is None else {"title": _bounded(title)})
+        if self._outbox.count(UPDATED, server) >= MOST_UNTOLD and key not in self._outbox:
+            _log.warning("MCP server %r tells of more changes than can be passed on one by one", server)
+            self.drop_updates(server)
+            self.missed(server)
+            return
+        params = {"uri": uri} | ({} if title is None else {"title": _bounded(title)})
         payload = {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": params}
         self._add(key, payload, {} if agent is None else {"agent": agent})
 
     def list_changed(self, server: str) -> None:
         """The list of a server changed."""
-        payload = {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
-        self._add(Key(LIST_CHANGED, server), payload, {})
+        self._add(Key(LIST_CHANGED, server), _LIST_CHANGED, {})
 
-    def forget(self, wanted: Callable[[Agent, str, str], bool]) -> None:
-        """Only updates are told that are wanted still.
+    def missed(self, server: str | None) -> None:
+        """Agents may have missed changes of a server, or of all, and are to subscribe again."""
+        self._add(Key(LIST_CHANGED, server or "", MISSED), _LIST_CHANGED, {MISSED: True})
 
-        Args:
-            wanted: given the Agent, the server and the resource.
-        """
-        self._outbox.drop(lambda key: key.verb == UPDATED and not wanted(key.agent, key.server, key.uri))
-
-    def clear(self) -> None:
-        """Nothing that is still to be told is of use to anybody."""
-        self._outbox.drop(lambda _: True)
+    def drop_updates(self, server: str | None) -> None:
+        """Subscriptions at a server, or at all, have ended: the Agent may be another one by now."""
+        self._outbox.drop(lambda key: key.verb == UPDATED and server in (None, key.server))
 
     def resume(self) -> None:
         """This Computer is a member (again): tell what was left."""
@@ -89,9 +74,14 @@ class Notices:
         """Tell until cancelled."""
         await self._outbox.run()
 
-    def _add(self, key: Key, payload: Mapping[str, Any], whom: Mapping[str, str]) -> None:
-        envelope = {"roomId": self._office, "computerId": self._name, "serverId": key.server, **whom}
+    def _add(self, key: Key, payload: Mapping[str, Any], more: Mapping[str, Any]) -> None:
+        envelope = {"roomId": self._office, "computerId": self._name, **more}
+        if key.server:
+            envelope["serverId"] = key.server
         self._outbox.add(key, partial(exact_json.written, {**envelope, "payload": payload}))
+
+
+_LIST_CHANGED: Final = {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
 
 
 def _bounded(title: str) -> str:

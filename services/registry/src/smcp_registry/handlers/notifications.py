@@ -1,7 +1,5 @@
 """What members tell their office (events.txt; computer.txt, resources chapter): the registry publishes it."""
 
-from typing import Final
-
 from pydantic import BaseModel
 
 from smcp_bus import subjects
@@ -11,12 +9,8 @@ from smcp_bus.tracing import sending
 from smcp_proto.catalog import verb_of
 from smcp_proto.errors import Malformed, NotAllowed
 from smcp_proto.schemas import AgentCallData, Envelope, UpdateCapabilitiesReq
-from smcp_proto.schemas.resources import MISSED
 from smcp_registry.handlers.caller import Callers, named
 from smcp_registry.seats import Seats
-
-GATEWAYS_OWN: Final = {MISSED}
-"""Fields that only gateways say."""
 
 
 async def update(request: BaseModel, call: Call, *, bus: Bus, callers: Callers) -> None:
@@ -43,7 +37,7 @@ async def update(request: BaseModel, call: Call, *, bus: Bus, callers: Callers) 
     await callers.member(call)
     if computer is None:
         request = request.model_copy(update={field: name})
-    body = request.model_dump_json(exclude_unset=True, exclude=GATEWAYS_OWN).encode()
+    body = request.model_dump_json(exclude_unset=True).encode()
     await _publish(bus, call, verb_of(call.row.notifies), body)
 
 

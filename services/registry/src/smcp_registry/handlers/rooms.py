@@ -6,7 +6,6 @@ from typing import Final
 import orjson
 
 from smcp_bus.dispatch import Call, RawJson
-from smcp_bus.headers import AFTER
 from smcp_bus.registry_contract import Confirmed, FindComputer, Found, Joined, Left, Nothing
 from smcp_proto.errors import NotAllowed, NotInOffice, Unavailable
 from smcp_proto.ids import Role
@@ -84,17 +83,14 @@ async def list_room(request: ListRoomReq, call: Call, *, view: MembersView, call
 
 
 async def find(request: FindComputer, call: Call, *, view: MembersView, callers: Callers) -> Found:
-    """Asked by a gateway after "no responder": whether that Computer is in the sender's office, and since when its
-    Agent is. Answered at once, unless it says what the view must have reached; without quorum from the view alone.
+    """Asked by a gateway after "no responder": whether that Computer is in the sender's office. Answered at once;
+    without quorum from the view alone.
 
     Raises:
         NotInOffice: the sender is no member.
-        Unavailable: the view has not reached what the sender was told of; or the store is lost, and the sender with it.
+        Unavailable: the store is lost, and the sender with it.
     """
     office, role, name = named(call)
-    if AFTER in call.headers:
-        await callers.settled(call)
-        await callers.caught_up(after(call), call)
     callers.check_not_lost(office, role, name)
 
     async def look(role: Role, name: str) -> MemberRecord | None:
@@ -114,14 +110,7 @@ async def find(request: FindComputer, call: Call, *, view: MembersView, callers:
     return Found(
         member=record is not None or awaited,
         moving=record is not None and record.moving,
-        agent_since=_agent_since(view, office),
     )
-
-
-def _agent_since(view: MembersView, office: str) -> int | None:
-    agent = view.entry(record_key(office, "agent", ""))
-    began_after = None if agent is None else agent.record.began_after
-    return None if began_after is None else 2 * (began_after + 1)
 
 
 async def confirm(_: Nothing, call: Call, *, view: MembersView, callers: Callers) -> Confirmed:
