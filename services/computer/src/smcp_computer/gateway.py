@@ -216,9 +216,8 @@ class GatewayMembership:
             if event == f"notify:{CANCEL_VERB}":
                 call = AgentCallData.model_validate(data)
                 cancel(call, office=self._office, in_flight=self._computer.in_flight)
-            elif event == "notify:leave_office":
-                if (agent := LeaveOfficeNotification.model_validate(data).agent) is not None:
-                    self._computer.resources.agents.left(agent)
+            elif event == "notify:leave_office" and (agent := LeaveOfficeNotification.model_validate(data).agent):
+                self._computer.resources.agents.left(agent)
         except ValidationError:
             _log.warning("a notification that cannot be read was ignored")
 

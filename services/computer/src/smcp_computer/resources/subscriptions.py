@@ -202,7 +202,11 @@ class UpstreamSubscriptions:
             if upstream.current() is connection:
                 self._answered(upstream, uri, error)
 
-        self._start(upstream, uris, connection.subscribe_all(uris, answered, timeout=SUBSCRIBE_S))
+        async def ask() -> None:
+            await connection.subscribe_all(uris, answered, timeout=SUBSCRIBE_S)
+            self._tell(upstream)
+
+        self._start(upstream, uris, ask())
 
     def _start(self, upstream: _Upstream, uris: Collection[str], asking: Coroutine[Any, Any, None]) -> None:
         if upstream.tasks is None:
@@ -304,7 +308,9 @@ class AgentSubscriptions:
             if Holder(agent) not in self._upstream.holders(server, uri):
                 mine.discard(key)
             raise
-        if key not in self._agents.get(agent, ()):
+        if self._agents.get(agent) is mine:
+            mine.add(key)  # another request for it may have given up
+        elif key not in self._agents.get(agent, ()):
             self._upstream.release(Holder(agent), server, uri)  # dropped meanwhile
 
     def has(self, agent: Agent, uri: str) -> bool:
