@@ -6,12 +6,10 @@ from typing import Any
 import orjson
 import pytest
 
-from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_gateway.computers import subscriptions
 from smcp_testing.gateway_world import NAMESPACE, reply
 from smcp_testing.granting_computer import (
-    BOX,
     OFFICE,
     SUBSCRIBE,
     UNSUBSCRIBE,
@@ -71,16 +69,6 @@ async def test_a_document_is_subscribed_to_whatever_the_query_says_of_how_it_is_
         await ask(anna, UNSUBSCRIBE, uri=f"{page}?format=text")
         await box.updated(page)
         assert await heard(anna, box) == []
-
-
-async def test_where_a_gateway_does_not_say_who_subscribes_nothing_is_lost(nats_url: str) -> None:
-    async with scene(nats_url) as (world, anna, box):
-        request = orjson.dumps(asking(SUBSCRIBE))
-        answer = await world.buses[0].request(subjects.client(OFFICE, BOX, "resources_subscribe"), request, timeout=10)
-        assert orjson.loads(answer.body)["payload"]["result"] == {}
-        await box.updated()
-        await eventually(lambda: anna.told(UPDATED))
-        assert anna.told(UPDATED) == [updated()]
 
 
 @pytest.mark.rule("computer.resources.server.registry")

@@ -206,6 +206,8 @@ NAMED_BYTES: Final = 1024 * 1024
 
 SIGNED: Final = frozenset({"server:list_room", "server:tool_call_cancel"})
 """Beside `client:*`: events in which the field `agent` is the Agent that sends them."""
+SUBSCRIBING: Final = frozenset({"client:resources/subscribe", "client:resources/unsubscribe"})
+"""Events in which the field `agent` is written where it is missing: the Computer's owner keeps who subscribed."""
 
 Observe = Callable[[Call], AbstractContextManager[object]]
 """What a process does round every call (log fields); given by the composition root."""
@@ -377,7 +379,9 @@ def _signed(
 ) -> tuple[Mapping[str, Any], bytes | None]:
     """The request with the Agent's own name in `agent`, whatever it wrote there: published Agents write an id of
     their own. The bytes are written anew, since the relay passes them on."""
-    if caller.role != "agent" or caller.name is None or payload.get("agent", caller.name) == caller.name:
+    if caller.role != "agent" or caller.name is None or payload.get("agent") == caller.name:
+        return payload, raw
+    if "agent" not in payload and row.event not in SUBSCRIBING:
         return payload, raw
     if not (row.event in SIGNED or row.event.startswith("client:")):
         return payload, raw

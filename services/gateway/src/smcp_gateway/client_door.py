@@ -14,7 +14,6 @@ from smcp_gateway.handlers.read_limits import ReadLimits
 from smcp_gateway.handlers.relay import Relay
 from smcp_gateway.handlers.resource_updated import resource_updated
 from smcp_gateway.handlers.rooms import join_office, leave_office, list_room, update
-from smcp_gateway.handlers.subscribe import subscribe
 from smcp_gateway.passing_on import PassingOn
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
@@ -35,7 +34,6 @@ def client_door(
 ) -> Dispatcher:
     """The dispatcher in front of which the Socket.IO server stands."""
     listing = limits.before(ListResources(relay, offices))
-    subscribing = limits.before(partial(subscribe, relay=relay, sessions=sessions))
     showing = limits.before(partial(fitting, relay=relay, sessions=sessions))
     return Dispatcher(
         {
@@ -47,9 +45,7 @@ def client_door(
             "client:get_finder": showing,
             "client:resources/list": listing,
             "client:resources/templates/list": listing,
-            "client:resources/subscribe": subscribing,
-            "client:resources/unsubscribe": subscribing,
-            "notify:resources/updated": partial(resource_updated, computers=computers, registry=registry),
+            "notify:resources/updated": partial(resource_updated, computers=computers),
         },
         otherwise=PassingOn(relay=limits.before(relay), update=partial(update, registry=registry, computers=computers)),
         passed_on={"client:tool_call"},

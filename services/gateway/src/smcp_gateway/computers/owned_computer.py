@@ -7,6 +7,7 @@ settles it, and `pending` is answered from the table of what runs.
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -22,9 +23,8 @@ from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion
 from smcp_bus.time_limit import time_limit
 from smcp_gateway.computers.answered import answered, tool_result
 from smcp_gateway.computers.questions import Questions
-from smcp_gateway.computers.subscriptions import Subscriptions, epoch_of, granted
+from smcp_gateway.computers.subscriptions import Subscriptions, Updates, granted
 from smcp_gateway.computers.surroundings import Surroundings
-from smcp_gateway.computers.updates import Key, Updates
 from smcp_gateway.sockets.packet import event_frame
 from smcp_gateway.sockets.session import Fate, Outcome, Session, settle
 from smcp_proto import catalog, tool_results
@@ -64,7 +64,7 @@ class OwnedComputer:
         """Generation of the gate in which the registry has confirmed the claim."""
         self.subscription: Subscription | None = None
         self.subscriptions = Subscriptions()
-        self.updates = Updates(around.later, unwanted=self._is_unwanted, computer=name)
+        self.updates = Updates(partial(around.tell, office, name), around.later, office=office, computer=name)
         self._around = around
         self._questions = Questions(session, around.send, around.room)
         self._loop = asyncio.get_running_loop()
@@ -127,15 +127,15 @@ class OwnedComputer:
         if running is not None:
             settle(running.answer, Fate.CANCELLED)
 
-    def agent_left(self, agent: str, epoch: int | None) -> None:
-        """See `Subscriptions.left`."""
-        self.subscriptions.left(agent, epoch)
-        self.updates.drop()
+    def agent_left(self, agent: str) -> None:
+        """An Agent has left the office. If one of its name is back already, it is told to subscribe again."""
+        if self.subscriptions.left(agent):
+            self.updates.missed()
 
-    def agent_began(self, epoch: int) -> None:
-        """See `Subscriptions.began`."""
-        self.subscriptions.began(epoch)
-        self.updates.drop()
+    def drop_subscriptions(self) -> None:
+        """This gateway may have missed that an Agent left."""
+        if self.subscriptions.clear():
+            self.updates.missed()
 
     def calls(self, agent: str) -> bool:
         """Whether calls of that Agent run."""
@@ -147,11 +147,6 @@ class OwnedComputer:
             if caller == agent and running.asked_at < since and not running.answer.done():
                 self._tell_cancelled(agent, req_id)
                 settle(running.answer, Fate.CANCELLED)
-
-    def _is_unwanted(self, update: Key) -> bool:
-        """Whether it is known that nobody subscribes any more to what that update tells of."""
-        known = self.subscriptions
-        return known.unknown_since is None and update.agent not in set(known.agents(update.server, update.uri))
 
     def _tell_cancelled(self, agent: str, req_id: str) -> None:
         """To the Computer, which hears of no cancel in its office."""
@@ -228,25 +223,18 @@ class OwnedComputer:
             RateLimited: the Agent has too many subscriptions here; the Computer was not asked.
             SmcpError: as `_query`.
         """
-        if request.agent is None:  # from a gateway that does not say it yet: nobody knows then who subscribed to what
-            answer = await self._query(request, call)
-            if granted(answer.body) and self.subscriptions.unknown_since is None:
-                self.subscriptions.unknown_since = 0
-            return answer
-        epoch, uri = epoch_of(call.headers), request.payload.params.uri
-        asked, done = self.subscriptions.ask(request.agent, epoch, request.serverId, uri), False
+        settle, is_granted = self.subscriptions.add(request.agent, request.serverId, request.payload.params.uri), False
         try:
             answer = await self._query(request, call)
-            done = granted(answer.body)
+            is_granted = granted(answer.body)
         finally:
-            self.subscriptions.settle(asked, granted=done)
+            settle(is_granted)
         return answer
 
     async def _unsubscribe(self, request: UnsubscribeResourceReq, call: Call) -> RawJson:
         answer = await self._query(request, call)
-        if request.agent is not None and granted(answer.body):
+        if granted(answer.body):
             self.subscriptions.end(request.agent, request.serverId, request.payload.params.uri)
-            self.updates.drop()
         return answer
 
     async def _tool_call(self, request: ToolCallReq, call: Call) -> RawJson:

@@ -25,7 +25,6 @@ from smcp_gateway.background_tasks import Errands
 from smcp_gateway.computers.owned_computer import OwnedComputer
 from smcp_gateway.computers.questions import Room, Send
 from smcp_gateway.computers.surroundings import CallKey, CancelKey, Surroundings
-from smcp_gateway.computers.updates import Updates
 from smcp_gateway.sockets.session import MemberKey, Session
 from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.base import AgentCallData
@@ -78,7 +77,7 @@ class RelayComputers:
         """One, but for the moment in which a name changes hands here."""
         self.records: CallRecords[CallKey, CancelKey] = CallRecords()
         self._around = Surroundings(
-            send, room, self.records, bus.max_body, bus_spans(), observe, errands.until_done, self._is_open
+            send, room, self.records, bus.max_body, bus_spans(), observe, errands.until_done, self._tell, self._is_open
         )
 
     def __len__(self) -> int:
@@ -145,18 +144,17 @@ class RelayComputers:
             self.close(session, office)
             raise
 
-    def joined(
-        self, session: Session, office: str, claim: Claim, generation: int, *, unknown_since: int | None = None
-    ) -> None:
+    def joined(self, session: Session, office: str, claim: Claim, generation: int, *, moved: bool = False) -> None:
         """The registry has granted the claim, asked in that generation of the gate: from here on calls run.
 
         Args:
-            unknown_since: see `Subscriptions`.
+            moved: it was a member by another process: what was subscribed to there is not known here.
         """
         owned = self._owned.get((session.id, office))
         if owned is not None:
             owned.granted(claim, anew=True)
-            owned.subscriptions.unknown_since = unknown_since
+            if moved:
+                owned.updates.missed()
             if not self._open(owned, generation):
                 self._confirm_soon(owned)
 
@@ -192,55 +190,21 @@ class RelayComputers:
                 return owned.handle
         return None
 
-    def subscribers(self, session_id: str, office: str, server: str | None, uri: str) -> list[str] | None:
-        """Agents that are to be told that a resource of that session's Computer changed.
+    def of(self, session_id: str, office: str) -> OwnedComputer | None:
+        """That session's Computer; None: it is no Computer of that office."""
+        return self._owned.get((session_id, office))
 
-        None: it is not known who subscribed, so the office's Agent is told.
-        """
-        owned = self._owned.get((session_id, office))
-        if owned is None:
-            return []
-        agents = list(owned.subscriptions.agents(server, uri))
-        return None if not agents and owned.subscriptions.unknown_since is not None else agents
-
-    def whole(self, session_id: str, office: str, agent: str | None, uri: str) -> str:
-        """What an Agent subscribed to there: `uri`, or what that is a part of; `uri` where it is not known."""
-        owned = self._owned.get((session_id, office))
-        return uri if owned is None or agent is None else owned.subscriptions.whole(agent, uri)
-
-    def updates(self, session_id: str, office: str) -> Updates | None:
-        """What that session's Computer has said of its resources; None: it is no Computer of that office."""
-        owned = self._owned.get((session_id, office))
-        return None if owned is None else owned.updates
-
-    def agent_left(self, office: str, agent: str, epoch: int | None) -> None:
-        """An Agent has left an office: its subscriptions end (see `Subscriptions.left`).
+    def agent_left(self, office: str, agent: str) -> None:
+        """An Agent has left an office: its subscriptions end.
 
         Its calls are cancelled where it stays away: its own gateway may have died.
         """
         here = self._offices.get(office, ())
         for owned in here:
-            owned.agent_left(agent, epoch)
+            owned.agent_left(agent)
         if any(owned.calls(agent) for owned in here):
             loop = asyncio.get_running_loop()
             loop.call_later(ABSENT_S, self._abandon, office, agent, loop.time(), self._gate.generation)
-
-    async def compare_agent(self, office: str, *, after: int) -> None:
-        """An Agent may have left an office unheard, and another of its name be there: its subscriptions end.
-
-        Args:
-            after: the newest revision that is known here of that office.
-
-        Raises:
-            NotInOffice, Unavailable, BusError: no registry says it now.
-        """
-        asker = next((owned for owned in self._offices.get(office, ()) if not owned.subscriptions.idle), None)
-        if asker is None:
-            return
-        since = await self._registry.agent_since(office, asker.name, after=after)
-        if since is not None:
-            for owned in self._offices.get(office, ()):
-                owned.agent_began(since)
 
     def _abandon(self, office: str, agent: str, since: float, generation: int) -> None:
         """An Agent left some seconds ago: what it called is cancelled, unless it has come back."""
@@ -263,12 +227,17 @@ class RelayComputers:
         for owned in here:
             owned.cancel(notice.agent, notice.req_id)
 
+    async def _tell(self, office: str, name: str, verb: str, body: bytes) -> None:
+        await self._registry.tell(office, "computer", name, verb, body)
+
     def _is_open(self, confirmed: int) -> bool:
         return self._gate.is_open and confirmed == self._gate.generation and not self._stopping
 
     def _open(self, owned: OwnedComputer, generation: int) -> bool:
         """Open the gate for one Computer, unless it was closed since `generation`."""
         if self._gate.is_open and self._gate.generation == generation:
+            if owned.confirmed not in (-1, generation):
+                owned.drop_subscriptions()
             owned.confirmed = generation
             return True
         return False

@@ -1,185 +1,101 @@
-"""Which Agent wants to hear of which resources of one Computer on Socket.IO. Pure.
+"""Which Agent wants to hear of which resources of one Socket.IO Computer, and what that Computer announces of them.
 
-What is kept of a URI is a digest, so an entry costs the same whatever an Agent writes into it; of a document without
-its query, which says how it is shown. A subscription belongs to the Agent's membership: it is kept with the epoch of
-that membership's enter, and ends with a leave that is newer. It counts from the moment when the Computer is asked: what
-it tells before its answer is here is not lost.
+A document is known without its query, which says how it is shown. A subscription counts from the moment when the
+Computer is asked: what it announces before its answer is here is not lost. It ends when the Agent leaves, and after any
+interruption: then the Agent is told to subscribe again (ADR 0019).
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 
-from smcp_bus.headers import AGENT_EPOCH
-from smcp_proto.errors import RateLimited
-from smcp_proto.schemas.resources import SmcpCode
+from smcp_bus.errors import BodyTooLarge, BusError
+from smcp_proto.errors import NotInOffice, RateLimited, SmcpError, TimedOut, Unavailable
+from smcp_proto.schemas.resources import MISSED, SmcpCode
 from smcp_proto.uris.above import resources_above
 from smcp_proto.uris.identity import without_query
 
 MAX_SUBSCRIPTIONS: Final = 1000
 """That one Agent may have at one Computer; above it 429."""
+GATHER_S: Final = 0.1
+"""Updates of one resource within it are told once, as native Computers do by default (seconds)."""
+MOST_BYTES: Final = 256 * 1024
+"""What may wait of one Computer. Above it one `resources/list_changed` replaces all of it."""
+UPDATED: Final = "resources_updated"
+LIST_CHANGED: Final = "resources_list_changed"
+HEALING: Final = (NotInOffice, RateLimited, TimedOut, Unavailable)
+"""Refusals that end by themselves."""
 
+_log: Final = logging.getLogger("smcp_gateway.computers.subscriptions")
 
-@dataclass(eq=False, slots=True)
-class Asked:
-    """A subscription that the Computer was asked for and has not granted yet."""
-
-    agent: str
-    epoch: int
-    uri: bytes
-    server: str | None
-    ended: bool = False
-    """The Agent has left meanwhile."""
-
-
-@dataclass(eq=False, slots=True)
-class _Agent:
-    epochs: dict[bytes, dict[str | None, int]] = field(default_factory=dict)
-    """By the digest of a URI and the server of which it was subscribed (None where the Agent named none): the epoch of
-    the membership to which that belongs."""
-    count: int = 0
-    asked: set[Asked] = field(default_factory=set)
-
-    def has(self, uri: bytes, server: str | None) -> bool:
-        return server in self.epochs.get(uri, ())
-
-    def add(self, asked: Asked) -> None:
-        servers = self.epochs.setdefault(asked.uri, {})
-        self.count += asked.server not in servers
-        servers[asked.server] = max(asked.epoch, servers.get(asked.server, 0))
-
-    def servers(self, uris: Collection[bytes]) -> set[str | None]:
-        """Those of which one of these is subscribed, or asked for."""
-        granted = {server for uri in uris for server in self.epochs.get(uri, ())}
-        return granted | {asked.server for asked in self.asked if asked.uri in uris and not asked.ended}
-
-    def drop(self, uri: bytes, server: str | None) -> None:
-        servers = self.epochs[uri]
-        del servers[server]
-        self.count -= 1
-        if not servers:
-            del self.epochs[uri]
+Agent = str | None
+"""None: an Agent whose gateway does not say its name. An office has one Agent at a time, so that is enough."""
+Subscribed = set[tuple[str | None, bytes]]
+"""(MCP server, digest of the URI) of one Agent: an entry costs the same whatever an Agent writes into it. The server is
+None where the Agent named none."""
 
 
 class Subscriptions:
-    """The table of one Computer.
-
-    Attributes:
-        unknown_since: not all is known that was subscribed before this epoch: the Computer came here from another
-            gateway then; None: the table is all there is.
-    """
+    """The table of one Computer."""
 
     def __init__(self, *, most: int = MAX_SUBSCRIPTIONS) -> None:
-        self.unknown_since: int | None = None
         self._most = most
-        self._agents: dict[str, _Agent] = {}
-
-    @property
-    def idle(self) -> bool:
-        """Whether nobody is told of anything."""
-        return not self._agents and self.unknown_since is None
+        self._agents: dict[Agent, Subscribed] = {}
 
     def __len__(self) -> int:
-        return sum(agent.count for agent in self._agents.values())
+        return sum(map(len, self._agents.values()))
 
-    def ask(self, agent: str, epoch: int, server: str | None, uri: str) -> Asked:
-        """The Computer is about to be asked; `settle` it whatever comes of that.
-
-        Args:
-            epoch: of the enter of the Agent's membership.
+    def add(self, agent: Agent, server: str | None, uri: str) -> Callable[[bool], None]:
+        """The Computer is about to be asked. Returns what takes its answer: whether it granted that.
 
         Raises:
             RateLimited: the Agent has as many as it may have (`details.limit`).
         """
-        asked = Asked(agent, epoch, _digest(without_query(uri)), server)
-        known = self._agents.setdefault(agent, _Agent())
-        if not known.has(asked.uri, server) and known.count + len(known.asked) >= self._most:
-            raise RateLimited(
-                "too many subscriptions at this Computer; end some of them first",
-                details={"smcp_code": SmcpCode.RATE_LIMITED.value, "limit": self._most},
-            )
-        known.asked.add(asked)
-        return asked
+        mine, key = self._agents.setdefault(agent, set()), (server, _digest(uri))
+        is_new = key not in mine
+        if is_new and len(mine) >= self._most:
+            details = {"smcp_code": SmcpCode.RATE_LIMITED.value, "limit": self._most}
+            raise RateLimited("too many subscriptions at this Computer; end some of them first", details=details)
+        mine.add(key)
 
-    def settle(self, asked: Asked, *, granted: bool) -> None:
-        """What was asked is over. Idempotent."""
-        known = self._agents.get(asked.agent)
-        if known is not None and asked in known.asked:
-            known.asked.discard(asked)
-            if granted and not asked.ended:
-                known.add(asked)
-        self._forget(asked.agent)
+        def settle(granted: bool) -> None:
+            # `mine` is forgotten where the Agent has left meanwhile
+            if granted:
+                mine.add(key)
+            elif is_new:
+                mine.discard(key)
 
-    def end(self, agent: str, server: str | None, uri: str) -> None:
-        """The Agent has unsubscribed.
+        return settle
 
-        Args:
-            server: None: from the resource of whichever server.
-        """
-        known, digest = self._agents.get(agent), _digest(without_query(uri))
-        if known is not None:
-            for at in list(known.epochs.get(digest, ())):
-                if server in (None, at):
-                    known.drop(digest, at)
-        self._forget(agent)
+    def end(self, agent: Agent, server: str | None, uri: str) -> None:
+        """The Agent has unsubscribed; `server` None: at whichever server."""
+        digest, mine = _digest(uri), self._agents.get(agent, set())
+        mine -= {(at, subscribed) for at, subscribed in mine if subscribed == digest and server in (None, at)}
 
-    def left(self, agent: str, epoch: int | None) -> None:
-        """The Agent has left the office.
+    def left(self, agent: str) -> bool:
+        """The Agent has left the office; whether it had subscribed to something."""
+        ended = [self._agents.pop(each, None) for each in (agent, None)]
+        return any(ended)
 
-        Args:
-            epoch: of the leave; None: it was found out that it is not there, whatever its last leave was.
-        """
-        self._end(agent, lambda since: epoch is None or epoch > since)
-        if self.unknown_since is not None and (epoch is None or epoch > self.unknown_since):
-            self.unknown_since = None  # an office has one Agent: whatever was subscribed elsewhere was this one's
+    def clear(self) -> bool:
+        """End all; whether there were any."""
+        had, self._agents = len(self) > 0, {}
+        return had
 
-    def began(self, epoch: int) -> None:
-        """The membership of the office's Agent began after this epoch: what was subscribed before that is over,
-        whichever Agent it was. What is not known to be so old stays."""
-        for agent in list(self._agents):
-            self._end(agent, lambda since: 0 < since < epoch)
-        if self.unknown_since is not None and 0 < self.unknown_since < epoch:
-            self.unknown_since = None
-
-    def agents(self, server: str | None, uri: str) -> Iterator[str]:
-        """Who subscribed to the resource that changed, or to one that it is a part of; each once.
+    def agents(self, server: str | None, uri: str) -> Iterator[Agent]:
+        """Who subscribed to the resource that changed, or to one that it is a part of.
 
         Args:
-            server: the MCP server that it is told of; None, or a subscription without one, means any.
+            server: the MCP server that announces it; None, or a subscription without one, means any.
         """
-        digests = [_digest(each) for each in (uri, *resources_above(uri))] if self._agents else []
-        for name, agent in self._agents.items():
-            servers = agent.servers(digests)
-            if servers and (server is None or server in servers or None in servers):
-                yield name
-
-    def whole(self, agent: str, uri: str) -> str:
-        """What an Agent subscribed to: `uri`, or the nearest resource above it; `uri` where there is none."""
-        known = self._agents.get(agent)
-        above = (each for each in (uri, *resources_above(uri)) if known is not None and known.servers([_digest(each)]))
-        return next(above, uri)
-
-    def _end(self, agent: str, is_over: Callable[[int], bool]) -> None:
-        """End what an Agent has subscribed, or asked for, of whose epochs that is true."""
-        known = self._agents.get(agent)
-        if known is None:
-            return
-        for uri, servers in list(known.epochs.items()):
-            for server, since in list(servers.items()):
-                if is_over(since):
-                    known.drop(uri, server)
-        for asked in known.asked:
-            asked.ended = asked.ended or is_over(asked.epoch)
-        self._forget(agent)
-
-    def _forget(self, agent: str) -> None:
-        """Keep nothing of an Agent that has nothing here."""
-        known = self._agents.get(agent)
-        if known is not None and not known.count and not known.asked:
-            del self._agents[agent]
+        digests = {_digest(each) for each in (uri, *resources_above(uri))} if self._agents else set()
+        for agent, mine in self._agents.items():
+            if any(each in digests and (server is None or at in (None, server)) for at, each in mine):
+                yield agent
 
 
 def granted(answer: bytes) -> bool:
@@ -192,11 +108,103 @@ def granted(answer: bytes) -> bool:
     return isinstance(payload, dict) and payload.get("error") is None and payload.get("result") is not None
 
 
-def epoch_of(headers: Mapping[str, str]) -> int:
-    """Of the Agent's membership, as its gateway says it; 0, before all of them, where it does not."""
-    said = headers.get(AGENT_EPOCH, "")
-    return int(said) if said.isascii() and said.isdigit() and len(said) < 20 else 0
-
-
 def _digest(uri: str) -> bytes:
-    return blake2b(uri.encode(errors="surrogatepass"), digest_size=16).digest()
+    return blake2b(without_query(uri).encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+class Key(NamedTuple):
+    """Updates with the same key are told once."""
+
+    agent: Agent
+    server: str | None
+    uri: str
+
+
+MISSED_KEY: Final = Key(None, None, MISSED)
+Tell = Callable[[str, bytes], Awaitable[object]]
+"""Tells the office, given a verb and JSON. Raises BusError or SmcpError where it did not work."""
+Later = Callable[[str, Callable[[], Awaitable[object]]], None]
+"""`Errands.until_done`."""
+
+
+class Updates:
+    """What one Computer announces of its resources, on its way to its office; the last word of a resource counts.
+
+    Args:
+        later: runs what tells, again and again until it works.
+    """
+
+    def __init__(self, tell: Tell, later: Later, *, office: str, computer: str) -> None:
+        self._tell = tell
+        self._later = later
+        self._missed = missed_body(office, computer)
+        self._waiting: dict[Key, tuple[str, bytes]] = {}
+        self._bytes = 0
+        self._telling = False
+        self._ended = False
+        self._turn = asyncio.Lock()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, key: Key, body: bytes) -> None:
+        """A resource changed: told at once, or within `GATHER_S` of the updates before."""
+        if self._bytes + len(body) > MOST_BYTES:
+            self.missed()
+        else:
+            self._add(key, UPDATED, body)
+
+    def missed(self) -> None:
+        """Drop what waits, and tell Agents that they missed something and are to subscribe again."""
+        self._waiting.clear()
+        self._bytes = 0
+        self._add(MISSED_KEY, LIST_CHANGED, self._missed)
+
+    async def flush(self) -> None:
+        """Tell what waits now.
+
+        Raises:
+            BusError, SmcpError: it does not work now; what was not told waits on.
+        """
+        async with self._turn:
+            for key in list(self._waiting):
+                entry = self._waiting.get(key)
+                if entry is None:
+                    continue  # dropped meanwhile
+                try:
+                    await self._tell(*entry)
+                except (SmcpError, BodyTooLarge) as error:
+                    if isinstance(error, HEALING):
+                        raise
+                    _log.warning("an update cannot be told, and is dropped: %s", type(error).__name__)
+                if self._waiting.get(key) is entry:  # else it was announced once more, or dropped
+                    del self._waiting[key]
+                    self._bytes -= len(entry[1])
+
+    def end(self) -> None:
+        """The Computer is no member here any more: what waits is tried once more."""
+        self._ended = True
+
+    def _add(self, key: Key, verb: str, body: bytes) -> None:
+        self._bytes += len(body) - len(self._waiting.get(key, ("", b""))[1])
+        self._waiting[key] = verb, body
+        if not self._telling:
+            self._telling = True
+            self._later("telling of updates", self._tell_all)
+
+    async def _tell_all(self) -> None:
+        try:
+            while self._waiting:
+                await self.flush()
+                await asyncio.sleep(GATHER_S)
+        except (BusError, SmcpError):
+            if not self._ended:
+                raise
+            self._waiting.clear()
+        self._telling = False
+
+
+def missed_body(office: str, computer: str) -> bytes:
+    """The `resources/list_changed` that tells Agents to subscribe again."""
+    payload = {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
+    return orjson.dumps({"roomId": office, "computerId": computer, "payload": payload, MISSED: True})

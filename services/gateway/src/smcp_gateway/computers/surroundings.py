@@ -1,12 +1,12 @@
 """What the Computers on Socket.IO of one gateway share."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from smcp_bus.call_records import CallRecords
 from smcp_bus.dispatch import Observe, Tracing
 from smcp_gateway.computers.questions import Room, Send
-from smcp_gateway.computers.updates import Later
+from smcp_gateway.computers.subscriptions import Later
 
 CallKey = tuple[str, str, str, str]
 """(office, computer, agent, req_id)"""
@@ -26,5 +26,7 @@ class Surroundings:
     tracing: Tracing | None
     observe: Observe | None
     later: Later
+    tell: Callable[[str, str, str, bytes], Awaitable[object]]
+    """Tells an office as a Computer, with a verb and JSON."""
     is_open: Callable[[int], bool]
     """Whether the gate is open for a Computer that the registry confirmed in that generation of it."""

@@ -81,11 +81,11 @@ async def update(request: BaseModel, call: Call, *, registry: RegistryClient, co
     assert caller.office is not None
     assert caller.role is not None
     assert caller.name is not None
-    updates = computers.updates(caller.session, caller.office)
-    if updates is not None:
+    owned = computers.of(caller.session, caller.office)
+    if owned is not None:
         with suppress(BusError, SmcpError, TimeoutError):  # they are told again; this event is not
             async with asyncio.timeout_at(ends):
-                await updates.flush()
+                await owned.updates.flush()
     body = call.raw or exact_json.written(call.payload)
     await registry.tell(
         caller.office,

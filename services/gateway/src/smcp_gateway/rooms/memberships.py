@@ -111,8 +111,7 @@ class Memberships:
                 await self._go_back(session, present, req_id)
             raise
         membership = Membership(office.name, joined.revision, claim, generation)
-        unknown_since = membership.epoch if known_before else None
-        self._computers.joined(session, office.name, claim, gate, unknown_since=unknown_since)
+        self._computers.joined(session, office.name, claim, gate, moved=known_before)
         await self._admit(session, request, office, membership)
         if (request.model_extra or {}).get(MOVED) is True and not taken_up:
             await office.missed(session)

@@ -8,13 +8,13 @@ import orjson
 from smcp_bus import exact_json, subjects
 from smcp_bus.bus import Incoming
 from smcp_bus.headers import EPOCH
+from smcp_gateway.computers.subscriptions import missed_body
 from smcp_gateway.sockets.session import MemberKey
 from smcp_proto import catalog
 from smcp_proto.catalog import EVERYBODY
 from smcp_proto.ids import Role
 from smcp_proto.names import check_name
 from smcp_proto.schemas import Capabilities
-from smcp_proto.schemas.resources import MISSED
 
 ENTER = "enter_office"
 LEAVE = "leave_office"
@@ -90,10 +90,8 @@ def updates(office: str, computer: str, capabilities: Capabilities | None) -> li
 
 def missed_of(office: str, computer: str) -> Notice:
     """What a Computer told of its resources may have been missed, and what was subscribed to there may have ended."""
-    payload = {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
-    envelope = {"roomId": office, "computerId": computer, "payload": payload, MISSED: True}
     row = catalog.CATALOG["notify:resources/list_changed"]
-    return Notice(row.event, orjson.dumps(envelope), ("computer", computer), told=row.told)
+    return Notice(row.event, missed_body(office, computer), ("computer", computer), told=row.told)
 
 
 def _addressee(event: str, payload: dict[str, Any]) -> str | None:

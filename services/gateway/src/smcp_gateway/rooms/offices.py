@@ -25,8 +25,8 @@ Tell = Callable[[Iterable[Session], str, bytes], Awaitable[None]]
 Cancelled = Callable[[str, bytes], None]
 """Told the office and the JSON of a cancel that was heard; must not block."""
 
-AgentLeft = Callable[[str, str, int | None], None]
-"""Told the office, the Agent that left it, and the leave's epoch, where that is known; must not block."""
+AgentLeft = Callable[[str, str], None]
+"""Told the office and the Agent that left it; must not block."""
 
 Doubt = Callable[[], None]
 """Told that the registry may not count a member of ours any more; must not block."""
@@ -45,7 +45,7 @@ class Office:
         doubt: Doubt = lambda: None,
         cancelled: Cancelled = lambda office, body: None,
         generation: Generation = lambda: 0,
-        agent_left: AgentLeft = lambda office, agent, epoch: None,
+        agent_left: AgentLeft = lambda office, agent: None,
     ) -> None:
         self.name = name
         self.roster = Roster()
@@ -99,7 +99,7 @@ class Office:
             await self._pass_on(self.members, notice)
             return
         if not notice.entered and notice.about[0] == "agent":
-            self._agent_left(self.name, notice.about[1], notice.epoch)
+            self._agent_left(self.name, notice.about[1])
         news = self.roster.event(notice.about, entered=notice.entered, epoch=notice.epoch)
         if news is None:
             return  # told before: to who is arriving, too
@@ -138,7 +138,7 @@ class Office:
         told = [session for session, membership in self.members.items() if membership.generation < generation]
         for member in difference.left:
             if member[0] == "agent":
-                self._agent_left(self.name, member[1], None)
+                self._agent_left(self.name, member[1])
             await self._pass_on(told, presence(self.name, member, entered=False))
         for member in difference.entered:
             await self._pass_on(told, presence(self.name, member, entered=True))

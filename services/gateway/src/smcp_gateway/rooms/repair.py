@@ -193,7 +193,6 @@ class Repair:
         office.roster.ask()
         after = max(membership.revision, office.roster.revision)
         try:
-            await self._computers.compare_agent(office.name, after=after)
             room = await self._registry.room(
                 office.name, session.role, session.name, after=after, req_id=uuid.uuid4().hex
             )
