@@ -6,9 +6,7 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.headers import AFTER, CLAIM, ERROR
 from smcp_bus.registry_contract import Assertion, AssertOutcome, Claim, Member
-from smcp_proto.catalog import verb_of
 from smcp_proto.errors import Malformed, NotInOffice
-from smcp_proto.schemas.resources import MISSED
 from smcp_testing.member_process import member_process, observe
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.registry_world import asking, registries, send
@@ -143,18 +141,6 @@ async def test_a_computer_that_may_leave_its_name_out_is_told_of_by_name(nats_ur
         assert [(told, orjson.loads(body)) for told, body in observer.notices] == [
             (verb, {"computer": "机器 1", "more": [1]})
         ]
-
-
-async def test_no_computer_says_what_gateways_say(nats_url: str) -> None:
-    payload = {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
-    said = {"roomId": "lab", "computerId": "pc", "payload": payload, "more": 1}
-    async with registries(nats_url), member_process(nats_url) as member:
-        observer = await observe(member.bus, "lab")
-        await member.join("lab", "computer", "pc")
-        body = orjson.dumps(said | {MISSED: True})
-        await member.registry.tell("lab", "computer", "pc", verb_of("notify:resources/list_changed"), body)
-        await eventually(lambda: observer.notices)
-        assert orjson.loads(observer.notices[0][1]) == said
 
 
 @pytest.mark.rule("answers.capabilities.update", "answers.resources.capabilities")
