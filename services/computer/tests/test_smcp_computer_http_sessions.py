@@ -13,7 +13,6 @@ import pytest
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import ServerDied
-from smcp_computer.mcp.events import Told
 from smcp_computer.mcp.sdk import CallSpan
 from smcp_computer.mcp.session import connect
 from smcp_computer.mcp.supervisor import Limits, State, Supervisor
@@ -63,9 +62,7 @@ async def test_a_session_that_is_closed_is_ended_at_the_server_only_where_termin
     async with configs.http_toolbox("streamable", requests=log) as toolbox:
         server = config("streamable", toolbox.url, terminate_on_close=terminate)
         # of the protocol before 2026, as the newer one has no sessions
-        async with connect(
-            server, negotiation="legacy", max_message=2**20, told=Told(tools_changed=lambda: None)
-        ) as connection:
+        async with connect(server, negotiation="legacy", max_message=2**20, notify=lambda event: None) as connection:
             assert await connection.list_tools()
         requests = [line.split() for line in log.read_text().splitlines()]
         (session,) = {session for what, session in requests if what == "tools/list"}

@@ -63,7 +63,7 @@ async def test_a_server_that_never_starts_is_told_of_once_with_what_it_said(
     assert warnings[0].startswith(
         "MCP server 'box': its process ended with status 3 before it answered; it said last: no lic"
     )
-    assert "; the next try is in 0." in warnings[0]
+    assert "; it is started again in 0." in warnings[0]
     own = [line for line in shown(caplog) if line.startswith("no licence")]
     assert len(own) <= 3  # of its first lives; later ones are told at debug
 
@@ -79,7 +79,7 @@ async def test_a_command_that_does_not_exist_is_told_of_once_and_starts_once_it_
     async with supervised({**server, "server_parameters": {"command": str(command)}}) as box:
         await eventually(lambda: box._backoff._step >= 0.1, timeout=30)  # of the second try, at least
         (line,) = shown(caplog)
-        assert f"its command '{command}' does not exist; the next try is in 0." in line
+        assert f"its command '{command}' does not exist; it is started again in 0." in line
         command.write_text(f"#!/bin/sh\nexec {installed}\n")
         command.chmod(0o755)
         await eventually(lambda: box.ready, timeout=30)
@@ -99,7 +99,7 @@ def test_a_program_that_ends_before_it_is_asked_is_told_of_in_the_same_words(cap
         runner.run(failing())
     (line,) = shown(caplog, logging.WARNING)
     assert line.startswith(
-        "MCP server 'box': its process ended with status 1 before it answered; it said last: nothing; the next try is"
+        "MCP server 'box': its process ended with status 1 before it answered; it said last: nothing; it is started"
     )
 
 

@@ -13,7 +13,6 @@ from opentelemetry.trace import SpanKind, StatusCode, Tracer
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import ServerDied
-from smcp_computer.mcp.events import Told
 from smcp_computer.mcp.sdk import CONTENT_CHARS, CallSpan
 from smcp_computer.mcp.session import connect
 from smcp_testing.mcp_servers import configs
@@ -46,9 +45,7 @@ async def test_a_call_is_one_client_span_and_the_server_gets_its_traceparent(
 ) -> None:
     config = parse_config(json.dumps({"box": configs.stdio()})).servers["box"]
     server = await InputResolver({}, {}).resolve(config)
-    async with connect(
-        server, negotiation="auto", max_message=10**7, told=Told(tools_changed=lambda: None)
-    ) as connection:
+    async with connect(server, negotiation="auto", max_message=10**7, notify=lambda event: None) as connection:
         with tracer.start_as_current_span("process tool_call") as parent:
             result = await connection.call("trace", {}, timeout=10, span=CallSpan(LABELS))
             failed = await connection.call("fail", {}, timeout=10, span=CallSpan(LABELS))
@@ -84,9 +81,7 @@ async def test_a_cancelled_call_ends_its_span(
 ) -> None:
     log = tmp_path / "log"
     server = parse_config(json.dumps({"box": configs.stdio(log=log)})).servers["box"]
-    async with connect(
-        server, negotiation="auto", max_message=10**7, told=Told(tools_changed=lambda: None)
-    ) as connection:
+    async with connect(server, negotiation="auto", max_message=10**7, notify=lambda event: None) as connection:
         call_span = CallSpan(LABELS)
         pending = asyncio.create_task(connection.call("sleep", {"seconds": 60}, timeout=90, span=call_span))
         await eventually(log.exists)
@@ -103,9 +98,7 @@ async def test_a_cancelled_call_ends_its_span(
 
 async def test_a_server_that_dies_during_a_call_marks_its_span(exporter: InMemorySpanExporter) -> None:
     server = parse_config(json.dumps({"box": configs.stdio()})).servers["box"]
-    async with connect(
-        server, negotiation="auto", max_message=10**7, told=Told(tools_changed=lambda: None)
-    ) as connection:
+    async with connect(server, negotiation="auto", max_message=10**7, notify=lambda event: None) as connection:
         with pytest.raises(ServerDied):
             await connection.call("die", {}, timeout=10, span=CallSpan(LABELS))
     (span,) = spans_of_calls(exporter)
@@ -117,9 +110,7 @@ async def test_arguments_and_results_are_recorded_where_that_is_asked_for_and_no
     exporter: InMemorySpanExporter,
 ) -> None:
     server = parse_config(json.dumps({"box": configs.stdio()})).servers["box"]
-    async with connect(
-        server, negotiation="auto", max_message=10**7, told=Told(tools_changed=lambda: None)
-    ) as connection:
+    async with connect(server, negotiation="auto", max_message=10**7, notify=lambda event: None) as connection:
         await connection.call("echo", {"text": "to be seen"}, timeout=10, span=CallSpan(LABELS, content=True))
         await connection.call("big", {"size": 100_000}, timeout=10, span=CallSpan(LABELS, content=True))
         await connection.call("echo", {"text": "secret"}, timeout=10, span=CallSpan(LABELS))

@@ -1,7 +1,6 @@
-"""What can go wrong with an MCP server, named by what the caller may conclude.
+"""What can go wrong with an MCP server.
 
-The messages name the server and go to the Agent, as the text of a failed tool call or as an error: they never hold the
-text of an exception.
+The messages name the server and go to the Agent: they never hold the text of an exception.
 """
 
 from typing import Any, Final
@@ -9,7 +8,7 @@ from typing import Any, Final
 import mcp_types as types
 
 RESOURCE_NOT_FOUND: Final = -32002
-"""JSON-RPC code of servers of the 2025 era for a resource that there is none; those of 2026 say `INVALID_PARAMS`."""
+"""JSON-RPC code of servers of the 2025 era; those of 2026 say `INVALID_PARAMS`."""
 
 SAID_ALOUD: Final = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND, RESOURCE_NOT_FOUND})
 """Codes of JSON-RPC errors whose text is about the caller's request; others may hold the text of an exception."""

@@ -26,6 +26,13 @@ class ServerGone:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolsChanged:
+    """It said that its list of tools changed; for its supervisor alone."""
+
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
 class ResourcesChanged:
     """It said that its list of resources changed."""
 
@@ -57,7 +64,13 @@ class ResourcesUnsubscribed:
 
 
 ServerEvent = (
-    ServerReady | ServerGone | ResourcesChanged | ResourceUpdated | ResourcesSubscribed | ResourcesUnsubscribed
+    ToolsChanged
+    | ServerReady
+    | ServerGone
+    | ResourcesChanged
+    | ResourceUpdated
+    | ResourcesSubscribed
+    | ResourcesUnsubscribed
 )
 Listener = Callable[[ServerEvent], None]
 
@@ -65,17 +78,16 @@ Listener = Callable[[ServerEvent], None]
 class ServerEvents:
     """Passes events on, in their order, to the listeners in theirs. A listener must not block, nor raise.
 
-    A `ResourceUpdated` whose URI the wire does not carry goes no further: nobody can have subscribed to it. That is
-    said once in each life of its server.
+    A `ResourceUpdated` whose URI the wire does not carry goes no further, with one warning in each life of its server.
     """
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
-        self._said: set[str] = set()
-        """Servers of whose URIs it was said."""
+        self._warned: set[str] = set()
+        """Servers."""
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Hear of all that happens from now on. Returns what ends that."""
+        """Call `listener` for each event from now on. Returns what ends that."""
         self._listeners.append(listener)
 
         def end() -> None:
@@ -85,15 +97,14 @@ class ServerEvents:
         return end
 
     def tell(self, event: ServerEvent) -> None:
-        """Tell every listener, in the order in which they came. What has a URI that cannot be carried is not told."""
         match event:
             case ResourceUpdated(server, uri) if not _is_carried(uri):
-                if server not in self._said:
-                    self._said.add(server)
+                if server not in self._warned:
+                    self._warned.add(server)
                     _log.warning("MCP server %r: tells of changes with URIs that are none, or too long", server)
                 return
             case ServerReady(server):
-                self._said.discard(server)
+                self._warned.discard(server)
             case _:
                 pass
         for listener in tuple(self._listeners):
@@ -101,7 +112,7 @@ class ServerEvents:
 
 
 def _is_carried(uri: str) -> bool:
-    """Whether the wire takes it (`smcp_proto.schemas.resources.Uri`)."""
+    """See `smcp_proto.schemas.resources.Uri`."""
     if not 0 < len(uri) <= MAX_URI_LENGTH:
         return False
     try:
@@ -111,27 +122,14 @@ def _is_carried(uri: str) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Called in the connection's tasks, so they must not block. What is told twice says the same."""
-
-    tools_changed: Callable[[], None]
-    """The list of tools changed."""
-    resources_changed: Callable[[], None] = lambda: None
-    """The list of resources changed."""
-    resource_updated: Callable[[str], None] = lambda uri: None
-    """Given the URI of a resource whose contents changed; it may lie below the one that was subscribed to."""
-    untold: Callable[[frozenset[str]], None] = lambda uris: None
-    """Given URIs that were subscribed to, and of which the server tells no more, unasked."""
-
-    def notified(self, message: object) -> None:
-        """A notification of a server of the 2025 era; everything else is ignored."""
-        match message:
-            case types.ToolListChangedNotification():
-                self.tools_changed()
-            case types.ResourceListChangedNotification():
-                self.resources_changed()
-            case types.ResourceUpdatedNotification(params=params):
-                self.resource_updated(params.uri)
-            case _:
-                pass
+def event_of(server: str, message: object) -> ServerEvent | None:
+    """The event for a notification of a server of the 2025 era; None: one that we do not follow."""
+    match message:
+        case types.ToolListChangedNotification():
+            return ToolsChanged(server)
+        case types.ResourceListChangedNotification():
+            return ResourcesChanged(server)
+        case types.ResourceUpdatedNotification(params=params):
+            return ResourceUpdated(server, params.uri)
+        case _:
+            return None

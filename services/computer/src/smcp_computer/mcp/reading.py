@@ -181,15 +181,15 @@ def parsed(text: str | Cut, log: StderrLog, max_message: int) -> types.JSONRPCMe
         max_message: bytes that it may have; for the error.
     """
     if isinstance(text, Cut):
-        log.too_long(text.size, max_message)
+        log.warning("sent a message of %d bytes, more than %d: it is not read", text.size, max_message)
         return in_its_place(text.head, text.tail, Unread(limit=max_message, size=text.size))
     if not text.strip():
         return None
     try:
         message, replaced = read_message(text)
     except ValueError:
-        log.no_message(text)
+        log.warning("wrote a line that is no message: %.200r", text)
         return in_its_place(text[:KEPT], text[-KEPT:], Unread())
     if replaced:
-        log.mended()
+        log.warning("sent halves of surrogate pairs; they are replaced by U+FFFD")
     return message

@@ -23,12 +23,10 @@ MAX_ITEMS: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a server said at the handshake that it can do with resources."""
+    """Of the capability `resources` at the handshake."""
 
     subscribe: bool
-    """It tells when the contents of a resource change."""
     list_changed: bool
-    """It tells when its list changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,6 @@ class Resources:
 
     @property
     def server(self) -> str:
-        """Name of the MCP server."""
         return self._requests.server
 
     async def list_page(self, cursor: str | None = None, *, timeout: float = REQUEST_S) -> Page:
@@ -76,7 +73,6 @@ class Resources:
         return await self._all("resources/list", "resources", "uri", timeout)
 
     async def template_page(self, cursor: str | None = None, *, timeout: float = REQUEST_S) -> Page:
-        """One page of `resources/templates/list`."""
         return await self._page("resources/templates/list", "resourceTemplates", cursor, timeout)
 
     async def all_templates(self, *, timeout: float = REQUEST_S) -> Listed:
@@ -103,7 +99,7 @@ class Resources:
             raise error
 
     async def subscribe_all(self, uris: Collection[str], answered: Answered, *, timeout: float = SUBSCRIBE_S) -> None:
-        """The same for many, within one time-out; raises nothing: `answered` is told of each."""
+        """The same for many, within one time-out; raises nothing: `answered` is called for each."""
         if uris:
             await self._subscriptions.subscribe(uris, answered, timeout=timeout)
 

@@ -45,24 +45,22 @@ def first_of(error: BaseException) -> BaseException:
 _stderr = logging.getLogger("smcp_computer.mcp.stderr")
 
 BURST: Final = 50
-"""Lines that may come at once."""
+"""Lines that may come at once; after that `PER_SECOND`."""
 PER_SECOND: Final = 1.0
-"""Lines per second after that."""
-LAST_WORDS: Final = 5
-"""Lines that are shown of a process that ended."""
-LONGEST_WORDS: Final = 300
-"""Characters of each of them."""
+LAST_LINES: Final = 5
+"""Lines that are shown of a process that ended, `LONGEST_LINE` characters each."""
+LONGEST_LINE: Final = 300
 MAX_LINE: Final = 2000
 """Characters of a line that are shown."""
 
 _SEQUENCE: Final = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 """A sequence for a terminal: CSI or OSC of ECMA-48."""
-_NO_WORDS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2500-\u259f\s]+")
+_NO_TEXT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2500-\u259f\s]+")
 """Control characters, and what boxes are drawn with."""
 
 
 class StderrLog:
-    """Of one server, over all its lives.
+    """What one server writes to its standard error, over all its lives.
 
     Attributes:
         end: how its process ended by itself; empty while it runs.
@@ -77,45 +75,31 @@ class StderrLog:
         self._filled_at = clock()
         self._hidden = 0
         self._quiet_until = 0.0
-        self._words: deque[str] = deque(maxlen=LAST_WORDS)
+        self._last: deque[str] = deque(maxlen=LAST_LINES)
         self.end = ""
         self.said = ""
         self.status: int | None = None
 
     def born(self, *, quiet_s: float = 0.0) -> None:
         """A new process. For `quiet_s` seconds it is shown at the level `debug` alone."""
-        self._words.clear()
+        self._last.clear()
         self.end, self.said, self.status = "", "", None
         self._quiet_until = self._clock() + quiet_s
 
     def wrote(self, line: str) -> None:
-        """A line of its standard error."""
         line = line[:MAX_LINE]
-        if words := _NO_WORDS.sub(" ", _SEQUENCE.sub("", line)).strip():
-            self._words.append(words[:LONGEST_WORDS])
+        if words := _NO_TEXT.sub(" ", _SEQUENCE.sub("", line)).strip():
+            self._last.append(words[:LONGEST_LINE])
         _stderr.log(self._level(logging.INFO), "%s", line, extra={"mcp_server": self._server})
 
-    def no_message(self, line: str) -> None:
-        """A line of its standard output that is no message of MCP."""
-        level = self._level(logging.WARNING)
-        _stderr.log(level, "MCP server %r wrote a line that is no message: %.200r", self._server, line)
-
-    def too_long(self, size: int, limit: int) -> None:
-        """A message that was let go."""
-        level = self._level(logging.WARNING)
-        _stderr.log(
-            level, "MCP server %r sent a message of %d bytes, more than %d: it is not read", self._server, size, limit
-        )
-
-    def mended(self) -> None:
-        """A message with halves of surrogate pairs."""
-        level = self._level(logging.WARNING)
-        _stderr.log(level, "MCP server %r sent halves of surrogate pairs; they are replaced by U+FFFD", self._server)
+    def warning(self, text: str, *values: object) -> None:
+        """Something is odd about what the server sends; `text` continues "MCP server 'x'"."""
+        _stderr.log(self._level(logging.WARNING), f"MCP server %r {text}", self._server, *values)
 
     def died(self, status: int | None) -> None:
-        """Its process ended by itself."""
+        """Its process ended by itself, with this exit status."""
         self.status = status
-        words = " | ".join(self._words) or "nothing"
+        words = " | ".join(self._last) or "nothing"
         self.end = f"its process ended with status {status}"
         self.said = f"it said last: {words}"
 
@@ -143,10 +127,11 @@ _log = logging.getLogger("smcp_computer.mcp")
 
 
 class FailureLog:
-    """Args:
-    stderr: what the server wrote to its standard error.
-    withheld: variables that a program may have needed, and that it did not get.
-    longest_s: the longest pause between two tries.
+    """Why one server is not running.
+
+    Args:
+        withheld: variables that a program may have needed, and that it did not get.
+        longest_s: the longest pause between two tries.
     """
 
     def __init__(
@@ -156,15 +141,14 @@ class FailureLog:
         self._stderr = stderr
         self._withheld = withheld
         self._longest_s = longest_s
-        self._said: tuple[str, int | None] | None = None
+        self._logged: tuple[str, int | None] | None = None
         """Why it did not start, as it was logged last, with the exit status."""
 
     def started(self) -> None:
-        """It is ready: what fails from now on is said anew."""
-        self._said = None
+        self._logged = None
 
     def failed(self, error: Exception, pause: float, *, was_ready: bool) -> str:
-        """It ended, or did not start, and is tried again in `pause` seconds. Returns the reason in one line."""
+        """Log that it ended, or did not start, and is tried again in `pause` seconds. Returns the reason."""
         reason = describe(error)
         if ended := self._stderr.end:
             if not was_ready and reason == WENT_AWAY:
@@ -174,30 +158,26 @@ class FailureLog:
                 told = f"{reason} ({ended}; {self._stderr.said})"
         else:
             told = reason
-        name = self._config.name
-        if was_ready:
-            _log.warning("MCP server %r: %s; it is started again in %.1f s", name, told, pause)
-            return reason
-        if (reason, self._stderr.status) != self._said:
-            if missing := self._not_given():
-                told += f"; it was not given {', '.join(missing)}, see {SETTING}"
-            _log.warning(
-                "MCP server %r: %s; the next try is in %.1f s, the others ever later, up to every %g s",
-                *(name, told, pause, self._longest_s),
-            )
-        else:
-            _log.debug("MCP server %r: %s; the next try is in %.1f s", name, told, pause)
-        self._said = (reason, self._stderr.status)
+        again = f"it is started again in {pause:.1f} s"
+        level = logging.WARNING
+        if not was_ready:
+            if (reason, self._stderr.status) == self._logged:
+                level = logging.DEBUG
+            else:
+                again += f", then ever later, up to every {self._longest_s:g} s"
+                if missing := self._not_given():
+                    told += f"; it was not given {', '.join(missing)}, see {SETTING}"
+            self._logged = (reason, self._stderr.status)
+        _log.log(level, "MCP server %r: %s; %s", self._config.name, told, again)
         return reason
 
     def given_up(self, error: Exception) -> str:
-        """It can never work in this environment. Returns the reason."""
+        """Like `failed`, for one that can never work in this environment."""
         reason = describe(error)
         _log.warning("MCP %s (it is not started, nor tried again)", reason)
         return reason
 
     def _not_given(self) -> list[str]:
-        """Variables that the program of a server may have needed, as it ended by itself."""
         if not isinstance(self._config, MCPServerStdioConfig) or not self._stderr.end:
             return []
         return [name for name in self._withheld if name not in (self._config.server_parameters.env or {})]

@@ -6,7 +6,7 @@ It must be opened and closed in the same task (the server's owner, see `supervis
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal
 
@@ -17,7 +17,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from smcp_computer import __version__
 from smcp_computer.mcp.errors import RequestRefused, ServerTimedOut
-from smcp_computer.mcp.events import Told
+from smcp_computer.mcp.events import ServerEvent, event_of
 from smcp_computer.mcp.resources import Features, Resources
 from smcp_computer.mcp.sdk import CallSpan, Requests, Watch
 from smcp_computer.mcp.server_log import StderrLog
@@ -121,7 +121,7 @@ async def connect(
     *,
     negotiation: Negotiation,
     max_message: int,
-    told: Told,
+    notify: Callable[[ServerEvent], None],
     errors: StderrLog | None = None,
 ) -> AsyncIterator[Connection]:
     """Connect to a server and shake hands.
@@ -130,8 +130,8 @@ async def connect(
         server: its configuration, without placeholders.
         negotiation: `auto` asks for the newest protocol first; `legacy` is for servers that end at such a question.
         max_message: bytes that what the server sends in one message may have.
-        told: called for what the server tells by itself.
-        errors: told what a program writes to its standard error; None: a log of its own.
+        notify: called for what the server tells by itself, in the connection's tasks: it must not block.
+        errors: the log of what a program writes to its standard error; None: a log of its own.
 
     Raises:
         Whatever the transport and the handshake raise.
@@ -141,8 +141,8 @@ async def connect(
     modern = False
 
     async def handle(message: types.ServerNotification | Exception) -> None:
-        if not modern:  # those of the 2026 era come on a stream, see `listen`
-            told.notified(message)
+        if not modern and (event := event_of(server.name, message)) is not None:
+            notify(event)  # those of the 2026 era come on a stream, see `subscriptions`
 
     async with Client(
         open_transport(server, watch, errors or StderrLog(server.name), max_message=max_message),
@@ -154,7 +154,7 @@ async def connect(
     ) as client:
         modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
         requests = Requests(server.name, client, watch, max_message=max_message)
-        async with _subscriptions(requests, client, told, modern=modern) as subscriptions:
+        async with _subscriptions(requests, client, notify, modern=modern) as subscriptions:
             yield Connection(
                 requests,
                 client,
@@ -175,7 +175,7 @@ def _resources(requests: Requests, client: Client, subscriptions: Subscriptions)
 
 @asynccontextmanager
 async def _subscriptions(
-    requests: Requests, client: Client, told: Told, *, modern: bool
+    requests: Requests, client: Client, notify: Callable[[ServerEvent], None], *, modern: bool
 ) -> AsyncIterator[Subscriptions]:
     if not modern:
         yield RequestedSubscriptions(requests)
@@ -184,7 +184,7 @@ async def _subscriptions(
     stream = ListenStream(
         requests,
         client,
-        told,
+        notify,
         tools=tools is not None and tools.list_changed is True,
         resources=resources is not None and resources.list_changed is True,
     )

@@ -1,8 +1,7 @@
 """The stdio transport: the process of an MCP server, and newline-delimited JSON-RPC over its standard streams.
 
 The SDK's own transport does not expose its process, does not end children that outlive it, and cannot log what the
-server writes to standard error. This one has the interface of an SDK transport: an async context manager that gives a
-pair of streams.
+server writes to standard error.
 
 Each server runs in a process group of its own. `ServerProcess.stop` ends the group and all descendants, also those that
 left the group: `uvx`, `npx` and shells start the real server as a child.
@@ -44,13 +43,14 @@ READ_LIMIT: Final = 256 * 1024
 
 
 class ServerProcess:
-    """One run of a program; made by `start`."""
+    """One run of a program; made by `start`. Its `pid` is also the id of its process group."""
 
     def __init__(self, process: Process) -> None:
-        self._process = process
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
+        self._process = process
+        self.pid = process.pid
         self.stdin = process.stdin
         self.stdout = process.stdout
         self.stderr = process.stderr
@@ -86,11 +86,6 @@ class ServerProcess:
         return cls(process)
 
     @property
-    def pid(self) -> int:
-        """Also the id of its process group."""
-        return self._process.pid
-
-    @property
     def status(self) -> int | None:
         """The exit status; None while it runs; negative: the signal that ended it."""
         return self._process.returncode
@@ -104,7 +99,7 @@ class ServerProcess:
         """Close its input, give it time, then end its whole family. Bounded, idempotent, never raises.
 
         Args:
-            hurry: it has nothing to finish: SIGTERM at once, and little time after it.
+            hurry: SIGTERM at once, and little time after it.
         """
         family = await asyncio.to_thread(_descendants, self.pid)
         if not self.stdin.is_closing():
@@ -115,7 +110,9 @@ class ServerProcess:
                 _signal_group(self.pid, signal.SIGKILL)
                 await self._gone_within(REAP_S)
         _kill(family)
-        self._close_transport()
+        # asyncio's transport stays open while a survivor holds a pipe, warns when collected, and has no public name
+        if (transport := getattr(self._process, "_transport", None)) is not None:
+            transport.close()
 
     def kill(self) -> None:
         """End the whole group now."""
@@ -129,12 +126,6 @@ class ServerProcess:
                 return False
             await asyncio.sleep(POLL_S)
         return True
-
-    def _close_transport(self) -> None:
-        # it stays open, and warns when collected, while a survivor holds a pipe; nothing public gives it
-        transport = getattr(self._process, "_transport", None)
-        if transport is not None:
-            transport.close()
 
 
 def kill_all() -> None:
@@ -182,10 +173,8 @@ async def stdio_transport(
     """Run the server's process for as long as the context lasts; where that is cancelled, it is ended in a hurry.
 
     Args:
-        server: the server's name, for the log.
-        errors: told what it writes to its standard error, and how it ends by itself.
-        max_message: bytes that what the server sends in one message may have. A longer one is let go as it comes, and
-            who waits for it gets an error.
+        max_message: bytes of one message from the server. A longer one is let go as it comes, and its request gets an
+            error.
 
     Raises:
         StartFailed: the program cannot be started.
@@ -230,8 +219,6 @@ async def stdio_transport(
 
 
 class _Pipes:
-    """The tasks between a process's pipes and the session's streams."""
-
     def __init__(
         self,
         server: str,
@@ -250,7 +237,6 @@ class _Pipes:
         """The server closed its output, or ended."""
 
     async def read(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-        """Messages from the server, until its output ends."""
         lines = Lines(codecs.getincrementaldecoder(self._encoding)(self._errors), self._max_message + ROOM)
         try:
             async with to_session:
@@ -270,7 +256,6 @@ class _Pipes:
                     pass
 
     async def write(self, from_session: MemoryObjectReceiveStream[SessionMessage], flushed: asyncio.Event) -> None:
-        """Messages to the server."""
         stdin = self._process.stdin
         try:
             async with from_session:
@@ -293,7 +278,6 @@ class _Pipes:
         return text.encode(self._encoding, self._errors)
 
     async def log_errors(self) -> None:
-        """What the server writes to its standard error goes to the log."""
         lines = Lines(codecs.getincrementaldecoder("utf-8")("replace"), MAX_LINE)
         with suppress(OSError):
             while chunk := await self._process.stderr.read(65536):

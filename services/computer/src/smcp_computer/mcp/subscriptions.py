@@ -2,7 +2,7 @@
 
 Servers of the 2025 era get one `resources/subscribe` per resource. Servers of the 2026 era get one stream
 (`subscriptions/listen`) whose filter cannot be changed: for other resources a new stream is opened before the old one
-is closed, so that no update is lost. A new stream may leave out resources of the one before: see `Told.untold`.
+is closed, so that no update is lost. A new stream may leave out resources of the one before (`ResourcesUnsubscribed`).
 """
 
 import asyncio
@@ -15,18 +15,20 @@ import anyio
 import anyio.abc
 import mcp_types as types
 from mcp.client import Client
-from mcp.client.subscriptions import (
-    ResourcesListChanged,
-    ResourceUpdated,
-    ServerEvent,
-    SubscriptionLost,
-    ToolsListChanged,
-)
+from mcp.client.subscriptions import ResourcesListChanged, SubscriptionLost, ToolsListChanged
+from mcp.client.subscriptions import ResourceUpdated as Updated
+from mcp.client.subscriptions import ServerEvent as Change
 from mcp.shared.exceptions import MCPError
 
 from smcp_bus.backoff import Backoff
 from smcp_computer.mcp.errors import NotTold, ServerDied, ServerError, ServerTimedOut
-from smcp_computer.mcp.events import Told
+from smcp_computer.mcp.events import (
+    ResourcesChanged,
+    ResourcesUnsubscribed,
+    ResourceUpdated,
+    ServerEvent,
+    ToolsChanged,
+)
 from smcp_computer.mcp.sdk import Requests
 
 AT_ONCE: Final = 8
@@ -59,11 +61,9 @@ class RequestedSubscriptions:
         self._requests = requests
 
     async def subscribe(self, uris: Collection[str], answered: Answered, *, timeout: float) -> None:
-        """As `Subscriptions.subscribe`: one `resources/subscribe` for each."""
         await self._all("resources/subscribe", uris, answered, timeout)
 
     async def unsubscribe(self, uris: Collection[str], *, timeout: float) -> None:
-        """As `Subscriptions.unsubscribe`: one `resources/unsubscribe` for each."""
         await self._all("resources/unsubscribe", uris, lambda uri, error: None, timeout)
 
     async def _all(self, method: str, uris: Collection[str], answered: Answered, timeout: float) -> None:
@@ -101,8 +101,6 @@ DRAIN_S: Final = 0.5
 
 @dataclass(frozen=True)
 class _Asked:
-    """Somebody waits for a stream with these."""
-
     uris: frozenset[str]
     outcome: asyncio.Future[dict[str, ServerError]] = field(default_factory=asyncio.Future)
 
@@ -112,16 +110,19 @@ class _Asked:
 
 
 class ListenStream:
-    """`run` must be running. Satisfies `subscriptions.Subscriptions`.
+    """Subscriptions of a server of the 2026 era. `run` must be running.
 
     Args:
         tools, resources: whether the server tells when these lists change.
     """
 
-    def __init__(self, requests: Requests, client: Client, told: Told, *, tools: bool, resources: bool) -> None:
+    def __init__(
+        self, requests: Requests, client: Client, notify: Callable[[ServerEvent], None], *, tools: bool, resources: bool
+    ) -> None:
         self._requests = requests
+        self._server = requests.server
         self._client = client
-        self._told = told
+        self._notify = notify
         self._tools = tools
         self._resources = resources
         self._wanted: set[str] = set()
@@ -135,8 +136,6 @@ class ListenStream:
         self._pause: anyio.CancelScope | None = None
         """Of the one before a stream is opened again, where there is none."""
         self._backoff = Backoff(first_s=RELISTEN_S, longest_s=LONGEST_S)
-        self._short = 0
-        """Streams that ended soon, one after the other."""
         self._lost = False
         """A stream broke: what changed since was told to nobody."""
         self._closed: ServerError | None = None
@@ -145,7 +144,6 @@ class ListenStream:
             self._wake.set()
 
     async def subscribe(self, uris: Collection[str], answered: Answered, *, timeout: float) -> None:
-        """As `Subscriptions.subscribe`: the stream is opened anew with what is wanted beside the rest."""
         closed = self._closed
         failed = await self._failed(uris, timeout) if closed is None else dict.fromkeys(uris, closed)
         for uri in uris:
@@ -161,12 +159,11 @@ class ListenStream:
             async with asyncio.timeout(timeout):
                 failed = await asked.outcome
         except TimeoutError:
-            failed = dict.fromkeys(asked.uris, ServerTimedOut(self._requests.server, "did not answer in time"))
+            failed = dict.fromkeys(asked.uris, ServerTimedOut(self._server, "did not answer in time"))
         self._wanted -= failed.keys()
         return failed
 
     async def unsubscribe(self, uris: Collection[str], *, timeout: float) -> None:
-        """As `Subscriptions.unsubscribe`; does not wait."""
         self._wanted -= set(uris)
         self._granted -= set(uris)
         self._wake.set()
@@ -181,7 +178,7 @@ class ListenStream:
                     await self._reopen(tasks)
             self._tells_no_more_of(frozenset(self._granted))
         finally:
-            self._closed = self._closed or ServerDied(self._requests.server, "went away before it answered")
+            self._closed = self._closed or ServerDied(self._server, "went away before it answered")
             for asked in self._asked:
                 asked.settle(dict.fromkeys(asked.uris, self._closed))
 
@@ -190,7 +187,7 @@ class ListenStream:
         uris, asked = sorted(self._wanted), tuple(self._asked)
         honored: frozenset[str] = frozenset()
         left_out: frozenset[str] = frozenset()
-        why: ServerError = NotTold(self._requests.server, "does not tell when this resource changes")
+        why: ServerError = NotTold(self._server, "does not tell when this resource changes")
         if uris or self._tools or self._resources:
             try:
                 honored = await tasks.start(self._stream, tasks, uris)
@@ -198,11 +195,11 @@ class ListenStream:
                 why = self._refused(error)
                 self._retry(tasks)
             except (SubscriptionLost, TimeoutError):
-                why = ServerTimedOut(self._requests.server, "did not open a stream of changes")
+                why = ServerTimedOut(self._server, "did not open a stream of changes")
                 self._retry(tasks)
             else:
                 if self._open is None and not honored:  # it ended without a word: that says nothing of the resources
-                    why = ServerTimedOut(self._requests.server, "ended its stream of changes at once")
+                    why = ServerTimedOut(self._server, "ended its stream of changes at once")
                 else:
                     left_out = frozenset(self._granted.intersection(uris)) - honored
         else:
@@ -221,7 +218,7 @@ class ListenStream:
         self._wanted -= uris
         self._granted -= uris
         if uris:
-            self._told.untold(uris)
+            self._notify(ResourcesUnsubscribed(self._server, uris))
 
     async def _stream(
         self, tasks: anyio.abc.TaskGroup, uris: Sequence[str], *, task_status: anyio.abc.TaskStatus[frozenset[str]]
@@ -247,14 +244,15 @@ class ListenStream:
         if scope is self._open and not scope.cancel_called:
             self._open = None
             self._lost = True
-            self._ended(loop.time() - began)
+            if loop.time() - began >= LIVED_S:
+                self._backoff.reset()
             self._retry(tasks)
 
     def _refused(self, error: MCPError) -> ServerError:
         why = self._requests.translated(error)
         if error.code == types.METHOD_NOT_FOUND:
-            _log.info("MCP server %r does not tell when its lists change", self._requests.server)
-            why = self._closed = NotTold(self._requests.server, "does not tell when its resources change")
+            _log.info("MCP server %r does not tell when its lists change", self._server)
+            why = self._closed = NotTold(self._server, "does not tell when its resources change")
         elif isinstance(why, ServerDied):
             self._closed = why
         if self._closed is not None:
@@ -270,17 +268,6 @@ class ListenStream:
             old.deadline = anyio.current_time() + DRAIN_S
         if scope is not None:
             self._end_pause()
-
-    def _ended(self, lived: float) -> None:
-        """A stream was open for so many seconds."""
-        if lived >= LIVED_S:
-            self._short = 0
-            self._backoff.reset()
-            return
-        self._short += 1
-        if self._short == 2:  # the first may be the end of the server itself
-            what = "MCP server %r ends its streams of changes after %.1f s; they are opened again, less and less often"
-            _log.warning(what, self._requests.server, lived)
 
     def _retry(self, tasks: anyio.abc.TaskGroup) -> None:
         """Open a stream after a while, where there is none now: one try at a time, however many ask for one."""
@@ -299,22 +286,22 @@ class ListenStream:
             self._pause.cancel()
             self._pause = None
 
-    def _tell(self, event: ServerEvent) -> None:
-        match event:
+    def _tell(self, change: Change) -> None:
+        match change:
             case ToolsListChanged():
-                self._told.tools_changed()
+                self._notify(ToolsChanged(self._server))
             case ResourcesListChanged():
-                self._told.resources_changed()
-            case ResourceUpdated(uri=uri):
-                self._told.resource_updated(uri)
+                self._notify(ResourcesChanged(self._server))
+            case Updated(uri=uri):
+                self._notify(ResourceUpdated(self._server, uri))
             case _:
                 pass
 
     def _catch_up(self) -> None:
         """Anything may have changed while there was no stream."""
         if self._tools:
-            self._told.tools_changed()
+            self._notify(ToolsChanged(self._server))
         if self._resources:
-            self._told.resources_changed()
+            self._notify(ResourcesChanged(self._server))
         for uri in sorted(self._wanted):
-            self._told.resource_updated(uri)
+            self._notify(ResourceUpdated(self._server, uri))

@@ -19,15 +19,7 @@ from smcp_bus.backoff import Backoff
 from smcp_computer.config.inputs import InputResolver, with_variables
 from smcp_computer.config.lint import CannotRun
 from smcp_computer.mcp.errors import Lost, ServerNotRunning
-from smcp_computer.mcp.events import (
-    ResourcesChanged,
-    ResourcesUnsubscribed,
-    ResourceUpdated,
-    ServerEvents,
-    ServerGone,
-    ServerReady,
-    Told,
-)
+from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerGone, ServerReady, ToolsChanged
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.sdk import CallSpan
 from smcp_computer.mcp.server_log import WENT_AWAY, FailureLog, StderrLog, first_of
@@ -46,8 +38,6 @@ HTTP_PROBE_S: Final = 30.0
 
 
 class State(StrEnum):
-    """How it stands with one MCP server."""
-
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
@@ -70,11 +60,13 @@ class Limits:
 
 
 class Supervisor:
-    """Args:
-    config: the server's configuration as written, with placeholders.
-    inputs: resolves them, at each start.
-    on_change: called whenever the tools that can be called may have changed.
-    events: told of its starts and ends, and of what it says of its resources.
+    """Keeps one MCP server running.
+
+    Args:
+        config: the server's configuration as written, with placeholders.
+        inputs: resolves them, at each start.
+        on_change: called whenever the tools that can be called may have changed.
+        events: gets its starts and ends, and what it says of its resources.
     """
 
     def __init__(
@@ -110,18 +102,11 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
         self._relist = False
-        self._told = Told(
-            tools_changed=self._tools_changed,
-            resources_changed=lambda: self._events.tell(ResourcesChanged(self.name)),
-            resource_updated=lambda uri: self._events.tell(ResourceUpdated(self.name, uri)),
-            untold=lambda uris: self._events.tell(ResourcesUnsubscribed(self.name, uris)),
-        )
         self._waiting: asyncio.Timeout | None = None
         """While the server is waited for: `stop` brings it forward."""
 
     @property
     def ready(self) -> bool:
-        """Whether its tools can be called now."""
         return self.state is State.READY
 
     @property
@@ -192,7 +177,6 @@ class Supervisor:
             self.settled.set()
 
     async def _live(self) -> None:
-        """One life of the server: from its start to its end."""
         async with self._waited(self._limits.start_s) as start, self._connected() as connection:
             tools = tuple(await connection.list_tools())
             start.reschedule(None)
@@ -222,7 +206,7 @@ class Supervisor:
             server,
             negotiation=self._negotiation,
             max_message=self._limits.max_message,
-            told=self._told,
+            notify=self._notified,
             errors=self._stderr,
         ) as connection:
             yield connection
@@ -256,9 +240,12 @@ class Supervisor:
             self.tools = tools
             self._on_change()
 
-    def _tools_changed(self) -> None:
-        self._relist = True
-        self._wake.set()
+    def _notified(self, event: ServerEvent) -> None:
+        if isinstance(event, ToolsChanged):
+            self._relist = True
+            self._wake.set()
+        else:
+            self._events.tell(event)
 
     def _became_ready(self, connection: Connection, tools: tuple[types.Tool, ...]) -> None:
         self._connection = connection
