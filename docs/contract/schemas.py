@@ -14,10 +14,10 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from smcp_proto import schemas
-from smcp_proto.durations import IsoDuration
 from smcp_proto.errors import ErrorBody
 from smcp_proto.names import MAX_NAME_LENGTH, Name
 from smcp_proto.schemas.base import is_none
+from smcp_proto.schemas.config import IsoDuration
 from smcp_proto.schemas.resources import Reserved
 from smcp_proto.version import VersionRefusal
 
@@ -61,8 +61,12 @@ class _Generator(GenerateJsonSchema):
 
 def models() -> Mapping[str, type[BaseModel]]:
     """Every structure that has a schema, by its name on the pages."""
-    exported = {name: getattr(schemas, name) for name in schemas.__all__}
-    found = {name: kind for name, kind in exported.items() if isinstance(kind, type) and issubclass(kind, BaseModel)}
+    own = {
+        name: kind
+        for name, kind in vars(schemas).items()
+        if getattr(kind, "__module__", "").startswith(schemas.__name__)
+    }
+    found = {name: kind for name, kind in own.items() if isinstance(kind, type) and issubclass(kind, BaseModel)}
     del found["Wire"]  # what all others have in common says nothing by itself
     return {**found, "ErrorBody": ErrorBody, "VersionRefusal": VersionRefusal}
 

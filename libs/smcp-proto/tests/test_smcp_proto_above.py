@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.uris.above import MAX_ABOVE, resources_above
+from smcp_proto.uris import MAX_ABOVE, resources_above
 
 
 @pytest.mark.rule("answers.resources.subscribers.parts")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.documents import Document
+from smcp_proto.finder import Document
 from smcp_proto.schemas import DPEDocumentSummary
 from smcp_proto.uris import DpeUri
 from smcp_proto.warnings import Rule

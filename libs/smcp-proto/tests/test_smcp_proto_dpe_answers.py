@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.dpe import in_format, not_in_format, unknown_categories
-from smcp_proto.dpe.answers import MAX_UNKNOWN
+from smcp_proto.finder import not_in_format, unknown_categories
 from smcp_proto.schemas import ELEMENT_CATEGORIES, DPEDocument, DPEDocumentCatalog, DPEElementDetail, DPEPage
 from smcp_proto.uris import Level
 from smcp_proto.warnings import Rule
+from smcp_testing.dpe.answers import MAX_UNKNOWN, in_format
 
 TEXT: dict[str, Any] = {"element_id": "t", "category": "text", "content": {"text": "1. 引言"}}
 DOCUMENT: dict[str, Any] = {

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.dpe import element_markdown, element_text, page_markdown, page_text
-from smcp_proto.dpe.content import MAX_DEPTH
 from smcp_proto.schemas import ELEMENT_CATEGORIES
+from smcp_testing.dpe.content import MAX_DEPTH
+from smcp_testing.dpe.markdown import element_markdown, page_markdown
+from smcp_testing.dpe.text import element_text, page_text
 
 WITH_A_RULE = {"heading", "text", "table", "list", "code", "chart", "image", "link", "formula"}
 WITHOUT = [category for category in ELEMENT_CATEGORIES if category not in WITH_A_RULE]

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_proto.schemas import ELEMENT_CATEGORIES
-from smcp_proto.uris import DpeUri, parse_dpe_uri
-from smcp_proto.uris.dpe import DEPTHS, FORMATS, PARAMETER_LEVELS
+from smcp_proto.uris import DEPTHS, FORMATS, PARAMETER_LEVELS, DpeUri, parse_dpe_uri
 
 HOST = "com.example.docs"
 readable = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=20)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from smcp_proto.durations import parse_duration
+from smcp_proto.schemas.config import parse_duration
 
 
 @pytest.mark.rule("data-structures.MCPServerStreamableHttpParameters.durations")

@@ -9,8 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from smcp_proto.finder import Document, organize_finder
-from smcp_proto.folding import fold
-from smcp_proto.instants import instant
+from smcp_proto.sorting import fold, instant
 
 
 def document(server: str, name: str, **fields: Any) -> Document:

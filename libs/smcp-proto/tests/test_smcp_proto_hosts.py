@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.hosts import HostConflict, host_conflicts, host_of
+from smcp_proto.uris import HostConflict, host_conflicts, host_of
 
 
 @pytest.mark.rule("desktop.uri.host.unique", "desktop.uri.check.host.conflict", "answers.desktop.hosts")

@@ -18,8 +18,6 @@ MODULES = [
     "errors",
     "desktop",
     "finder",
-    "hosts",
-    "dpe",
 ]
 
 

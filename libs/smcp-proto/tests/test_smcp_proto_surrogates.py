@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.surrogates import field_with_half, mended
+from smcp_proto.validation import field_with_half, mended
 
 any_text = st.text(alphabet=st.characters(categories=["Cs", "Lu", "So"]), max_size=6)
 

@@ -6,8 +6,7 @@ import pytest
 from pydantic import Tag, TypeAdapter, ValidationError
 
 from smcp_proto.schemas.base import Wire
-from smcp_proto.tagged import by_type
-from smcp_proto.validation import malformed
+from smcp_proto.validation import by_type, malformed
 
 
 class Cat(Wire):

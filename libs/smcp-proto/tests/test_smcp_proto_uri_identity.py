@@ -2,7 +2,7 @@
 
 import pytest
 
-from smcp_proto.uris.identity import scheme_of, without_query
+from smcp_proto.uris import scheme_of, without_query
 
 
 @pytest.mark.parametrize(

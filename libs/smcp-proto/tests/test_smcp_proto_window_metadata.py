@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from smcp_proto.desktop import WindowMetadata, read_metadata, usual_metadata
 from smcp_proto.warnings import Rule
-from smcp_proto.window_metadata import WindowMetadata, read_metadata, usual_metadata
 
 URI = "window://com.example/w"
 

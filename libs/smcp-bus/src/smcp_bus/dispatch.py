@@ -37,9 +37,8 @@ from smcp_proto.errors import (
     TooLarge,
     Unavailable,
 )
-from smcp_proto.ids import Role
-from smcp_proto.surrogates import HALF, field_with_half
-from smcp_proto.validation import MAX_TEXT, check_depth, malformed
+from smcp_proto.names import Role
+from smcp_proto.validation import HALF, MAX_TEXT, check_depth, field_with_half, malformed
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from smcp_proto.catalog import Ack, Row, SizeClass, TimeClass
-from smcp_proto.ids import Role
-from smcp_proto.names import Name
+from smcp_proto.names import Name, Role
 
 
 class _Contract(BaseModel):

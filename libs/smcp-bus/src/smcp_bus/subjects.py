@@ -11,8 +11,16 @@ Names stand encoded in them (`smcp_proto.names`), so each is one token.
 from dataclasses import dataclass
 from typing import Final, cast, get_args
 
-from smcp_proto.ids import AgentName, ComputerName, CredentialName, OfficeId, ProcessId, Role
-from smcp_proto.names import decode_name, encode_name
+from smcp_proto.names import (
+    AgentName,
+    ComputerName,
+    CredentialName,
+    OfficeId,
+    ProcessId,
+    Role,
+    decode_name,
+    encode_name,
+)
 
 ROOT: Final = "smcp.v1"
 HOSTS: Final = "smcp.hosts.v1"

@@ -1,15 +1,155 @@
-"""The catalog of a Computer: the documents of its MCP servers, filtered, ordered and paged (finder.txt, Organizer)."""
+"""A document of an MCP server, as its metadata describe it (finder.txt, 元数据体系). Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
-from smcp_proto.documents import Document as Document
-from smcp_proto.documents import fold_type
-from smcp_proto.folding import fold
-from smcp_proto.schemas.finder import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT
-from smcp_proto.server_order import server_order
+from smcp_proto.schemas.finder import DEFAULT_LIMIT, DEFAULT_OFFSET, ELEMENT_CATEGORIES, MAX_LIMIT
+from smcp_proto.sorting import NUL, fold, instant, server_order
+from smcp_proto.uris import DpeFormat, DpeUri, parse_dpe_uri
+from smcp_proto.warnings import Rule, ServerWarning, server_warning, type_name
+
+_Warn = Callable[[Rule, str], None]
+
+TEXTS: Final = frozenset({"doc_ref", "file_uri", "file_type", "title", "summary", "last_modified"})
+"""The metadata that are strings."""
+
+INDEX: Final = frozenset({"pages", "page_offset", "page_limit", "page_total", "content_markdown", "content_text"})
+"""What level 1 holds beside the metadata: catalogs do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document, with what a catalog asks of it again and again: made once, when its metadata were read."""
+
+    server: str
+    """The MCP server's name in its Computer's configuration."""
+    uri: DpeUri
+    """Host and document."""
+    summary: Mapping[str, Any]
+    """A `DPEDocumentSummary` as JSON, with what else the server sent."""
+    searched: str
+    """Title, keywords and summary, folded, with a NUL between them."""
+    file_type: str | None
+    """As `fold_type` writes it."""
+    age: tuple[bool, int]
+    """Ascending: the most recently modified first; then those of which that is not known."""
+
+    @classmethod
+    def of(
+        cls, server: str, summary: object, *, listed: str | None = None
+    ) -> tuple["Document | None", tuple[ServerWarning, ...]]:
+        """Read the metadata of a document (level 1, or an item of level 0); they may be JSON of any type.
+
+        Args:
+            listed: the URI by which `resources/list` names it, where that is known: it counts, the one inside does not.
+
+        Returns:
+            None where there is no valid URI of a document. Fields of wrong types are left out, unknown ones are kept.
+        """
+        fields = summary if isinstance(summary, Mapping) else {}
+        given = fields.get("uri")
+        named = given if listed is None else listed
+        warnings: list[ServerWarning] = []
+
+        def warn(rule: Rule, message: str) -> None:
+            warnings.append(server_warning(server, named, rule, message))
+
+        if fields is not summary:
+            warn(Rule.DOCUMENT_TYPE, f"its metadata are {type_name(summary)}, not an object; they are not used")
+            return None, tuple(warnings)
+        uri = _uri(named, warn)
+        if uri is None:
+            return None, tuple(warnings)
+        if listed is not None and given is not None and _document(given) != uri:
+            warn(Rule.URI_DIFFERS, "its metadata have another URI; the one that was listed counts")
+        kept = _kept(fields, warn)
+        if kept.get("doc_ref", uri.doc_ref) != uri.doc_ref:
+            warn(Rule.DOC_REF_DIFFERS, "its doc_ref is not that of its URI, which counts")
+        kept |= {"doc_ref": uri.doc_ref, "uri": str(named).partition("?")[0].removesuffix("/")}
+        document = cls(
+            server,
+            uri,
+            kept,
+            searched=_searched(kept),
+            file_type=fold_type(kept["file_type"]) if "file_type" in kept else None,
+            age=_age(kept.get("last_modified"), warn),
+        )
+        return document, tuple(warnings)
+
+
+def fold_type(file_type: str) -> str:
+    """Return a file type as it is compared: folded, and without the dot that some write before it."""
+    return fold(file_type).removeprefix(".")
+
+
+def _uri(text: object, warn: _Warn) -> DpeUri | None:
+    """What the URI names, without its query; None, and why, where that is no document."""
+    if not isinstance(text, str):
+        warn(Rule.URI_INVALID, f"its URI is {type_name(text)}; it is skipped")
+        return None
+    try:
+        uri = parse_dpe_uri(text)
+    except ValueError as error:
+        warn(Rule.URI_INVALID, f"{error}; it is skipped")
+        return None
+    if uri.level != 1:
+        warn(Rule.URI_LEVEL, f"its URI is of level {uri.level}, a document's is of level 1; it is skipped")
+        return None
+    if "?" in text:
+        warn(Rule.URI_QUERY, "query: what names a document carries none; it was dropped")
+    return DpeUri(uri.host, uri.doc_ref)
+
+
+def _document(given: object) -> DpeUri | None:
+    """The same of a URI that does not count."""
+    return _uri(given, lambda rule, message: None)
+
+
+def _kept(fields: Mapping[str, Any], warn: _Warn) -> dict[str, Any]:
+    """The fields of a catalog. Null is the same as missing."""
+    kept: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name in INDEX or (value is None and (name in TEXTS or name in ("keywords", "page_count"))):
+            continue
+        if name == "keywords":
+            kept |= _keywords(value, warn)
+        elif (name in TEXTS and not isinstance(value, str)) or (name == "page_count" and not _is_count(value)):
+            warn(Rule.FIELD_TYPE, f"its {name} is not what it has to be, but {type_name(value)}; it is left out")
+        else:
+            kept[name] = value
+    return kept
+
+
+def _keywords(value: object, warn: _Warn) -> dict[str, list[str]]:
+    if not isinstance(value, list):
+        warn(Rule.FIELD_TYPE, f"its keywords are {type_name(value)}, not a list; they are left out")
+        return {}
+    texts = [keyword for keyword in value if isinstance(keyword, str)]
+    if len(texts) < len(value):
+        warn(Rule.FIELD_TYPE, "some of its keywords are no strings; they are left out")
+    return {"keywords": texts}
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _searched(fields: Mapping[str, Any]) -> str:
+    texts: Iterable[str] = (fields.get("title", ""), *fields.get("keywords", ()), fields.get("summary", ""))
+    return NUL.join(map(fold, texts))
+
+
+def _age(last_modified: str | None, warn: _Warn) -> tuple[bool, int]:
+    if last_modified is None:
+        return True, 0
+    moment = instant(last_modified)
+    if moment is None:
+        warn(Rule.LAST_MODIFIED_UNREADABLE, "its last_modified is no instant of ISO 8601; it stands last")
+        return True, 0
+    return False, -moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +223,39 @@ def _of_type(documents: Sequence[Document], file_type: str | None) -> Sequence[D
         return documents
     wanted = fold_type(file_type)
     return [document for document in documents if document.file_type == wanted]
+
+
+MAX_UNKNOWN: Final = 20
+"""Unknown categories of one answer that are named."""
+_SHOWN: Final = 40
+
+
+def unknown_categories(server: str, uri: str, answer: object) -> tuple[ServerWarning, ...]:
+    """What is none of the 19 categories in an answer of level 2 or 3, each once; the elements are kept."""
+    if not isinstance(answer, Mapping):
+        return ()
+    elements = answer.get("elements")
+    found = [answer] if "category" in answer else elements if isinstance(elements, list) else []
+    said = (each.get("category") for each in found if isinstance(each, Mapping))
+    given = (category if isinstance(category, str) else None for category in said)
+    unknown = dict.fromkeys(category for category in given if category not in ELEMENT_CATEGORIES)
+    return tuple(
+        server_warning(
+            server,
+            uri,
+            Rule.UNKNOWN_CATEGORY,
+            "an element has no category; it is kept"
+            if category is None
+            else f"{category[:_SHOWN]!r} is none of the categories of elements; it is kept",
+        )
+        for category in islice(unknown, MAX_UNKNOWN)
+    )
+
+
+def not_in_format(server: str, uri: str, answer: object, chosen: DpeFormat) -> tuple[ServerWarning, ...]:
+    """Whether an answer lacks the content in the format that was asked for; it is taken as it is."""
+    field = f"content_{chosen}"
+    if chosen == "json" or (isinstance(answer, Mapping) and isinstance(answer.get(field), str)):
+        return ()
+    message = f"it was asked for format={chosen}, and the answer has no {field}"
+    return (server_warning(server, uri, Rule.FORMAT_IGNORED, message),)

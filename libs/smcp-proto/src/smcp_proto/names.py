@@ -7,7 +7,7 @@ becomes ``=XX`` (upper-case hex). The encoding is reversible, and no name can wi
 
 import re
 import unicodedata
-from typing import Annotated
+from typing import Annotated, Literal, NewType
 
 from pydantic import AfterValidator, Field
 
@@ -60,3 +60,28 @@ def decode_name(token: str) -> str:
     if encode_name(name) != token:
         raise ValueError("not an encoded name")
     return name
+
+
+Role = Literal["computer", "agent"]
+"""What a member of an office is (events.txt, EnterOfficeReq)."""
+
+OfficeId = NewType("OfficeId", str)
+"""An office's (room's) name: user text, see `smcp_proto.names`."""
+
+ComputerName = NewType("ComputerName", str)
+AgentName = NewType("AgentName", str)
+
+ReqId = NewType("ReqId", str)
+"""What the caller named its request; unique per (office, agent)."""
+
+SessionId = NewType("SessionId", str)
+"""One membership's connection: opaque, of no use to anyone but its owner."""
+
+ProcessId = NewType("ProcessId", str)
+"""One run of one process, 32 hex digits: a restarted process has another."""
+
+CredentialName = NewType("CredentialName", str)
+"""Under which NATS credential a process connected; the second part of `smcp.hosts.v1.<credential>.<process>`."""
+
+Revision = NewType("Revision", int)
+"""A revision of the `members` bucket: totally ordered over all offices."""

@@ -1,13 +1,13 @@
 """From what pydantic found wrong to the flat error that the caller gets."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn
 
-from pydantic import ValidationError
+from pydantic import Discriminator, ValidationError
 from pydantic_core import ErrorDetails
 
 from smcp_proto.errors import Malformed
-from smcp_proto.tagged import TAG_PREFIX, UNKNOWN_TYPE
 
 MAX_TEXT: Final = 200
 """Characters of a field's path or of a reason: a peer's own input may stand in both."""
@@ -83,3 +83,74 @@ def reason_of(error: ErrorDetails) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
+
+
+TAG_PREFIX: Final = "type="
+"""What a tag of such a union begins with; it stands in pydantic's locations, and `validation` takes it out."""
+
+
+UNKNOWN_TYPE: Final = "unknown_type"
+"""The type of the error that says so."""
+
+
+def _tag_of(value: Any) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return TAG_PREFIX + kind if isinstance(kind, str) else None
+
+
+def by_type(*known: str) -> Discriminator:
+    """Choose the member of a union whose tag is `type=` and the value of its `type`.
+
+    Args:
+        known: the legal values, for the message.
+    """
+    choose: Callable[[Any], str | None] = _tag_of
+    return Discriminator(
+        choose,
+        custom_error_type=UNKNOWN_TYPE,
+        custom_error_message=f"unknown or missing type; known are {', '.join(known)}",
+    )
+
+
+HALF: Final = "holds half of a surrogate pair, which no text has"
+"""What is said of a field with one."""
+
+
+def mended(text: str | bytes) -> str:
+    """The same JSON with U+FFFD in place of each half.
+
+    Raises:
+        ValueError: it is no JSON beside that.
+    """
+    try:
+        whole = json.dumps(json.loads(text, parse_constant=_refuse), ensure_ascii=False, allow_nan=False)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    return _whole(whole)
+
+
+def field_with_half(text: bytes) -> str | None:
+    """The field of a JSON object that holds one; None: there is none, or it is no object."""
+    try:
+        fields = json.loads(text)
+        if isinstance(fields, dict):
+            return next((_whole(name) for name, value in fields.items() if _has_half(name, value)), None)
+    except (ValueError, RecursionError):
+        pass
+    return None
+
+
+def _has_half(name: str, value: object) -> bool:
+    try:
+        json.dumps({name: value}, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _whole(text: str) -> str:
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")

@@ -20,8 +20,7 @@ from smcp_computer.resources.routing import window_uri
 from smcp_computer.resources.skipped import SkippedServers
 from smcp_proto.desktop import OrganizedDesktop, Window, organize_desktop
 from smcp_proto.errors import TooLarge
-from smcp_proto.uris import WINDOW, WindowUri
-from smcp_proto.uris.identity import scheme_of
+from smcp_proto.uris import WINDOW, WindowUri, scheme_of
 
 _log = logging.getLogger("smcp_computer.desktop")
 

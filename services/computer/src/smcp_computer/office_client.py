@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from smcp_proto.ids import Role
+from smcp_proto.names import Role
 
 
 class OfficeClient(Protocol):

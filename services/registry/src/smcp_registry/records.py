@@ -11,8 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from smcp_bus.registry_contract import Claim
-from smcp_proto.ids import Role
-from smcp_proto.names import encode_name
+from smcp_proto.names import Role, encode_name
 from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
 
 

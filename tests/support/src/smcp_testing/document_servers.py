@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from smcp_computer.finder.metadata_cache import MetadataCache, Read
-from smcp_proto.documents import Document
+from smcp_proto.finder import Document
 from smcp_service.lifecycle import background
 
 Listing = dict[str, dict[str, Any]]

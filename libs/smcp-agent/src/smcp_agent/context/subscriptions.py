@@ -10,7 +10,7 @@ from typing import Final
 from smcp_agent.cache import Spawn
 from smcp_agent.errors import NotFound, RateLimited, SmcpError, TimedOut, Unavailable
 from smcp_agent.events import Event, ResourceUpdated, SubscriptionRefused
-from smcp_proto.uris.identity import without_query
+from smcp_proto.uris import without_query
 
 _PASSING: Final = (Unavailable, TimedOut, RateLimited)
 _FIRST_DELAY_S: Final = 0.5

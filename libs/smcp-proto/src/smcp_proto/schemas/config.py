@@ -4,15 +4,54 @@ The page writes the structures as they go over the wire; the defaults are those 
 answers. Strings may hold placeholders (`${input:ID}`, `${env:X}`).
 """
 
+import re
+from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag, TypeAdapter
+from pydantic import AfterValidator, Field, Tag, TypeAdapter
 
-from smcp_proto.durations import IsoDuration
 from smcp_proto.names import Name
 from smcp_proto.schemas.base import AgentCallData, ServerName, Wire, absent
 from smcp_proto.schemas.tools import ToolMeta
-from smcp_proto.tagged import by_type
+from smcp_proto.validation import by_type
+
+_DURATION = re.compile(
+    r"P(?:(?P<weeks>\d+(?:[.,]\d+)?)W)?(?:(?P<days>\d+(?:[.,]\d+)?)D)?"
+    r"(?:T(?=\d)(?:(?P<hours>\d+(?:[.,]\d+)?)H)?(?:(?P<minutes>\d+(?:[.,]\d+)?)M)?(?:(?P<seconds>\d+(?:[.,]\d+)?)S)?)?",
+    re.ASCII,
+)
+_MAX_LENGTH = 64
+
+
+def parse_duration(text: str) -> timedelta:
+    """Return the duration, which is longer than nothing.
+
+    Raises:
+        ValueError: it is not of the form `P[nW][nD][T[nH][nM][nS]]` (years and months have no fixed length), or it is
+            zero, or beyond what a timedelta holds.
+    """
+    match = _DURATION.fullmatch(text) if len(text) <= _MAX_LENGTH else None
+    parts = {unit: float(n.replace(",", ".")) for unit, n in match.groupdict().items() if n} if match else {}
+    if not parts:
+        raise ValueError("not an ISO 8601 duration such as PT30S")
+    try:
+        duration = timedelta(**parts)
+    except OverflowError:
+        raise ValueError("the duration is too long") from None
+    if duration <= timedelta():
+        raise ValueError("the duration is zero")
+    return duration
+
+
+def _check(text: str) -> str:
+    if "${" not in text:  # a placeholder is resolved before it is used, and checked then
+        parse_duration(text)
+    return text
+
+
+IsoDuration = Annotated[str, Field(strict=True), AfterValidator(_check)]
+"""An ISO 8601 duration as text, for pydantic models; one that holds a placeholder is not read yet."""
+
 
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Seconds = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field
 
 from smcp_proto.names import Name
+from smcp_proto.schemas.base import JsonRpcNotification, JsonRpcRequest, JsonRpcResponse, ServerName, Wire, absent
 from smcp_proto.schemas.base import ReqId as CallerReqId
-from smcp_proto.schemas.base import ServerName, Wire, absent
-from smcp_proto.schemas.jsonrpc import JsonRpcNotification, JsonRpcRequest, JsonRpcResponse
 
 MAX_CURSOR: Final = 8192
 """Characters."""

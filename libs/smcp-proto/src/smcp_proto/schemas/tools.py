@@ -92,3 +92,24 @@ class GetToolsRet(Wire):
 
     tools: list[SMCPTool]
     req_id: ReqId
+
+
+Desktop = str
+"""One window: its URI, then, where it has text, an empty line and the text."""
+
+
+class GetDeskTopReq(AgentCallData):
+    """`client:get_desktop`."""
+
+    computer: Name
+    desktop_size: int | None = absent()
+    """At most so many windows; 0 or less: none; absent: all."""
+    window: str | None = absent()
+    """Only the window with this URI; one that does not exist or is no window URI gives an empty list."""
+
+
+class GetDeskTopRet(Wire):
+    """The reply to `client:get_desktop`."""
+
+    desktops: list[Desktop] = Field(default_factory=list)
+    req_id: ReqId | None = absent()

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from smcp_bus import exact_json
-from smcp_proto.documents import Document
 from smcp_proto.errors import Malformed
-from smcp_proto.surrogates import mended
-from smcp_proto.validation import check_depth
+from smcp_proto.finder import Document
+from smcp_proto.validation import check_depth, mended
 
 MAX_BYTES: Final = 32 * 1024
 """Of the metadata of one document: 100 of them have to fit into what a small client takes in one message (4 MiB)."""

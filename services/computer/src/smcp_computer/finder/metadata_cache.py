@@ -23,7 +23,7 @@ from smcp_computer.mcp.errors import (
 )
 from smcp_computer.resources.causes import Causes
 from smcp_computer.resources.index import Listing
-from smcp_proto.documents import Document
+from smcp_proto.finder import Document
 from smcp_proto.uris import parse_dpe_uri
 from smcp_service.lifecycle import Background
 

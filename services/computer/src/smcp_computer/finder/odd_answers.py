@@ -8,9 +8,8 @@ import orjson
 
 from smcp_computer.mcp.events import ServerEvent, ServerReady
 from smcp_computer.resources.causes import Causes
-from smcp_proto.dpe import not_in_format, unknown_categories
-from smcp_proto.uris import DPE, DpeUri, parse_dpe_uri
-from smcp_proto.uris.identity import scheme_of
+from smcp_proto.finder import not_in_format, unknown_categories
+from smcp_proto.uris import DPE, DpeUri, parse_dpe_uri, scheme_of
 
 _log = logging.getLogger("smcp_computer.finder")
 

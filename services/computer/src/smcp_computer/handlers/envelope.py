@@ -14,7 +14,7 @@ from smcp_bus.dispatch import RawJson
 from smcp_computer.mcp.errors import BadAnswer, RequestRefused, ServerError
 from smcp_computer.resources.errors import code_of, flat, with_code
 from smcp_proto.errors import TooLarge
-from smcp_proto.schemas.jsonrpc import JsonRpcRequest
+from smcp_proto.schemas.base import JsonRpcRequest
 from smcp_proto.schemas.resources import RequestEnvelope
 
 

@@ -8,7 +8,7 @@ import orjson
 from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.desktop import Desktop
 from smcp_computer.handlers.room import reply_limit
-from smcp_proto.schemas.desktop import GetDeskTopReq
+from smcp_proto.schemas.tools import GetDeskTopReq
 
 ANSWER_S: Final = 1.0
 """Of the time that the caller waits, what is kept for the answer."""

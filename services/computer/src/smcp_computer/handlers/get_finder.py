@@ -14,9 +14,8 @@ from smcp_computer.handlers.room import reply_limit
 from smcp_computer.mcp.events import ServerEvent, ServerReady
 from smcp_computer.resources.causes import Causes
 from smcp_computer.resources.index import Listing
-from smcp_proto.documents import Document
 from smcp_proto.errors import Malformed, TooLarge
-from smcp_proto.finder import organize_finder
+from smcp_proto.finder import Document, organize_finder
 from smcp_proto.schemas.finder import GetFinderReq
 
 _log = logging.getLogger("smcp_computer.finder")

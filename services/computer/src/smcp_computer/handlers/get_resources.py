@@ -19,9 +19,8 @@ from smcp_computer.mcp.errors import RequestRefused, ServerError
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.errors import flat
 from smcp_proto.errors import Malformed, TooLarge, Unavailable
-from smcp_proto.schemas.base import AgentCallData, ServerName
+from smcp_proto.schemas.base import AgentCallData, ServerName, UnknownClientReq
 from smcp_proto.schemas.resources import Cursor
-from smcp_proto.schemas.unknown import UnknownClientReq
 from smcp_proto.validation import malformed
 
 EVENT: Final = "client:get_resources"

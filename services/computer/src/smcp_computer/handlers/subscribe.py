@@ -11,7 +11,7 @@ from smcp_computer.resources.errors import is_not_found
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.subscriptions import AgentSubscriptions
 from smcp_proto.schemas.resources import SubscribeResourceReq, UnsubscribeResourceReq
-from smcp_proto.uris.identity import without_query
+from smcp_proto.uris import without_query
 
 
 class SubscriptionRequests:

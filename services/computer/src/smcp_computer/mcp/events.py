@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import mcp_types as types
 
-from smcp_proto.uris.parts import MAX_URI_LENGTH
+from smcp_proto.uris import MAX_URI_LENGTH
 
 _log = logging.getLogger("smcp_computer.mcp")
 

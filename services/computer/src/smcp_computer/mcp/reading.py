@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from smcp_computer.mcp.errors import AnswerTooLarge, BadAnswer, ServerError
 from smcp_computer.mcp.server_log import StderrLog
-from smcp_proto.surrogates import mended
+from smcp_proto.validation import mended
 
 KEPT: Final = 2048
 """Characters of the beginning, and of the end, that are kept of a line that is too long."""

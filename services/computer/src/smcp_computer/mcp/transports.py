@@ -15,13 +15,13 @@ from smcp_computer.mcp.reading import ROOM, AboveLimit
 from smcp_computer.mcp.sdk import Streams, Watch
 from smcp_computer.mcp.server_log import StderrLog
 from smcp_computer.mcp.stdio import stdio_transport
-from smcp_proto.durations import parse_duration
 from smcp_proto.schemas.config import (
     MCPServerConfig,
     MCPServerStdioConfig,
     MCPServerStreamableHttpConfig,
     MCPServerStreamableHttpParameters,
     MCPSSEParameters,
+    parse_duration,
 )
 
 NOT_DELIVERED: Final = "did not take a message"

@@ -24,8 +24,7 @@ from smcp_computer.resources.conflicts import HostConflicts
 from smcp_computer.resources.index import NOTHING, Listing, ResourceIndex
 from smcp_computer.resources.notices import Notices
 from smcp_computer.resources.subscriptions import DESKTOP, FINDER, AgentSubscriptions, UpstreamSubscriptions
-from smcp_proto.uris import DPE, WINDOW
-from smcp_proto.uris.identity import scheme_of, without_query
+from smcp_proto.uris import DPE, WINDOW, scheme_of, without_query
 
 _log = logging.getLogger("smcp_computer.resources")
 

@@ -4,8 +4,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from smcp_proto.hosts import HostConflict, host_conflicts
-from smcp_proto.uris.identity import HOSTED, scheme_of
+from smcp_proto.uris import HOSTED, HostConflict, host_conflicts, scheme_of
 
 _log = logging.getLogger("smcp_computer.resources")
 

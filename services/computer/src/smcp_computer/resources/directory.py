@@ -21,7 +21,7 @@ from smcp_computer.resources.routing import NOTHING_CHOSEN, Served, candidates, 
 from smcp_computer.resources.skipped import SkippedServers
 from smcp_computer.resources.uri import checked_uri
 from smcp_proto.errors import Unavailable
-from smcp_proto.uris.identity import without_query
+from smcp_proto.uris import without_query
 
 _log = logging.getLogger("smcp_computer.resources")
 

@@ -7,10 +7,18 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
-from smcp_proto.hosts import host_of
-from smcp_proto.server_order import server_order
-from smcp_proto.uris import DPE, WINDOW, WindowUri, parse_dpe_uri, parse_window_uri
-from smcp_proto.uris.identity import HOSTED, scheme_of, without_query
+from smcp_proto.sorting import server_order
+from smcp_proto.uris import (
+    DPE,
+    HOSTED,
+    WINDOW,
+    WindowUri,
+    host_of,
+    parse_dpe_uri,
+    parse_window_uri,
+    scheme_of,
+    without_query,
+)
 
 NOTHING_CHOSEN: Final[Mapping[str, str]] = MappingProxyType({})
 

@@ -28,7 +28,7 @@ from smcp_computer.resources.causes import Causes
 from smcp_computer.resources.routing import is_same
 from smcp_proto.errors import RateLimited
 from smcp_proto.schemas.resources import SmcpCode
-from smcp_proto.uris.above import resources_above
+from smcp_proto.uris import resources_above
 
 _log = logging.getLogger("smcp_computer.resources")
 

@@ -3,8 +3,7 @@
 from typing import Final
 
 from smcp_proto.errors import Malformed
-from smcp_proto.uris import DPE, WINDOW, parse_dpe_uri, parse_window_uri
-from smcp_proto.uris.identity import scheme_of, without_query
+from smcp_proto.uris import DPE, WINDOW, parse_dpe_uri, parse_window_uri, scheme_of, without_query
 
 URI_FIELD: Final = "payload.params.uri"
 

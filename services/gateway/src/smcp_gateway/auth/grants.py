@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from smcp_proto.errors import NotAllowed
-from smcp_proto.ids import Role
+from smcp_proto.names import Role
 
 LONGEST: Final = 256
 """Characters of a pattern; a name has at most 128."""

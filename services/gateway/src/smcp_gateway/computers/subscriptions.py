@@ -16,8 +16,7 @@ import orjson
 from smcp_bus.errors import BodyTooLarge, BusError
 from smcp_proto.errors import NotInOffice, RateLimited, SmcpError, TimedOut, Unavailable
 from smcp_proto.schemas.resources import MISSED, SmcpCode
-from smcp_proto.uris.above import resources_above
-from smcp_proto.uris.identity import without_query
+from smcp_proto.uris import resources_above, without_query
 
 MAX_SUBSCRIPTIONS: Final = 1000
 """That one Agent may have at one Computer; above it 429."""

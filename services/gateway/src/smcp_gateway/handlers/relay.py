@@ -25,7 +25,7 @@ from smcp_bus.tracing import sending
 from smcp_gateway.calls.pending import CallTable, PendingCall
 from smcp_proto.catalog import TimeClass
 from smcp_proto.errors import Internal, NotFound, SmcpError, TimedOut, Unavailable
-from smcp_proto.surrogates import mended
+from smcp_proto.validation import mended
 
 _log = logging.getLogger("smcp_gateway.relay")
 

@@ -8,7 +8,7 @@ import orjson
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.registry_contract import Confirmed, FindComputer, Found, Joined, Left, Nothing
 from smcp_proto.errors import NotAllowed, NotInOffice, Unavailable
-from smcp_proto.ids import Role
+from smcp_proto.names import Role
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq
 from smcp_registry.admission import Action
 from smcp_registry.handlers.caller import Callers, after, claim_of, named

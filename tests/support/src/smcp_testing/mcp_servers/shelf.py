@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from smcp_proto.dpe import in_format
 from smcp_proto.uris import DpeUri, parse_dpe_uri
+from smcp_testing.dpe.answers import in_format
 
 HOST: Final = "com.example.desk"
 JSON: Final = "application/json"

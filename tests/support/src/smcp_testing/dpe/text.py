@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from smcp_proto.dpe.content import Element, Listing, Renderers, chart_of, list_of, rendered, table_of
+from smcp_testing.dpe.content import Element, Listing, Renderers, chart_of, list_of, rendered, table_of
 
 
 def element_text(value: object) -> str:

@@ -1,18 +1,145 @@
-"""`dpe://` URIs (finder.txt): documents, their pages and their elements, in four levels.
-
-level 0   dpe://host                            the documents of an MCP server
-level 1   dpe://host/doc-ref                    a document
-level 2   dpe://host/doc-ref/pages/N            a page
-level 3   dpe://host/doc-ref/elements/ID        an element
-"""
+"""The parts of a URI: split, percent-decoded, checked, and encoded again."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
+from urllib.parse import quote, unquote_to_bytes
 
 from smcp_proto.schemas.finder import DEFAULT_LIMIT, DEFAULT_OFFSET, ELEMENT_CATEGORIES, MAX_LIMIT, ElementCategory
-from smcp_proto.uris.parts import Parts, check_host, check_text, decode, encode, split_uri
+
+MAX_URI_LENGTH: Final = 8192
+
+_URI = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<host>[^/?#]*)(?P<path>/[^?#]*)?(?P<query>\?[^#]*)?(?P<fragment>#.*)?",
+    re.DOTALL,
+)
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_NOT_IN_HOST = re.compile(r"[\s@:\[\]\\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A URI as it is written, split only."""
+
+    host: str
+    """Decoded and checked."""
+    segments: tuple[str, ...]
+    """Between the slashes of the path, not decoded yet; empty where there is no path, or `/` alone."""
+    query: str | None
+    """What follows `?`, not decoded yet; None without a `?`."""
+
+
+def split_uri(text: str, scheme: str) -> Parts:
+    """Split a URI of that scheme.
+
+    Raises:
+        ValueError: it begins with the part that is wrong (`scheme: …`, `host: …`).
+    """
+    if len(text) > MAX_URI_LENGTH:
+        raise ValueError(f"uri: longer than {MAX_URI_LENGTH} characters")
+    match = _URI.fullmatch(text)
+    if match is None or match["scheme"].lower() != scheme:
+        raise ValueError(f"scheme: not a {scheme}:// URI")
+    if match["fragment"] is not None:
+        raise ValueError("fragment: not allowed")
+    if _NOT_IN_HOST.search(match["host"]):
+        raise ValueError("host: holds a character that no host has (a user, a port and spaces are not allowed)")
+    host = check_host(decode(match["host"], "host"))
+    path = (match["path"] or "").removeprefix("/")
+    query = None if match["query"] is None else match["query"][1:]
+    return Parts(host, tuple(path.split("/")) if path else (), query)
+
+
+def check_host(host: str) -> str:
+    """Return the host. Raises ValueError where it is empty or holds a control character."""
+    if not host:
+        raise ValueError("host: is empty")
+    return check_text(host, "host")
+
+
+def check_text(text: str, part: str) -> str:
+    """Return decoded text. Raises ValueError where it cannot stand in a URI, or holds a control character."""
+    if _CONTROL.search(text):
+        raise ValueError(f"{part}: holds a control character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{part}: is not Unicode text") from None
+    return text
+
+
+def decode(text: str, part: str) -> str:
+    """Return `text` with its percent escapes resolved.
+
+    Raises:
+        ValueError: an escape is broken, or the result is not UTF-8 or holds a control character.
+    """
+    if "%" not in text:
+        return check_text(text, part)
+    if _BAD_ESCAPE.search(text):
+        raise ValueError(f"{part}: holds a broken percent escape")
+    try:
+        return check_text(unquote_to_bytes(text).decode(), part)
+    except UnicodeError:
+        raise ValueError(f"{part}: its percent escapes are not UTF-8") from None
+
+
+def encode(text: str) -> str:
+    """Return `text` as one part of a URI: everything but `A-Z a-z 0-9 - . _ ~` escaped."""
+    return quote(text, safe="")
+
+
+WINDOW: Final = "window"
+
+
+@dataclass(frozen=True, slots=True)
+class WindowUri:
+    """The identity of a window. `str()` writes the URI.
+
+    Raises:
+        ValueError: the host is empty, a part holds a control character, or the path is one empty segment (which
+            would be written like no path).
+    """
+
+    host: str
+    """The MCP server's namespace."""
+    path: tuple[str, ...] = ()
+    """Decoded segments: `c%2Fd` is the one segment `c/d`."""
+
+    def __post_init__(self) -> None:
+        check_host(self.host)
+        if self.path == ("",):
+            raise ValueError("path: its only segment is empty")
+        for segment in self.path:
+            check_text(segment, "path")
+
+    def __str__(self) -> str:
+        return "/".join([f"{WINDOW}://{encode(self.host)}", *map(encode, self.path)])
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedWindow:
+    """A window URI as a server wrote it."""
+
+    uri: WindowUri
+    warnings: tuple[str, ...] = ()
+    """What was dropped; for the log."""
+
+
+def parse_window_uri(text: str) -> ParsedWindow:
+    """Read a window URI. A query is dropped with a warning: such a URI carries no metadata.
+
+    Raises:
+        ValueError: it begins with the part that is wrong (`scheme: …`, `host: …`, `path: …`, `fragment: …`).
+    """
+    parts = split_uri(text, WINDOW)
+    uri = WindowUri(parts.host, tuple(decode(segment, "path") for segment in parts.segments))
+    if parts.query is None:
+        return ParsedWindow(uri)
+    return ParsedWindow(uri, ("query: a window URI carries none; it was dropped",))
+
 
 DPE: Final = "dpe"
 
@@ -229,3 +356,74 @@ def _check_values(uri: DpeUri) -> None:
 def _check_level(name: str, level: Level) -> None:
     if level not in PARAMETER_LEVELS[name]:
         raise ValueError(f"{name}: has no meaning on level {level}")
+
+
+HOSTED: Final = (DPE, WINDOW)
+"""Schemes whose URIs are routed by their host."""
+
+
+def scheme_of(uri: str) -> str:
+    """In lower case, as schemes are compared (RFC 3986, 3.1); the whole where there is no colon."""
+    return uri.partition(":")[0].lower()
+
+
+def without_query(uri: str) -> str:
+    """What identifies a resource: the query of a `dpe://` URI says how it is shown, a `window://` URI has none."""
+    return uri.partition("?")[0] if scheme_of(uri) in HOSTED else uri
+
+
+MAX_ABOVE: Final = 64
+"""A URI may have thousands of segments, and nobody subscribes so far above."""
+
+_SLASH: Final = re.compile("/")
+
+
+def resources_above(uri: str) -> Iterator[str]:
+    """The URIs of which `uri` is a part, the nearest first: without its query, then without its last segment, and so
+    on, each with and without a slash at its end; at most `MAX_ABOVE`.
+
+    MCP lets a server tell of the change of such a part to who subscribed to the whole.
+    """
+    path = uri.partition("?")[0]
+    authority = path.find("://") + 3
+    slashes = [slash.start() for slash in _SLASH.finditer(path, authority)][-MAX_ABOVE:]
+    ends = {len(path), *(slash + 1 for slash in slashes), *(slash for slash in slashes if slash > authority)}
+    for end in sorted(ends - {len(uri)}, reverse=True)[:MAX_ABOVE]:
+        yield uri[:end]
+
+
+@dataclass(frozen=True, slots=True)
+class HostConflict:
+    """One host, several MCP servers."""
+
+    host: str
+    servers: tuple[str, ...]
+    """Two or more, by name."""
+
+
+def host_conflicts(listed: Mapping[str, Iterable[str]]) -> tuple[HostConflict, ...]:
+    """The hosts that more than one MCP server uses, by host.
+
+    Args:
+        listed: the URIs of the resources of each MCP server; those of other schemes and invalid ones do not count.
+    """
+    servers: dict[str, set[str]] = {}
+    for server, uris in listed.items():
+        for uri in uris:
+            host = host_of(uri)
+            if host is not None:
+                servers.setdefault(host, set()).add(server)
+    return tuple(HostConflict(host, tuple(sorted(names))) for host, names in sorted(servers.items()) if len(names) > 1)
+
+
+def host_of(uri: str) -> str | None:
+    """The host of a `window://` or `dpe://` URI; None for others, and for invalid ones."""
+    scheme = uri.partition(":")[0].lower()
+    try:
+        if scheme == "window":
+            return parse_window_uri(uri).uri.host
+        if scheme == "dpe":
+            return parse_dpe_uri(uri).host
+    except ValueError:
+        return None
+    return None

@@ -1,8 +1,35 @@
-"""Instants as MCP servers write them (ISO 8601), made comparable."""
+"""In which order MCP servers stand on a desktop and in a catalog (desktop.txt and finder.txt, step 2)."""
 
 import re
+import unicodedata
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
+
+
+def server_order(servers: Iterable[str], history: Sequence[str]) -> list[str]:
+    """Each of the servers once: those used most recently first, then the others by name.
+
+    Args:
+        history: the MCP servers of the tool calls, the oldest call first; it may name servers that are gone.
+    """
+    left = set(servers)
+    recent = [server for server in dict.fromkeys(reversed(history)) if server in left]
+    return recent + sorted(left.difference(recent))
+
+
+NUL: Final = "\0"
+"""Never in folded text: it can stand between texts that are searched together."""
+
+
+def fold(text: str) -> str:
+    """Return `text` as it is compared; a NUL counts as U+FFFD."""
+    if text.isascii():
+        return text.lower().replace(NUL, "\ufffd")
+    # Unicode's compatibility caseless match: folding can undo the normal form, and the normal form can bring new case
+    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFD", text).casefold()).casefold()
+    return unicodedata.normalize("NFKC", folded).replace(NUL, "\ufffd")
+
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)

@@ -1,16 +1,13 @@
 """Answers to reads of `dpe://` URIs in the formats `markdown` and `text` (finder.txt), and what is odd in them."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from smcp_proto.dpe.content import plain
-from smcp_proto.dpe.escaping import destination, heading, inline, paragraphs
-from smcp_proto.dpe.markdown import element_markdown, page_markdown
-from smcp_proto.dpe.text import element_text, one_line, page_text
-from smcp_proto.schemas.finder import ELEMENT_CATEGORIES
 from smcp_proto.uris import DpeFormat, Level
-from smcp_proto.warnings import Rule, ServerWarning, server_warning
+from smcp_testing.dpe.content import plain
+from smcp_testing.dpe.escaping import destination, heading, inline, paragraphs
+from smcp_testing.dpe.markdown import element_markdown, page_markdown
+from smcp_testing.dpe.text import element_text, one_line, page_text
 
 RENDERED: Final[Mapping[Level, str]] = {0: "documents", 1: "pages", 2: "elements", 3: "content"}
 """The field of each level that gives its place to `content_markdown` or `content_text`."""
@@ -32,35 +29,6 @@ def in_format(answer: Mapping[str, Any], level: Level, chosen: DpeFormat) -> dic
     if chosen == "markdown":
         return {**kept, "content_markdown": _markdown(answer, level)}
     return {**kept, "content_text": _text(answer, level)}
-
-
-def unknown_categories(server: str, uri: str, answer: object) -> tuple[ServerWarning, ...]:
-    """What is none of the 19 categories in an answer of level 2 or 3, each once; the elements are kept."""
-    if not isinstance(answer, Mapping):
-        return ()
-    found: Iterable[Mapping[str, Any]] = [answer] if "category" in answer else _objects(answer, "elements")
-    given = (category if isinstance(category := each.get("category"), str) else None for each in found)
-    unknown = dict.fromkeys(category for category in given if category not in ELEMENT_CATEGORIES)
-    return tuple(
-        server_warning(
-            server,
-            uri,
-            Rule.UNKNOWN_CATEGORY,
-            "an element has no category; it is kept"
-            if category is None
-            else f"{category[:_SHOWN]!r} is none of the categories of elements; it is kept",
-        )
-        for category in islice(unknown, MAX_UNKNOWN)
-    )
-
-
-def not_in_format(server: str, uri: str, answer: object, chosen: DpeFormat) -> tuple[ServerWarning, ...]:
-    """Whether an answer lacks the content in the format that was asked for; it is taken as it is."""
-    field = f"content_{chosen}"
-    if chosen == "json" or (isinstance(answer, Mapping) and isinstance(answer.get(field), str)):
-        return ()
-    message = f"it was asked for format={chosen}, and the answer has no {field}"
-    return (server_warning(server, uri, Rule.FORMAT_IGNORED, message),)
 
 
 def _markdown(answer: Mapping[str, Any], level: Level) -> str:

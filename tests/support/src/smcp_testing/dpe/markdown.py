@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
-from smcp_proto.dpe.content import Element, Listing, Renderers, chart_of, level_of, list_of, rendered, table_of
-from smcp_proto.dpe.escaping import cell, destination, fenced, formula, heading, inline, paragraphs
+from smcp_testing.dpe.content import Element, Listing, Renderers, chart_of, level_of, list_of, rendered, table_of
+from smcp_testing.dpe.escaping import cell, destination, fenced, formula, heading, inline, paragraphs
 
 BETWEEN_LISTS: Final = "<!-- -->"
 """Two lists in a row would be read as one."""

@@ -1,0 +1,1 @@
+"""Documents as Markdown and as text, as MCP servers render them (finder.txt): for our test servers."""
