@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from smcp_gateway.app import Gateway
-from smcp_gateway.sockets.connection import AT_ONCE, HERALDED, text_header
+from smcp_gateway.sockets.engine import ANNOUNCED, AT_ONCE, text_header
 from smcp_gateway.sockets.outbox import Outbox
 from smcp_gateway.sockets.packet import Frame
 from smcp_gateway.sockets.session import Session
@@ -108,7 +108,7 @@ def test_a_text_message_has_the_shortest_header_that_its_length_allows(length: i
     assert text_header(length) == header
 
 
-@pytest.mark.parametrize("length", [1, 125, 126, 127, 65535, 65536, HERALDED - 1])
+@pytest.mark.parametrize("length", [1, 125, 126, 127, 65535, 65536, ANNOUNCED - 1])
 async def test_a_message_of_any_length_is_written_at_once_and_arrives_whole(nats_url: str, length: int) -> None:
     async with line(nats_url) as ends:
         ends.send(text(7, length))
@@ -140,19 +140,6 @@ async def test_what_is_written_at_once_and_what_waits_arrives_whole_and_in_order
         assert await ends.client.message() == b"4again"
 
 
-async def test_what_was_gathered_arrives_whole_and_in_order_in_front_of_what_is_sent_then(nats_url: str) -> None:
-    sizes = (1, 125, 126, 300, 15 * KIB, 65535, 65536, HERALDED, 7, 8)
-    async with line(nats_url) as ends:
-        sent = [text(number, size) for number, size in enumerate(sizes)]
-        for wire in sent:
-            ends.outbox.gather(Frame(wire))
-        sent.append(b"4now")
-        ends.send(sent[-1])
-        got = [await ends.client.message() for _ in range(len(sent) + 1)]
-        assert [wire for wire in got if wire != NOOP] == sent
-        assert len(got) == len(sent) + 1, "the large one is announced"
-
-
 async def test_no_more_than_a_little_is_written_to_a_socket_that_takes_nothing(nats_url: str) -> None:
     async with line(nats_url) as ends:
         sent = await ends.fill()
@@ -167,7 +154,7 @@ async def test_no_more_than_a_little_is_written_to_a_socket_that_takes_nothing(n
 
 async def test_a_large_message_is_announced_and_overtakes_nothing(nats_url: str) -> None:
     async with line(nats_url) as ends:
-        sent = [b"4before", text(1, HERALDED), text(2, HERALDED - 1), b"4between", text(4, HERALDED + 1), b"4after"]
+        sent = [b"4before", text(1, ANNOUNCED), text(2, ANNOUNCED - 1), b"4between", text(4, ANNOUNCED + 1), b"4after"]
         for wire in sent:
             ends.send(wire)
         got = [await ends.client.message() for _ in range(len(sent) + 2)]
@@ -182,7 +169,7 @@ async def test_nothing_is_written_behind_the_close_of_a_socket_that_has_not_take
         await ends.client.send(CLOSE, struct.pack("!H", 1000))
         await eventually(lambda: ends.session.closed)
         assert 0 < ends.unwritten < AT_ONCE, "there would be room"
-        assert not write_at_once([Frame(b"4late")])
+        assert not write_at_once(Frame(b"4late"))
         assert not ends.gateway.transport.send(ends.session, Frame(b"4late"))
         for expected in sent:
             assert await ends.client.frame() == (TEXT, expected)

@@ -119,8 +119,12 @@ def check_shape(row: Row, answer: Any) -> int | None:
     return None
 
 
-def accepts(validator: Draft202012Validator, body: str) -> bool:
-    """Whether the published schema takes it; text that is no JSON it does not."""
+def accepts(validator: Draft202012Validator, body: str, *, agents: bool) -> bool:
+    """Whether the published schema takes it; text that is no JSON it does not.
+
+    Args:
+        agents: an Agent says it: whatever it writes as its own name is replaced.
+    """
 
     def no_number(word: str) -> float:
         raise ValueError(word)
@@ -130,6 +134,8 @@ def accepts(validator: Draft202012Validator, body: str) -> bool:
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return False
+    if agents and isinstance(value, dict) and "agent" in value:
+        value["agent"] = "anna"
     return isinstance(value, dict) and bool(validator.is_valid(value))
 
 
@@ -196,7 +202,7 @@ def test_any_payload_of_an_event_has_one_answer_of_its_shape(
         accepted += code is None
         if code:
             assert code in REFUSED, answer
-        if not accepts(validator, body):
+        if not accepts(validator, body, agents="agent" in row.senders):
             assert code is not None, (body, answer)
             assert code in {0, 400, 413}, (body, answer)
             refusals += 1

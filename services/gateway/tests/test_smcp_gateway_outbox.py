@@ -1,14 +1,13 @@
 """What waits for a client is counted, bounded, and handed out in portions."""
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 from engineio.packet import MESSAGE, PING, Packet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_gateway.sockets.outbox import GATHERED, PORTION, ROOMY, Outbox
+from smcp_gateway.sockets.outbox import PORTION, ROOMY, Outbox
 from smcp_gateway.sockets.packet import Frame
 
 
@@ -94,19 +93,18 @@ async def test_what_the_writer_has_counts_until_it_comes_for_more() -> None:
     assert (outbox.bytes, outbox.held) == (0, 10)
 
 
-@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), max_size=60))
-def test_frames_keep_their_order_also_where_some_are_written_at_once(steps: list[tuple[bool, bool, bool]]) -> None:
-    """Each step: whether the socket takes frames at once, whether this one may wait for others, and whether the writer
-    gets a turn then."""
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=60))
+def test_frames_keep_their_order_also_where_some_are_written_at_once(steps: list[tuple[bool, bool]]) -> None:
+    """Each step: whether the socket takes frames at once, and whether the writer gets a turn then."""
 
     async def run() -> None:
         outbox = Outbox(ROOMY, lambda _: None)
         written: list[bytes] = []
         takes = True
 
-        def at_once(frames: Sequence[Frame]) -> bool:
+        def at_once(frame: Frame) -> bool:
             if takes:
-                written.extend(frame.wire for frame in frames)
+                written.append(frame.wire)
             return takes
 
         async def write() -> None:
@@ -116,10 +114,9 @@ def test_frames_keep_their_order_also_where_some_are_written_at_once(steps: list
 
         outbox.at_once = at_once
         writer = asyncio.create_task(write())
-        for number, (room, together, turn) in enumerate(steps):
+        for number, (room, turn) in enumerate(steps):
             takes = room
-            put = outbox.gather if together else outbox.put_nowait
-            put(Frame(b"%d" % number))
+            outbox.put_nowait(Frame(b"%d" % number))
             if turn:
                 await asyncio.sleep(0)
         outbox.put_nowait(None)
@@ -128,14 +125,3 @@ def test_frames_keep_their_order_also_where_some_are_written_at_once(steps: list
         assert outbox.held == 0
 
     asyncio.run(run())
-
-
-async def test_what_is_gathered_counts_and_is_written_when_it_is_much_or_something_else_is_put() -> None:
-    outbox = Outbox(ROOMY, lambda _: None)
-    outbox.gather(Frame(b"x" * 100))
-    assert (outbox.bytes, outbox.held, outbox.qsize()) == (0, 100, 0)
-    outbox.gather(Frame(b"x" * GATHERED))
-    assert (outbox.bytes, outbox.qsize()) == (100 + GATHERED, 2)
-    outbox.gather(Frame(b"y"))
-    outbox.put_nowait(Frame(b"z"))
-    assert [(await outbox.get()).wire[:1] for _ in range(4)] == [b"x", b"x", b"y", b"z"]

@@ -134,7 +134,9 @@ async def test_every_refusal_is_acknowledged(nats_url: str) -> None:
         assert why
         for event, payload in GOOD.items():
             for client in (anna, stranger):
-                wrong: dict[str, Any] = {"office_id": THERE} if event == "server:leave_office" else {}
+                wrong: dict[str, Any] = {"req_id": 7, "office_id": THERE}
+                if event.startswith("notify:"):
+                    wrong = {"computerId": 7}
                 if event == "server:join_office":
                     wrong = {"name": "another"} if client is anna else {"role": "robot"}
                 answer = await client.call(event, payload | wrong | {"computer": 7, "computerId": 7, "agent": "nobody"})

@@ -82,7 +82,6 @@ async def what_is_no_name_is_refused(world: World) -> None:
                 ("client:get_tools", "computer"),
                 ("client:get_config", "computer"),
                 ("client:tool_call", "computer"),
-                ("client:tool_call", "agent"),
                 ("server:list_room", "office_id"),
             ):
                 good = {"agent": "caller", "req_id": uuid4().hex, "office_id": LAB, "computer": "alpha"}

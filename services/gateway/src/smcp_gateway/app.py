@@ -34,7 +34,6 @@ from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.rooms.repair import Generations, Repair
 from smcp_gateway.settings import GatewaySettings
-from smcp_gateway.sockets.expiry import Expiry
 from smcp_gateway.sockets.packet import Frame
 from smcp_gateway.sockets.session import Session, Sessions
 from smcp_gateway.sockets.socketio_server import SocketIoServer
@@ -245,7 +244,7 @@ async def open_gateway(
                 "lease": lease.run(),
                 "ping sweep": transport.sweep(),
                 "rebalance": rebalance.run(),
-                **_guarding(front.guard, sessions, transport, drain),
+                **_guarding(front.guard, transport, drain),
             }.items():
                 tasks.start(work, name=name)
             with front.answering(transport.answer):
@@ -267,20 +266,12 @@ async def open_gateway(
             await serving.drain()
 
 
-def _guarding(
-    guard: Guard | None, sessions: Sessions, transport: SocketIoServer, drain: Drain
-) -> dict[str, Coroutine[Any, Any, None]]:
+def _guarding(guard: Guard | None, transport: SocketIoServer, drain: Drain) -> dict[str, Coroutine[Any, Any, None]]:
     """What sees to it that keys are fresh, and that nobody stays whose token is none any more."""
     if guard is None:
         return {}
-    expiry = Expiry(
-        guard.authority,
-        sessions,
-        hang_up=transport.hang_up,
-        keep_place=drain.keep_place,
-        close_strangers=transport.close_strangers,
-    )
-    return {"keys of tokens": guard.authority.run(), "expiry": expiry.run()}
+    authority = guard.authority
+    return {"keys of tokens": authority.run(), "expiry": transport.end_expired(authority, drain.keep_place)}
 
 
 def _lapsed(computers: RelayComputers, generations: Generations) -> Callable[[], None]:

@@ -1,5 +1,6 @@
 """The HTTP server: it listens before there is anything behind it, so that `/livez` answers while NATS is away."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
@@ -11,7 +12,8 @@ from smcp_gateway.auth.guard import Guard
 from smcp_gateway.auth.keys import KeyFileError
 from smcp_gateway.auth.settings import check_auth, is_loopback
 from smcp_gateway.settings import GatewaySettings
-from smcp_gateway.sockets.handshake import bounded_upload, version_rule
+from smcp_gateway.sockets.socketio_server import VERSION_PARAMETER
+from smcp_proto.version import refuse_version
 from smcp_service.health import Readiness, Stats, health_routes
 from smcp_service.lifecycle import Failure, cannot_listen
 from smcp_service.logging import get_logger
@@ -19,11 +21,41 @@ from smcp_service.metrics import Metrics, open_metrics
 
 SHUTDOWN_S: Final = 1.0
 """How long connections may take to end after they were told to (seconds)."""
+UPLOAD_S: Final = 60.0
+"""How long one polling request may take to arrive (seconds)."""
 PATH: Final = "/socket.io/"
+ERROR_HEADER: Final = "X-A2C-Error-Code"
 
 _log = get_logger("smcp_gateway.http_server")
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def version_rule(request: web.Request, handler: Answer) -> web.StreamResponse:
+    """Refuse a client of another protocol version with HTTP 400, before Socket.IO sees it (versioning).
+
+    Only a request that begins a connection is asked: those that follow carry the engine's `sid`.
+    """
+    if "sid" not in request.query:
+        refusal = refuse_version(request.query.get(VERSION_PARAMETER))
+        if refusal is not None:
+            return web.json_response(
+                refusal.model_dump(), status=400, headers={ERROR_HEADER: str(refusal.code), "Cache-Control": "no-store"}
+            )
+    return await handler(request)
+
+
+@web.middleware
+async def bounded_upload(request: web.Request, handler: Answer) -> web.StreamResponse:
+    """A polling request whose body does not arrive ends after a while."""
+    if request.method != "POST":
+        return await handler(request)
+    try:
+        async with asyncio.timeout(UPLOAD_S):
+            return await handler(request)
+    except TimeoutError:
+        raise web.HTTPRequestTimeout from None
 
 
 class Front:

@@ -12,7 +12,7 @@ from nats.js.errors import NotFoundError
 
 from smcp_gateway.computers.owned_computer import OwnedComputer
 from smcp_gateway.rooms.offices import Office
-from smcp_gateway.sockets.connection import Connection
+from smcp_gateway.sockets.engine import Connection
 from smcp_gateway.sockets.outbox import Outbox
 from smcp_gateway.sockets.session import Session
 from smcp_testing.gateway_world import World, WorldBus

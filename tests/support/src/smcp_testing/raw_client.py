@@ -90,7 +90,7 @@ async def raw_client(url: str, *, http: aiohttp.ClientSession | None = None) -> 
         address = f"{url}/socket.io/?EIO=4&transport=websocket"
         async with session.ws_connect(address, max_msg_size=64 * 1024 * 1024) as socket:
             await socket.receive()
-            await socket.send_str("40/smcp,")
+            await socket.send_str('40/smcp,{"flat_errors":true}')
             await socket.receive()
             yield RawClient(socket)
     finally:

@@ -1,28 +1,30 @@
-"""engine.io, fitted to the gateway: bounded outboxes, and connections that really end.
+"""python-socketio and engine.io, fitted to the gateway: the one module that knows what is inside of them.
 
-All of engine.io's inner names that the gateway relies on are in this file and in `connection.py`.
+Connecting and disconnecting are python-socketio's; events and acknowledgements are cut out of their packets and go
+straight to the gateway, and what is written waits in an `Outbox` that is bounded in bytes. A WebSocket is read and
+written here, without a task or timer per message. What an event means is not known here.
 """
 
 import asyncio
 import logging
+import socket
+import struct
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 import engineio
 import orjson
 import socketio
-from aiohttp import StreamReader, WSCloseCode, web
-from engineio import packet as engine_packet
-from engineio import payload as engine_payload
+from aiohttp import ClientConnectionResetError, StreamReader, WSCloseCode, WSMsgType, web
 from engineio.async_drivers.aiohttp import translate_request
 from engineio.async_socket import AsyncSocket
 from engineio.exceptions import EngineIOError
+from engineio.packet import NOOP, Packet
+from engineio.payload import Payload
 
-from smcp_gateway.sockets.connection import LINGER_S, Connection, Progress
-from smcp_gateway.sockets.expiry import Strangers
-from smcp_gateway.sockets.handshake import unknown_session
-from smcp_gateway.sockets.outbox import Gathering, Outbox
+from smcp_gateway.sockets.outbox import Outbox
 from smcp_gateway.sockets.packet import (
     NAMESPACE,
     ClientAck,
@@ -34,12 +36,190 @@ from smcp_gateway.sockets.packet import (
     ack_frame,
     read_packet,
 )
-from smcp_proto.errors import Internal
+from smcp_proto.errors import Internal, Malformed
 
+LINGER_S: Final = 5.0
+"""How long a connection that was closed may take to say its last words."""
+BURST: Final = 64
+"""Messages of one client that are read before others get their turn."""
+ANNOUNCED: Final = 1024 * 1024
+"""Bytes from which a message is announced by a NOOP. A client that knows engine.io alone hears nothing while it
+arrives, and takes the gateway for gone when that lasts: so the time that it allows begins with it, not with the last
+ping."""
+AT_ONCE: Final = 64 * 1024
+"""Bytes that the socket may not have taken yet where more is written: as many as it takes at a time."""
 SWEEP_S: Final = 1.0
 """Between two looks at the clients, at most; a line is looked at several times before its ping is overdue."""
+SLOWEST: Final = 16 * 1024
+"""Bytes a second; a line that moves less stands still."""
+POLLING_PACKETS: Final = 1024
+"""Packets that one polling request may carry; engine.io's own 16 loses the calls of a client that is quick."""
+CONNECT_S: Final = 10.0
+"""How long a client may take to connect to the namespace, where it has to say who it is."""
+REFUSED_S: Final = 1.0
+"""How long one that was refused may take to hear so."""
+
+_CLOSE, _PONG, _MESSAGE, _UPGRADE, _NOOP = b"1", b"3", b"4", b"5", b"6"
+_INTERNAL: Final = orjson.dumps(Internal("internal error").body().model_dump())
 
 _log: Final = logging.getLogger("smcp_gateway.sockets.engine")
+
+OnConnect = Callable[[str, dict[str, Any], object], Awaitable[None]]
+OnDisconnect = Callable[[str, str], Awaitable[None]]
+OnEvent = Callable[[str, Inbound], Awaitable[bytes | None]]
+"""Session and event in, the JSON of the acknowledgement's argument out; None where the session is gone."""
+OnAck = Callable[[str, int, bytes | None], None]
+"""Session, id of the packet, and what was acknowledged; None: it cannot be read."""
+
+
+class Connection:
+    """What engine.io calls a WebSocket: made for a request, called once, ends with the connection."""
+
+    def __init__(self, handler: Callable[..., Awaitable[Any]], server: "Engine") -> None:
+        self._engine: Any = handler.__self__  # type: ignore[attr-defined] # a method of engine.io's socket
+        self._server = server
+        size = server.max_http_buffer_size
+        self._socket = web.WebSocketResponse(max_msg_size=size, timeout=LINGER_S, compress=False, decode_text=False)
+        self._transport: asyncio.Transport | None = None
+        self._goodbye = False
+        """The client closed the WebSocket in order; python-socketio's says nothing else when it disconnects."""
+        self._read_all = asyncio.Event()
+        """Nothing is read from the client any more."""
+
+    async def __call__(self, environ: dict[str, Any]) -> web.StreamResponse:
+        """Serve the WebSocket until it ends; engine.io calls this for the request that opens it."""
+        request: web.Request = environ["aiohttp.request"]
+        engine, sid = self._engine, self._engine.sid
+        try:
+            await self._socket.prepare(request)
+        except ConnectionResetError:  # the client has gone before it was answered
+            if not engine.connected:
+                await engine.close(wait=False, abort=True, reason=self._server.reason.TRANSPORT_CLOSE)
+            return web.Response()  # to nobody
+        if engine.connected and not await self._upgrade():
+            await self._socket.close()
+            return self._socket
+        engine.connected = engine.upgraded = True
+        if request.transport is not None:
+            self._transport = self._server.tcp[sid] = request.transport
+            engine.queue.at_once = self._write_at_once
+        writer = asyncio.get_running_loop().create_task(self._write())
+        try:
+            await self._read()
+        finally:
+            self._read_all.set()
+            engine.queue.put_nowait(None)  # ends the writer
+            await writer
+            self._server.tcp.pop(sid, None)
+            reasons = self._server.reason
+            reason = reasons.CLIENT_DISCONNECT if self._goodbye else reasons.TRANSPORT_CLOSE
+            await engine.close(wait=False, abort=True, reason=reason)
+        return self._socket
+
+    async def _upgrade(self) -> bool:
+        """A client that has polled so far moves here; False: it does not say what engine.io asks for."""
+        engine = self._engine
+        engine.upgrading = True  # polling requests get nothing more meanwhile
+        try:
+            async with asyncio.timeout(self._server.ping_interval + self._server.ping_timeout):
+                if await self._receive() != b"2probe":
+                    return False
+                await self._socket.send_str("3probe")
+                engine.queue.put_nowait(_noop())  # ends the polling request that waits
+                return await self._receive() == _UPGRADE
+        except (TimeoutError, ConnectionError):
+            return False
+        finally:
+            engine.upgrading = False
+
+    async def _receive(self) -> bytes | None:
+        """The next text message; None where the connection has ended. Binary ones are none of the protocol's."""
+        while True:
+            message = await self._socket.receive()
+            if message.type is WSMsgType.TEXT:
+                data: bytes = message.data
+                return data
+            if message.type is not WSMsgType.BINARY:
+                self._goodbye = message.type is WSMsgType.CLOSE and message.data == WSCloseCode.OK
+                return None
+
+    async def _read(self) -> None:
+        engine = self._engine
+        read = 0
+        while not engine.closed:
+            if (text := await self._receive()) is None:
+                return
+            read += 1
+            if read % BURST == 0:  # what has arrived already is read without waiting
+                await asyncio.sleep(0)
+            match text[:1]:
+                case b"4":
+                    await self._server.on_message(engine.sid, text, 1)
+                case b"3":
+                    engine.schedule_ping()
+                case b"1":
+                    await engine.close(wait=False, abort=True, reason=self._server.reason.CLIENT_DISCONNECT)
+                case _:
+                    _log.debug("a packet that is not engine.io's was ignored")
+
+    def _write_at_once(self, frame: Frame) -> bool:
+        """Write a frame without a task's turn; False where something else has to go first."""
+        transport = self._transport
+        if transport is None or self._socket.closed or transport.is_closing() or frame.size >= ANNOUNCED:
+            return False
+        if transport.get_write_buffer_size() > AT_ONCE:
+            return False
+        transport.writelines((text_header(frame.size), *frame.parts))
+        return True
+
+    async def _write(self) -> None:
+        outbox = self._engine.queue
+        try:
+            while (packet := await outbox.get()) is not None:
+                wire = packet.wire if isinstance(packet, Frame) else packet.encode().encode()
+                if len(wire) >= ANNOUNCED:
+                    await self._socket.send_frame(_NOOP, WSMsgType.TEXT)
+                await self._socket.send_frame(wire, WSMsgType.TEXT)
+        except (ClientConnectionResetError, ConnectionError):
+            _log.debug("a connection ended while it was written to")
+        await self._close(outbox.close_code)
+
+    async def _close(self, code: int) -> None:
+        """Say it, and let the client say it, too, before the TCP connection is closed: what it sends in this moment
+        would reset that, and it might never hear the code."""
+        if not self._read_all.is_set():
+            with suppress(ConnectionError, TimeoutError):
+                async with asyncio.timeout(LINGER_S):
+                    await self._socket.send_frame(code.to_bytes(2), WSMsgType.CLOSE)
+                    await self._read_all.wait()
+        await self._socket.close(code=code)
+
+
+def text_header(length: int) -> bytes:
+    """What stands before a text message of `length` bytes from a server on a WebSocket (RFC 6455, 5.2)."""
+    if length < 126:
+        return struct.pack("!BB", 0x81, length)
+    if length < 1 << 16:
+        return struct.pack("!BBH", 0x81, 126, length)
+    return struct.pack("!BBQ", 0x81, 127, length)
+
+
+_BYTES: Final = struct.Struct("=QQ")
+_BYTES_AT: Final = 120
+"""Where Linux's `struct tcp_info` has `tcpi_bytes_acked` and `tcpi_bytes_received`."""
+_TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)
+
+
+def moved_bytes(transport: asyncio.BaseTransport) -> int:
+    """What the peer has acknowledged and what came from it; 0 where the system does not say (it is Linux that does)."""
+    connection: Any = transport.get_extra_info("socket")
+    if _TCP_INFO is None or connection is None:
+        return 0
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _BYTES_AT + _BYTES.size)
+    except (OSError, ValueError):  # it has ended; uvloop's says so with a ValueError
+        return 0
+    return sum(_BYTES.unpack_from(info, _BYTES_AT)) if len(info) >= _BYTES_AT + _BYTES.size else 0
 
 
 class Engine(engineio.AsyncServer):
@@ -47,14 +227,18 @@ class Engine(engineio.AsyncServer):
 
     def __init__(self, *, outbox_limit: int, **options: Any) -> None:
         super().__init__(async_mode="aiohttp", monitor_clients=False, **options)  # type: ignore[no-untyped-call]
-        self._async: dict[str, Any] = {**(self._async or {}), "websocket": Connection, "translate_request": _environ}
+        # engine.io's own WebSocket has a task and a timer for each message, and takes what has come of a polling
+        # request for all of it; it has no option for another one
+        driver = {"websocket": Connection, "translate_request": _environ}
+        self._async: dict[str, Any] = {**self._async, **driver}
         self._outbox_limit = outbox_limit
         self._pings: dict[str, asyncio.Task[Any]] = {}
-        self._progress = Progress()
+        self._moved: dict[str, tuple[float, int]] = {}
+        """When a late client's line was looked at, and what had moved on it by then."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.tcp: dict[str, asyncio.Transport] = {}
-        self.on_message: Callable[[str, bytes, int], Awaitable[None]] | None = None
-        self.on_message_at_once: Callable[[str, bytes, int], bool] = lambda sid, text, start: False
+        self.on_message: Callable[[str, bytes, int], Awaitable[None]]
+        """A Socket.IO packet came over a WebSocket; it begins at the number."""
 
     def create_queue(self, *args: Any, **kwargs: Any) -> Outbox:
         """What engine.io makes for each client; here with a bound in bytes."""
@@ -70,40 +254,27 @@ class Engine(engineio.AsyncServer):
             self._pings[socket.sid] = task
         return task
 
-    async def message(self, sid: str, text: bytes, start: int) -> None:
-        """A Socket.IO packet came over a WebSocket; it begins at `start`."""
-        if self.on_message is not None:
-            await self.on_message(sid, text, start)
-
-    def message_at_once(self, sid: str, text: bytes, start: int) -> bool:
-        """See `connection.EngineServer`."""
-        return self.on_message_at_once(sid, text, start)
-
     def outbox(self, sid: str) -> Outbox | None:
         """Where what is written to a client waits; None when the client is gone."""
         socket = self.sockets.get(sid)
         if socket is None or socket.closed:
             return None
-        return self.outbox_of(socket)
-
-    @staticmethod
-    def outbox_of(socket: AsyncSocket) -> Outbox:
-        """The `Outbox` of a socket, under engine.io's name for it."""
         outbox: Outbox = socket.queue
         return outbox
 
     async def sweep(self) -> None:
         """Close the clients that do not answer pings, until cancelled."""
+        pause = min(SWEEP_S, float(self.ping_timeout) / 4)
         while True:
             began = time.monotonic()
-            await asyncio.sleep(self._sweep_s)
+            await asyncio.sleep(pause)
             # while this process stood still it heard no answer: that time is not the clients'
-            own_delay = max(time.monotonic() - began - self._sweep_s, 0.0)
+            own_delay = max(time.monotonic() - began - pause, 0.0)
             for sid in list(self.sockets):
-                await self._look_at(sid, own_delay)
+                await self._look_at(sid, own_delay, pause)
 
-    async def _look_at(self, sid: str, own_delay: float) -> None:
-        """A call of its own: between two sweeps nothing refers to a client that has gone, and to its outbox."""
+    async def _look_at(self, sid: str, own_delay: float, pause: float) -> None:
+        # A call of its own: between two sweeps nothing refers to a client that has gone, and to its outbox.
         socket = self.sockets.get(sid)
         if socket is None:
             return
@@ -112,26 +283,23 @@ class Engine(engineio.AsyncServer):
         if socket.closed:
             self.sockets.pop(sid, None)
         elif not socket.closing:
-            if self._on_its_way(socket):
-                self._be_patient(socket)
+            if not socket.last_ping or time.time() - socket.last_ping < pause / 2:
+                self._moved.pop(sid, None)
+            elif self._moves(sid):  # the answer to the ping is late because the line is busy
+                socket.last_ping = time.time()
+                if not self.tcp[sid].get_write_buffer_size():  # it is writing, and must hear that we are there
+                    socket.queue.put_nowait(_noop())
             await socket.check_ping_timeout()
 
-    @property
-    def _sweep_s(self) -> float:
-        return min(SWEEP_S, float(self.ping_timeout) / 4)
-
-    def _on_its_way(self, socket: AsyncSocket) -> bool:
-        """Whether the answer to a ping is late because the line is busy."""
-        transport = self.tcp.get(socket.sid)
-        if transport is None or not socket.last_ping or time.time() - socket.last_ping < self._sweep_s / 2:
-            self._progress.forget(socket.sid)
+    def _moves(self, sid: str) -> bool:
+        """Whether enough has moved on a client's line since the last look at it; the first look sees nothing."""
+        transport = self.tcp.get(sid)
+        if transport is None:
             return False
-        return self._progress.moves(socket.sid, transport, time.monotonic())
-
-    def _be_patient(self, socket: AsyncSocket) -> None:
-        socket.last_ping = time.time()
-        if not self.tcp[socket.sid].get_write_buffer_size():  # it is writing, and must hear that we are there
-            socket.queue.put_nowait(engine_packet.Packet(engine_packet.NOOP))  # type: ignore[no-untyped-call]
+        now, moved = time.monotonic(), moved_bytes(transport)
+        before = self._moved.get(sid)
+        self._moved[sid] = (now, moved)
+        return before is not None and moved - before[1] >= SLOWEST * max(now - before[0], 0.1)
 
     async def hang_up(self, sid: str, code: int) -> None:
         """Close a client's connection; what waits for it is still written, for a while, and nothing more is read.
@@ -143,12 +311,12 @@ class Engine(engineio.AsyncServer):
         """
         socket = self.sockets.get(sid)
         if socket is not None:
-            self.outbox_of(socket).last_word = code
+            socket.queue.close_code = code
             await socket.close(wait=False, abort=True, reason=self.reason.SERVER_DISCONNECT)
 
     def ended(self, sid: str) -> None:
         """A client is gone: nobody waits for it, and its TCP connection does not outlive it for long."""
-        self._progress.forget(sid)
+        self._moved.pop(sid, None)
         ping = self._pings.pop(sid, None)
         if ping is not None and ping is not asyncio.current_task():
             ping.cancel()
@@ -158,19 +326,21 @@ class Engine(engineio.AsyncServer):
         if (transport := self.tcp.get(sid)) is not None:
             asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
 
-    def _closing(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     def _cut_off(self, outbox: Outbox) -> None:
-        for sid, socket in self.sockets.items():
-            if socket.queue is outbox:
+        for sid, client in self.sockets.items():
+            if client.queue is outbox:
                 _log.warning("a client does not read; it is cut off", extra={"waiting_bytes": outbox.bytes})
                 if (transport := self.tcp.get(sid)) is not None:
                     transport.abort()
-                self._closing(socket.close(wait=False, abort=True, reason=self.reason.TRANSPORT_ERROR))
+                closing = client.close(wait=False, abort=True, reason=self.reason.TRANSPORT_ERROR)
+                task = asyncio.get_running_loop().create_task(closing)
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
                 return
+
+
+def _noop() -> Packet:
+    return Packet(NOOP)  # type: ignore[no-untyped-call]
 
 
 class _Body:
@@ -192,28 +362,14 @@ def _environ(request: web.Request) -> dict[str, Any]:
     return {**environ, "wsgi.input": _Body(request.content)}
 
 
-POLLING_PACKETS: Final = 1024
-"""Packets that one polling request may carry; engine.io's own 16 loses the calls of a client that is quick."""
-
-
-_INTERNAL: Final = orjson.dumps(Internal("internal error").body().model_dump())
-
-OnConnect = Callable[[str, dict[str, Any], object], Awaitable[None]]
-OnDisconnect = Callable[[str, str], Awaitable[None]]
-OnEvent = Callable[[str, Inbound], Awaitable[bytes | None]]
-"""Session and event in, the JSON of the acknowledgement's argument out; None where the session is gone."""
-OnAck = Callable[[str, int, bytes | None], None]
-"""Session, id of the packet, and what was acknowledged; None: it cannot be read."""
-
-
-class Server(socketio.AsyncServer):
-    """python-socketio's server on `Engine`, for one namespace: connecting is its, events go straight to `on_event`, and
-    acknowledgements to `on_ack`: python-socketio's own table of callbacks is not used.
+class Server:
+    """python-socketio's server on `Engine`, for one namespace.
 
     Args:
         max_message: bytes that one message of a client may have.
         outbox_limit: bytes that may wait for a client that does not read.
-        ping_s: seconds between two pings; who hears nothing for twice as long is alone.
+        ping_s: seconds between two pings; a client that hears nothing for twice as long takes the gateway for gone.
+        authenticated: whether a client has to say who it is, in time.
     """
 
     def __init__(
@@ -226,78 +382,101 @@ class Server(socketio.AsyncServer):
         max_message: int,
         outbox_limit: int,
         ping_s: float,
+        authenticated: bool,
     ) -> None:
         logger = logging.getLogger("smcp_gateway.socketio")
         logger.setLevel(logging.ERROR)
-        super().__init__(  # type: ignore[no-untyped-call]
-            namespaces=[NAMESPACE],
+        untyped: Any = socketio.AsyncServer
+        self._sio = untyped(namespaces=[NAMESPACE], logger=logger, engineio_logger=logger)
+        self._sio.on("connect", on_connect, namespace=NAMESPACE)
+        self._sio.on("disconnect", on_disconnect, namespace=NAMESPACE)
+        self.reason = self._sio.reason
+        self.eio = Engine(
             logger=logger,
-            engineio_logger=logger,
+            async_handlers=False,
             max_http_buffer_size=max_message,
             outbox_limit=outbox_limit,
             ping_interval=ping_s,
             # engine.io tells clients the whole seconds of the interval; they wait for the sum
             ping_timeout=2 * ping_s - int(ping_s),
         )
-        engine_payload.Payload.max_decode_packets = max(engine_payload.Payload.max_decode_packets, POLLING_PACKETS)
-        self.on("connect", on_connect, namespace=NAMESPACE)  # type: ignore[no-untyped-call]
-        self.on("disconnect", on_disconnect, namespace=NAMESPACE)  # type: ignore[no-untyped-call]
+        Payload.max_decode_packets = max(Payload.max_decode_packets, POLLING_PACKETS)
+        handlers = self._sio.eio.handlers  # python-socketio's
+        self._sio.eio = self.eio
+        self._opened, self._ended, self._sio_packet = (handlers[name] for name in ("connect", "disconnect", "message"))
+        self.eio.on("connect", self._on_open)  # type: ignore[no-untyped-call]
+        self.eio.on("disconnect", self._on_end)  # type: ignore[no-untyped-call]
+        self.eio.on("message", self._on_polled)  # type: ignore[no-untyped-call]
+        self.eio.on_message = self._on_packet
         self._on_event = on_event
         self._on_ack = on_ack
         self._events: set[asyncio.Task[None]] = set()
-        self._gathering = Gathering()
-        self.strangers: Strangers | None = None
-        """Those that have not said yet who they are; None: nobody has to."""
-        self.eio.on_message = self._on_packet
-        self.eio.on_message_at_once = self._on_packet_at_once
+        self._authenticated = authenticated
+        self._connecting: dict[str, float] = {}
+        """Clients that have to say who they are, and have not yet: until when each is waited for (monotonic)."""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a request to `/socket.io/`."""
         sid = request.query.get("sid")
         if sid is not None and ((known := self.eio.sockets.get(sid)) is None or known.closed):
-            return unknown_session()  # engine.io would raise for one that has just ended
-        answer: web.StreamResponse = await self.handle_request(request)  # type: ignore[no-untyped-call]
+            return _unknown_session()  # engine.io would raise for one that has just ended
+        answer: web.StreamResponse = await self._sio.handle_request(request)
         return answer
 
     def send_frame(self, engine_ids: Iterable[str], frame: Frame) -> None:
-        """Write a frame to each of these clients, under load together with others; nobody is waited for."""
-        outboxes = [self.eio.outbox(engine_id) for engine_id in engine_ids]
-        self._gathering.tell([outbox for outbox in outboxes if outbox is not None], frame)
+        """Write a frame to each of these clients; nobody is waited for."""
+        for engine_id in engine_ids:
+            if (outbox := self.eio.outbox(engine_id)) is not None:
+                outbox.put_nowait(frame)
 
-    def _engineio_server_class(self) -> type[Engine]:
-        return Engine
+    def engine_id(self, sid: str) -> str:
+        """engine.io's id of a client in the namespace."""
+        engine_id: str = self._sio.manager.eio_sid_from_sid(sid, NAMESPACE)
+        return engine_id
 
-    async def _handle_eio_message(self, eio_sid: str, data: str | bytes) -> None:  # type: ignore[override]
-        if isinstance(data, str):  # from a polling client; bytes are attachments, which nobody waits for
-            await self._on_packet(eio_sid, data.encode("utf-8", "replace"))
+    async def close_unauthenticated(self) -> None:
+        """Close the connections of clients that did not say in time who they are, or were refused."""
+        now = time.monotonic()
+        for eio_sid in [sid for sid, until in self._connecting.items() if until <= now]:
+            del self._connecting[eio_sid]
+            await self.eio.hang_up(eio_sid, WSCloseCode.POLICY_VIOLATION)
 
-    def _on_packet_at_once(self, eio_sid: str, text: bytes, start: int) -> bool:
-        """False: it is about the connection, and may have to wait for something."""
-        match read_packet(text, start):
-            case ClientEvent() | ClientAck() as packet:
-                self._on_said(eio_sid, packet)
-                return True
-            case None:
-                return True
-            case _:
-                return False
+    async def _on_open(self, eio_sid: str, environ: dict[str, Any]) -> None:
+        await self._opened(eio_sid, environ)
+        self._await_connect(eio_sid, CONNECT_S)
 
-    async def _on_packet(self, eio_sid: str, text: bytes, start: int = 0) -> None:
+    async def _on_end(self, eio_sid: str, reason: str) -> None:
+        try:
+            await self._ended(eio_sid, reason)
+        finally:
+            self._connecting.pop(eio_sid, None)
+            self.eio.ended(eio_sid)
+
+    async def _on_polled(self, eio_sid: str, data: str | bytes) -> None:
+        if isinstance(data, str):  # bytes are attachments, which nobody waits for
+            await self._on_packet(eio_sid, data.encode("utf-8", "replace"), 0)
+
+    async def _on_packet(self, eio_sid: str, text: bytes, start: int) -> None:
         match read_packet(text, start):
             case ClientEvent() | ClientAck() as packet:
                 self._on_said(eio_sid, packet)
             case ClientConnect(namespace, auth):
-                await self._handle_connect(eio_sid, namespace, auth)  # type: ignore[no-untyped-call]
-                self._has_connected(eio_sid, known=self.manager.sid_from_eio_sid(eio_sid, NAMESPACE) is not None)
+                await self._sio_packet(eio_sid, f"0{namespace},{'' if auth is None else orjson.dumps(auth).decode()}")
+                if self._sio.manager.sid_from_eio_sid(eio_sid, NAMESPACE) is not None:
+                    self._connecting.pop(eio_sid, None)
+                elif eio_sid in self.eio.sockets:
+                    self._await_connect(eio_sid, REFUSED_S)
             case ClientDisconnect(namespace):
-                await self._handle_disconnect(  # type: ignore[no-untyped-call]
-                    eio_sid, namespace, self.reason.CLIENT_DISCONNECT
-                )
-                if self.strangers is not None:
-                    self.strangers.came(eio_sid, time.monotonic())
+                await self._sio_packet(eio_sid, f"1{namespace},")
+                self._await_connect(eio_sid, CONNECT_S)
+
+    def _await_connect(self, eio_sid: str, seconds: float) -> None:
+        if self._authenticated:
+            until = time.monotonic() + seconds
+            self._connecting[eio_sid] = min(until, self._connecting.get(eio_sid, until))
 
     def _on_said(self, eio_sid: str, packet: ClientEvent | ClientAck) -> None:
-        sid = self.manager.sid_from_eio_sid(eio_sid, packet.namespace)
+        sid = self._sio.manager.sid_from_eio_sid(eio_sid, packet.namespace)
         if sid is None:
             return
         if isinstance(packet, ClientAck):
@@ -320,28 +499,11 @@ class Server(socketio.AsyncServer):
         if (outbox := self.eio.outbox(eio_sid)) is not None:
             outbox.put_nowait(ack_frame(packet_id, argument))
 
-    def _has_connected(self, eio_sid: str, *, known: bool) -> None:
-        if self.strangers is None:
-            return
-        if known or eio_sid not in self.eio.sockets:
-            self.strangers.left(eio_sid)
-        else:
-            self.strangers.was_refused(eio_sid, time.monotonic())
 
-    async def close_strangers(self) -> None:
-        """Close the connections of those that did not say in time who they are, or were refused."""
-        for eio_sid in [] if self.strangers is None else self.strangers.overdue(time.monotonic()):
-            await self.eio.hang_up(eio_sid, WSCloseCode.POLICY_VIOLATION)
-
-    async def _handle_eio_connect(self, eio_sid: str, environ: dict[str, Any]) -> None:  # type: ignore[override]
-        await super()._handle_eio_connect(eio_sid, environ)  # type: ignore[no-untyped-call]
-        if self.strangers is not None:
-            self.strangers.came(eio_sid, time.monotonic())
-
-    async def _handle_eio_disconnect(self, eio_sid: str, reason: str) -> None:  # type: ignore[override]
-        try:
-            await super()._handle_eio_disconnect(eio_sid, reason)  # type: ignore[no-untyped-call]
-        finally:
-            if self.strangers is not None:
-                self.strangers.left(eio_sid)
-            self.eio.ended(eio_sid)
+def _unknown_session() -> web.Response:
+    error = Malformed(
+        "sid: no such session at this replica: it has ended, or the proxy is not sticky by client address, which "
+        "polling needs (WebSocket alone does not)",
+        details={"field": "sid"},
+    )
+    return web.json_response(error.body().model_dump(), status=error.code, headers={"Cache-Control": "no-store"})

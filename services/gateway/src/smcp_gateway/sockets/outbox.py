@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from aiohttp import WSCloseCode
@@ -12,13 +12,8 @@ from smcp_gateway.sockets.packet import Frame
 
 PORTION: Final = 16
 """Packets that the writer gets at once: clients refuse a polling response of more than 16 packets."""
-
 ROOMY: Final = 1024 * 1024
 """Bytes in the outbox up to which a large message may join them."""
-
-GATHERED: Final = 16 * 1024
-"""Bytes from which what was gathered is written without waiting for more: many small ones are what it is for."""
-
 _SIGNS: Final = (PING, NOOP)
 """Packets that say no more than that the gateway is there: they overtake what waits. Behind large messages they would
 come too late for a client on a slow line."""
@@ -39,33 +34,27 @@ class Outbox(asyncio.Queue[Any]):
         super().__init__()
         self._limit = limit
         self._cut_off: Callable[[Outbox], None] | None = cut_off
-        self._bytes = 0
         self._handed_out = 0
         self._handed_bytes = 0
         self._roomy = asyncio.Event()
         self._roomy.set()
         self._reader_waits = False
-        self._gathered: list[Frame] = []
-        self._gathered_bytes = 0
-        self.at_once: Callable[[Sequence[Frame]], bool] | None = None
-        """Writes frames that nothing waits before; False: it cannot, they have to wait here."""
-        self.last_word: int = WSCloseCode.OK
+        self.bytes = 0
+        """That wait."""
+        self.at_once: Callable[[Frame], bool] | None = None
+        """Writes a frame that nothing waits before; False: it cannot, the frame has to wait here."""
+        self.close_code: int = WSCloseCode.OK
         """What a WebSocket is closed with when all has been written."""
 
     @property
-    def bytes(self) -> int:
-        """Bytes that wait."""
-        return self._bytes
-
-    @property
     def held(self) -> int:
-        """Bytes that wait, also for others, and of the portion that the writer has and may not have written yet."""
-        return self._bytes + self._gathered_bytes + self._handed_bytes
+        """Bytes that wait, and of the portion that the writer has and may not have written yet."""
+        return self.bytes + self._handed_bytes
 
     @property
     def has_room(self) -> bool:
         """Whether a large message may be put: the client has read most of what was sent before, or is gone."""
-        return self._bytes <= ROOMY or self._cut_off is None
+        return self.bytes <= ROOMY or self._cut_off is None
 
     async def room(self) -> None:
         """Return when there is room."""
@@ -79,29 +68,10 @@ class Outbox(asyncio.Queue[Any]):
 
     def put_nowait(self, item: Any) -> None:
         """Put a packet or a frame behind what waits, or write it at once where nothing does."""
-        if self._gathered:
-            self.write_gathered()
-        if isinstance(item, Frame) and self._written((item,)):
+        at_once = self.at_once
+        if at_once is not None and self._reader_waits and not self._queue and isinstance(item, Frame) and at_once(item):
             return
         super().put_nowait(item)
-
-    def gather(self, frame: Frame) -> None:
-        """As `put_nowait`, but it may wait for others until `write_gathered`, or until the next is put."""
-        self._gathered.append(frame)
-        self._gathered_bytes += frame.size
-        if self._gathered_bytes > GATHERED:
-            self.write_gathered()
-
-    def write_gathered(self) -> None:
-        """What was gathered waits for nothing any more."""
-        frames, self._gathered = self._gathered, []
-        self._gathered_bytes = 0
-        if frames and not self._written(frames):
-            for frame in frames:
-                super().put_nowait(frame)
-
-    def _written(self, frames: Sequence[Frame]) -> bool:
-        return self._reader_waits and not self._queue and self.at_once is not None and self.at_once(frames)
 
     async def get(self) -> Any:
         """For the writer: the first packet of its next portion. What it had before has been written."""
@@ -129,19 +99,21 @@ class Outbox(asyncio.Queue[Any]):
             self._queue.appendleft(item)
         else:
             self._queue.append(item)
-        self._bytes += _size(item)
-        if self._bytes > ROOMY and self._cut_off is not None:
+        self.bytes += _size(item)
+        if self._cut_off is None:
+            return
+        if self.bytes > ROOMY:
             self._roomy.clear()
-        if self._bytes > self._limit and self._cut_off is not None:
+        if self.bytes > self._limit:
             cut_off, self._cut_off = self._cut_off, None
             cut_off(self)
 
     def _get(self) -> Any:
         item = self._queue.popleft()
         size = _size(item)
-        self._bytes -= size
+        self.bytes -= size
         self._handed_bytes += size
-        if self._bytes <= ROOMY:
+        if self.bytes <= ROOMY:
             self._roomy.set()
         return item
 
@@ -151,43 +123,3 @@ def _size(packet: Any) -> int:
         return packet.size
     data = getattr(packet, "data", None)
     return len(data) if isinstance(data, str | bytes) else 0
-
-
-WINDOW_S: Final = 0.05
-"""How long a notification waits for others, at most (seconds)."""
-AT_ONCE: Final = 256
-"""Clients that are written to without waiting, in one such time."""
-
-
-class Gathering:
-    """Writes frames to outboxes. Nobody is waited for."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._until = 0.0
-        self._left = 0
-        self._waiting: set[Outbox] = set()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def tell(self, outboxes: Sequence[Outbox], frame: Frame) -> None:
-        """Write a frame to each: at once where little is told now, else within `WINDOW_S`."""
-        now = self._loop.time()
-        if now >= self._until and self._timer is None:
-            self._until, self._left = now + WINDOW_S, AT_ONCE
-        if self._left > 0:
-            self._left -= len(outboxes)
-            for outbox in outboxes:
-                outbox.put_nowait(frame)
-            return
-        for outbox in outboxes:
-            outbox.gather(frame)
-        self._waiting.update(outboxes)
-        if self._timer is None:
-            self._timer = self._loop.call_at(self._until, self._write)
-
-    def _write(self) -> None:
-        self._timer = None
-        waiting, self._waiting = self._waiting, set()
-        for outbox in waiting:
-            outbox.write_gathered()
-        self._until, self._left = self._loop.time() + WINDOW_S, 0

@@ -20,21 +20,20 @@ from socketio import packet as sio
 from smcp_bus.dispatch import Answer, failed
 from smcp_proto import tool_results
 from smcp_proto.catalog import Ack, Row
-from smcp_proto.errors import ErrorBody, TooLarge, refusal
+from smcp_proto.errors import ErrorBody, Malformed, TooLarge, refusal
+from smcp_proto.validation import check_depth
 
 NAMESPACE: Final = "/smcp"
 
 ENVELOPE_BYTES: Final = 64
 """What a packet adds to the JSON of its argument, at most."""
 
-UNREADABLE: Final = object()
-"""Stands for JSON that cannot be read."""
-
 AUTH_BYTES: Final = 64 * 1024
 """Of what a CONNECT says, at most: anybody can send one, and JSON may take twenty times its bytes once it is read."""
 
-OVERSIZED: Final = object()
-"""Stands for what a CONNECT says where that is longer."""
+UNREADABLE: Final = "not an object"
+OVERSIZED: Final = "too long"
+"""Stand for what a CONNECT says where that is no JSON object, or longer."""
 
 _HEAD: Final = re.compile(rb"([0-6])(?:[0-9]{1,10}-)?(?:(/[^,?]*)(?:\?[^,]*)?,?)?([0-9]{1,100})?")
 _EVENT: Final = re.compile(rb'\[\s*"((?:[^"\\\x00-\x1f]|\\.){0,256}+)"\s*(,)?')
@@ -67,7 +66,7 @@ class ClientConnect:
 
     namespace: str
     auth: Any
-    """What the client said about itself; `UNREADABLE` where it is no JSON, `OVERSIZED` where it was not looked at."""
+    """What the client said about itself: an object, None, `UNREADABLE` or `OVERSIZED`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +153,7 @@ def read_packet(text: bytes, start: int = 0) -> ClientPacket | None:
         case sio.BINARY_ACK if head[3]:
             return ClientAck(namespace, int(head[3]), None)  # binary data is not part of the protocol
         case sio.CONNECT:
-            if len(text) - head.end() > AUTH_BYTES:
-                return ClientConnect(namespace, OVERSIZED)
-            return ClientConnect(namespace, _parsed(text[head.end() :]))
+            return ClientConnect(namespace, _auth(text[head.end() :]))
         case sio.DISCONNECT:
             return ClientDisconnect(namespace)
         case _:
@@ -202,17 +199,23 @@ def _event_name(text: bytes, start: int) -> str:
 def _name(quoted: bytes) -> str | None:
     if b"\\" not in quoted and quoted.isascii():
         return quoted.decode()
-    name = _parsed(b'"%s"' % quoted)
-    return name if isinstance(name, str) else None
-
-
-def _parsed(text: bytes) -> Any:
-    if not text:
-        return None
     try:
-        return orjson.loads(text)
+        name: str = orjson.loads(b'"%s"' % quoted)
     except orjson.JSONDecodeError:
+        return None
+    return name
+
+
+def _auth(text: bytes) -> dict[str, Any] | str | None:
+    if not text or len(text) > AUTH_BYTES:
+        return OVERSIZED if text else None
+    try:
+        auth = orjson.loads(text)
+        if isinstance(auth, dict):
+            check_depth(auth)
+    except (orjson.JSONDecodeError, Malformed):
         return UNREADABLE
+    return auth if auth is None or isinstance(auth, dict) else UNREADABLE
 
 
 NULL: Final = b"null"

@@ -6,19 +6,19 @@ and which shape of acknowledgement. Every event that asks for an acknowledgement
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from aiohttp import WSCloseCode, web
+from socketio.exceptions import ConnectionRefusedError  # noqa: A004 -- python-socketio's own
 
 from smcp_bus.dispatch import Answer, Dispatcher, failed
+from smcp_gateway.auth.authority import Authority
 from smcp_gateway.auth.guard import Guard
 from smcp_gateway.limits.reply_room import ReplyRoom, ReplyShare
 from smcp_gateway.sockets.engine import Server
-from smcp_gateway.sockets.expiry import Strangers
-from smcp_gateway.sockets.handshake import read_greeting, refused_connect
-from smcp_gateway.sockets.packet import NAMESPACE, Frame, Inbound, ack_argument, event_frame
-from smcp_gateway.sockets.session import Session, Sessions
+from smcp_gateway.sockets.packet import AUTH_BYTES, OVERSIZED, Frame, Inbound, ack_argument, event_frame
+from smcp_gateway.sockets.session import DEFAULT_MAX_MESSAGE, Session, Sessions
 from smcp_proto import catalog
 from smcp_proto.catalog import CATALOG, Row, SizeClass, upstream
 from smcp_proto.errors import NOTHING_BEGUN, Malformed, RateLimited, SmcpError, TooLarge, Unavailable
@@ -43,6 +43,9 @@ SAID_AS: Final[Mapping[str, str]] = {
     up.event: row.event for row in CATALOG.values() if (up := upstream(row)) is not None
 }
 """What native Computers tell the registry, and what a client says in its place."""
+EXPIRY_S: Final = 1.0
+"""Between two looks for sessions that are over; one outlives its token by no more."""
+VERSION_PARAMETER: Final = "a2c_version"
 MAX_IN_FLIGHT: Final = 4096
 """Events of one client that may be unanswered at a time; above it 429."""
 IN_FLIGHT: Final = 2
@@ -50,6 +53,7 @@ IN_FLIGHT: Final = 2
 
 _log: Final = logging.getLogger("smcp_gateway.sockets.socketio_server")
 
+KeepPlace = Callable[[Session], Awaitable[None]]
 Gone = Callable[[Session, bool], None]
 """Told of a session that has ended, and whether its client said so (and did not just break off)."""
 
@@ -87,9 +91,8 @@ class SocketIoServer:
             max_message=max_payload + HEADROOM,
             outbox_limit=max_payload + WAITING_BYTES,
             ping_s=ping_s,
+            authenticated=guard is not None,
         )
-        if guard is not None:
-            self._server.strangers = Strangers()
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a request to `/socket.io/`."""
@@ -102,9 +105,29 @@ class SocketIoServer:
         """Close clients that do not answer pings, until cancelled."""
         await self._server.eio.sweep()
 
-    async def close_strangers(self) -> None:
-        """Close connections that nobody was let in by."""
-        await self._server.close_strangers()
+    async def end_expired(self, authority: Authority, keep_place: KeepPlace) -> None:
+        """End sessions whose token has expired or whose key was removed, and connections of clients that do not say
+        who they are; until cancelled.
+
+        Args:
+            keep_place: keeps the place of a member that may come back with a new token; takes some seconds at most.
+        """
+        while True:
+            await asyncio.sleep(EXPIRY_S)
+            await authority.refresh()
+            async with asyncio.TaskGroup() as ending:
+                for session in self._sessions:
+                    principal = session.principal
+                    if principal is not None and (why := authority.ended(principal)) is not None:
+                        keep = keep_place if authority.may_return(principal) else None
+                        ending.create_task(self._end(session, why, keep))
+            await self._server.close_unauthenticated()
+
+    async def _end(self, session: Session, why: str, keep_place: KeepPlace | None) -> None:
+        if keep_place is not None:
+            session.leaving = True  # nothing new is begun for it
+            await keep_place(session)
+        await self.hang_up(session, why)
 
     async def tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
         """Emit a notification to each of `sessions`; `body` is its JSON. Nobody is waited for."""
@@ -153,24 +176,16 @@ class SocketIoServer:
         self._draining = True
 
     async def _on_connect(self, sid: str, environ: dict[str, Any], auth: object) -> None:
-        greeting = read_greeting(environ, auth)
+        a2c_version, max_message, flat_errors = _greeting(environ, auth)
         principal = None
         if self._guard is not None:
             try:
                 principal = await self._guard.admit(environ["aiohttp.request"], auth)
             except SmcpError as error:
-                raise refused_connect(error) from None
-        engine_id: str = self._server.manager.eio_sid_from_sid(sid, NAMESPACE)
+                raise _refused(error) from None
+        engine_id = self._server.engine_id(sid)
         replies = ReplyRoom(fetched=FETCHED * self._max_payload, unasked=UNASKED * self._max_payload)
-        session = Session(
-            sid,
-            engine_id,
-            greeting.max_message,
-            greeting.flat_errors,
-            greeting.a2c_version,
-            principal,
-            replies=replies,
-        )
+        session = Session(sid, engine_id, max_message, flat_errors, a2c_version, principal, replies=replies)
         session.connected_at = asyncio.get_running_loop().time()
         self._sessions.add(session)
 
@@ -247,3 +262,31 @@ class SocketIoServer:
 
 def _ack(session: Session, row: Row | None, answer: Answer) -> bytes:
     return ack_argument(row, answer, session.max_message, flat_errors=session.flat_errors)
+
+
+def _greeting(environ: dict[str, Any], auth: object) -> tuple[str | None, int, bool]:
+    """What a client says when it connects: the version of its protocol, bytes of the largest message that it takes, and
+    whether it reads flat errors. Refuses it where a field has the wrong type."""
+    request: web.Request = environ["aiohttp.request"]
+    said = {} if auth is None else auth
+    if said == OVERSIZED:
+        why = f"auth: is longer than {AUTH_BYTES} bytes"
+        raise _refused(TooLarge(why, details={"field": "auth", "limit": AUTH_BYTES}))
+    if not isinstance(said, dict):
+        raise _malformed("auth", "is not a JSON object")
+    max_message, flat_errors = said.get("max_message", DEFAULT_MAX_MESSAGE), said.get("flat_errors", False)
+    if not isinstance(max_message, int) or isinstance(max_message, bool) or max_message <= 0:
+        raise _malformed("auth.max_message", "is not a positive integer")
+    if not isinstance(flat_errors, bool):
+        raise _malformed("auth.flat_errors", "is not true or false")
+    return request.query.get(VERSION_PARAMETER), max_message, flat_errors
+
+
+def _malformed(field: str, reason: str) -> Exception:
+    return _refused(Malformed(f"{field}: {reason}", details={"field": field}))
+
+
+def _refused(error: SmcpError) -> Exception:
+    """What makes Socket.IO refuse a client: the error's message, and as data the flat error."""
+    refusal: Exception = ConnectionRefusedError(error.message, error.body().model_dump())  # type: ignore[no-untyped-call]
+    return refusal

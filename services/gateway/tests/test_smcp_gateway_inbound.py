@@ -1,4 +1,4 @@
-"""What comes over a WebSocket is taken where it arrives, in the order in which it was sent, however it was cut."""
+"""Messages over a WebSocket are handled in the order in which they were sent, however they were cut."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from smcp_gateway.sockets.connection import BURST
+from smcp_gateway.sockets.engine import BURST
 from smcp_testing.gateway_world import World, connected, gateway_world
 from smcp_testing.raw_websocket import CLOSE, CONTINUATION, KIB, PONG, TEXT, RawWebSocket, client_frame
 from smcp_testing.waiting import eventually
@@ -88,7 +88,7 @@ async def test_a_message_in_several_frames_is_one(nats_url: str) -> None:
         assert (await acked(client))[0] == 2
 
 
-async def test_an_acknowledgement_is_taken_where_it_arrives_and_so_is_what_stands_behind_it(nats_url: str) -> None:
+async def test_an_acknowledgement_and_the_event_behind_it_are_both_handled(nats_url: str) -> None:
     async with (
         gateway_world(nats_url, gateways=2) as world,
         raw(world) as client,
@@ -134,13 +134,12 @@ async def test_of_a_client_that_floods_others_are_answered_meanwhile(nats_url: s
 
 
 async def test_what_stands_behind_a_large_message_is_taken_after_it(nats_url: str) -> None:
-    large = {"params": "x" * 140 * KIB}  # so much waits then that aiohttp holds back what came with it
+    large = {"params": "x" * 140 * KIB}  # so much waits then that aiohttp pauses reading
     async with gateway_world(nats_url) as world, raw(world) as client:
         await client.write(client_frame(TEXT, CONNECT))
         assert (await client.message()).startswith(b"40/smcp,{")
         for number in range(2, 12, 2):
             first, second = event(number, "server:none", large), event(number + 1, "server:none", {})
-            # behind a ping of the WebSocket a message waits for its turn
             await client.write(client_frame(WS_PING, b"") + client_frame(TEXT, first) + client_frame(TEXT, second))
             assert (await client.frame()) == (10, b"")
             assert [(await acked(client))[0] for _ in range(2)] == [number, number + 1]

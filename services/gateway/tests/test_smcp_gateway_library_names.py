@@ -1,0 +1,57 @@
+"""What the gateway uses of python-socketio and engine.io beyond their documentation: fails by name when it moves.
+
+`smcp_gateway.sockets.engine` uses it; the upper bounds of both packages stand in `pyproject.toml`.
+"""
+
+import inspect
+from typing import Any
+
+import engineio
+import pytest
+import socketio
+from engineio.async_drivers.aiohttp import translate_request
+from engineio.async_socket import AsyncSocket
+from engineio.payload import Payload
+
+
+@pytest.fixture
+def server() -> Any:
+    untyped: Any = socketio.AsyncServer
+    return untyped(async_mode="aiohttp", namespaces=["/smcp"])
+
+
+def test_the_driver_of_engineio_can_be_replaced(server: Any) -> None:
+    driver = server.eio._async
+    assert driver["translate_request"] is translate_request
+    assert list(inspect.signature(driver["websocket"]).parameters) == ["handler", "server"]
+
+
+@pytest.mark.parametrize("name", ["connect", "disconnect", "message"])
+def test_the_handlers_of_socketio_can_be_called(server: Any, name: str) -> None:
+    assert inspect.iscoroutinefunction(server.eio.handlers[name])
+
+
+@pytest.mark.parametrize(
+    "name", ["sid", "queue", "connected", "upgrading", "upgraded", "closing", "closed", "last_ping"]
+)
+def test_a_socket_of_engineio_has_the_attribute(server: Any, name: str) -> None:
+    assert hasattr(AsyncSocket(server.eio, "sid"), name)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("name", ["schedule_ping", "check_ping_timeout", "close"])
+def test_a_socket_of_engineio_has_the_method(name: str) -> None:
+    assert callable(getattr(AsyncSocket, name))
+
+
+@pytest.mark.parametrize("name", ["create_queue", "start_background_task"])
+def test_a_method_that_the_gateway_overrides_is_there(name: str) -> None:
+    assert callable(getattr(engineio.AsyncServer, name))
+
+
+@pytest.mark.parametrize("name", ["eio_sid_from_sid", "sid_from_eio_sid"])
+def test_the_manager_knows_the_ids_of_a_client(server: Any, name: str) -> None:
+    assert callable(getattr(server.manager, name))
+
+
+def test_a_payload_has_a_bound_that_can_be_raised() -> None:
+    assert isinstance(Payload.max_decode_packets, int)

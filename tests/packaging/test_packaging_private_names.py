@@ -1,0 +1,108 @@
+"""Names of other people's packages that begin with an underscore are used in one adapter module per package, and few.
+
+Each is listed here with its module; the module gives the reason, `pyproject.toml` the upper bound of the package's
+version, and a test of the package fails by name when it moves.
+"""
+
+import ast
+import importlib
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from bench.published_env import ROOT
+
+ALLOWED: Final[dict[str, set[str]]] = {
+    "smcp_bus.nats.socket": {"_transport"},  # nats-py's client
+    "smcp_gateway.sockets.engine": {"engineio._async"},
+    "smcp_service.metrics": {"opentelemetry._receive_metrics"},  # which every MetricReader has to define
+}
+MOST: Final = 15
+PRIVATE: Final = re.compile(r"_[a-z]\w*")
+DOCUMENTED: Final = {"_asdict", "_replace", "_fields", "_exit"}
+"""Of the standard library."""
+
+SOURCES: Final = sorted(path for part in ("libs", "services") for path in ROOT.glob(f"{part}/*/src/**/*.py"))
+TREES: Final = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
+OURS: Final = {path.relative_to(ROOT).parts[3] for path in SOURCES}
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.with_suffix("").relative_to(ROOT).parts[3:]).removesuffix(".__init__")
+
+
+def attributes(tree: ast.AST) -> Iterator[ast.Attribute]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and PRIVATE.fullmatch(node.attr))
+
+
+def of_self(tree: ast.AST) -> set[str]:
+    """Private names of the class itself that its source uses or defines."""
+    used = {node.attr for node in attributes(tree) if isinstance(node.value, ast.Name) and node.value.id == "self"}
+    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return used | {name for name in defined if PRIVATE.fullmatch(name)}
+
+
+def own_names() -> set[str]:
+    """Private names that some file of ours defines: read anywhere, they are ours."""
+    names = set(DOCUMENTED)
+    for tree in TREES.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                names.add(node.attr)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+    return names
+
+
+def foreign(kind: type) -> bool:
+    root = kind.__module__.partition(".")[0]
+    return root not in OURS and root not in sys.stdlib_module_names and root != "pydantic"
+
+
+def inherited(module: Any, tree: ast.Module) -> Iterator[str]:
+    """Private names that a class of ours shares with the classes of others that it derives from."""
+    for node in ast.walk(tree):
+        kind = getattr(module, node.name, None) if isinstance(node, ast.ClassDef) else None
+        if not isinstance(kind, type):
+            continue
+        for base in filter(foreign, kind.__mro__[1:]):
+            try:
+                theirs = of_self(ast.parse(textwrap.dedent(inspect.getsource(base))))
+            except OSError:  # made at run time, or in C
+                continue
+            shared = theirs & of_self(node)
+            yield from (f"{base.__module__.partition('.')[0]}.{name}" for name in shared)
+
+
+def reaches() -> dict[str, set[str]]:
+    ours = own_names()
+    found: dict[str, set[str]] = {}
+    for path, tree in TREES.items():
+        name = module_of(path)
+        lines = path.read_text(encoding="utf-8").splitlines()
+        names = {
+            node.attr
+            for node in attributes(tree)
+            if node.attr not in ours or "noqa: SLF001" in lines[node.lineno - 1]  # ruff asks for the mark
+        }
+        for node in ast.walk(tree):
+            imported = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            imported += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names |= {each for each in imported if re.search(r"\._[a-z]", each) and each.partition(".")[0] not in OURS}
+        if any(isinstance(node, ast.ClassDef) and node.bases for node in ast.walk(tree)):
+            names |= set(inherited(importlib.import_module(name), tree))
+        if names:
+            found[name] = names
+    return found
+
+
+def test_private_names_of_others_are_used_in_the_adapter_modules_alone() -> None:
+    assert reaches() == ALLOWED
+    assert sum(map(len, ALLOWED.values())) <= MOST
+    assert not any(module.startswith("smcp_agent") for module in ALLOWED)
