@@ -90,7 +90,7 @@ async def test_servers_from_npm_answer_an_agent(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(DOWNLOAD_S + 120)
-def test_the_demo_shows_both_answers() -> None:
+def test_the_demo_shows_both_answers_and_loses_no_call_when_a_gateway_is_killed() -> None:
     if not (REPOSITORY / ".git").exists():
         pytest.skip("these sources are no git repository")
     told = subprocess.run(
@@ -104,3 +104,7 @@ def test_the_demo_shows_both_answers() -> None:
     assert "Commit: " in told.stdout
     assert "Europe/Berlin" in told.stdout
     assert len(re.findall(r"\d ms, trace id [0-9a-f]{32}", told.stdout)) == 2
+    said = " ".join(told.stdout.split())
+    killed = re.search(r"with (\d+) calls in flight.* all (\d+) returned.* none failed", said)
+    assert killed is not None, told.stdout
+    assert killed[1] == killed[2] == "8"

@@ -1,10 +1,17 @@
-"""`smcp demo`: an Agent uses two public MCP servers through the whole chain, here or in a system that runs already."""
+"""`smcp demo`: an Agent calls two public MCP servers, and every call returns although its gateway is killed.
+
+With a URL it makes the two calls in a system that runs already.
+"""
 
 import asyncio
 import json
+import os
 import re
-from collections.abc import Coroutine, Iterator
-from contextlib import AsyncExitStack, contextmanager
+import shutil
+import sys
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +27,9 @@ from smcp_bus.cancellation import raise_if_cancelled
 from smcp_computer.confirmation import Confirm
 from smcp_service.lifecycle import DONE, FAILED, Failure
 from smcp_service.settings import SettingsError
+from smcp_standalone import bound_exec
 from smcp_standalone.sample_config import find_uvx, uvx_server
-from smcp_standalone.up import open_system
+from smcp_standalone.up import System, open_system
 from smcp_standalone.up_settings import UpOptions, UpSettings, load_up_settings
 
 OFFICE: Final = "demo office"
@@ -29,6 +37,12 @@ COMPUTER: Final = "demo computer"
 FIRST_START_S: Final = 300.0
 """How long an MCP server may take to be downloaded and started."""
 CALL_S: Final = 60
+WHEN: Final = {"source_timezone": "Asia/Shanghai", "time": "16:30", "target_timezone": "Europe/Berlin"}
+GATEWAY: Final = "demo-gateway"
+"""The credential of the gateway that is killed."""
+CALLERS: Final = 8
+BEFORE_S: Final = 6.0
+"""How long calls are made before the gateway is killed: a Computer repeats only what was sent after its first 5 s."""
 
 
 def find_repository(start: Path) -> Path:
@@ -58,12 +72,17 @@ async def until_stopped(stop: asyncio.Event, demonstration: Coroutine[Any, Any, 
 
 
 async def demo(console: Console, repository: Path, directory: Path) -> None:
-    """Start everything, make the two calls and print what they gave.
+    """Start everything, make the two calls, kill the Agent's gateway while more calls run, and print what came back.
 
     Raises:
         Failure: something did not start, or a call failed.
     """
-    chosen = UpOptions(office=OFFICE, name=COMPUTER, port=0, config=_config(directory, repository))
+    hosts = directory / "hosts.yaml"
+    hosts.write_text(
+        json.dumps({"offices": [OFFICE], "registries": [], "gateways": [GATEWAY], "listen": "127.0.0.1:-1"}),
+        encoding="utf-8",
+    )
+    chosen = UpOptions(office=OFFICE, name=COMPUTER, port=0, config=_config(directory, repository), hosts=hosts)
     settings = _patient(load_up_settings(chosen, directory))
     async with AsyncExitStack() as stack:
         with _waiting(console, "Starting; the first time, uvx downloads mcp-server-git and mcp-server-time ..."):
@@ -71,12 +90,17 @@ async def demo(console: Console, repository: Path, directory: Path) -> None:
         raise_if_cancelled()
         if system.failed:
             raise Failure(f"did not start: {', '.join(system.failed)} (see above)")
+        first = await stack.enter_async_context(_gateway(system))
+        raise_if_cancelled()
         console.print(
-            f"One process runs nats-server, a registry, a gateway on {system.url} and a Computer with the MCP "
-            f"servers {' and '.join(system.servers)}. An Agent joins {system.office!r} and calls their tools.\n",
+            f"nats-server, a registry, the gateways {first.url} and {system.url}, and a Computer with the MCP servers "
+            f"{' and '.join(system.servers)} run. An Agent joins {system.office!r} and calls their tools.\n",
             highlight=False,
         )
-        await _calls(console, system.url, repository)
+        with _said():
+            async with SmcpAgent([first.url, system.url], office=OFFICE, name="demo agent") as agent:
+                await _two_calls(console, agent, repository)
+                await _lose_a_gateway(console, agent, first)
     console.print("Everything has been stopped. Your own turn: [bold]make up[/bold]")
 
 
@@ -97,16 +121,122 @@ async def demo_elsewhere(console: Console, url: str, repository: Path, token: st
 
 
 async def _calls(console: Console, url: str, repository: Path, token: str | None = None) -> None:
-    try:
+    with _said():
         async with SmcpAgent(url, office=OFFICE, name="demo agent", token=token) as agent:
-            log = {"repo_path": str(repository), "max_count": 5}
-            await _call(console, agent, "git_log", log)
-            when = {"source_timezone": "Asia/Shanghai", "time": "16:30", "target_timezone": "Europe/Berlin"}
-            await _call(console, agent, "convert_time", when)
+            await _two_calls(console, agent, repository)
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    try:
+        yield
     except SmcpError as error:
         if isinstance(error, Malformed) and error.details.get("field") == "url":
             raise SettingsError(f"--{error.message}") from error
         raise Failure(f"{error.message} ({int(error.code)})") from error
+
+
+async def _two_calls(console: Console, agent: SmcpAgent, repository: Path) -> None:
+    await _call(console, agent, "git_log", {"repo_path": str(repository), "max_count": 3})
+    await _call(console, agent, "convert_time", WHEN)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gateway:
+    url: str
+    process: asyncio.subprocess.Process
+
+
+@asynccontextmanager
+async def _gateway(system: System) -> AsyncIterator[_Gateway]:
+    """A gateway as a process of its own, beside the one of `system`.
+
+    Raises:
+        Failure: it did not start.
+    """
+    beside = Path(sys.executable).with_name("smcp-gateway")
+    command = str(beside) if beside.is_file() else shutil.which(beside.name)
+    if command is None:
+        raise Failure("the command smcp-gateway was not found")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SMCP_AUTH_")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", bound_exec.__file__, str(os.getpid()), command),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        env={
+            **kept,
+            "SMCP_NATS_URL": system.nats.url,
+            "SMCP_NATS_CREDS": str(system.nats.credentials[GATEWAY]),
+            "SMCP_GATEWAY_HOST": "127.0.0.1",
+            "SMCP_GATEWAY_PORT": "0",
+            "SMCP_LOG_FORMAT": "json",
+            "SMCP_LOG_LEVEL": "info",
+        },
+    )
+    assert process.stderr is not None
+    logged = process.stderr
+    try:
+        url = None
+        while url is None and (line := await logged.readline()):
+            told = json.loads(line) if line.startswith(b"{") else {}
+            url = told.get("url") if told.get("event") == "ready" else None
+        if url is None:
+            raise Failure("the second gateway did not start")
+        reading = asyncio.create_task(_read_to_the_end(logged))
+        yield _Gateway(url, process)
+        process.kill()
+        await reading
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _read_to_the_end(logged: asyncio.StreamReader) -> None:
+    while await logged.readline():
+        pass
+
+
+async def _lose_a_gateway(console: Console, agent: SmcpAgent, gateway: _Gateway) -> None:
+    """Kill the Agent's gateway while calls are in flight, and print what became of them.
+
+    Raises:
+        Failure: a call did not return its result.
+    """
+    loop = asyncio.get_running_loop()
+    calls: list[tuple[float, float]] = []
+    """When each call began and ended."""
+    killed = loop.time() + BEFORE_S
+
+    async def call_again_and_again() -> None:
+        ended = 0.0
+        while ended <= killed + 1:
+            began = loop.time()
+            result = await agent.call_tool(COMPUTER, "convert_time", WHEN, timeout=CALL_S)
+            if result.is_error:
+                raise Failure(f"convert_time failed: {result.text}")
+            ended = loop.time()
+            calls.append((began, ended))
+
+    try:
+        with _waiting(console, f"{CALLERS} callers now make one call after another ..."):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(CALLERS):
+                    group.create_task(call_again_and_again())
+                await asyncio.sleep(BEFORE_S)
+                killed = loop.time()
+                gateway.process.kill()
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    flying = [ended - began for began, ended in calls if began <= killed < ended]
+    console.print(
+        f"The Agent's gateway {gateway.url} was killed (kill -9) with {len(flying)} calls in flight. The Agent went on "
+        f"by the other gateway, and [bold]all {len(flying)} returned[/bold], the slowest after {max(flying):.2f} s. "
+        f"{len(calls)} calls were made; none failed.\n",
+        highlight=False,
+    )
 
 
 def _config(directory: Path, repository: Path) -> Path:
