@@ -1,0 +1,1 @@
+"""The Markdown pages: what they name exists, and what they show runs."""

@@ -1,0 +1,91 @@
+"""Every path in a Markdown page exists, and every command of ours in it is one that runs."""
+
+import importlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pytest
+import typer
+
+from smcp_computer.config.file import parse_config
+from tests.docs.pages import ROOT, anchors, blocks, commands, links, pages, spans
+
+PAGES: Final = pages()
+TOPS: Final = "|".join(
+    sorted(re.escape(path.name) for path in ROOT.iterdir() if path.is_dir() and path.name not in (".git", "build"))
+)
+_PATH: Final = re.compile(rf"(?:{TOPS})/[\w./*-]+")
+APPS: Final[Mapping[str, str]] = {
+    "smcp": "smcp_standalone.main",
+    "smcp-gateway": "smcp_gateway.main",
+    "smcp-registry": "smcp_registry.main",
+    "smcp-computer": "smcp_computer.main",
+    "smcp-agent": "smcp_agent.cli.main",
+}
+_WRONG_USAGE: Final[Any] = typer.BadParameter.__mro__[1]
+"""Click's UsageError: typer has a click of its own, and shows only this one of its errors."""
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_path_and_link_exists(page: Path) -> None:
+    missing = []
+    for link in links(page):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / unquote(path)).resolve() if path else page
+        if not target.exists() or (anchor and target.suffix == ".md" and unquote(anchor) not in anchors(target)):
+            missing.append(link)
+    missing += [span for span in spans(page) if _PATH.fullmatch(span) and not any(ROOT.glob(span.rstrip("/")))]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_command_of_ours_is_one_that_runs(page: Path) -> None:
+    """It is not run here: only parsed, as the command itself would do it."""
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    wrong = []
+    for words in commands(page):
+        if words[0] == "make":
+            wrong += [" ".join(words) for target in words[1:] if "=" not in target and target not in targets]
+        elif words[0] in APPS and not set("…[") & {word[0] for word in words if word} and (why := refused(words)):
+            wrong.append(f"{' '.join(words)}: {why}")
+        elif words[0].startswith(("docker/", ".ci/", "deploy/")) and not (ROOT / words[0]).exists():
+            wrong.append(words[0])
+    assert wrong == []
+
+
+def refused(words: list[str]) -> str:
+    """Why a command does not take these words; empty where it does."""
+    command: Any = typer.main.get_command(importlib.import_module(APPS[words[0]]).app)
+    given, parent = words[1:], None
+    while True:
+        try:
+            parent = command.make_context(words[0], list(given), parent=parent)
+        except typer.Exit:
+            return ""  # --version, --help
+        except _WRONG_USAGE as error:
+            return str(error.format_message())
+        if not hasattr(command, "resolve_command"):
+            return ""
+        try:
+            _, command, given = command.resolve_command(parent, [*parent._protected_args, *parent.args])
+        except _WRONG_USAGE as error:
+            return str(error.format_message())
+
+
+CONFIGURATIONS: Final = [
+    (page, block.text) for page in PAGES for block in blocks(page) if re.match(r'\s*\{\s*"servers"', block.text)
+]
+
+
+@pytest.mark.parametrize(("page", "text"), CONFIGURATIONS, ids=[name(page) for page, _ in CONFIGURATIONS])
+def test_every_configuration_is_one_that_a_computer_takes(page: Path, text: str) -> None:
+    assert parse_config(text).warnings == ()
