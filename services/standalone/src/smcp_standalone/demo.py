@@ -176,7 +176,7 @@ async def _gateway(system: System) -> AsyncIterator[_Gateway]:
         },
     )
     assert process.stderr is not None
-    logged = process.stderr
+    logged, reading = process.stderr, None
     try:
         url = None
         while url is None and (line := await logged.readline()):
@@ -186,12 +186,12 @@ async def _gateway(system: System) -> AsyncIterator[_Gateway]:
             raise Failure("the second gateway did not start")
         reading = asyncio.create_task(_read_to_the_end(logged))
         yield _Gateway(url, process)
-        process.kill()
-        await reading
     finally:
         if process.returncode is None:
             process.kill()
         await process.wait()
+        if reading is not None:
+            await reading
 
 
 async def _read_to_the_end(logged: asyncio.StreamReader) -> None:
@@ -228,6 +228,7 @@ async def _lose_a_gateway(console: Console, agent: SmcpAgent, gateway: _Gateway)
                 await asyncio.sleep(BEFORE_S)
                 killed = loop.time()
                 gateway.process.kill()
+                await gateway.process.wait()
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
     flying = [ended - began for began, ended in calls if began <= killed < ended]
