@@ -23,7 +23,7 @@ test "$$(id -u)" = 0 && command -v apt-get > /dev/null && \
 endef
 
 # The smoke test is first: it is the longest, and its one world stays in one worker.
-TESTS := tests/smoke libs services tests/sdk tests/rules tests/docs
+TESTS := tests/smoke libs services tests/sdk tests/rules tests/pages
 E2E_TESTS := tests/e2e tests/interop tests/packaging tests/deploy
 # Tests wait half of their time. Those marked `alone` load the machine by themselves: one other runs beside them, and with full
 # counts none.

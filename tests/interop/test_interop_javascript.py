@@ -11,7 +11,7 @@ import pytest
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import gateway_world
 from smcp_testing.mcp_servers import configs
-from tests.docs.pages import ROOT, blocks
+from tests.pages.markdown import ROOT, blocks
 
 MODULES: Final = ROOT / "tests" / "e2e" / "npm" / "node_modules"
 MISSING: Final = "socket.io-client is not installed (make setup-e2e, with Node.js)"

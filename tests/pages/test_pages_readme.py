@@ -15,7 +15,7 @@ import pytest
 
 from smcp_testing.ports import Ports
 from smcp_testing.waiting import eventually
-from tests.docs.pages import ROOT, Block, blocks
+from tests.pages.markdown import ROOT, Block, blocks
 
 BIN: Final = Path(sys.executable).parent
 BLOCKS: Final = list(blocks(ROOT / "README.md"))

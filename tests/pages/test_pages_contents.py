@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from smcp_computer.config.file import parse_config
-from tests.docs.pages import ROOT, anchors, blocks, commands, links, pages, spans
+from tests.pages.markdown import ROOT, anchors, blocks, commands, links, pages, spans
 
 PAGES: Final = pages()
 TOPS: Final = "|".join(
