@@ -55,7 +55,7 @@ class Filling:
 
 
 FULL: Final = Filling(
-    offices=75, rate=1.0, longest_s=5, joins=25, in_flight=20, processes=2, rebalance_s=60, drain_s=60
+    offices=75, rate=1.0, longest_s=5, joins=25, in_flight=20, processes=2, rebalance_s=20, drain_s=60
 )
 REDUCED: Final = Filling(offices=22, rate=0.5, longest_s=2, joins=8, in_flight=2, processes=1, rebalance_s=5, drain_s=8)
 

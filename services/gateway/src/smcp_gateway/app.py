@@ -214,14 +214,13 @@ async def open_gateway(
             doubt=generations.want,
             unwritten=transport.unsent_bytes,
             spread_s=settings.rebalance_s,
-            lease_s=settings.lease_s,
         )
         lease = LeaseKeeper(
             registry,
             lease_s=settings.lease_s,
             describe=describe,
             on_lapsed=_lapsed(computers, generations),
-            on_renewed=lambda state: rebalance.told(state.fair_share),
+            on_renewed=rebalance.renewed,
         )
 
         measure(front.metrics, sessions, offices, calls, computers, lease, lambda: transport.draining)

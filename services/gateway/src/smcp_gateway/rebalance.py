@@ -1,37 +1,33 @@
 """A gateway with more than its fair share of the clients tells some to go elsewhere: so new replicas fill up.
 
-The registries say the share with each renewal of the lease; `surplus` says how many go, and when. Who has been here
-longest goes first, if nothing of him or for him is unanswered: he is the newest elsewhere, so everybody is told once
-before anybody is told twice. His place is kept as in a drain, and his office hears nothing (`drain`).
-
-Who comes back here all the same, where what stands in front of the gateways is sticky, is not told again for some
-minutes.
+The registries say the share with each renewal of the lease. The clients that have been here longest go first, each when
+nothing of it or for it is unanswered; its place is kept as in a drain, and its office hears nothing.
 """
 
 import asyncio
 import logging
-from collections import deque
+import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 
 from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
-from smcp_bus.registry_contract import Assertion, AssertOutcome
+from smcp_bus.registry_contract import Assertion, AssertOutcome, LeaseState
 from smcp_gateway.rooms.offices import Doubt
 from smcp_gateway.rooms.repair import asserted
-from smcp_gateway.sockets.session import Place, Session, Sessions
+from smcp_gateway.sockets.session import Session, Sessions
 from smcp_proto.errors import SmcpError
 
-LOOKS: Final = 60
-"""In the time over which a surplus is spread."""
-SHORTEST_LOOK_S: Final = 0.05
-AGAIN_S: Final = 600.0
-"""How long a client is not told again by the same gateway (seconds)."""
-QUIET_S: Final = 5.0
-"""How long one whose place is kept, and that begins something just then, may take to be quiet again (seconds)."""
-LOOK_S: Final = 0.05
-"""Between two looks at whether it is."""
+LOOK_S: Final = 1.0
+MARGIN: Final = 2
+MARGIN_SHARE: Final = 0.1
+"""So many sockets above the fair share stay, and this part of it: gateways that are about even leave everybody where it
+is."""
+PER_S: Final = 50
+"""Clients that are told to go in a second at most: replicas take in as many beside everything else (`drain.PER_S`)."""
+AGE: Final = 3
+"""Times the spread that a client has to have been here: it may be about to join, and behind a proxy that is sticky by
+address it would be told again and again."""
 
 HangUp = Callable[[Session, str], Awaitable[None]]
 """Closes a client's connection, saying why in the log."""
@@ -41,104 +37,15 @@ KeepPlace = Callable[[Session], Awaitable[None]]
 _log: Final = logging.getLogger("smcp_gateway.rebalance")
 
 
-SETTLE_LEASES: Final = 4 / 3
-"""Leases for which there has to be a surplus: a gateway that died is counted for one, and a share is a third old."""
-MARGIN: Final = 2
-"""So many sockets above the fair share are no surplus, and `MARGIN_SHARE` of it."""
-MARGIN_SHARE: Final = 0.1
-PER_S: Final = 50.0
-"""Clients that are told to go in a second at most: replicas take in as many beside everything else (`drain.PER_S`)."""
-TAIL: Final = 1 / 10
-"""Of the time over which they are spread: what is left near its end (of clients that were not quiet, or came back) is
-spread over so much of it."""
-LONGEST_LOOK: Final = 1 / 20
-"""Of that time: a look counts for no more, however long ago the one before was. What a process that stood still has
-missed is not made up for at once."""
+def surplus(sockets: int, share: int | None) -> int:
+    """How many of `sockets` are too many, where `share` is the fair one (None: it is not known)."""
+    return 0 if share is None else max(0, sockets - math.floor(share * (1 + MARGIN_SHARE)) - MARGIN)
 
 
-@dataclass(frozen=True, slots=True)
-class Surplus:
-    """What is remembered from one look to the next; times are in seconds of one clock."""
-
-    since: float | None = None
-    """Since when there is a surplus, above the margin at first; None: there is none."""
-    begun: float | None = None
-    """Since when clients are told to go; None: they are not."""
-    looked: float = 0.0
-    """When it was looked last while they are."""
-    due: float = 0.0
-    """What of a client was due then: less than one."""
-
-
-NONE: Final = Surplus()
-
-
-class Shares:
-    """The fair shares that were said lately. The largest counts: who is on the way from one gateway to another is held
-    by none of them for a moment, or is in no lease yet, and the share is too small by him.
-
-    Args:
-        lease_s: who was said nothing for a lease knows nothing. `SETTLE_LEASES` of it are lately.
-    """
-
-    def __init__(self, lease_s: float) -> None:
-        self.settle_s = SETTLE_LEASES * lease_s
-        self._lease_s = lease_s
-        self._said: deque[tuple[float, int]] = deque()
-
-    def note(self, share: int | None, now: float) -> None:
-        """It was said now; None: it is not known."""
-        if share is None:
-            self._said.clear()
-        else:
-            self._said.append((now, share))
-
-    def largest(self, now: float) -> int | None:
-        """Of those that were said lately; None where none is known any more."""
-        while self._said and now - self._said[0][0] > self.settle_s:
-            self._said.popleft()
-        if not self._said or now - self._said[-1][0] > self._lease_s:
-            return None
-        return max(share for _, share in self._said)
-
-
-def most(share: int) -> float:
-    """How many sockets a gateway may have before it tells anybody to go."""
-    return share * (1 + MARGIN_SHARE) + MARGIN
-
-
-def decide(
-    before: Surplus, now: float, *, sockets: int, share: int | None, settle_s: float, spread_s: float
-) -> tuple[Surplus, int]:
-    """How many of `sockets` are to be told to go now, and what is to be remembered.
-
-    Never so many that fewer than the share stay. All of a surplus goes in `spread_s`, evenly but for the last of it; no
-    faster than `PER_S`.
-
-    Args:
-        before: what was remembered at the look before; `NONE` at the first.
-        sockets: that are here, without those that were told.
-        share: the fair one; None where it is not known (any more).
-        settle_s: so long there has to be a surplus before anybody is told.
-        spread_s: above 0.
-    """
-    if share is None:
-        return NONE, 0
-    over = sockets - share
-    if before.begun is None:
-        if sockets <= most(share):
-            return NONE, 0
-        since = now if before.since is None else before.since
-        if now - since < settle_s:
-            return Surplus(since), 0
-        return Surplus(since, begun=now, looked=now), 0
-    if over <= 0:
-        return NONE, 0
-    left = max(before.begun + spread_s - now, spread_s * TAIL)
-    passed = min(now - before.looked, spread_s * LONGEST_LOOK)
-    due = min(before.due + min(over / left, PER_S) * passed, over)
-    count = int(due)
-    return Surplus(before.since, before.begun, now, due - count), count
+def due(sockets: int, share: int | None, spread_s: float) -> int:
+    """How many are told to go in this second: a gateway with twice its share has shed the surplus within `spread_s`,
+    but for `PER_S`."""
+    return min(surplus(sockets, share), math.ceil(sockets / spread_s), PER_S)
 
 
 class Rebalance:
@@ -160,7 +67,6 @@ class Rebalance:
         doubt: Doubt,
         unwritten: Callable[[Session], int],
         spread_s: float,
-        lease_s: float,
     ) -> None:
         self._sessions = sessions
         self._registry = registry
@@ -169,100 +75,57 @@ class Rebalance:
         self._doubt = doubt
         self._unwritten = unwritten
         self._spread_s = spread_s
-        self._shares = Shares(lease_s)
-        self._said = asyncio.Event()
         self._going: set[Session] = set()
-        self._told = Told()
         self._stopped = False
-        self._loop = asyncio.get_running_loop()
+        self._share: int | None = None
 
-    def told(self, share: int | None) -> None:
-        """A registry has said the fair share; None: none knows it."""
-        if self._stopped or not self._spread_s:
-            return
-        self._shares.note(share, self._loop.time())
-        self._said.set()
+    def renewed(self, state: LeaseState) -> None:
+        """A registry has renewed the lease, and says the fair share; None: it does not know it."""
+        self._share = state.fair_share
 
     def stop(self) -> None:
         """The gateway stops: everybody goes, and not by this."""
-        self.told(None)
         self._stopped = True
 
     async def run(self) -> None:
-        """Look at each share that is said, and more often while clients are told to go; until cancelled."""
-        surplus = NONE
+        """Look each second, until cancelled."""
         async with asyncio.TaskGroup() as moves:
-            while True:
-                if surplus.begun is None:
-                    await self._said.wait()
-                else:
-                    await asyncio.sleep(max(self._spread_s / LOOKS, SHORTEST_LOOK_S))
-                self._said.clear()
-                surplus, count = self._decide(surplus)
-                for session in self._choose(count):
+            while self._spread_s and not self._stopped:
+                await asyncio.sleep(LOOK_S)
+                for session in self._choose():
                     self._going.add(session)
                     moves.create_task(self._move(session))
 
-    def _decide(self, before: Surplus) -> tuple[Surplus, int]:
+    def _choose(self) -> list[Session]:
         here = len(self._sessions) - sum(not session.closed for session in self._going)
-        now = self._loop.time()
-        share = self._shares.largest(now)
-        after, count = decide(
-            before, now, sockets=here, share=share, settle_s=self._shares.settle_s, spread_s=self._spread_s
-        )
-        if after.begun is not None and before.begun is None:
-            _log.info("clients above the fair share are told to go", extra={"sockets": here, "share": share})
-        return after, count
-
-    def _choose(self, count: int) -> list[Session]:
-        """Those that have been here longest, among those that are quiet and were not told lately.
-
-        Nobody who has just come: he may be about to join.
-        """
-        chosen: list[Session] = []
-        if not count:
-            return chosen
-        now = self._loop.time()
-        for session in self._sessions:  # in the order in which they came
-            if now - session.connected_at < self._shares.settle_s:
-                break
-            if session in self._going or not self._is_quiet(session) or self._told.lately(session, now):
-                continue
-            chosen.append(session)
-            if len(chosen) == count:
-                break
-        return chosen
+        count = due(here, self._share, self._spread_s)
+        if count and not self._going:
+            _log.info("clients above the fair share are told to go", extra={"sockets": here, "share": self._share})
+        old = asyncio.get_running_loop().time() - AGE * self._spread_s
+        # in the order in which they came
+        quiet = (each for each in self._sessions if each.connected_at <= old and self._is_quiet(each))
+        return [session for _, session in zip(range(count), quiet, strict=False)]
 
     def _is_quiet(self, session: Session) -> bool:
-        return not (session.busy or session.closed or session.leaving or self._unwritten(session))
+        gone = session.closed or session.leaving or session in self._going
+        return not (gone or session.busy or self._unwritten(session))
 
     async def _move(self, session: Session) -> None:
         try:
             await self._keep_place(session)
-            kept = session.membership is None or session.moving
-            if not kept:
-                self._shares.note(None, self._loop.time())  # the registries have enough to do: it has to stand anew
-            if kept and await self._comes_to_rest(session):
-                self._told.note(session, self._loop.time())
-                session.leaving = True  # with the closing in one step: nothing is refused, or begun, in between
-                await self._hang_up(session, "others have fewer clients")
-            elif not (session.closed or session.leaving or self._stopped):
-                await self._stays(session)
         finally:
             self._going.discard(session)
+        if session.membership is not None and not session.moving:
+            self._share = None  # the registries have enough to do: wait until one says it again
+        elif self._is_quiet(session):
+            session.leaving = True  # with the closing in one step: nothing is refused, or begun, in between
+            await self._hang_up(session, "others have fewer clients")
+        elif not (session.closed or session.leaving or self._stopped):
+            await self._stay(session)
 
-    async def _comes_to_rest(self, session: Session) -> bool:
-        """Wait until it is quiet again, for a while; False where it is not, or has gone by itself."""
-        until = self._loop.time() + QUIET_S
-        while not self._is_quiet(session):
-            if session.closed or session.leaving or self._stopped or self._loop.time() > until:
-                return False
-            await asyncio.sleep(LOOK_S)
-        return True
-
-    async def _stays(self, session: Session) -> None:
-        """It is not told to go after all: its place is its own as before. Where that cannot be said, nothing is lost by
-        it: a member whose time to move is over stays one for as long as its gateway holds it."""
+    async def _stay(self, session: Session) -> None:
+        """The client has begun something: its place is its own as before. If the registry cannot be told, nothing is
+        lost: a member whose time to move is over stays one while its gateway holds it."""
         session.moving = False
         membership = session.membership
         if membership is None:
@@ -271,44 +134,7 @@ class Rebalance:
             said = Assertion(members=[asserted(session, membership, moving=False)])
             result = await self._registry.assert_members(said)
         except (BusError, SmcpError) as error:
-            _log.info("a member that stays is still said to move: %s", type(error).__name__)
+            _log.info("a member that stays is still marked as moving: %s", type(error).__name__)
         else:
             if result.members[0].outcome is not AssertOutcome.UNCHANGED:
                 self._doubt()
-
-
-class Told:
-    """Who was told to go within the last `AGAIN_S`: members by their places, everybody else by how long he is here."""
-
-    def __init__(self) -> None:
-        self._members: dict[Place, float] = {}
-        """When each was told (loop time), the earliest first."""
-        self._others_since: float | None = None
-        """When the first of the others was told; who has come since may be one of them."""
-
-    def note(self, session: Session, now: float) -> None:
-        """It is being told now (loop time)."""
-        self._forget(now)
-        place = session.place
-        if place is not None:
-            self._members.pop(place, None)
-            self._members[place] = now
-        elif self._others_since is None:
-            self._others_since = now
-
-    def lately(self, session: Session, now: float) -> bool:
-        """Whether it is, or may be, one of them."""
-        self._forget(now)
-        place = session.place
-        if place is not None:
-            return place in self._members
-        return self._others_since is not None and session.connected_at >= self._others_since
-
-    def _forget(self, now: float) -> None:
-        while self._members:
-            place, told = next(iter(self._members.items()))
-            if now - told < AGAIN_S:
-                break
-            del self._members[place]
-        if self._others_since is not None and now - self._others_since >= AGAIN_S:
-            self._others_since = None
