@@ -1,4 +1,4 @@
-"""The owner's gate on a real bus: nothing runs that might be another's."""
+"""Ownership on a real bus: nothing runs that might be another's."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from smcp_bus.bus import Incoming, Reply
 from smcp_bus.errors import NoResponder
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
-from smcp_bus.owner import OwnerGate
+from smcp_bus.owner import CLOSED_REPLY, Ownership, owned
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
@@ -19,13 +19,13 @@ SUBJECT = "smcp.v1.lab.client.pc.tool_call"
 
 
 @contextlib.asynccontextmanager
-async def owner(url: str, lease_s: float = 10) -> AsyncIterator[tuple[NatsBus, OwnerGate]]:
-    """A bus that serves SUBJECT behind a gate."""
+async def owner(url: str, lease_s: float = 10) -> AsyncIterator[tuple[NatsBus, Ownership]]:
+    """A bus that serves SUBJECT while it is owned."""
     async with open_bus(BusConfig(url=url, name="owner")) as bus, asyncio.TaskGroup() as tasks:
-        gate = OwnerGate(bus, lease_s=lease_s)
-        running = tasks.create_task(gate.run())
-        await bus.serve(SUBJECT, gate.guard(echo), queue="owner")
-        yield bus, gate
+        ownership = Ownership(bus, lease_s=lease_s)
+        running = tasks.create_task(ownership.run())
+        await bus.serve(SUBJECT, owned(echo, lambda: None if ownership.is_open else CLOSED_REPLY), queue="owner")
+        yield bus, ownership
         running.cancel()
 
 
@@ -41,30 +41,30 @@ def is_refused(reply: Reply) -> bool:
     return reply.headers.get(NOT_RUN) == "1" and reply.headers.get(ERROR) == "503"
 
 
-async def test_a_gate_is_closed_until_it_is_opened(nats_server: NatsServer) -> None:
-    async with owner(nats_server.url) as (bus, gate):
+async def test_nothing_runs_until_the_claim_is_confirmed(nats_server: NatsServer) -> None:
+    async with owner(nats_server.url) as (bus, ownership):
         assert is_refused(await ask(bus))
-        assert gate.open(gate.generation)
+        assert ownership.open(ownership.generation)
         assert await ask(bus) == Reply(b"{}")
 
 
-async def test_a_confirmation_from_before_a_break_does_not_open_the_gate(nats_server: NatsServer) -> None:
-    async with owner(nats_server.url) as (_, gate):
-        generation = gate.generation
-        gate.close("a break")
-        assert not gate.open(generation)
-        assert not gate.is_open
-        assert gate.open(gate.generation)
+async def test_a_confirmation_from_before_a_break_does_not_count(nats_server: NatsServer) -> None:
+    async with owner(nats_server.url) as (_, ownership):
+        generation = ownership.generation
+        ownership.close("a break")
+        assert not ownership.open(generation)
+        assert not ownership.is_open
+        assert ownership.open(ownership.generation)
 
 
 @pytest.mark.rule("answers.nats.gate")
 async def test_a_broken_connection_closes_the_gate_and_coming_back_does_not_open_it(nats_server: NatsServer) -> None:
-    async with owner(nats_server.url) as (_, gate):
-        gate.open(gate.generation)
+    async with owner(nats_server.url) as (_, ownership):
+        ownership.open(ownership.generation)
         async with asyncio.timeout(10):
             await nats_server.restart()
-            await gate.wait_closed()
-        assert not gate.is_open
+            await ownership.wait_closed()
+        assert not ownership.is_open
         async with open_bus(BusConfig(url=nats_server.url, name="caller")) as caller:
 
             async def answered() -> Reply:
@@ -77,30 +77,30 @@ async def test_a_broken_connection_closes_the_gate_and_coming_back_does_not_open
 
 
 async def test_a_process_that_stood_still_runs_nothing_until_it_is_confirmed(nats_server: NatsServer) -> None:
-    async with owner(nats_server.url, lease_s=0.4) as (_, gate):
-        gate.open(gate.generation)
+    async with owner(nats_server.url, lease_s=0.4) as (_, ownership):
+        ownership.open(ownership.generation)
         async with open_bus(BusConfig(url=nats_server.url, name="caller")) as caller:
             asked = asyncio.create_task(ask(caller))
             await asyncio.sleep(0)
             time.sleep(0.3)  # noqa: ASYNC251 -- the whole process stands still, as a suspended one does
             assert is_refused(await asked)
-            await gate.wait_closed()
+            await ownership.wait_closed()
 
 
-async def test_a_confirmation_from_before_a_standstill_does_not_open_a_closed_gate(nats_server: NatsServer) -> None:
-    async with owner(nats_server.url, lease_s=0.4) as (_, gate):
-        generation = gate.generation
+async def test_a_confirmation_from_before_a_standstill_does_not_count(nats_server: NatsServer) -> None:
+    async with owner(nats_server.url, lease_s=0.4) as (_, ownership):
+        generation = ownership.generation
         time.sleep(0.3)  # noqa: ASYNC251 -- the whole process stands still, as a suspended one does
-        assert not gate.open(generation), "the answer may have waited in the socket all the time"
-        assert not gate.is_open
-        assert gate.open(gate.generation), "what is asked afterwards counts"
+        assert not ownership.open(generation), "the answer may have waited in the socket all the time"
+        assert not ownership.is_open
+        assert ownership.open(ownership.generation), "what is asked afterwards counts"
 
 
 async def test_a_standstill_of_a_closed_gate_counts_also_where_the_clock_was_looked_at_first(
     nats_server: NatsServer,
 ) -> None:
-    async with owner(nats_server.url, lease_s=0.4) as (bus, gate):
-        generation = gate.generation
+    async with owner(nats_server.url, lease_s=0.4) as (bus, ownership):
+        generation = ownership.generation
         time.sleep(0.3)  # noqa: ASYNC251 -- the whole process stands still, as a suspended one does
-        await bus.flush()  # the gate's own turn comes before the answer
-        assert not gate.open(generation)
+        await bus.flush()  # the ownership's own turn comes before the answer
+        assert not ownership.open(generation)

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from smcp_bus import subjects
+from smcp_bus import owner, subjects
 from smcp_bus.headers import EPOCH
-from smcp_computer.handlers import abandoned
 from smcp_computer.membership import Membership
 from smcp_testing.computer_office import OFFICE, World, world
 from smcp_testing.mcp_servers import configs
@@ -47,7 +46,7 @@ async def told(here: World, verb: str, agent: str, revision: int) -> None:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(abandoned, "ABSENT_S", 0.3)
+    monkeypatch.setattr(owner, "ABSENT_S", 0.3)
 
 
 @pytest.mark.rule("answers.calls.disconnect.gateway-died")

@@ -141,7 +141,7 @@ async def test_a_computer_that_stops_waits_for_nobodys_word(nats_url: str, tmp_p
             asked = asyncio.create_task(call(agent, "append", "r1", timeout=60, mark="ran"))
             behind = asyncio.create_task(call(agent, "append", "r2", timeout=60, mark="ran"))
             await asyncio.wait_for(user.asked.wait(), 10)
-            await eventually(lambda: computer.in_flight.running == 2)
+            await eventually(lambda: computer.owner.running == 2)
         async with asyncio.timeout(10):
             for result in (await asked, await behind):
                 assert result["isError"] is True

@@ -192,7 +192,7 @@ async def test_a_computer_comes_back_after_its_connection_broke_and_what_ran_mea
         await eventually(lambda: computer.membership.problem is None)
         await eventually(lambda: agent.computers() == [NAME])
         assert (await agent.call_tool(NAME, "echo", {"text": "again"})).text == "again"
-        await eventually(lambda: not computer.in_flight.running)
+        await eventually(lambda: not computer.owner.running)
         assert log.read_text().splitlines() == ["sleep cut"]
 
 

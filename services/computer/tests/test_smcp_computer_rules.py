@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 from aiohttp import web
 
-from smcp_bus.time_limit import time_limit
+from smcp_bus.owner import time_limit
 from smcp_computer.config.file import load_config, parse_config
 from smcp_computer.mcp.errors import ServerDied
 from smcp_computer.mcp.sdk import CallSpan

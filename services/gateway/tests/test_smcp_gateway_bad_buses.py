@@ -84,7 +84,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 async def native_box(world: World, log: Path) -> AsyncIterator[tuple[Callable[[], list[str]], Callable[[], int]]]:
     """What its tools wrote, and how many run."""
     async with native_computer(world, OFFICE, "box", {"toolbox": configs.stdio(log=log)}) as box:
-        yield lambda: log.read_text().splitlines() if log.exists() else [], lambda: box.in_flight.running
+        yield lambda: log.read_text().splitlines() if log.exists() else [], lambda: box.owner.running
 
 
 @asynccontextmanager

@@ -55,7 +55,7 @@ async def test_behind_a_closed_gate_a_call_takes_the_bus_and_runs_once_when_the_
 
         async def gone_over_the_bus() -> bool:
             nonlocal calls
-            pair.owner.computers.close_gate("a test")  # confirmed again a moment later
+            pair.owner.computers.close_ownership("a test")  # confirmed again a moment later
             calls += 1
             assert (await pair.anna.call(CALL, call(calls)))["echo"]
             return "tool_call" in heard

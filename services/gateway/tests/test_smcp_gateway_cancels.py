@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from smcp_bus import subjects
+from smcp_bus import owner, subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.headers import ERROR
-from smcp_gateway.computers import relay_computers
 from smcp_testing.gateway_world import SHORT_LEASE_S, Client, World, connected, gateway_world, reply
 from smcp_testing.interposed_buses import InterposedBuses
 from smcp_testing.leaving_gateway import OFFICE, RESULT, Box, call
@@ -90,7 +89,7 @@ async def bereft(nats_url: str, lease_s: float) -> AsyncIterator[tuple[World, Bo
 async def test_the_calls_of_an_agent_whose_gateway_died_are_cancelled_when_its_lease_is_over(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay_computers, "ABSENT_S", SHORT_S)
+    monkeypatch.setattr(owner, "ABSENT_S", SHORT_S)
     async with bereft(nats_url, SHORT_LEASE_S) as (world, _, client):
         await eventually(lambda: client.told("notify:tool_call_cancel"), timeout=20)
         assert client.told("notify:tool_call_cancel") == [{"agent": "anna", "req_id": "r0"}]
@@ -106,7 +105,7 @@ async def test_the_calls_of_an_agent_whose_gateway_died_are_cancelled_when_its_l
 async def test_an_agent_whose_gateway_died_and_that_comes_back_gets_its_results(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay_computers, "ABSENT_S", SHORT_S)
+    monkeypatch.setattr(owner, "ABSENT_S", SHORT_S)
     async with bereft(nats_url, 10) as (world, box, client), connected(world.url) as again:
         assert await again.join("agent", "anna", OFFICE) == [True, None]
         await eventually(lambda: len(client.told("notify:leave_office")) == 1)

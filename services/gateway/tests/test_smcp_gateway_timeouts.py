@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_computer.in_flight import InFlight
+from smcp_computer.core import Computer
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import NAMESPACE, connected, gateway_world, reply
 from smcp_testing.held import FOR_SOME_TIME, held, held_at_rest, kept
@@ -31,9 +31,9 @@ def without_tasks(counts: dict[str, int]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if not name.startswith("task ")}
 
 
-def of_calls(in_flight: InFlight) -> dict[str, int]:
+def of_calls(computer: Computer) -> dict[str, int]:
     """What a native Computer holds, but for what it keeps for some time."""
-    return {name: count for name, count in in_flight.held().items() if name not in FOR_SOME_TIME}
+    return {name: count for name, count in computer.calls.held().items() if name not in FOR_SOME_TIME}
 
 
 @pytest.mark.rule("answers.calls.timeout.clean")
@@ -79,8 +79,8 @@ async def test_nothing_is_left_of_a_thousand_calls_that_timed_out(nats_url: str,
         outcomes, peak = Counter[str](), Counter[str]()
         for start in range(0, CALLS, 150):
             asked = asyncio.gather(*map(ask, range(start, min(start + 150, CALLS))))
-            await eventually(lambda: len(world.gateways[0].calls) > 0 and slow.in_flight.running > 0)
-            peak |= Counter(held(world)) | Counter(of_calls(slow.in_flight))
+            await eventually(lambda: len(world.gateways[0].calls) > 0 and slow.owner.running > 0)
+            peak |= Counter(held(world)) | Counter(of_calls(slow))
             outcomes.update(await asked)
         assert {"calls", "bus: pending", "tool_tasks"} <= set(peak), "what is counted was there"
         # a machine that is busy lets the gateway be the first to give up
@@ -91,16 +91,16 @@ async def test_nothing_is_left_of_a_thousand_calls_that_timed_out(nats_url: str,
 
         def nothing_is_left() -> bool:
             assert without_tasks(held(world)) == before
-            assert set(of_calls(slow.in_flight).values()) == {0}
+            assert set(of_calls(slow).values()) == {0}
             assert deaf.bus.stats().running == deaf.bus.stats().pending == 0
             assert not [task for task in asyncio.all_tasks() if task.get_name() == "tool_call"]
             return True
 
         await eventually(nothing_is_left, timeout=QUIET_S)
-        await eventually(lambda: slow.in_flight.kept == 0, timeout=QUIET_S)
+        await eventually(lambda: slow.owner.held()["kept_results"] == 0, timeout=QUIET_S)
         # So that none runs twice: a key where it ran, a cancel with each who might still be asked for it. These go by
-        # themselves when their time is over (tests of `CallRecords` and `InFlight`).
-        at_slow, at_silent = slow.in_flight.held(), kept(world)
+        # themselves when their time is over (tests of `Owner`).
+        at_slow, at_silent = slow.owner.held(), kept(world)
         assert 0 < at_slow["ended_calls"] <= CALLS // len(KINDS)
         assert at_silent["kept_results"] <= at_silent["ended_calls"] <= CALLS // len(KINDS)
         assert at_slow["kept_cancels"] + at_slow["ended_calls"] <= CALLS

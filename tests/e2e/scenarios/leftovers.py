@@ -125,7 +125,7 @@ async def _are_seen(auditor_: Auditor, before: Counts) -> None:
         found = more(await auditor_.held(), before)
         assert any(what.endswith("gateway.calls") for what in found), found
         assert any(what.endswith("computer.tool_tasks") for what in found), found
-        assert any(what.endswith("gateway.computers_calls") for what in found), found
+        assert any(what.endswith("gateway.running_calls") for what in found), found
         return True
 
     # they run for a second

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from smcp_bus.call_records import HELD_BEFORE_S
 from smcp_bus.nats.config import Credentials, load_credentials
+from smcp_bus.owner import HELD_BEFORE_S
 from smcp_standalone import nats_files
 from smcp_testing.nats_peer import nats_peer
 from smcp_testing.waiting import eventually

@@ -1,42 +1,64 @@
-"""The gate of an owner: whether this process may run what arrives for its Computers.
+"""The owner of a Computer: the process that serves its subject, and keeps its calls.
 
-Who serves a Computer's subject is a member of the queue group `owner`, and nats-py subscribes again by itself after a
-broken connection. So the gate is closed from the moment the connection breaks until the registry has confirmed
-the claim again, and also when the process itself stood still (a suspended host): its place may be another's now. A
-standstill counts while the gate is closed, too: a confirmation that waited in the socket meanwhile opens nothing.
-While it is closed, every request is answered 503 with the header `Smcp-Not-Run`, and nothing is run.
+A native Computer owns itself; a gateway owns its Computers on Socket.IO. How a tool is run is theirs, everything else
+is here:
+
+- `Ownership`: whether this process may run anything now. The NATS client subscribes again by itself after a broken
+  connection, so nothing runs from the moment it breaks until the registry has confirmed the claim again. The same holds
+  where the process itself stood still (a suspended host): its seat may be another's now. A confirmation that waited in
+  the socket meanwhile opens nothing.
+- `Owner`: each call runs once, has one answer (whatever settles it first), and can be cancelled. The same call again
+  joins the one that runs, or gets the result that is kept.
+
+One `Owner` for a process, since the bound on its memory is the process's, and since a Computer that leaves and joins
+again must not run again what it ran.
 """
 
 import asyncio
 import logging
-from dataclasses import replace
-from typing import Final
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import orjson
+from xxhash import xxh3_128_digest
 
+from smcp_bus import exact_json, registry_contract, subjects
 from smcp_bus.bus import Bus, Connection, Incoming, Reply, RequestHandler
 from smcp_bus.headers import ERROR, NOT_RUN
-from smcp_proto.errors import ErrorCode, Unavailable
+from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
+from smcp_proto import tool_results
+from smcp_proto.errors import ErrorCode, Malformed, Unavailable
+from smcp_proto.schemas.tools import UNKNOWN_REPEAT, ToolCallReq
 
 _log = logging.getLogger("smcp_bus.owner")
 
 ABSENT_S: Final = 5.0
 """How long an Agent that is gone may take to come back before its calls are cancelled (seconds)."""
+MAX_KEYS: Final = 100_000
+"""Ended calls, and tombstones, at most; the oldest are forgotten first."""
+ANSWERED_S: Final = 0.3
+"""How long the answer of a call that has ended may be on its way (seconds)."""
+HELD_BEFORE_S: Final = 5.0
+"""So long before a call was sent first its owner must have held the seat, to be sure that no other owner got it
+(seconds). Longer than a message may take."""
+RECENT_S: Final = 10.0
+"""How old a repeat may be that is taken for a call which never arrived (seconds): the table forgets older ones."""
 
 MOVING: Final = "moving"
 """The value of `Smcp-Not-Run` where the Computer changes its owner just now."""
-
 CLOSED_REPLY: Final = Reply(
     orjson.dumps(Unavailable("this Computer is being confirmed; ask again").body().model_dump()),
     {ERROR: str(int(ErrorCode.UNAVAILABLE)), NOT_RUN: "1"},
 )
-"""What a gated owner answers: nothing was run, asking again is safe."""
+"""Nothing was run, asking again is safe."""
 MOVING_REPLY: Final = replace(CLOSED_REPLY, headers={**CLOSED_REPLY.headers, NOT_RUN: MOVING})
-"""What it answers where the Computer is on its way here, or leaves."""
+"""The same of a Computer that is on its way here, or leaves."""
 
 
-class OwnerGate:
-    """Closed at first. `run()` must be running for as long as the gate is used.
+class Ownership:
+    """Whether this process may run what arrives for its Computers. Closed at first; `run()` must be running meanwhile.
 
     Args:
         lease_s: after half of it without a beat of the loop the process is taken to have stood still.
@@ -54,7 +76,7 @@ class OwnerGate:
 
     @property
     def is_open(self) -> bool:
-        """Whether a request may run now. Closes the gate by itself where the loop stood still."""
+        """Whether a request may run now."""
         self._look()
         return self._open
 
@@ -65,7 +87,7 @@ class OwnerGate:
         return self._generation
 
     def open(self, generation: int) -> bool:
-        """Open the gate, unless it was closed since `generation` was taken. Returns whether it is open."""
+        """Open it, unless it was closed since `generation` was taken. Returns whether it is open."""
         self._look()
         if generation != self._generation or not self._bus.connected:
             return False
@@ -77,27 +99,17 @@ class OwnerGate:
     def close(self, why: str) -> None:
         """Close it now; what runs goes on, nothing new begins."""
         if self._open:
-            _log.info("the gate is closed: %s", why)
+            _log.info("the ownership is not confirmed any more: %s", why)
         self._open = False
         self._generation += 1
         self._closed.set()
 
     async def wait_closed(self) -> None:
-        """Return when the gate is closed: time to have the claim confirmed."""
+        """Return when it is closed: time to have the claim confirmed."""
         await self._closed.wait()
 
-    def guard(self, handler: RequestHandler) -> RequestHandler:
-        """`handler` behind the gate."""
-
-        async def guarded(incoming: Incoming) -> Reply:
-            if not self.is_open:
-                return CLOSED_REPLY
-            return await handler(incoming)
-
-        return guarded
-
     async def run(self) -> None:
-        """Watch the connection and the clock until cancelled; the gate is closed afterwards."""
+        """Watch the connection and the clock until cancelled; it is closed afterwards."""
         unwatch = self._bus.watch(self._on_connection)
         try:
             while True:
@@ -109,7 +121,7 @@ class OwnerGate:
             self.close("stopped")
 
     def _look(self) -> None:
-        """A standstill since the last beat is a closing, also of a closed gate: the generation changes."""
+        """A standstill since the last beat is a closing, also where it is closed: the generation changes."""
         now = self._loop.time()
         if now - self._beat > self._longest_silence:
             self._beat = now  # once for each
@@ -118,3 +130,391 @@ class OwnerGate:
     def _on_connection(self, connection: Connection) -> None:
         if connection is Connection.DOWN:
             self.close("the connection to NATS broke")
+
+
+def owned(handler: RequestHandler, refusal: Callable[[], Reply | None]) -> RequestHandler:
+    """`handler`, but for the time in which `refusal` gives a reply: then that is the answer, and nothing runs.
+
+    Calls that run here go on meanwhile, so `pending` is still answered where all that it asks for are known. A call
+    that is not known may be another owner's: that is not for us to say.
+    """
+
+    async def guarded(incoming: Incoming) -> Reply:
+        refused = refusal()
+        if refused is None:
+            return await handler(incoming)
+        if subjects.verb_of(incoming.subject) == registry_contract.PENDING.verb:
+            reply = await handler(incoming)
+            if ERROR not in reply.headers and not orjson.loads(reply.body)["unknown"]:
+                return reply
+        return refused
+
+    return guarded
+
+
+CallKey = tuple[str, str, str, str]
+"""(office, computer, agent, req_id)"""
+CancelKey = tuple[str, str, str]
+"""(office, agent, req_id): a cancel names no Computer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How long and how much is kept, in seconds and bytes."""
+
+    results_s: float = 300.0
+    results_bytes: int = 64 * 1024 * 1024
+    """What all kept results may have together."""
+    keys_s: float = 3900.0
+    """Longer than the longest call may take."""
+    tombstones_s: float = 120.0
+
+
+@dataclass(slots=True)
+class _Ended:
+    digest: bytes
+    at: float
+    """Loop time."""
+    body: bytes | None = field(repr=False)
+    """None: its result is not kept, or it ended with an error."""
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """A Computer that this process owns."""
+
+    office: str
+    computer: str
+    cancel_grace_s: float = 0.0
+    """How long a cancelled call may still bring its own answer."""
+    held_since: float | None = None
+    """Since when it has its seat in the office without interruption (loop time)."""
+
+    def held(self, *, anew: bool) -> None:
+        """The registry has confirmed the seat; `anew`: it may have been another's meanwhile."""
+        if anew or self.held_since is None:
+            self.held_since = asyncio.get_running_loop().time()
+
+
+Stop = Callable[[str], None]
+"""Stops a call that was settled by something else than its own answer. Told why: `timeout`, `cancelled`, `abandoned`
+(its Agent has left) or `aborted`."""
+
+
+@dataclass(slots=True, eq=False)
+class RunningCall:
+    """Made by `Owner.call`; whoever runs it gives its answer to `Owner.settle`."""
+
+    seat: Seat
+    key: CallKey
+    tool: str
+    digest: bytes = field(repr=False)
+    limit: float
+    """Seconds after which it is settled as timed out."""
+    asked_at: float
+    """When it was asked for last (loop time)."""
+    answer: "asyncio.Future[bytes]" = field(repr=False)
+    timers: list[asyncio.TimerHandle] = field(default_factory=list, repr=False)
+    stop: Stop = field(default=lambda why: None, repr=False)
+
+
+def digest_of(tool: str, params: Mapping[str, Any]) -> bytes:
+    """What two requests have in common that ask for the same call: 128 bits.
+
+    No secret depends on it: an Agent that finds two calls of the same digest is given its own result for the other.
+    """
+    return xxh3_128_digest(exact_json.written([tool, params], sort_keys=True))
+
+
+class Owner:
+    """The calls of this process's Computers: those that run, and those that have ended.
+
+    A dropped result leaves its key, and a cancel that arrives before its call leaves a tombstone. Both live as long
+    as the process, so a repeat whose key is not known here is run only if no other owner can have run it.
+    """
+
+    def __init__(self, keeping: Keeping | None = None) -> None:
+        self._keeping = keeping = keeping or Keeping()
+        self._loop = asyncio.get_running_loop()
+        self._running: dict[CallKey, RunningCall] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._ended: OrderedDict[CallKey, _Ended] = OrderedDict()
+        self._kept: OrderedDict[CallKey, _Ended] = OrderedDict()
+        self._kept_bytes = 0
+        self._tombstones: OrderedDict[CancelKey, float] = OrderedDict()
+        self._tidy_every_s = max(min(keeping.results_s, keeping.keys_s, keeping.tombstones_s), 0.02)
+        self._tidies: asyncio.TimerHandle | None = None
+
+    @property
+    def running(self) -> int:
+        """How many calls run now."""
+        return len(self._running)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of all results that are kept now."""
+        return self._kept_bytes
+
+    def held(self) -> dict[str, int]:
+        """How many calls, keys, results and cancels it holds now."""
+        return {
+            "running_calls": len(self._running),
+            "ended_calls": len(self._ended),
+            "kept_results": len(self._kept),
+            "kept_cancels": len(self._tombstones),
+        }
+
+    async def wait_idle(self) -> None:
+        """Return when no call runs."""
+        await self._idle.wait()
+
+    def close(self) -> None:
+        """Answer what still runs as broken off, and stop it. Idempotent."""
+        for call in list(self._running.values()):
+            self._break_off(call, "aborted", tool_results.failed("the Computer stopped while the tool ran"))
+        if self._tidies is not None:
+            self._tidies.cancel()
+            self._tidies = None
+
+    async def call(
+        self,
+        seat: Seat,
+        request: ToolCallReq,
+        left: float,
+        start: Callable[[RunningCall], Stop],
+        *,
+        timed_out: Callable[[str, float], Mapping[str, Any]] = tool_results.timed_out,
+    ) -> bytes:
+        """Run a call, or join it, or give its kept result.
+
+        Args:
+            left: seconds until who asks stops waiting.
+            start: begins to run it, without waiting; what it raises says that nothing was run.
+            timed_out: what is answered when its time is over, from its tool and its seconds.
+
+        Returns:
+            A `CallToolResult` as JSON.
+
+        Raises:
+            Malformed: the `req_id` was used for another call.
+            Unavailable: a repeat of a call that is not known here and that another owner may have run
+                (`details.may_have_run` and `details.unknown_repeat`).
+            Whatever `start` raises, or the call was settled with.
+        """
+        key = (seat.office, seat.computer, request.agent, request.req_id)
+        digest = digest_of(request.tool_name, request.params)
+        call = self._running.get(key)
+        if call is not None:
+            _same(call.digest, digest)
+            call.asked_at = self._loop.time()
+        else:
+            known = self._replay(key, request, digest, seat)
+            if known is not None:
+                return known
+            call = self._begin(seat, key, request, digest, time_limit(request.timeout, left), start, timed_out)
+        return await asyncio.shield(call.answer)
+
+    def settle(self, call: RunningCall, outcome: bytes | Exception) -> None:
+        """The call's own answer: a `CallToolResult` as JSON, or an error. Nothing where it was settled before."""
+        if call.answer.done():
+            return
+        for timer in call.timers:
+            timer.cancel()
+        del self._running[call.key]
+        if not self._running:
+            self._idle.set()
+        body: bytes | None = None
+        if isinstance(outcome, Exception):
+            call.answer.set_exception(outcome)
+            call.answer.exception()  # marks it as seen, where everybody has gone
+        else:
+            body = outcome
+            call.answer.set_result(body)
+        self._keep(call.key, call.digest, body)
+
+    def cancel(self, seats: Iterable[Seat], office: str, agent: str, req_id: str) -> bool:
+        """Cancel the call at each of the office's Computers that runs it; one that comes later will not run.
+        Idempotent.
+
+        Returns:
+            Whether it ran.
+        """
+        calls = [
+            call for seat in seats if (call := self._running.get((office, seat.computer, agent, req_id))) is not None
+        ]
+        for call in calls:
+            if not call.seat.cancel_grace_s:
+                self._cancelled(call, "cancelled")
+            elif len(call.timers) == 1:
+                call.timers.append(self._loop.call_later(call.seat.cancel_grace_s, self._cancelled, call, "cancelled"))
+        if not calls:
+            self._tombstones[office, agent, req_id] = self._loop.time()
+            self._tombstones.move_to_end((office, agent, req_id))
+            self._tidy_later()
+        return bool(calls)
+
+    def agent_left(self, office: str, agent: str, is_back: Callable[[], bool]) -> None:
+        """An Agent has left the office: 5 s later its calls are cancelled, but those that were asked for again.
+
+        Its own gateway may have died, and cancels nothing then. An Agent that lost its gateway comes back by another
+        one.
+
+        Args:
+            is_back: whether it has come back since, or may have without our hearing of it.
+        """
+        now = self._loop.time()
+
+        def abandon() -> None:
+            gone = [] if is_back() else [call for call in self._of(office, agent) if call.asked_at < now]
+            for call in gone:
+                self._cancelled(call, "abandoned")
+            if gone:
+                _log.info("calls cancelled: the Agent has left the office", extra={"count": len(gone)})
+
+        if self._of(office, agent):
+            self._loop.call_later(ABSENT_S, abandon)
+
+    def knows(self, seat: Seat, agent: str, req_id: str) -> bool:
+        """Whether the call runs here, or ended here."""
+        key = (seat.office, seat.computer, agent, req_id)
+        return key in self._running or key in self._ended
+
+    def pending(self, seat: Seat, question: PendingQuestion) -> PendingAnswer:
+        """Which of these calls are not known here, and which have ended.
+
+        In neither list: calls that run, and calls that ended just now, whose answer is on its way.
+        """
+        self._tidy()
+        answer = PendingAnswer(unknown=[], ended=[])
+        for agent, req_id in question.calls:
+            key = (seat.office, seat.computer, agent, req_id)
+            if key in self._running:
+                continue
+            ended = self._ended.get(key)
+            if ended is None:
+                answer.unknown.append((agent, req_id))
+            elif self._loop.time() - ended.at > ANSWERED_S:
+                answer.ended.append((agent, req_id))
+        return answer
+
+    # -- calls that run
+
+    def _begin(
+        self,
+        seat: Seat,
+        key: CallKey,
+        request: ToolCallReq,
+        digest: bytes,
+        limit: float,
+        start: Callable[[RunningCall], Stop],
+        timed_out: Callable[[str, float], Mapping[str, Any]],
+    ) -> RunningCall:
+        def expire() -> None:
+            self._break_off(call, "timeout", timed_out(call.tool, call.limit))
+
+        now, answer = self._loop.time(), self._loop.create_future()
+        call = self._running[key] = RunningCall(seat, key, request.tool_name, digest, limit, now, answer)
+        self._idle.clear()
+        call.timers.append(self._loop.call_at(now + limit, expire))
+        try:
+            call.stop = start(call)
+        except BaseException:
+            call.timers[0].cancel()
+            del self._running[key]
+            if not self._running:
+                self._idle.set()
+            raise
+        return call
+
+    def _of(self, office: str, agent: str) -> list[RunningCall]:
+        return [call for key, call in self._running.items() if key[0] == office and key[2] == agent]
+
+    def _cancelled(self, call: RunningCall, why: str) -> None:
+        self._break_off(call, why, tool_results.cancelled(call.tool))
+
+    def _break_off(self, call: RunningCall, why: str, result: Mapping[str, Any]) -> None:
+        if not call.answer.done():
+            self.settle(call, exact_json.written(result))
+            call.stop(why)
+
+    # -- calls that have ended
+
+    def _replay(self, key: CallKey, request: ToolCallReq, digest: bytes, seat: Seat) -> bytes | None:
+        """The answer to a call that must not run; None: it may."""
+        self._tidy()
+        ended = self._ended.get(key)
+        if ended is not None:
+            _same(ended.digest, digest)
+            return ended.body if ended.body is not None else exact_json.written(tool_results.expired())
+        if (seat.office, request.agent, request.req_id) in self._tombstones:
+            return exact_json.written(tool_results.cancelled(request.tool_name))
+        repeat = request.a2c_repeat
+        if repeat is not None and repeat is not False and not self._would_be_known(repeat, seat.held_since):
+            raise Unavailable(
+                "this Computer does not know the call that is repeated; whether it ran is not known",
+                details={"may_have_run": True, UNKNOWN_REPEAT: True},
+            )
+        return None
+
+    def _would_be_known(self, repeat: bool | int, held_since: float | None) -> bool:
+        """Whether this owner would know the repeated call if anybody had run it."""
+        if repeat is True or held_since is None or repeat / 1000 > RECENT_S:
+            return False
+        return held_since < self._loop.time() - repeat / 1000 - HELD_BEFORE_S
+
+    def _keep(self, key: CallKey, digest: bytes, body: bytes | None) -> None:
+        kept = body if body is not None and len(body) <= self._keeping.results_bytes else None
+        ended = self._ended[key] = _Ended(digest, self._loop.time(), kept)
+        if kept is not None:
+            self._kept[key] = ended
+            self._kept_bytes += len(kept)
+            while self._kept_bytes > self._keeping.results_bytes:
+                self._drop()
+        self._tidy_later()
+
+    def _drop(self) -> None:
+        """Drop the oldest result; its key stays."""
+        _, ended = self._kept.popitem(last=False)
+        self._kept_bytes -= len(ended.body or b"")
+        ended.body = None
+
+    def _tidy_later(self) -> None:
+        if self._tidies is None and (self._ended or self._tombstones):
+            self._tidies = self._loop.call_later(self._tidy_every_s, self._on_time)
+
+    def _on_time(self) -> None:
+        self._tidies = None
+        self._tidy()
+        self._tidy_later()
+
+    def _tidy(self) -> None:
+        """Drop what is too old; all tables are in the order of their ends."""
+        now, keeping = self._loop.time(), self._keeping
+        while self._kept and next(iter(self._kept.values())).at + keeping.results_s <= now:
+            self._drop()
+        while self._ended and (
+            len(self._ended) > MAX_KEYS or next(iter(self._ended.values())).at + keeping.keys_s <= now
+        ):
+            key, _ = self._ended.popitem(last=False)
+            if (kept := self._kept.pop(key, None)) is not None:
+                self._kept_bytes -= len(kept.body or b"")
+        while self._tombstones and (
+            len(self._tombstones) > MAX_KEYS or next(iter(self._tombstones.values())) + keeping.tombstones_s <= now
+        ):
+            self._tombstones.popitem(last=False)
+
+
+def _same(known: bytes, digest: bytes) -> None:
+    if known != digest:
+        raise Malformed("this req_id was used for another call", details={"field": "req_id"})
+
+
+def time_limit(timeout: float, left: float) -> float:
+    """Seconds after which the Computer's side answers for what still runs: sooner than who waits for it gives up.
+
+    Args:
+        timeout: what the asker gave the whole request.
+        left: what is left of it here.
+    """
+    return max(min(timeout, left) - min(0.5, timeout / 10), 0.0)

@@ -7,23 +7,21 @@ from functools import partial
 from typing import Protocol, Unpack
 
 from smcp_bus import registry_contract
-from smcp_bus.bus import Bus, Incoming
+from smcp_bus.bus import Bus
 from smcp_bus.errors import BusError
 from smcp_bus.metrics import measure_bus
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.nats.config import Credentials
-from smcp_bus.owner import OwnerGate
+from smcp_bus.owner import Ownership
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.tracing import bus_spans
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.confirmation import terminal
 from smcp_computer.core import Computer, Options, open_core
-from smcp_computer.handlers.abandoned import AbandonedCalls
-from smcp_computer.handlers.alive import alive
 from smcp_computer.membership import Membership
 from smcp_computer.metrics import measure_lease
 from smcp_computer.settings import ComputerSettings, token_of
-from smcp_computer.subscriptions import subscribed
+from smcp_computer.subscriptions import OfficeNotifications, alive, subscribed
 from smcp_service.health import Readiness, Stats, serve_health
 from smcp_service.lifecycle import Failure
 from smcp_service.logging import get_logger
@@ -57,13 +55,13 @@ async def open_computer(
     """
     readiness = options.setdefault("readiness", Readiness())
     registry = RegistryClient(bus, credential=bus.credential, process=bus.process, lease_s=settings.lease_s)
-    gate = OwnerGate(bus, lease_s=settings.lease_s)
+    ownership = Ownership(bus, lease_s=settings.lease_s)
     readiness.add("nats", lambda: bus.problem)
     async with open_core(
         settings,
         registry,
         max_body=bus.max_body,
-        may_tell=lambda: gate.is_open,
+        may_tell=lambda: ownership.is_open,
         tracing=bus_spans(),
         handlers={registry_contract.ALIVE.event: partial(alive, session=bus.process)},
         **options,
@@ -71,7 +69,7 @@ async def open_computer(
         membership = computer.membership = Membership(
             bus,
             registry,
-            gate,
+            ownership,
             computer.announcer,
             office=settings.office,
             name=settings.name,
@@ -79,29 +77,24 @@ async def open_computer(
             lease_s=settings.lease_s,
             capabilities=lambda: computer.resources.capabilities.now,
         )
-        membership.listen(computer.in_flight.placed)
+        membership.listen(lambda anew: computer.seat.held(anew=anew))
         membership.listen(computer.resources.in_office)
         measure_lease(computer.metrics, membership.lease)
         readiness.add("office", lambda: membership.problem)
-        computer.tasks.start(gate.run(), name="gate")
-        abandoned = AbandonedCalls(computer.in_flight, gate, office=settings.office)
-
-        async def notified(incoming: Incoming) -> None:
-            abandoned.notified(incoming)
-            await computer.resources.notified(incoming)
+        computer.tasks.start(ownership.run(), name="ownership")
+        notifications = OfficeNotifications(computer.owner, computer.seat, ownership, membership.told)
 
         async with (
             subscribed(
                 bus,
                 computer.dispatcher,
-                gate,
-                computer.in_flight,
+                ownership,
+                notifications,
                 office=settings.office,
                 name=settings.name,
                 credential=bus.credential,
                 process=bus.process,
-                on_told=membership.told,
-                on_notified=notified,
+                on_notified=computer.resources.notified,
             ),
             computer.calls_ended(settings.drain_s),
             computer.member(),
@@ -155,7 +148,7 @@ async def open_service(
                 raise Failure(f"NATS: {str(error) or type(error).__name__}") from error
             stack.callback(measure_bus(metrics.meter, bus))
             stats.add("bus", lambda: asdict(bus.stats()))
-        stats.add("computer", computer.in_flight.held)
+        stats.add("computer", computer.calls.held)
         stats.add("updates", computer.announcer.held)
         get_logger(__name__).info("serving", health=health.url, office=settings.office, computer=settings.name)
         yield computer

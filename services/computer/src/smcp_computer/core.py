@@ -14,17 +14,16 @@ from types import MappingProxyType
 from typing import Final, Protocol, TypedDict, Unpack
 
 from smcp_bus import registry_contract
-from smcp_bus.call_records import Keeping
 from smcp_bus.dispatch import Call, Dispatcher, Handler, Tracing
+from smcp_bus.owner import Keeping, Owner, Seat
+from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_bus.tracing import office_of, trace_id_of
 from smcp_computer.announcing import CAPABILITIES, TOOL_LIST, Announcer
 from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.config.inputs import InputResolver, network_variables
 from smcp_computer.config.redact import shown
 from smcp_computer.confirmation import Asker, Confirmation
-from smcp_computer.handlers.pending import pending
 from smcp_computer.handlers.tool_call import ToolCalls
-from smcp_computer.in_flight import InFlight
 from smcp_computer.mcp.supervisor import Fleet, Limits
 from smcp_computer.metrics import calls_timed, measure
 from smcp_computer.office_client import OfficeClient
@@ -82,7 +81,9 @@ class Computer:
     dispatcher: Dispatcher
     fleet: Fleet
     catalogue: Catalogue
-    in_flight: InFlight
+    owner: Owner
+    seat: Seat
+    calls: ToolCalls
     announcer: Announcer
     resources: ResourceServices
     confirmation: Confirmation
@@ -126,14 +127,14 @@ class Computer:
             yield
         finally:
             self.confirmation.ask_no_more()
-            if self.in_flight.running:
-                _log.info(waiting_for_calls(self.in_flight.running, drain_s))
+            if self.owner.running:
+                _log.info(waiting_for_calls(self.owner.running, drain_s))
             try:
                 async with asyncio.timeout(drain_s):
-                    await self.in_flight.wait_idle()
+                    await self.owner.wait_idle()
             except TimeoutError:
-                _log.warning("%s broken off: not ended within %g s", counted(self.in_flight.running, "call"), drain_s)
-            await self.in_flight.aclose()
+                _log.warning("%s broken off: not ended within %g s", counted(self.owner.running, "call"), drain_s)
+            await self.calls.aclose()
 
 
 @asynccontextmanager
@@ -196,12 +197,18 @@ async def open_core(
         return GetToolsRet(tools=list(catalogue.listing), req_id=request.req_id)
 
     keeping = Keeping(results_s=settings.keep_results_s, results_bytes=settings.keep_results_bytes)
-    async with background() as tasks, InFlight(keeping) as in_flight:
+    owner, seat = Owner(keeping), Seat(settings.office, settings.name)
+
+    async def pending(question: PendingQuestion, call: Call) -> PendingAnswer:
+        return owner.pending(seat, question)
+
+    async with background() as tasks:
         resources = ResourceServices(settings, office, fleet, announcer, tasks, max_body=max_body, may_tell=may_tell)
         confirmation = Confirmation(settings.confirm, options.get("asker"))
         calls = ToolCalls(
             catalogue,
-            in_flight,
+            owner,
+            seat,
             confirmation,
             resources.history,
             max_body=max_body,
@@ -213,7 +220,7 @@ async def open_core(
                 "client:tool_call": calls,
                 "client:get_tools": get_tools,
                 "client:get_config": get_config,
-                registry_contract.PENDING.event: partial(pending, in_flight=in_flight),
+                registry_contract.PENDING.event: pending,
                 **resources.handlers,
                 **handlers,
             },
@@ -222,7 +229,7 @@ async def open_core(
                 req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call)
             ),
         )
-        measure(metrics, fleet, in_flight, may_tell)
+        measure(metrics, fleet, owner, may_tell)
         following = tasks.start(resources.run(), name="resources")
         servers = tasks.start(fleet.run(), name="mcp servers")
         try:
@@ -233,12 +240,15 @@ async def open_core(
                 dispatcher,
                 fleet,
                 catalogue,
-                in_flight,
+                owner,
+                seat,
+                calls,
                 announcer,
                 resources,
                 confirmation,
             )
         finally:
+            await calls.aclose()
             following.cancel()
             fleet.stop()
             await asyncio.wait([servers, following])

@@ -19,8 +19,8 @@ from smcp_bus.dispatch import Caller, failed
 from smcp_bus.errors import ConnectionLost, NotConnected, RequestTimedOut
 from smcp_bus.tracing import client_spans
 from smcp_computer.core import Computer, Options, open_core
-from smcp_computer.handlers.cancelled import CANCEL_VERB, cancel
 from smcp_computer.settings import ComputerSettings
+from smcp_computer.subscriptions import CANCEL_VERB, cancel
 from smcp_proto import catalog
 from smcp_proto.errors import Malformed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.names import Role
@@ -160,7 +160,7 @@ class GatewayMembership:
         self._problem = None
         self.joined.set()
         self._computer.resources.in_office()
-        self._computer.in_flight.placed(True)
+        self._computer.seat.held(anew=True)
         self._computer.announcer.resume()
         by = "" if connection is None else connection.url
         _log.info("in the office %r as %r, by %s", self._office, self._me.name, by)
@@ -214,8 +214,7 @@ class GatewayMembership:
             return
         try:
             if event == f"notify:{CANCEL_VERB}":
-                call = AgentCallData.model_validate(data)
-                cancel(call, office=self._office, in_flight=self._computer.in_flight)
+                cancel(AgentCallData.model_validate(data), self._computer.owner, self._computer.seat)
             elif event == "notify:leave_office" and (agent := LeaveOfficeNotification.model_validate(data).agent):
                 self._computer.resources.agents.left(agent)
         except ValidationError:

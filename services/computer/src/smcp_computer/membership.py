@@ -13,7 +13,7 @@ from smcp_bus.backoff import Backoff
 from smcp_bus.bus import Bus, Connection
 from smcp_bus.errors import BusError
 from smcp_bus.lease import LeaseKeeper
-from smcp_bus.owner import OwnerGate
+from smcp_bus.owner import Ownership
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal
 from smcp_computer.announcing import Announcer
@@ -39,7 +39,7 @@ class Membership:
         self,
         bus: Bus,
         registry: RegistryClient,
-        gate: OwnerGate,
+        gate: Ownership,
         announcer: Announcer,
         *,
         office: str,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from smcp_bus.lease import LeaseKeeper
-from smcp_computer.in_flight import InFlight
+from smcp_bus.owner import Owner
 from smcp_computer.mcp.supervisor import Fleet, State
 from smcp_proto.errors import ErrorCode
 from smcp_service.metrics import Metrics
@@ -39,7 +39,7 @@ def measure_lease(metrics: Metrics, lease: LeaseKeeper) -> None:
     )
 
 
-def measure(metrics: Metrics, fleet: Fleet, in_flight: InFlight, joined: Callable[[], bool]) -> None:
+def measure(metrics: Metrics, fleet: Fleet, owner: Owner, joined: Callable[[], bool]) -> None:
     """Have it observed from now on."""
 
     def servers() -> dict[str, int]:
@@ -49,5 +49,5 @@ def measure(metrics: Metrics, fleet: Fleet, in_flight: InFlight, joined: Callabl
         return states
 
     metrics.gauge("smcp_computer_mcp_servers", "MCP servers that are to run", servers, label="state")
-    metrics.gauge("smcp_computer_calls_in_flight", "Calls of tools that run", lambda: in_flight.running)
+    metrics.gauge("smcp_computer_calls_in_flight", "Calls of tools that run", lambda: owner.running)
     metrics.gauge("smcp_computer_in_office", "1 while it is a member of its office, else 0", joined)

@@ -1,44 +1,108 @@
-"""What a Computer is subscribed to while it runs."""
+"""What a native Computer serves on NATS, and which notifications of its office it hears."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-import orjson
+from pydantic import ValidationError
 
 from smcp_bus import registry_contract, subjects
-from smcp_bus.bus import Bus, Incoming, NoticeHandler, Reply, RequestHandler, Subscription
-from smcp_bus.dispatch import Dispatcher, computer_route, host_route, request_handler, serve_requests
-from smcp_bus.headers import ERROR
-from smcp_bus.owner import OwnerGate
-from smcp_computer.handlers.cancelled import cancelled
-from smcp_computer.handlers.told import told
-from smcp_computer.in_flight import InFlight
+from smcp_bus.bus import Bus, Incoming, NoticeHandler, Subscription
+from smcp_bus.dispatch import Call, Dispatcher, computer_route, host_route, request_handler, serve_requests
+from smcp_bus.headers import EPOCH
+from smcp_bus.owner import CLOSED_REPLY, Owner, Ownership, Seat, owned
+from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
+from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
+from smcp_proto.schemas.base import AgentCallData
+from smcp_proto.trace_ids import trace_id
+from smcp_service.logging import bind_call
+
+_log = logging.getLogger("smcp_computer.subscriptions")
 
 MAX_REQUESTS: Final = 8192
 """Requests at a time; more wait. High, since `pending` comes on the same subject as calls that last for an hour."""
 DRAIN_S: Final = 5.0
+CANCEL_VERB: Final = "tool_call_cancel"
+
+
+async def alive(question: AliveQuestion, call: Call, *, session: str) -> AliveAnswer:
+    """Asked by the registry before it lets a member go. A Computer has one session, its process."""
+    return AliveAnswer(session=question.session in (None, session))
+
+
+def cancel(notice: AgentCallData, owner: Owner, seat: Seat) -> None:
+    """Cancel the call that an Agent does not want any more, if it runs here."""
+    if owner.cancel((seat,), seat.office, notice.agent, notice.req_id):
+        ids = trace_id(seat.office, notice.agent, notice.req_id)
+        with bind_call(req_id=notice.req_id, office=seat.office, trace_id=ids):
+            _log.info("a call was cancelled")
+
+
+class OfficeNotifications:
+    """Notifications that concern calls, and this Computer's own membership.
+
+    Args:
+        on_told: given the revision of every enter and leave under this Computer's name.
+    """
+
+    def __init__(self, owner: Owner, seat: Seat, ownership: Ownership, on_told: Callable[[int], None]) -> None:
+        self._owner = owner
+        self._seat = seat
+        self._ownership = ownership
+        self._on_told = on_told
+        self._entered = ("", 0)
+        """The Agent that entered last, and the epoch of that."""
+
+    def heard(self, incoming: Incoming) -> None:
+        """One notification of the office, of any kind."""
+        try:
+            match subjects.verb_of(incoming.subject):
+                case "tool_call_cancel":
+                    cancel(AgentCallData.model_validate_json(incoming.body), self._owner, self._seat)
+                case "enter_office":
+                    who = EnterOfficeNotification.model_validate_json(incoming.body)
+                    self._moved(who.agent, who.computer, int(incoming.headers.get(EPOCH, "")), left=False)
+                case "leave_office":
+                    whose = LeaveOfficeNotification.model_validate_json(incoming.body)
+                    self._moved(whose.agent, whose.computer, int(incoming.headers.get(EPOCH, "")), left=True)
+        except (ValidationError, ValueError):
+            _log.warning("a notification that cannot be read was ignored")
+
+    def _moved(self, agent: str | None, computer: str | None, epoch: int, *, left: bool) -> None:
+        if computer == self._seat.computer:
+            self._on_told(epoch // 2)
+        if agent is not None and not left and epoch > self._entered[1]:
+            self._entered = (agent, epoch)
+        elif agent is not None and left:
+            generation = self._ownership.generation
+
+            def is_back() -> bool:
+                """If the ownership was lost meanwhile, its return may have been missed: then its calls run to their
+                ends."""
+                entered = self._entered[0] == agent and self._entered[1] > epoch
+                return entered or generation != self._ownership.generation
+
+            self._owner.agent_left(self._seat.office, agent, is_back)
 
 
 @asynccontextmanager
 async def subscribed(
     bus: Bus,
     dispatcher: Dispatcher,
-    gate: OwnerGate,
-    in_flight: InFlight,
+    ownership: Ownership,
+    notifications: OfficeNotifications,
     *,
     office: str,
     name: str,
     credential: str,
     process: str,
-    on_told: Callable[[int], None],
     on_notified: NoticeHandler,
 ) -> AsyncIterator[None]:
     """Serve this Computer's subjects while the body runs; on leaving, what runs is waited for (bounded).
 
     Args:
-        on_told: given the revision of every enter and leave under this Computer's name that the office is told of.
         on_notified: given every notification of the office.
 
     Raises:
@@ -46,38 +110,18 @@ async def subscribed(
     """
 
     async def notified(incoming: Incoming) -> None:
-        await cancelled(incoming, office=office, in_flight=in_flight)
-        await told(incoming, name=name, tell=on_told)
+        notifications.heard(incoming)
         await on_notified(incoming)
 
+    handler = owned(request_handler(dispatcher, computer_route), lambda: None if ownership.is_open else CLOSED_REPLY)
     async with _left(
         await serve_requests(
             bus, dispatcher, subjects.hosts(credential, process, registry_contract.ALIVE.verb), host_route
         ),
-        await bus.serve(
-            subjects.client_all(office, name),
-            _guarded(request_handler(dispatcher, computer_route), gate),
-            queue=subjects.OWNER_QUEUE,
-            limit=MAX_REQUESTS,
-        ),
+        await bus.serve(subjects.client_all(office, name), handler, queue=subjects.OWNER_QUEUE, limit=MAX_REQUESTS),
         await bus.listen(subjects.notify_all(office), notified),
     ):
         yield
-
-
-def _guarded(handler: RequestHandler, gate: OwnerGate) -> RequestHandler:
-    """`handler` behind the gate, but for the question after calls that run here: they go on while it is closed."""
-    behind = gate.guard(handler)
-
-    async def guarded(incoming: Incoming) -> Reply:
-        if not gate.is_open and subjects.verb_of(incoming.subject) == registry_contract.PENDING.verb:
-            reply = await handler(incoming)
-            # with the gate closed, a call that is not known here may be another owner's: that is not for us to say
-            if ERROR not in reply.headers and not orjson.loads(reply.body)["unknown"]:
-                return reply
-        return await behind(incoming)
-
-    return guarded
 
 
 @asynccontextmanager

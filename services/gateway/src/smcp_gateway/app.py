@@ -95,9 +95,8 @@ class Gateway:
             "calls": len(self.calls),
             "local_requests": len(self.route),
             "computers": len(self.computers),
-            "computers_calls": self.computers.running,
             "computers_subscriptions": self.computers.subscribed,
-            **self.computers.records.held(),
+            **self.computers.owner.held(),
         }
 
 
@@ -277,7 +276,7 @@ def _lapsed(computers: RelayComputers, generations: Generations) -> Callable[[],
     """What is to be done where this process's lease had run out."""
 
     def lapsed() -> None:
-        computers.close_gate("the lease had run out")
+        computers.close_ownership("the lease had run out")
         generations.want()
 
     return lapsed

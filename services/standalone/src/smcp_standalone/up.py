@@ -144,7 +144,7 @@ async def open_system(options: UpOptions, settings: UpSettings, directory: Path)
             async with open_computer(
                 settings.computer, computer_bus, config=settings.configuration, readiness=ready, asker=asker
             ) as computer:
-                gateway.front.stats.add("computer", computer.in_flight.held)
+                gateway.front.stats.add("computer", computer.calls.held)
                 gateway.front.stats.add("updates", computer.announcer.held)
                 await _ready(computer)
                 yield System(

@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 
 from smcp_bus.dispatch import Call
-from smcp_bus.time_limit import time_limit
+from smcp_bus.owner import time_limit
 
 
 class Budget:

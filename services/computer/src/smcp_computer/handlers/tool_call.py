@@ -1,14 +1,17 @@
-"""`client:tool_call`: one tool, run once, with one answer."""
+"""`client:tool_call`: one tool, run once, with one answer; and the line of the log that each call leaves."""
 
 import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, RawJson
-from smcp_bus.time_limit import time_limit
+from smcp_bus.owner import Owner, RunningCall, Seat, Stop
 from smcp_computer import results
 from smcp_computer.confirmation import Confirmation
-from smcp_computer.handlers.call_log import CallRecord
-from smcp_computer.in_flight import InFlight
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerError
 from smcp_computer.mcp.sdk import CallSpan
 from smcp_computer.metrics import CallEnded
@@ -18,22 +21,73 @@ from smcp_computer.tools import Catalogue
 from smcp_proto.errors import SmcpError, TooLarge
 from smcp_proto.schemas.tools import ToolCallReq
 
+_log = logging.getLogger("smcp_computer.tool_call")
+
 MCP_GRACE_S: Final = 5.0
 """The MCP request's own time-out lies so much later than the call's, which cancels it."""
+REPEATED: Final = "repeated"
+"""Nothing was run for this request: it joined a call that runs, or got what is kept of one that ended."""
+NOT_CONFIRMED: Final = "not_confirmed"
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """One request for a tool, as far as it has come."""
+
+    tool: str
+    agent: str
+    server: str = ""
+    """The MCP server that it went to."""
+    outcome: str = REPEATED
+    """`ok`, `tool_error`, `timeout`, `cancelled`, `not_confirmed`, `refused`, `failed`, `aborted`, `repeated`, or the
+    code of an error of the protocol."""
+    why: str = ""
+    """For an outcome that does not say enough."""
+    asking: bool = False
+    """The user of this Computer is asked whether it may run."""
+    began: float = field(default_factory=time.perf_counter)
+
+    def ended(self, outcome: str, why: str = "") -> None:
+        """How it ended; the last word counts."""
+        self.outcome, self.why = outcome, why
+
+    def broken_off(self, why: str) -> None:
+        """Something else than its own answer ended it."""
+        self.ended(NOT_CONFIRMED if why == "timeout" and self.asking else why)
+
+    @property
+    def seconds(self) -> float:
+        """How long it took until now."""
+        return time.perf_counter() - self.began
+
+    def log(self) -> None:
+        """Write the line."""
+        if not _log.isEnabledFor(logging.INFO):
+            return
+        fields: dict[str, object] = {"tool": self.tool, "agent": self.agent, "outcome": self.outcome}
+        fields["ms"] = round(1000 * self.seconds, 1)
+        if self.server:
+            fields["mcp_server"] = self.server
+        if self.why:
+            fields["why"] = self.why
+        _log.info("tool call", extra=fields)
 
 
 class ToolCalls:
-    """Args:
-    history: told of the server of each call that is run.
-    max_body: bytes that an answer may have on the bus.
-    trace_content: whether traces show arguments and results.
-    ended: told of each call how it ended.
+    """Runs the tools of this Computer's calls, each in a task of its own: it outlives the request.
+
+    Args:
+        history: told of the server of each call that is run.
+        max_body: bytes that an answer may have on the bus.
+        trace_content: whether traces show arguments and results.
+        ended: told of each call how it ended.
     """
 
     def __init__(
         self,
         catalogue: Catalogue,
-        in_flight: InFlight,
+        owner: Owner,
+        seat: Seat,
         confirmation: Confirmation,
         history: History,
         *,
@@ -42,45 +96,47 @@ class ToolCalls:
         ended: CallEnded = lambda outcome, seconds: None,
     ) -> None:
         self._catalogue = catalogue
-        self._in_flight = in_flight
+        self._owner = owner
+        self._seat = seat
         self._confirmation = confirmation
         self._history = history
         self._max_body = max_body
         self._trace_content = trace_content
         self._ended = ended
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, request: ToolCallReq, call: Call) -> RawJson:
         """Run the tool, or join the call that runs it.
 
         Raises:
-            Malformed: the `req_id` was used for another call.
-            Unavailable: see `CallRecords.replay`.
+            Malformed, Unavailable: see `Owner.call`.
             TooLarge: the result is larger than the bus takes.
         """
-        office = call.caller.office or ""
-        limit = time_limit(request.timeout, call.deadline - asyncio.get_running_loop().time())
-        labels = {"smcp.req_id": request.req_id, "smcp.office": office}
+        labels = {"smcp.req_id": request.req_id, "smcp.office": self._seat.office}
         span = CallSpan(labels, content=self._trace_content)
         record = CallRecord(request.tool_name, request.agent)
 
-        def broken_off(why: str) -> None:
-            span.failed(why)
-            record.broken_off(why)
+        def start(running: RunningCall) -> Stop:
+            # created here, so that the task has the request's context: its span is the parent of the tool's
+            work = self._run(request, running.limit, span, record)
+            task = asyncio.create_task(self._settle(running, work), name="tool_call")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+            def stop(why: str) -> None:
+                why = "cancelled" if why == "abandoned" else why
+                span.failed(why)
+                record.broken_off(why)
+                task.cancel()
+
+            return stop
 
         def timed_out(tool: str, seconds: float) -> dict[str, Any]:
             return results.not_confirmed(tool, seconds) if record.asking else results.timed_out(tool, seconds)
 
         try:
-            body = await self._in_flight.call(
-                (office, request.agent, request.req_id),
-                request.tool_name,
-                request.params,
-                limit=limit,
-                run=lambda: self._run(request, limit, span, record),
-                broken_off=broken_off,
-                timed_out=timed_out,
-                repeat=request.a2c_repeat,
-            )
+            left = call.deadline - asyncio.get_running_loop().time()
+            body = await self._owner.call(self._seat, request, left, start, timed_out=timed_out)
             if len(body) > self._max_body:
                 raise TooLarge("the result is too large", details={"size": len(body), "limit": self._max_body})
         except SmcpError as error:
@@ -90,6 +146,24 @@ class ToolCalls:
             record.log()
             self._ended(record.outcome, record.seconds)
         return RawJson(body)
+
+    def held(self) -> dict[str, int]:
+        """How many of all that calls cause it holds now."""
+        return {**self._owner.held(), "tool_tasks": len(self._tasks)}
+
+    async def aclose(self) -> None:
+        """Answer what still runs as broken off, and stop it. Idempotent."""
+        self._owner.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _settle(self, running: RunningCall, work: Awaitable[Mapping[str, Any]]) -> None:
+        try:
+            self._owner.settle(running, exact_json.written(await work))
+        except Exception as error:  # noqa: BLE001 -- handed on to whoever awaits the call, unless it is settled
+            self._owner.settle(running, error)
+        finally:  # a task that somebody else cancelled
+            broken_off = results.failed("the call was broken off on the Computer")
+            self._owner.settle(running, exact_json.written(broken_off))
 
     async def _run(self, request: ToolCallReq, limit: float, span: CallSpan, record: CallRecord) -> dict[str, Any]:
         name = request.tool_name

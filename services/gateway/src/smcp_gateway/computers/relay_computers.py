@@ -1,8 +1,8 @@
-"""The Socket.IO Computers of this gateway: their subjects, and the gate in front of them.
+"""The Socket.IO Computers of this gateway: their subjects, and whether this process owns them.
 
-One gate for the process: closed from the moment the connection to NATS breaks, or this process stands still, until the
-registry has confirmed a Computer again, each for itself. Confirming is a read of the registry's view, so it works
-without quorum; `Repair` asserts the members beside it, and what it learns opens the gate, too.
+Nothing runs from the moment the connection to NATS breaks, or this process stands still, until the registry has
+confirmed a Computer again, each for itself. Confirming is a read of the registry's view, so it works without quorum;
+`Repair` asserts the members beside it, and what it learns counts, too.
 """
 
 import asyncio
@@ -15,16 +15,15 @@ from pydantic import ValidationError
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus, Connection, RequestHandler
-from smcp_bus.call_records import CallRecords
 from smcp_bus.dispatch import Observe
-from smcp_bus.owner import ABSENT_S, OwnerGate
+from smcp_bus.owner import Owner, Ownership
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_bus.tracing import bus_spans
 from smcp_gateway.background_tasks import Errands
 from smcp_gateway.computers.owned_computer import OwnedComputer
-from smcp_gateway.computers.questions import Room, Send
-from smcp_gateway.computers.surroundings import CallKey, CancelKey, Surroundings
+from smcp_gateway.computers.pending_acks import Room, Send
+from smcp_gateway.computers.surroundings import Surroundings
 from smcp_gateway.sockets.session import MemberKey, Session
 from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.base import AgentCallData
@@ -67,7 +66,7 @@ class RelayComputers:
         self._errands = errands
         self._is_present = is_present
         self._unconfirmed = unconfirmed
-        self._gate = OwnerGate(bus, lease_s=lease_s)
+        self._ownership = Ownership(bus, lease_s=lease_s)
         self._limit = asyncio.Semaphore(CONFIRMED_AT_ONCE)
         self._up = asyncio.Event()
         self._stopping = False
@@ -75,9 +74,9 @@ class RelayComputers:
         self._offices: dict[str, set[OwnedComputer]] = {}
         self._by_subject: dict[str, list[OwnedComputer]] = {}
         """One, but for the moment in which a name changes hands here."""
-        self.records: CallRecords[CallKey, CancelKey] = CallRecords()
+        self.owner = Owner()
         self._around = Surroundings(
-            send, room, self.records, bus.max_body, bus_spans(), observe, errands.until_done, self._tell, self._is_open
+            send, room, self.owner, bus.max_body, bus_spans(), observe, errands.until_done, self._tell, self._is_open
         )
 
     def __len__(self) -> int:
@@ -86,7 +85,7 @@ class RelayComputers:
     @property
     def running(self) -> int:
         """How many calls run now."""
-        return sum(owned.running for owned in self._owned.values())
+        return self.owner.running
 
     @property
     def subscribed(self) -> int:
@@ -95,38 +94,38 @@ class RelayComputers:
 
     @property
     def generation(self) -> int:
-        """Of the gate: taken before the registry is asked, and given to `joined` or `asserted` with its answer."""
-        return self._gate.generation
+        """Of the ownership: taken before the registry is asked, and given to `joined` or `asserted` with its answer."""
+        return self._ownership.generation
 
     async def run(self) -> None:
-        """Have every Computer confirmed again after each closing of the gate, until cancelled."""
+        """Have every Computer confirmed again whenever the ownership was lost, until cancelled."""
         unwatch = self._bus.watch(self._on_connection)
         if self._bus.connected:
             self._up.set()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._gate.run(), name="gate")
+                tasks.create_task(self._ownership.run(), name="ownership")
                 while True:
                     await self._up.wait()
-                    if self._gate.open(self._gate.generation):
+                    if self._ownership.open(self._ownership.generation):
                         for owned in self._owned.values():
                             self._confirm_soon(owned)
-                        await self._gate.wait_closed()
+                        await self._ownership.wait_closed()
                     await asyncio.sleep(PAUSE_S)
         finally:
             unwatch()
-            self.records.close()
+            self.owner.close()
 
-    def close_gate(self, why: str) -> None:
+    def close_ownership(self, why: str) -> None:
         """Run nothing until all are confirmed again."""
-        self._gate.close(why)
+        self._ownership.close(why)
 
     def stop(self) -> None:
         """Run nothing any more; what runs goes on."""
         self._stopping = True
 
     async def serve(self, session: Session, office: str, name: str) -> None:
-        """Serve the Computer's subject, behind its closed gate: the server knows the subscription on return.
+        """Serve the Computer's subject; nothing runs yet. The server knows the subscription on return.
 
         Raises:
             BusError: it cannot be served now.
@@ -145,7 +144,7 @@ class RelayComputers:
             raise
 
     def joined(self, session: Session, office: str, claim: Claim, generation: int, *, moved: bool = False) -> None:
-        """The registry has granted the claim, asked in that generation of the gate: from here on calls run.
+        """The registry has granted the claim, asked in that generation of the ownership: from here on calls run.
 
         Args:
             moved: it was a member by another process: what was subscribed to there is not known here.
@@ -159,7 +158,8 @@ class RelayComputers:
                 self._confirm_soon(owned)
 
     def asserted(self, session: Session, office: str, claim: Claim, generation: int, *, anew: bool) -> None:
-        """The registry holds the member by that claim, asked in that generation of the gate; `anew`: it was lost."""
+        """The registry holds the member by that claim, asked in that generation of the ownership; `anew`: it was
+        lost."""
         owned = self._owned.get((session.id, office))
         if owned is not None and owned.claim is not None:
             owned.granted(claim, anew=anew)
@@ -184,7 +184,7 @@ class RelayComputers:
             self._errands.once("giving up a Computer's subject", owned.subscription.drain)
 
     def serving(self, subject: str) -> RequestHandler | None:
-        """What answers on that subject here and now: its claim is confirmed, its gate is open, and its client stays."""
+        """What answers on that subject here and now: its claim is confirmed, calls run, and its client stays."""
         for owned in self._by_subject.get(subjects.without_verb(subject), ()):
             if owned.is_open and not owned.session.leaving:
                 return owned.handle
@@ -202,16 +202,15 @@ class RelayComputers:
         here = self._offices.get(office, ())
         for owned in here:
             owned.agent_left(agent)
-        if any(owned.calls(agent) for owned in here):
-            loop = asyncio.get_running_loop()
-            loop.call_later(ABSENT_S, self._abandon, office, agent, loop.time(), self._gate.generation)
+        generation = self._ownership.generation
 
-    def _abandon(self, office: str, agent: str, since: float, generation: int) -> None:
-        """An Agent left some seconds ago: what it called is cancelled, unless it has come back."""
-        if generation != self._gate.generation or self._is_present(office, ("agent", agent)):
-            return  # where the gate was closed, its return may have been missed: then its calls run to their ends
-        for owned in self._offices.get(office, ()):
-            owned.abandon(agent, since)
+        def is_back() -> bool:
+            """If the ownership was lost meanwhile, its return may have been missed: then its calls run to their
+            ends."""
+            return generation != self._ownership.generation or self._is_present(office, ("agent", agent))
+
+        if here:
+            self.owner.agent_left(office, agent, is_back)
 
     def cancelled(self, office: str, body: bytes) -> None:
         """`notify:tool_call_cancel` was heard in an office."""
@@ -223,19 +222,17 @@ class RelayComputers:
         except (ValidationError, orjson.JSONDecodeError):
             _log.warning("a cancel that cannot be read was ignored")
             return
-        self.records.bury((office, notice.agent, notice.req_id))
-        for owned in here:
-            owned.cancel(notice.agent, notice.req_id)
+        self.owner.cancel([owned.seat for owned in here], office, notice.agent, notice.req_id)
 
     async def _tell(self, office: str, name: str, verb: str, body: bytes) -> None:
         await self._registry.tell(office, "computer", name, verb, body)
 
     def _is_open(self, confirmed: int) -> bool:
-        return self._gate.is_open and confirmed == self._gate.generation and not self._stopping
+        return self._ownership.is_open and confirmed == self._ownership.generation and not self._stopping
 
     def _open(self, owned: OwnedComputer, generation: int) -> bool:
-        """Open the gate for one Computer, unless it was closed since `generation`."""
-        if self._gate.is_open and self._gate.generation == generation:
+        """Let one Computer's calls run, unless the ownership was lost since `generation`."""
+        if self._ownership.is_open and self._ownership.generation == generation:
             if owned.confirmed not in (-1, generation):
                 owned.drop_subscriptions()
             owned.confirmed = generation
@@ -244,13 +241,13 @@ class RelayComputers:
 
     def _confirm_soon(self, owned: OwnedComputer) -> None:
         if owned.claim is not None:
-            generation = self._gate.generation
+            generation = self._ownership.generation
             self._errands.until_done("confirming a Computer", lambda: self._confirm(owned, generation))
 
     async def _confirm(self, owned: OwnedComputer, generation: int) -> None:
         """Raises Unavailable, BusError: not yet."""
         async with self._limit:
-            if owned.closed or owned.confirmed >= generation or generation != self._gate.generation:
+            if owned.closed or owned.confirmed >= generation or generation != self._ownership.generation:
                 return  # it is over, it was asserted meanwhile, or a later round sees to it
             assert owned.claim is not None
             confirmed = await self._registry.confirm(owned.office, "computer", owned.name, owned.claim)

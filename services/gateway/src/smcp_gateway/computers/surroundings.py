@@ -3,15 +3,10 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from smcp_bus.call_records import CallRecords
 from smcp_bus.dispatch import Observe, Tracing
-from smcp_gateway.computers.questions import Room, Send
+from smcp_bus.owner import Owner
+from smcp_gateway.computers.pending_acks import Room, Send
 from smcp_gateway.computers.subscriptions import Later
-
-CallKey = tuple[str, str, str, str]
-"""(office, computer, agent, req_id)"""
-CancelKey = tuple[str, str, str]
-"""(office, agent, req_id): a cancel names no Computer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +15,7 @@ class Surroundings:
 
     send: Send
     room: Room
-    records: CallRecords[CallKey, CancelKey]
+    owner: Owner
     max_body: int
     """Bytes that an answer may have on the bus."""
     tracing: Tracing | None
@@ -29,4 +24,4 @@ class Surroundings:
     tell: Callable[[str, str, str, bytes], Awaitable[object]]
     """Tells an office as a Computer, with a verb and JSON."""
     is_open: Callable[[int], bool]
-    """Whether the gate is open for a Computer that the registry confirmed in that generation of it."""
+    """Whether calls may run of a Computer that the registry confirmed in that generation of the ownership."""

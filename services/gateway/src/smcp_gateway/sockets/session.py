@@ -1,9 +1,8 @@
 """What the gateway knows of one connected client."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final
 
 from smcp_bus.dispatch import Caller
@@ -26,37 +25,23 @@ HELD_REPLIES: Final = 64 * 1024 * 1024
 """Bytes of large replies that are held for a client, where nothing else is said."""
 
 
-class Fate(Enum):
-    """Why a question has no answer."""
-
-    GONE = "gone"
-    """The client has disconnected, or is no member any more."""
-    EXPIRED = "expired"
-    CANCELLED = "cancelled"
-    UNREADABLE = "unreadable"
-    """The client acknowledged it with something else than JSON text."""
-
-
-Outcome = bytes | Fate
-"""What the client acknowledged (what stands between the brackets, not parsed), or why there is nothing."""
-
-
 class Asks:
     """Questions to one client by the id of their packet."""
 
     __slots__ = ("_last", "_waiting")
 
     def __init__(self) -> None:
-        self._waiting: dict[int, asyncio.Future[Outcome]] = {}
+        self._waiting: dict[int, Callable[[bytes | None], None]] = {}
         self._last = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def enter(self, answer: "asyncio.Future[Outcome]") -> int:
-        """The id under which `answer` is settled; whoever enters it leaves it."""
+    def enter(self, acknowledged: Callable[[bytes | None], None]) -> int:
+        """The id under which `acknowledged` is called with what the client acknowledged (what stands between the
+        brackets, not parsed; None where that is no JSON text); whoever enters it leaves it."""
         self._last += 1
-        self._waiting[self._last] = answer
+        self._waiting[self._last] = acknowledged
         return self._last
 
     def leave(self, number: int) -> None:
@@ -67,13 +52,7 @@ class Asks:
         """The client's answer; one to a question that nobody waits for any more is dropped."""
         answer = self._waiting.get(number)
         if answer is not None:
-            settle(answer, Fate.UNREADABLE if argument is None else argument)
-
-
-def settle(answer: "asyncio.Future[Outcome]", outcome: Outcome) -> None:
-    """The first outcome counts."""
-    if not answer.done():
-        answer.set_result(outcome)
+            answer(argument)
 
 
 @dataclass(slots=True)

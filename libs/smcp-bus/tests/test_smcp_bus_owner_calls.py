@@ -1,0 +1,377 @@
+"""Each call runs once, has one answer, and can be cancelled; what has ended is kept within bounds."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smcp_bus import owner as module
+from smcp_bus.owner import Keeping, Owner, RunningCall, Seat, Stop
+from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
+from smcp_proto.errors import Malformed, NotFound, Unavailable
+from smcp_proto.schemas.tools import ToolCallReq
+from smcp_testing.waiting import eventually
+
+RESULT = b'{"content": [], "isError": false}'
+
+
+@contextmanager
+def owning(keeping: Keeping | None = None) -> Iterator[Owner]:
+    owner = Owner(keeping)
+    yield owner
+    owner.close()
+
+
+class Tool:
+    """Starts calls, and lets them run until it is told to end them."""
+
+    def __init__(self, owner: Owner, seat: Seat | None = None) -> None:
+        self.owner = owner
+        self.seat = seat or Seat("lab", "pc")
+        self.calls: list[RunningCall] = []
+        self.stopped: list[str] = []
+
+    async def call(self, req_id: str = "r1", agent: str = "alice", limit: float = 30.0, **given: Any) -> Any:
+        request = ToolCallReq.model_validate(
+            {
+                "agent": agent, "req_id": req_id, "computer": self.seat.computer, "tool_name": "echo",
+                "params": given.pop("params", {}), "timeout": 3600, **given,
+            }
+        )  # fmt: skip
+        # what is left of the time is less by the smaller of 0.5 s and a tenth of the time-out
+        return json.loads(await self.owner.call(self.seat, request, limit + 0.5, self.start))
+
+    def start(self, call: RunningCall) -> Stop:
+        self.calls.append(call)
+        return self.stopped.append
+
+    def end(self, outcome: bytes | Exception = RESULT) -> None:
+        for call in self.calls:
+            self.owner.settle(call, outcome)
+
+    async def begun(self, *args: Any, **given: Any) -> "asyncio.Task[Any]":
+        number = len(self.calls)
+        task = asyncio.create_task(self.call(*args, **given))
+        await eventually(lambda: len(self.calls) > number)
+        return task
+
+    async def done(self, req_id: str = "r1", outcome: bytes | Exception = RESULT, **given: Any) -> None:
+        task = await self.begun(req_id, **given)
+        self.end(outcome)
+        await asyncio.wait([task])
+        task.exception()
+
+    def cancel(self, req_id: str = "r1", agent: str = "alice") -> bool:
+        return self.owner.cancel([self.seat], self.seat.office, agent, req_id)
+
+    def pending(self, *req_ids: str) -> PendingAnswer:
+        return self.owner.pending(self.seat, PendingQuestion(calls=[("alice", req_id) for req_id in req_ids]))
+
+
+@pytest.mark.rule("answers.calls.dedup.once")
+async def test_the_same_call_joins_the_one_that_runs_or_gets_its_result() -> None:
+    with owning() as owner:
+        tool = Tool(owner)
+        first = await tool.begun(params={"a": 1, "b": 2})
+        second = asyncio.create_task(tool.call(params={"b": 2, "a": 1}))
+        await asyncio.sleep(0)
+        assert tool.owner.knows(tool.seat, "alice", "r1")
+        assert owner.running == 1
+        tool.end()
+        assert await first == await second == await tool.call(params={"a": 1, "b": 2}) == json.loads(RESULT)
+        assert len(tool.calls) == 1
+        assert owner.running == 0
+        assert tool.stopped == []
+
+
+@pytest.mark.rule("answers.calls.dedup.other")
+@pytest.mark.parametrize("ended", [True, False])
+async def test_another_call_under_the_same_key_is_refused(ended: bool) -> None:
+    with owning() as owner:
+        tool = Tool(owner)
+        first = await tool.begun()
+        if ended:
+            tool.end()
+        for other in ({"params": {"other": True}}, {"tool_name": "sleep"}):
+            with pytest.raises(Malformed) as raised:
+                await tool.call(**other)
+            assert raised.value.details == {"field": "req_id"}
+        tool.end()
+        await first
+        assert len(tool.calls) == 1
+
+
+@pytest.mark.rule("answers.calls.dedup.key")
+async def test_offices_computers_and_agents_do_not_share_keys() -> None:
+    with owning() as owner:
+        for seat in (Seat("lab", "pc"), Seat("other", "pc"), Seat("lab", "box")):
+            tool = Tool(owner, seat)
+            for agent in ("alice", "bob"):
+                await tool.done(agent=agent)
+            assert len(tool.calls) == 2
+
+
+@pytest.mark.rule("answers.calls.timeout.meta")
+async def test_a_call_that_takes_too_long_is_answered_and_stopped() -> None:
+    with owning() as owner:
+        tool = Tool(owner)
+        result = await tool.call(limit=0.05)
+        assert result["isError"]
+        assert result["meta"] == {"a2c_timeout": True}
+        assert tool.stopped == ["timeout"]
+
+
+@pytest.mark.rule("answers.calls.cancel.meta")
+async def test_a_cancel_answers_at_once_and_stops_the_tool() -> None:
+    with owning() as owner:
+        tool = Tool(owner)
+        running = await tool.begun()
+        assert tool.cancel()
+        assert (await running)["meta"] == {"a2c_cancelled": True}
+        assert tool.stopped == ["cancelled"]
+        assert not tool.cancel()
+        assert (await tool.call())["meta"] == {"a2c_cancelled": True}
+        assert len(tool.calls) == 1
+
+
+@pytest.mark.rule("answers.calls.cancel.once")
+@pytest.mark.parametrize("in_time", [True, False])
+async def test_a_cancelled_call_may_bring_its_own_answer_within_its_grace(in_time: bool) -> None:
+    with owning() as owner:
+        tool = Tool(owner, Seat("lab", "pc", cancel_grace_s=30.0 if in_time else 0.05))
+        running = await tool.begun()
+        assert tool.cancel()
+        assert tool.cancel()
+        if in_time:
+            tool.end(b'{"own": 1}')
+        assert await running == ({"own": 1} if in_time else {**await running, "meta": {"a2c_cancelled": True}})
+        assert tool.stopped == ([] if in_time else ["cancelled"])
+        assert await tool.call() == await running
+
+
+@pytest.mark.rule("answers.calls.cancel.early")
+async def test_a_call_that_comes_after_its_cancel_is_not_run() -> None:
+    with owning() as owner:
+        tool = Tool(owner)
+        assert not tool.cancel()
+        assert not owner.knows(tool.seat, "alice", "r1")
+        for repeat in (None, True):
+            assert (await tool.call(a2c_repeat=repeat))["meta"] == {"a2c_cancelled": True}
+        assert tool.calls == []
+
+
+@pytest.mark.rule("answers.calls.cancel.late", "answers.calls.cancel.once")
+async def test_a_cancel_after_the_result_changes_nothing() -> None:
+    with owning() as owner:
+        tool = Tool(owner)
+        await tool.done()
+        assert not tool.cancel()
+        assert await tool.call() == json.loads(RESULT)
+
+
+async def test_who_stops_waiting_does_not_stop_the_call() -> None:
+    with owning() as owner:
+        tool = Tool(owner)
+        gone = await tool.begun()
+        gone.cancel()
+        await asyncio.wait([gone])
+        tool.end()
+        assert await tool.call() == json.loads(RESULT)
+        assert len(tool.calls) == 1
+
+
+async def test_what_a_call_is_settled_with_reaches_who_waits_and_what_its_start_raises_leaves_no_trace() -> None:
+    with owning() as owner:
+        tool = Tool(owner)
+        running = await tool.begun()
+        tool.end(NotFound("no"))
+        with pytest.raises(NotFound):
+            await running
+        assert (await tool.call())["meta"] == {"a2c_result_expired": True}
+
+        def refuse(call: RunningCall) -> Stop:
+            raise NotFound("not begun")
+
+        tool.start = refuse  # type: ignore[method-assign]
+        for _ in range(2):
+            with pytest.raises(NotFound):
+                await tool.call("r2")
+        assert not owner.knows(tool.seat, "alice", "r2")
+        await owner.wait_idle()
+
+
+async def test_closing_answers_what_still_runs() -> None:
+    owner = Owner()
+    tool = Tool(owner)
+    running = await tool.begun()
+    owner.close()
+    assert (await running)["isError"]
+    assert tool.stopped == ["aborted"]
+
+
+async def test_waiting_for_idle() -> None:
+    with owning() as owner:
+        tool = Tool(owner)
+        await owner.wait_idle()
+        await tool.begun()
+        idle = asyncio.create_task(owner.wait_idle())
+        tool.end()
+        await asyncio.wait_for(idle, 5)
+
+
+# -- repeats
+
+
+@pytest.mark.parametrize(
+    ("repeat", "held_before_s", "runs"),
+    [(400, -60.0, 1), (0, -60.0, 1), (400, 5.0, 0), (11_000, -60.0, 0), (True, -60.0, 0), (False, 5.0, 1)],
+    ids=["seat held long enough", "just sent", "seat held too short", "too old", "age unknown", "no repeat"],
+)
+async def test_an_unknown_repeat_runs_only_where_it_would_be_known_if_it_had_run(
+    repeat: bool | int, held_before_s: float, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HELD_BEFORE_S", held_before_s)
+    with owning() as owner:
+        tool = Tool(owner)
+        tool.seat.held(anew=True)
+        if runs:
+            await tool.done(a2c_repeat=repeat)
+            assert await tool.call(a2c_repeat=repeat) == json.loads(RESULT)
+        else:
+            with pytest.raises(Unavailable) as refused:
+                await tool.call(a2c_repeat=repeat)
+            assert refused.value.details == {"may_have_run": True, "unknown_repeat": True}
+            assert not owner.knows(tool.seat, "alice", "r1")
+        assert len(tool.calls) == runs
+
+
+async def test_a_seat_that_was_lost_and_is_had_again_counts_from_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    with owning() as owner:
+        tool = Tool(owner)
+        monkeypatch.setattr(module, "HELD_BEFORE_S", -60.0)
+        with pytest.raises(Unavailable):  # it has no seat yet
+            await tool.call(a2c_repeat=0)
+        tool.seat.held(anew=True)
+        since = tool.seat.held_since
+        tool.seat.held(anew=False)  # confirmed
+        assert since is not None
+        assert tool.seat.held_since == since
+        loop = asyncio.get_running_loop()
+        await eventually(lambda: loop.time() > since)
+        tool.seat.held(anew=True)
+        assert tool.seat.held_since > since
+
+
+async def test_a_repeat_of_a_call_that_is_known_joins_it_or_gets_its_result() -> None:
+    with owning(Keeping(results_s=0.0)) as forgetful, owning() as owner:
+        tool, other = Tool(owner), Tool(forgetful)
+        first = await tool.begun()
+        second = asyncio.create_task(tool.call(a2c_repeat=True))
+        await asyncio.sleep(0)
+        tool.end()
+        assert await first == await second == await tool.call(a2c_repeat=True) == json.loads(RESULT)
+        await other.done()
+        assert (await other.call(a2c_repeat=True))["meta"] == {"a2c_result_expired": True}
+
+
+# -- what gateways and offices ask and say
+
+
+async def test_pending_tells_unknown_calls_and_those_that_ended_a_little_while_ago() -> None:
+    with owning() as owner:
+        tool = Tool(owner)
+        tool.cancel("r2")
+        await tool.begun()
+        assert tool.pending("r1", "r2") == PendingAnswer(unknown=[("alice", "r2")], ended=[])
+        tool.end()
+        assert tool.pending("r1") == PendingAnswer(unknown=[], ended=[])
+        await eventually(lambda: tool.pending("r1").ended == [("alice", "r1")])
+
+
+async def test_calls_of_an_agent_that_left_are_cancelled_unless_it_came_back_or_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ABSENT_S", 0.1)
+    with owning() as owner:
+        tool = Tool(owner)
+        gone, asked = await tool.begun("r1"), await tool.begun("r2")
+        back = await tool.begun("r3", agent="bob")
+        owner.agent_left("lab", "alice", lambda: False)
+        owner.agent_left("lab", "bob", lambda: True)
+        again = asyncio.create_task(tool.call("r2"))
+        assert (await gone)["meta"] == {"a2c_cancelled": True}
+        assert tool.stopped == ["abandoned"]
+        assert owner.running == 2
+        tool.end()
+        assert await asked == await again == await back == json.loads(RESULT)
+
+
+# -- what is kept
+
+
+@pytest.mark.rule("computer.safety.leaks", "answers.calls.dedup.budget", "answers.calls.dedup.expired")
+async def test_a_dropped_result_leaves_its_key_and_is_not_run_again() -> None:
+    with owning(Keeping(results_bytes=200)) as owner:
+        tool, large = Tool(owner), json.dumps({"content": [], "pad": "x" * 120}).encode()
+        await tool.done("r1", large)
+        await tool.done("r2", large)
+        result = await tool.call("r1")
+        assert result["isError"]
+        assert result["meta"] == {"a2c_result_expired": True}
+        assert "pad" in await tool.call("r2")
+        assert len(tool.calls) == 2
+
+
+@given(st.lists(st.integers(0, 100) | st.none(), max_size=20))
+def test_results_stay_within_their_bytes_and_keys_stay(sizes: list[int | None]) -> None:
+    async def check() -> None:
+        with owning(Keeping(results_bytes=64)) as owner:
+            tool = Tool(owner)
+            for number, size in enumerate(sizes):
+                await tool.done(f"r{number}", NotFound("no") if size is None else b'"%b"' % (b"x" * size))
+                assert owner.kept_bytes <= 64
+            assert owner.held()["ended_calls"] == len(sizes)
+            assert all(owner.knows(tool.seat, "alice", f"r{number}") for number in range(len(sizes)))
+
+    asyncio.run(check())
+
+
+async def test_the_oldest_keys_are_forgotten_above_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_KEYS", 2)
+    with owning() as owner:
+        tool = Tool(owner)
+        for number in range(4):
+            await tool.done(f"r{number}")
+            tool.cancel(f"cancelled {number}")
+        tool.pending()
+        assert [owner.knows(tool.seat, "alice", f"r{number}") for number in range(4)] == [False, False, True, True]
+        assert owner.kept_bytes == 2 * len(RESULT)
+        assert owner.held()["kept_cancels"] == 2
+
+
+async def test_a_result_goes_when_its_time_is_over_also_where_no_call_comes_any_more() -> None:
+    with owning(Keeping(results_s=0.05)) as owner:
+        tool = Tool(owner)
+        for number in range(3):
+            await tool.done(f"r{number}")
+        assert owner.held()["kept_results"] == 3
+        await eventually(lambda: owner.held()["kept_results"] == 0)
+        assert owner.kept_bytes == 0
+        assert owner.knows(tool.seat, "alice", "r0"), "the key stays"
+
+
+@pytest.mark.rule("answers.calls.timeout.clean")
+async def test_keys_and_cancels_go_when_their_time_is_over_also_where_no_call_comes_any_more() -> None:
+    with owning(Keeping(results_s=0.5, keys_s=0.6, tombstones_s=0.5)) as owner:
+        tool = Tool(owner)
+        for number in range(3):
+            await tool.done(f"r{number}")
+        tool.cancel("of another Computer")
+        held = owner.held()
+        assert (held["ended_calls"], held["kept_results"], held["kept_cancels"]) == (3, 3, 1)
+        await eventually(lambda: set(owner.held().values()) == {0})
