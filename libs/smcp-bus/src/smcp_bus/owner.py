@@ -29,7 +29,7 @@ from smcp_bus.bus import Bus, Connection, Incoming, Reply, RequestHandler
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_proto import tool_results
-from smcp_proto.errors import ErrorCode, Malformed, Unavailable
+from smcp_proto.errors import ErrorCode, Malformed, SmcpError, Unavailable
 from smcp_proto.schemas.tools import UNKNOWN_REPEAT, ToolCallReq
 
 _log = logging.getLogger("smcp_bus.owner")
@@ -177,6 +177,7 @@ class _Ended:
     """Loop time."""
     body: bytes | None = field(repr=False)
     """None: its result is not kept, or it ended with an error."""
+    error: SmcpError | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -331,7 +332,7 @@ class Owner:
         else:
             body = outcome
             call.answer.set_result(body)
-        self._keep(call.key, call.digest, body)
+        self._keep(call.key, call.digest, body, outcome if isinstance(outcome, SmcpError) else None)
 
     def cancel(self, seats: Iterable[Seat], office: str, agent: str, req_id: str) -> bool:
         """Cancel the call at each of the office's Computers that runs it; one that comes later will not run.
@@ -446,6 +447,8 @@ class Owner:
         ended = self._ended.get(key)
         if ended is not None:
             _same(ended.digest, digest)
+            if ended.error is not None:
+                raise _again(ended.error)
             return ended.body if ended.body is not None else exact_json.written(tool_results.expired())
         if (seat.office, request.agent, request.req_id) in self._tombstones:
             return exact_json.written(tool_results.cancelled(request.tool_name))
@@ -463,9 +466,9 @@ class Owner:
             return False
         return held_since < self._loop.time() - repeat / 1000 - HELD_BEFORE_S
 
-    def _keep(self, key: CallKey, digest: bytes, body: bytes | None) -> None:
+    def _keep(self, key: CallKey, digest: bytes, body: bytes | None, error: SmcpError | None) -> None:
         kept = body if body is not None and len(body) <= self._keeping.results_bytes else None
-        ended = self._ended[key] = _Ended(digest, self._loop.time(), kept)
+        ended = self._ended[key] = _Ended(digest, self._loop.time(), kept, _again(error) if error else None)
         if kept is not None:
             self._kept[key] = ended
             self._kept_bytes += len(kept)
@@ -503,6 +506,11 @@ class Owner:
             len(self._tombstones) > MAX_KEYS or next(iter(self._tombstones.values())) + keeping.tombstones_s <= now
         ):
             self._tombstones.popitem(last=False)
+
+
+def _again(error: SmcpError) -> SmcpError:
+    """The same without its traceback, which holds on to the whole request."""
+    return type(error)(error.message, details=error.details)
 
 
 def _same(known: bytes, digest: bytes) -> None:

@@ -13,7 +13,7 @@ from smcp_bus import exact_json
 from smcp_bus.dispatch import Call
 from smcp_gateway.sockets.packet import Frame, request_frame
 from smcp_gateway.sockets.session import Session
-from smcp_proto.errors import Internal, SmcpError, TooLarge, Unavailable
+from smcp_proto.errors import GONE, Internal, SmcpError, TooLarge, Unavailable
 from smcp_proto.tool_results import with_meta
 
 LARGE_BYTES: Final = 64 * 1024
@@ -123,7 +123,7 @@ def _checked(argument: bytes | None, limit: int) -> bytes | SmcpError:
 
 
 def _gone() -> Unavailable:
-    return Unavailable("the Computer is gone", details={"may_have_run": True})
+    return Unavailable("the Computer is gone", details={"may_have_run": True, GONE: True})
 
 
 def _names_mcp_meta(answer: bytes) -> bool:
