@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from smcp_agent import SmcpAgent
-from smcp_standalone.sample_config import find_uvx, uvx_server
+from smcp_standalone.up import find_uvx, uvx_server
 from tests.e2e.worlds.layout import Place
 from tests.e2e.worlds.standalone import open_standalone
 from tests.e2e.worlds.world import LAB

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from smcp_standalone.nats_model import parse_model
 from smcp_standalone.nats_server import NatsServer, open_nats_server
-from smcp_standalone.nats_yaml import parse_model
 from smcp_testing.nursery import born
 from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.waiting import eventually

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from smcp_proto.names import check_name
 from smcp_standalone import nats_config, nats_files
-from smcp_standalone.nats_model import NatsModel
+from smcp_standalone.nats_model import NatsModel, parse_model
 from smcp_standalone.nats_server import find_binary
-from smcp_standalone.nats_yaml import parse_model
 from smcp_testing.certificates import Authority
 from smcp_testing.nats_process import NatsServer
 

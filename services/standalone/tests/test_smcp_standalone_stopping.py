@@ -4,7 +4,6 @@ import asyncio
 import json
 import signal
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 from smcp_agent import SmcpAgent
 from smcp_service.lifecycle import FAILED
 from smcp_standalone.demo import until_stopped
-from smcp_standalone.run_directory import run_directory
 from smcp_testing.service_process import ServiceProcess, service_process
 from smcp_testing.waiting import eventually
 
@@ -104,40 +102,6 @@ async def test_ctrl_c_ends_the_demo_however_often_and_leaves_nothing(tmp_path: P
             await eventually(lambda: not any(child.is_running() for child in started), timeout=10)
         assert left(tmp_path) == []
         assert "Traceback" not in "\n".join(str(line) for line in process.log)
-
-
-async def test_what_a_killed_run_left_is_removed_by_the_next_one_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    with run_directory("smcp-up-") as held:  # of a run that goes on
-        (held / "nats" / "creds").mkdir(parents=True)
-        await a_killed_run(temporary)
-        (leftover,) = set(left(temporary)) - {held.name}
-        (temporary / "smcp-up-file").write_text("not ours")
-        async with up_with_a_call(temporary) as process:
-            assert leftover not in left(temporary)
-            assert {held.name, "smcp-up-file"} < set(left(temporary))
-            process.signal(signal.SIGHUP)  # the terminal is closed
-            process.signal(signal.SIGHUP)
-            await process.logged(WAITING, timeout=30)
-            process.signal(signal.SIGINT)
-            assert await process.exit_code(timeout=30) == 1
-        assert sorted(left(temporary)) == sorted([held.name, "smcp-up-file"])
-        assert (held / "nats" / "creds").is_dir()
-
-
-async def a_killed_run(temporary: Path) -> None:
-    config = temporary.with_name("empty.json")
-    config.write_text('{"servers": {}}')
-    env = {"TMPDIR": str(temporary)}
-    before = left(temporary)
-    async with service_process(SMCP, "up", "--port", "0", "--config", str(config), env=env) as process:
-        await eventually(lambda: [*temporary.glob("smcp-up-*/nats/creds/up-gateway.json")], timeout=60)
-        await process.kill()
-    assert len(left(temporary)) == len(before) + 1
 
 
 async def test_a_demo_that_is_stopped_has_failed_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:

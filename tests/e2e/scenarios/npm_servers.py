@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from smcp_agent import CallResult, SmcpAgent
-from smcp_standalone.sample_config import find_uvx, uvx_server
+from smcp_standalone.up import find_uvx, uvx_server
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import member

@@ -28,9 +28,7 @@ from smcp_computer.confirmation import Confirm
 from smcp_service.lifecycle import DONE, FAILED, Failure
 from smcp_service.settings import SettingsError
 from smcp_standalone import bound_exec
-from smcp_standalone.sample_config import find_uvx, uvx_server
-from smcp_standalone.up import System, open_system
-from smcp_standalone.up_settings import UpOptions, UpSettings, load_up_settings
+from smcp_standalone.up import System, UpOptions, UpSettings, find_uvx, load_up_settings, open_system, uvx_server
 
 OFFICE: Final = "demo office"
 COMPUTER: Final = "demo computer"

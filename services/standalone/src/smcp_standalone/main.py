@@ -4,11 +4,12 @@ import asyncio
 import shlex
 import shutil
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
@@ -23,9 +24,11 @@ from smcp_service.telemetry import open_telemetry
 from smcp_standalone import keys_command, nats_files
 from smcp_standalone.nats_config import grants
 
+_REMOVALS: Final = 5
+"""A nats-server that is being stopped may write into a directory while it is removed."""
+
 if TYPE_CHECKING:
-    from smcp_standalone.up import System
-    from smcp_standalone.up_settings import UpOptions
+    from smcp_standalone.up import System, UpOptions
 
 app = typer.Typer(
     name="smcp",
@@ -68,12 +71,14 @@ def up(
 ) -> None:
     """Run everything on this machine: nats-server, registry, gateway and a Computer. ctrl-C stops it."""
     # What runs takes seconds to load, and other commands need none of it.
-    from smcp_standalone.up import open_system, up_directory, up_model  # noqa: PLC0415
-    from smcp_standalone.up_settings import (  # noqa: PLC0415
+    from smcp_standalone.up import (  # noqa: PLC0415  # noqa: PLC0415
         OPTIONS,
         UpOptions,
         load_up_settings,
+        open_system,
         read_variables,
+        up_directory,
+        up_model,
         without_data,
     )
 
@@ -125,14 +130,14 @@ def run_demo(
 ) -> None:
     """Start everything, let an Agent call two public MCP servers, and show what came back."""
     from smcp_standalone.demo import demo, demo_elsewhere, find_repository, until_stopped  # noqa: PLC0415 -- as for `up`
-    from smcp_standalone.run_directory import run_directory  # noqa: PLC0415
 
     configure_logging("smcp-demo", level="warning")
     chosen = (repository or Path()).absolute()
     if url is None:
         chosen = find_repository(chosen)
 
-    with run_directory("smcp-demo-") as directory:
+    with tempfile.TemporaryDirectory(prefix="smcp-demo-", ignore_cleanup_errors=True) as temporary:
+        directory = Path(temporary)
 
         async def main(stop: asyncio.Event) -> int:
             console = Console()
@@ -173,11 +178,11 @@ def nats_config(
 def _end(directory: Path | None) -> None:
     """End at once: nothing that runs, and no credential, stays behind."""
     from smcp_computer.mcp.stdio import kill_all  # noqa: PLC0415 -- as for `up`
-    from smcp_standalone.run_directory import remove  # noqa: PLC0415
 
     kill_all()
-    if directory is not None:
-        remove(directory)
+    for _ in range(_REMOVALS):
+        if directory is not None and directory.exists():
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _greeting(system: "System", chosen: "UpOptions", *, asks_who: bool) -> str:

@@ -1,4 +1,4 @@
-"""From the model of offices and hosts to nats-server's configuration and its credentials. Pure.
+"""From the model of offices and hosts to nats-server's configuration, its permissions and its credentials. Pure.
 
 In the configuration a secret stands as its bcrypt hash, so reading it gives nobody a login. The hash has the
 lowest cost (4, about 1 ms; nats-server's default of 11 takes 100 ms of its CPU for each connection, which a
@@ -9,15 +9,15 @@ bits. The salt follows from the secret, so the same model and secrets give the s
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import bcrypt
 
-from smcp_standalone import nats_permissions
+from smcp_bus.subjects import HOSTS, HOSTS_ASSERT_ALL, HOSTS_LEASE_ALL, OWNER_QUEUE, REGISTRY_QUEUE, ROOT
+from smcp_proto.names import encode_name
 from smcp_standalone.nats_model import JetStream, NatsModel, Tls
-from smcp_standalone.nats_permissions import Permissions
 
 PING_S: Final = 5
 PINGS: Final = 2
@@ -26,6 +26,88 @@ our clients do the same."""
 CLUSTER_USER = "route"
 _BCRYPT_COST = 4
 _BCRYPT_ALPHABET = "./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+
+INBOX_ROOT: Final = "_INBOX"
+
+LONGEST_CALL_S: Final = 3600
+_RESPONSE_EXPIRES_S: Final = LONGEST_CALL_S + 60
+_RESPONSES: Final = 512
+"""Messages that a Computer may send to one reply subject: an answer, and the pulls or chunks of a body (32 MiB
+are 64 to 128 of them; a larger SMCP_MAX_PAYLOAD has room too). nats-server keeps the same for each request
+whatever the number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """The permissions of one credential, as nats-server understands them."""
+
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+    responses: int | None = None
+    """How many messages it may send to a reply subject that it was asked on; None: to none."""
+    responses_expire_s: int = _RESPONSE_EXPIRES_S
+
+
+def inbox_prefix(credential: str) -> str:
+    """Under which a credential receives answers: `_INBOX.<credential>`, its own."""
+    return f"{INBOX_ROOT}.{encode_name(credential)}"
+
+
+def computer(credential: str, office: str, names: Iterable[str]) -> Permissions:
+    """A host of Computers: it speaks as them, answers for them, and hears its office."""
+    own, room = f"{HOSTS}.{encode_name(credential)}", f"{ROOT}.{encode_name(office)}"
+    tokens = [encode_name(name) for name in names]
+    return Permissions(
+        publish=(*(f"{room}.server.computer.{token}.>" for token in tokens), f"{own}.*.lease"),
+        subscribe=(
+            *(f"{room}.client.{token}.> {OWNER_QUEUE}" for token in tokens),
+            f"{room}.notify.>",
+            f"{own}.*.alive",
+            f"{inbox_prefix(credential)}.>",
+        ),
+        responses=_RESPONSES,
+    )
+
+
+def gateway(credential: str) -> Permissions:
+    """A gateway speaks for whoever is connected to it, and answers for Computers that speak Socket.IO only."""
+    own = f"{HOSTS}.{encode_name(credential)}"
+    return Permissions(
+        publish=(
+            f"{ROOT}.*.client.>",
+            f"{ROOT}.*.server.>",
+            f"{own}.*.lease",
+            f"{own}.*.assert",
+            f"{INBOX_ROOT}.>",
+        ),
+        subscribe=(
+            f"{ROOT}.*.notify.>",
+            f"{ROOT}.*.client.> {OWNER_QUEUE}",
+            f"{own}.*.alive",
+            f"{inbox_prefix(credential)}.>",
+        ),
+    )
+
+
+def registry(credential: str) -> Permissions:
+    """The registry alone announces, and alone touches JetStream."""
+    return Permissions(
+        publish=(
+            f"{ROOT}.*.notify.>",
+            f"{HOSTS}.*.*.alive",
+            "$JS.API.>",
+            "$KV.>",
+            "$JS.ACK.>",
+            f"{INBOX_ROOT}.>",
+        ),
+        subscribe=(
+            f"{ROOT}.*.server.> {REGISTRY_QUEUE}",
+            f"{HOSTS_LEASE_ALL} {REGISTRY_QUEUE}",
+            f"{HOSTS_ASSERT_ALL} {REGISTRY_QUEUE}",
+            f"{inbox_prefix(credential)}.>",
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +142,9 @@ def new_login(credential: str, former: Login | None = None) -> Login:
 def grants(model: NatsModel) -> dict[str, Permissions]:
     """What each credential may do, by its name, in the order of the file."""
     return {
-        **{name: nats_permissions.registry(name) for name in model.registry_credentials},
-        **{name: nats_permissions.gateway(name) for name in model.gateway_credentials},
-        **{
-            host.credential: nats_permissions.computer(host.credential, host.office, host.computers)
-            for host in model.computers
-        },
+        **{name: registry(name) for name in model.registry_credentials},
+        **{name: gateway(name) for name in model.gateway_credentials},
+        **{host.credential: computer(host.credential, host.office, host.computers) for host in model.computers},
     }
 
 
@@ -120,7 +199,7 @@ def purposes(model: NatsModel) -> dict[str, dict[str, Any]]:
 def credential_file(name: str, login: Login, purpose: Mapping[str, Any]) -> str:
     """The JSON that a process reads from `SMCP_NATS_CREDS`."""
     user = {} if login.user == name else {"user": login.user}
-    prefix = nats_permissions.inbox_prefix(name)
+    prefix = inbox_prefix(name)
     content = {"name": name, **user, "secret": login.secret, "inbox_prefix": prefix, **purpose}
     return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 

@@ -19,8 +19,7 @@ from smcp_proto.names import encode_name
 from smcp_service.settings import did_you_mean
 from smcp_standalone import nats_config
 from smcp_standalone.nats_config import Login
-from smcp_standalone.nats_model import NatsModel
-from smcp_standalone.nats_yaml import NatsConfigError, parse_model
+from smcp_standalone.nats_model import NatsConfigError, NatsModel, parse_model
 
 _PRIVATE = 0o600
 _PRIVATE_DIR = 0o700

@@ -12,16 +12,19 @@ http: 127.0.0.1:8222              # nats-server's monitoring; off if absent
 jetstream: {store_dir: ./jetstream}
 tls: {cert: server.crt, key: server.key, ca: ca.crt}   # off if absent
 
-Whatever a validator says here is said to the user beside the field's path (`nats_yaml`).
+Whatever a validator says here is said to the user beside the field's path.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic_core import ErrorDetails
 
-from smcp_proto.names import Name, check_name, encode_name
+from smcp_proto.names import Name, encode_name
+from smcp_service.lifecycle import Failure
 from smcp_service.settings import did_you_mean
 
 _ADDRESS: Final = re.compile(r"(?P<host>[^\s:\[\]]+|\[[0-9A-Fa-f:]+\]):(?P<port>-1|[0-9]{1,5})")
@@ -166,65 +169,138 @@ class NatsModel(_Model):
         """Names of the gateways' credentials: as listed, or numbered."""
         return _names("gateway", self.gateways)
 
-    @model_validator(mode="after")
-    def _check(self) -> "NatsModel":
-        if found := [f"{path}: {why}" for path, why in conflicts(self.model_dump())]:
-            raise ValueError("; ".join(found))
-        return self
 
-
-def conflicts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What does not fit together, though each field may be right by itself: the path of a field, and why.
-
-    Fields of the wrong kind are passed over: what is wrong with them is said of themselves.
-    """
-    offices = [_normal(office) for office in _list(data.get("offices")) if isinstance(office, str)]
-    hosts = [host if isinstance(host, dict) else {} for host in _list(data.get("computers"))]
-    for index, host in enumerate(hosts):
-        office = host.get("office")
-        if isinstance(office, str) and _normal(office) not in offices:
-            yield f"computers.{index}.office", f"{office!r} is not in offices{did_you_mean(office, offices)}"
-    yield from _twice(
-        [
-            *_given("registry", "registries", data.get("registries", 1)),
-            *_given("gateway", "gateways", data.get("gateways", 1)),
-            *((f"computers.{index}.credential", host.get("credential")) for index, host in enumerate(hosts)),
-        ]
-    )
-    if data.get("cluster") is not None and data.get("server_name") is None:
+def conflicts(model: NatsModel) -> Iterator[tuple[str, str]]:
+    """What does not fit together, though each field is right by itself: the path of a field, and why."""
+    for index, host in enumerate(model.computers):
+        if host.office not in model.offices:
+            yield (
+                f"computers.{index}.office",
+                f"{host.office!r} is not in offices{did_you_mean(host.office, model.offices)}",
+            )
+    paths: dict[str, str] = {}
+    for path, name in [
+        *_paths("registries", model.registries, model.registry_credentials),
+        *_paths("gateways", model.gateways, model.gateway_credentials),
+        *((f"computers.{index}.credential", host.credential) for index, host in enumerate(model.computers)),
+    ]:
+        first = paths.setdefault(name.casefold(), path)  # some file systems take no notice of case
+        if first is not path:
+            yield path, f"{name!r} is the name of another credential ({first}): each needs a file of its own"
+    if model.cluster is not None and model.server_name is None:
         yield "server_name", "each node of a cluster needs one of its own (e.g. $POD_NAME)"
 
 
-def _twice(credentials: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
-    places: dict[str, str] = {}
-    for path, name in credentials:
-        if not isinstance(name, str):
-            continue
-        first = places.setdefault(_normal(name).casefold(), path)  # some file systems take no notice of case
-        if first is not path:
-            yield path, f"{name!r} is the name of another credential ({first}): each needs a file of its own"
-
-
-def _given(kind: str, field: str, value: Any) -> list[tuple[str, Any]]:
-    """The credentials of a field that has a number or names, each with its path."""
-    if isinstance(value, list):
-        return [(f"{field}.{index}", name) for index, name in enumerate(value)]
-    count = value if type(value) is int and 1 <= value <= _MOST else 0
-    return [(field, name) for name in _names(kind, count)]
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _normal(name: str) -> str:
-    try:
-        return check_name(name)
-    except ValueError:
-        return name
+def _paths(field: str, given: int | list[str], names: list[str]) -> list[tuple[str, str]]:
+    return [(field if isinstance(given, int) else f"{field}.{index}", name) for index, name in enumerate(names)]
 
 
 def _names(kind: str, given: int | list[str]) -> list[str]:
     if isinstance(given, int):
         return [f"{kind}-{number}" for number in range(1, given + 1)]
     return given
+
+
+_MAPPING: Final = "has to be a mapping, such as {key: value}"
+_WANTED: Final[Mapping[str, str]] = {
+    "missing": "is missing",
+    "list_type": "has to be a list, such as [a, b]",
+    "string_type": "has to be a text (in quotes, where it looks like something else)",
+    "bool_type": "has to be true or false",
+    "too_short": "has to name at least one",
+    "model_type": _MAPPING,
+    "model_attributes_type": _MAPPING,
+}
+"""What is said for the kinds of mistakes that pydantic words for programmers."""
+_FIELDS: Final[Mapping[str, type[ComputerHost | JetStream | Cluster | Tls]]] = {
+    "computers": ComputerHost,
+    "jetstream": JetStream,
+    "cluster": Cluster,
+    "tls": Tls,
+}
+
+
+class NatsConfigError(Failure):
+    """The file cannot be used; the message has a line for each problem, which names the field."""
+
+    exit_code = 2
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def parse_model(text: str) -> NatsModel:
+    """Read the YAML of `smcp nats-config`.
+
+    Raises:
+        NatsConfigError: it is not YAML, or fields are missing, unknown or wrong: all of them.
+    """
+    try:
+        data = yaml.load(text, _Loader)  # noqa: S506 -- it is a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+        raise NatsConfigError(f"not YAML: {where}{error.problem}") from None
+    except yaml.YAMLError as error:
+        raise NatsConfigError(f"not YAML: {' '.join(str(error).split())}") from None
+    except (RecursionError, ValueError):
+        # The second: of something that looks like a date and is none.
+        raise NatsConfigError("not YAML that can be read") from None
+    if not isinstance(data, dict):
+        raise NatsConfigError("not a YAML mapping with offices, registries, gateways, computers")
+    return model_of(data)
+
+
+def model_of(data: Mapping[Any, Any]) -> NatsModel:
+    """The model of what stands in a file.
+
+    Raises:
+        NatsConfigError: as `parse_model`.
+    """
+    try:
+        model = NatsModel.model_validate(data)
+    except ValidationError as error:
+        found = {_path(item): _why(item) for item in _details(error)}
+    else:
+        found = dict(conflicts(model))
+        if not found:
+            return model
+    raise NatsConfigError(*(f"{path}: {why}" for path, why in found.items()))
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice; YAML does, too, and PyYAML takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in keys:
+                    raise yaml.constructor.ConstructorError(
+                        problem=f"{key.value!r} stands twice in one mapping", problem_mark=key.start_mark
+                    )
+                keys.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _details(error: ValidationError) -> list[ErrorDetails]:
+    return error.errors(include_url=False, include_context=False, include_input=False)
+
+
+def _path(error: ErrorDetails) -> str:
+    above, *inside = error["loc"]
+    tagged = above in ("registries", "gateways") and inside[:1] in ([COUNT], [NAMES])
+    return ".".join(str(part) for part in (above, *(inside[1:] if tagged else inside)))
+
+
+def _why(error: ErrorDetails) -> str:
+    match error["type"]:
+        case "extra_forbidden" | "invalid_key":
+            *above, key = error["loc"]
+            model = _FIELDS.get(str(above[0]), NatsModel) if above else NatsModel
+            return f"is no field of this file{did_you_mean(str(key), model.model_fields)}"
+        case "value_error":
+            return error["msg"].removeprefix("Value error, ")
+        case kind:
+            return _WANTED.get(kind, "cannot be used")

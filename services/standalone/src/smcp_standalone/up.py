@@ -6,30 +6,169 @@ machine of its own; so what works here works spread out.
 
 import asyncio
 import fcntl
+import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from smcp_bus.errors import BusError
 from smcp_bus.nats.bus import NatsBus, open_bus
 from smcp_bus.nats.config import BusConfig, load_credentials
 from smcp_computer.app import open_computer
+from smcp_computer.config.file import ComputerConfig, load_config
+from smcp_computer.config.lint import ConfigError
 from smcp_computer.confirmation import Confirm, terminal
 from smcp_computer.core import Computer
+from smcp_computer.settings import ComputerSettings
 from smcp_gateway.app import open_gateway
+from smcp_gateway.auth.settings import check_auth
+from smcp_gateway.settings import GatewaySettings
 from smcp_registry.app import open_registry
+from smcp_registry.settings import RegistrySettings
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import Failure, background
-from smcp_service.settings import ServiceSettings
+from smcp_service.otel_variables import wrong_endpoints
+from smcp_service.settings import ServiceSettings, SettingsError, load_settings, variables
 from smcp_standalone.nats_files import read_model
-from smcp_standalone.nats_model import ComputerHost, NatsModel
+from smcp_standalone.nats_model import ComputerHost, NatsConfigError, NatsModel, model_of
 from smcp_standalone.nats_server import NatsServer, open_nats_server
-from smcp_standalone.nats_yaml import NatsConfigError
-from smcp_standalone.run_directory import run_directory
-from smcp_standalone.up_settings import UpOptions, UpSettings
+
+SAMPLE: Final = "computer.json"
+"""The configuration in the directory of a run to which none was given."""
+_ALONE: Final = "smcp-registry, smcp-gateway and smcp-computer, since `smcp up` runs a nats-server of its own"
+OPTIONS: Final[Mapping[str, str]] = {
+    "SMCP_CONFIG": "--config",
+    "SMCP_OFFICE": "--office",
+    "SMCP_NAME": "--name",
+    "SMCP_HEALTH_HOST": "SMCP_GATEWAY_HOST, where /livez is answered, too",
+    "SMCP_HEALTH_PORT": "--port, where /livez is answered, too",
+    "SMCP_NATS_URL": _ALONE,
+    "SMCP_NATS_CREDS": _ALONE,
+    "SMCP_NATS_CA": _ALONE,
+    "SMCP_GATEWAY_URL": "smcp-computer, since the Computer of `smcp up` needs no gateway",
+}
+"""What its parts read from the environment where they run alone, and what is to be used instead."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """What the command line of `smcp up` says."""
+
+    office: str
+    name: str
+    port: int | None = None
+    """The gateway's; 0 any free one, None as `SMCP_GATEWAY_PORT` says."""
+    config: Path | None = None
+    """The Computer's; None runs the sample."""
+    data: Path | None = None
+    """Where rooms and credentials are kept; None forgets them at the end."""
+    hosts: Path | None = None
+    """Who may connect from elsewhere, as for `smcp nats-config`."""
+    insecure: bool | None = None
+    """Whether anybody may connect from elsewhere; None as `SMCP_INSECURE` says."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpSettings:
+    """The settings of each part, read before anything starts."""
+
+    registry: RegistrySettings
+    gateway: GatewaySettings
+    computer: ComputerSettings
+    configuration: ComputerConfig
+
+
+def without_data(options: UpOptions) -> UpOptions:
+    """The same for a run that leaves no trace: the configuration in `options.data` counts, nothing is written there."""
+    kept = None if options.data is None else options.data / SAMPLE
+    config = kept if options.config is None and kept is not None and kept.exists() else options.config
+    return replace(options, data=None, config=config)
+
+
+def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
+    """Read the environment and the options, and write the sample configuration where there is none.
+
+    Raises:
+        SettingsError: a variable, an option or the Computer's configuration is wrong.
+    """
+    config = options.config
+    if config is None:
+        config = directory / SAMPLE
+        if not config.exists():
+            config.write_text(json.dumps(sample(find_uvx()), indent=2), encoding="utf-8")
+    problems = list(wrong_endpoints(os.environ))
+    configuration = _read(problems, partial(_configuration, config))
+    gateway = _read(problems, partial(_gateway_settings, options))
+    registry = _read(problems, partial(load_settings, RegistrySettings))
+    chosen = {"config": config, "office": options.office, "name": options.name}
+    computer = _read(problems, partial(load_settings, ComputerSettings, **chosen))
+    if problems or configuration is None or gateway is None or registry is None or computer is None:
+        raise SettingsError(*dict.fromkeys(problems))
+    return UpSettings(registry, gateway, computer, configuration)
+
+
+def _read(problems: list[str], read: Callable[[], T]) -> T | None:
+    """What was read; None: something is wrong with it, which is among the problems now."""
+    try:
+        return read()
+    except SettingsError as error:
+        problems += error.problems
+        return None
+
+
+def _configuration(path: Path) -> ComputerConfig:
+    try:
+        return load_config(path)
+    except ConfigError as error:
+        raise SettingsError(*(f"--config: {problem}" for problem in error.problems)) from None
+
+
+def _gateway_settings(options: UpOptions) -> GatewaySettings:
+    gateway = load_settings(GatewaySettings, gateway_port=options.port, insecure=options.insecure)
+    check_auth(gateway, gateway.gateway_host)
+    return gateway
+
+
+def read_variables() -> frozenset[str]:
+    """The variables that `smcp up` reads."""
+    return (variables(RegistrySettings) | variables(GatewaySettings) | variables(ComputerSettings)) - OPTIONS.keys()
+
+
+_PASSED_ON = ("SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+"""What `uvx` needs of this environment to fetch a server, beside its own `UV_*`; MCP servers inherit nothing."""
+
+
+def find_uvx() -> str | None:
+    """The uvx of this environment, or the first in PATH; None where there is none."""
+    beside = Path(sys.executable).parent / "uvx"
+    return str(beside) if beside.is_file() else shutil.which("uvx")
+
+
+def uvx_server(uvx: str, package: str, *arguments: str) -> dict[str, Any]:
+    """The configuration of an MCP server from PyPI, run in an environment of its own."""
+    passed_on = {name: f"${{env:{name}}}" for name in _present(os.environ)}
+    parameters = {"command": uvx, "args": [package, *arguments], "env": passed_on or None}
+    return {"type": "stdio", "server_parameters": parameters}
+
+
+def sample(uvx: str | None) -> dict[str, Any]:
+    """A configuration with `mcp-server-time`, or without servers where there is no uvx."""
+    return {"servers": {} if uvx is None else {"time": uvx_server(uvx, "mcp-server-time")}}
+
+
+def _present(environ: Mapping[str, str]) -> Iterable[str]:
+    return sorted(name for name in environ if name.upper() in _PASSED_ON or name.startswith("UV_"))
+
 
 REGISTRY: Final = "up-registry"
 GATEWAY: Final = "up-gateway"
@@ -67,8 +206,8 @@ def up_directory(options: UpOptions) -> Iterator[Path]:
         Failure: another `smcp up` uses it, or it cannot be written.
     """
     if options.data is None:
-        with run_directory("smcp-up-") as directory:
-            yield directory
+        with tempfile.TemporaryDirectory(prefix="smcp-up-", ignore_cleanup_errors=True) as directory:
+            yield Path(directory)
         return
     try:
         options.data.mkdir(parents=True, exist_ok=True)
@@ -86,7 +225,7 @@ def up_directory(options: UpOptions) -> Iterator[Path]:
 def with_local_parts(model: NatsModel, office: str, name: str) -> NatsModel:
     """`model`, and in it the credentials of the parts that run in this process."""
     local = ComputerHost(credential=COMPUTER, office=office, names=[name])
-    return NatsModel.model_validate(
+    return model_of(
         {
             **model.model_dump(),
             "offices": list(dict.fromkeys([office, *model.offices])),
