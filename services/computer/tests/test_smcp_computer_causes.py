@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from smcp_computer.resources.causes import Causes
-from smcp_computer.resources.history import History
+from smcp_computer.resources.index import History
+from smcp_computer.resources.warn_once import WarnOnce
 
 LOG = logging.getLogger("test")
 
@@ -15,7 +15,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_a_cause_is_said_once_for_each_server_and_again_in_its_next_life(caplog: pytest.LogCaptureFixture) -> None:
-    causes = Causes(LOG)
+    causes = WarnOnce(LOG)
     for _ in range(3):
         causes.warn("a", "wrong")
         causes.warn("b", "wrong")
@@ -27,7 +27,7 @@ def test_a_cause_is_said_once_for_each_server_and_again_in_its_next_life(caplog:
 
 
 def test_one_server_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    causes = Causes(LOG, most=3)
+    causes = WarnOnce(LOG, most=3)
     for number in range(100):
         causes.warn("a", f"wrong {number}")
     causes.warn("b", "wrong")
@@ -39,7 +39,7 @@ def test_one_server_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_what_a_server_sent_cannot_forge_a_line(caplog: pytest.LogCaptureFixture) -> None:
-    Causes(LOG).warn("a", "window://x\n\x1b[31mERROR\x85\u2028all is lost 文")
+    WarnOnce(LOG).warn("a", "window://x\n\x1b[31mERROR\x85\u2028all is lost 文")
     assert said(caplog) == ["MCP server 'a': window://x [31mERROR all is lost 文"]
 
 

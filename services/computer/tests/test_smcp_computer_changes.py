@@ -11,7 +11,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric
 
 from smcp_computer.announcing import CONFIG, DESKTOP, FINDER
 from smcp_computer.resources import index, subscriptions
-from smcp_computer.resources.skipped import SkippedServers
+from smcp_computer.resources.index import SkippedServers
 from smcp_testing.computer_office import NAME, World, world
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import connected, gateway_world

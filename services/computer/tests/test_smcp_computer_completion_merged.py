@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from smcp_computer.handlers.resources import MOST, complete, merged
 from smcp_computer.mcp.errors import BadAnswer, RequestRefused, ServerDied, ServerError, ServerTimedOut
-from smcp_computer.resources.completions import MOST, complete, merged
 
 Said = Mapping[str, Any] | ServerError
 

@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_computer.resources.cursor import CURSOR_FIELD, Position, mark_of, read_cursor, write_cursor
-from smcp_computer.resources.listing import PAGE_BYTES, PAGE_ITEMS, named_apart, page_of
+from smcp_computer.resources.pages import (
+    CURSOR_FIELD,
+    PAGE_BYTES,
+    PAGE_ITEMS,
+    Position,
+    mark_of,
+    named_apart,
+    page_of,
+    read_cursor,
+    write_cursor,
+)
 from smcp_proto.errors import Malformed
 
 Lists = dict[str, list[dict[str, Any]]]

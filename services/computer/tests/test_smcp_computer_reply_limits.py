@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_bus.headers import ERROR, REPLY_LIMIT
-from smcp_computer.finder.page import fitting
-from smcp_computer.fitting import giving_way
+from smcp_computer.handlers.get_finder import fitting
+from smcp_computer.reply_limits import giving_way
 from smcp_testing.computer_office import World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.resource_agent import ResourceAgent

@@ -8,18 +8,18 @@ from typing import Any, Final
 
 import orjson
 
-from smcp_computer.fitting import giving_way
+from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerError, ServerTimedOut
 from smcp_computer.mcp.events import ServerEvent, ServerReady
 from smcp_computer.mcp.resources import SHOWN, Json, Resources
-from smcp_computer.resources.causes import Causes
-from smcp_computer.resources.errors import too_large
-from smcp_computer.resources.history import History
-from smcp_computer.resources.index import ResourceIndex
+from smcp_computer.reply_limits import giving_way, reply_limit
+from smcp_computer.resources.index import History, ResourceIndex, SkippedServers
+from smcp_computer.resources.replies import too_large
 from smcp_computer.resources.routing import window_uri
-from smcp_computer.resources.skipped import SkippedServers
+from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.desktop import OrganizedDesktop, Window, organize_desktop
 from smcp_proto.errors import TooLarge
+from smcp_proto.schemas.tools import GetDeskTopReq
 from smcp_proto.uris import WINDOW, WindowUri, scheme_of
 
 _log = logging.getLogger("smcp_computer.desktop")
@@ -70,7 +70,7 @@ class Desktop:
         self._skipped = skipped
         self._read_s = read_s
         self._max_body = max_body
-        self._causes = Causes(_log)
+        self._warnings = WarnOnce(_log)
         self._left: set[asyncio.Task[_Part]] = set()
         """Broken off: to a server that reads nothing, even that takes the SDK some seconds."""
 
@@ -110,7 +110,7 @@ class Desktop:
             self._leave(reading.values())
         organized = organize_desktop([window for part in parts for window in part.windows], size, self._history.servers)
         for doubt in organized.warnings:
-            self._causes.warn(doubt.server, f"{doubt.uri}: {doubt.message}")
+            self._warnings.warn(doubt.server, f"{doubt.uri}: {doubt.message}")
         shown = self._fitting(organized, limit, around)
         if only is not None and not shown:
             for part in parts:
@@ -129,7 +129,7 @@ class Desktop:
     def on_event(self, event: ServerEvent) -> None:
         """Warnings about a server that was started again may be logged again."""
         if isinstance(event, ServerReady):
-            self._causes.forget(event.server)
+            self._warnings.forget(event.server)
 
     async def _of_server(self, server: str, only: WindowUri | None, deadline: float, limit: int) -> _Part:
         try:
@@ -137,13 +137,13 @@ class Desktop:
             listing = await self._index.list(server, timeout=rest)
             resources = self._index.connection(server)
         except ServerError as error:
-            self._causes.warn(server, f"its windows are left out of the desktop: it {error.what}")
+            self._warnings.warn(server, f"its windows are left out of the desktop: it {error.what}")
             return _Part([])
         windows, unread = await read_windows(
             resources, windows_of(listing.values(), only), deadline=deadline, max_bytes=limit
         )
         for one in unread:
-            self._causes.warn(server, f"{one.uri[:SHOWN]} is left out of the desktop: it {one.why.what}")
+            self._warnings.warn(server, f"{one.uri[:SHOWN]} is left out of the desktop: it {one.why.what}")
         return _Part(windows, unread)
 
     def _fitting(self, organized: OrganizedDesktop, limit: int, around: int) -> list[bytes]:
@@ -153,13 +153,13 @@ class Desktop:
         for number in sorted(gone):
             server, uri = organized.sources[number]
             why = f"together the windows are larger than the answer may be, {limit} bytes"
-            self._causes.warn(server, f"{uri[:SHOWN]} is left out of the desktop: {why}")
+            self._warnings.warn(server, f"{uri[:SHOWN]} is left out of the desktop: {why}")
         return [text for number, text in enumerate(shown) if number not in gone]
 
     def _result(self, server: str, task: asyncio.Task[_Part]) -> _Part:
         if task.done():
             return task.result()
-        self._causes.warn(server, "its windows are left out of the desktop: it does not take requests")
+        self._warnings.warn(server, "its windows are left out of the desktop: it does not take requests")
         return _Part([])
 
     def _leave(self, tasks: Iterable[asyncio.Task[_Part]]) -> None:
@@ -221,3 +221,26 @@ def _size(contents: list[Any]) -> int:
     return sum(
         len(text) for content in contents if isinstance(content, dict) and isinstance(text := content.get("text"), str)
     )
+
+
+ANSWER_S: Final = 1.0
+"""Of the time that the caller waits, what is kept for the answer."""
+_HEAD: Final = b'{"desktops":['
+
+
+async def get_desktop(request: GetDeskTopReq, call: Call, *, desktop: Desktop, max_body: int) -> RawJson:
+    """A GetDeskTopRet, without the windows for which the answer has no room.
+
+    Raises:
+        TooLarge: the window that was asked for (`window`) is larger than the answer may be.
+    """
+    left = call.deadline - asyncio.get_running_loop().time() - ANSWER_S
+    tail = b'],"req_id":%b}' % orjson.dumps(request.req_id)
+    shown = await desktop.show(
+        request.desktop_size,
+        request.window,
+        left=left,
+        limit=reply_limit(call, max_body),
+        around=len(_HEAD) + len(tail),
+    )
+    return RawJson(b"".join((_HEAD, b",".join(shown), tail)))

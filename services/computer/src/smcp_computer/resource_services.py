@@ -13,24 +13,20 @@ from smcp_bus import subjects
 from smcp_bus.bus import Incoming
 from smcp_bus.dispatch import Handler
 from smcp_computer.announcing import CAPABILITIES, DESKTOP, FINDER, Announcer
-from smcp_computer.desktop import Desktop
+from smcp_computer.desktop import Desktop, get_desktop
+from smcp_computer.finder.metadata import ResponseChecks
 from smcp_computer.finder.metadata_cache import MetadataCache
-from smcp_computer.finder.odd_answers import OddAnswers
-from smcp_computer.handlers.envelope import Envelopes
-from smcp_computer.handlers.get_desktop import get_desktop
 from smcp_computer.handlers.get_finder import Finder
 from smcp_computer.handlers.get_resources import EVENT, GetResources
 from smcp_computer.handlers.resources import ResourceQueries
 from smcp_computer.handlers.subscribe import SubscriptionRequests
 from smcp_computer.mcp.supervisor import Fleet
 from smcp_computer.office_client import OfficeClient
-from smcp_computer.resources.capabilities import Capabilities
 from smcp_computer.resources.changes import ResourceChanges
 from smcp_computer.resources.directory import Directory
-from smcp_computer.resources.history import History
-from smcp_computer.resources.index import ResourceIndex
+from smcp_computer.resources.index import Capabilities, History, ResourceIndex, SkippedServers
 from smcp_computer.resources.notices import Notices
-from smcp_computer.resources.skipped import SkippedServers
+from smcp_computer.resources.replies import Envelopes
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
 from smcp_computer.settings import ComputerSettings
 from smcp_proto.schemas import LeaveOfficeNotification
@@ -84,7 +80,7 @@ class ResourceServices:
         skipped = SkippedServers(get_meter("smcp_computer"))
         directory = Directory(supervisors, self.index, self.history, skipped, events)
         envelopes = Envelopes(settings.name, max_body=max_body)
-        odd = OddAnswers()
+        odd = ResponseChecks()
         queries = ResourceQueries(directory, self.index, envelopes, odd)
         subscriptions = SubscriptionRequests(directory, self.index, self.agents, envelopes)
         self._desktop = Desktop(self.index, self.history, skipped, read_s=settings.read_s, max_body=max_body)

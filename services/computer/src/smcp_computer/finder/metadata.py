@@ -1,11 +1,17 @@
 """From what a server answers for a document, or lists of it, to the document. Pure."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+import orjson
+
 from smcp_bus import exact_json
+from smcp_computer.mcp.events import ServerEvent, ServerReady
+from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.errors import Malformed
-from smcp_proto.finder import Document
+from smcp_proto.finder import Document, not_in_format, unknown_categories
+from smcp_proto.uris import DPE, DpeUri, parse_dpe_uri, scheme_of
 from smcp_proto.validation import check_depth, mended
 
 MAX_BYTES: Final = 32 * 1024
@@ -78,3 +84,56 @@ def _parsed(text: str) -> Any:
         return exact_json.read(text.encode())
     except ValueError:
         return exact_json.read(mended(text).encode())
+
+
+_log = logging.getLogger("smcp_computer.finder")
+
+LARGEST: Final = 1024 * 1024
+"""Characters of an answer that is looked at: reading it once more takes time from everything else."""
+PAGE_LEVEL: Final = 2
+"""From this level on there are elements."""
+
+
+class ResponseChecks:
+    """`on_event` is to be told of what happens to the MCP servers."""
+
+    def __init__(self) -> None:
+        self._warnings = WarnOnce(_log)
+
+    def look(self, server: str, uri: str, result: Mapping[str, Any]) -> None:
+        """Warn of a page or element with unknown categories, and of an answer in another format than was asked for.
+
+        Args:
+            uri: that was asked for.
+            result: of `resources/read`.
+        """
+        if scheme_of(uri) != DPE:
+            return
+        try:
+            asked = parse_dpe_uri(uri)
+        except ValueError:
+            return
+        for what in _odd(server, uri, asked, result):
+            self._warnings.warn(server, f"{uri[:256]}: {what}")
+
+    def on_event(self, event: ServerEvent) -> None:
+        """A server that was started anew: what was said in the log of it may be said again."""
+        if isinstance(event, ServerReady):
+            self._warnings.forget(event.server)
+
+
+def _odd(server: str, uri: str, asked: DpeUri, result: Mapping[str, Any]) -> Iterator[str]:
+    texts = (content.get("text") for content in result["contents"] if isinstance(content, Mapping))
+    text = next((text for text in texts if isinstance(text, str)), None)
+    if text is None or len(text) > LARGEST:
+        return
+    try:
+        answer = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        yield "what was read is not JSON"
+        return
+    doubts = not_in_format(server, uri, answer, asked.format)
+    if asked.level >= PAGE_LEVEL:
+        doubts += unknown_categories(server, uri, answer)
+    for doubt in doubts:
+        yield doubt.message

@@ -21,8 +21,8 @@ from smcp_computer.mcp.errors import (
     ServerNotRunning,
     ServerTimedOut,
 )
-from smcp_computer.resources.causes import Causes
 from smcp_computer.resources.index import Listing
+from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.finder import Document
 from smcp_proto.uris import parse_dpe_uri
 from smcp_service.lifecycle import Background
@@ -122,7 +122,7 @@ class MetadataCache:
         self._most_bytes = cache_bytes
         self._bytes = 0
         self._is_full = False
-        self._causes = Causes(_log)
+        self._warnings = WarnOnce(_log)
         self._servers: dict[str, _Server] = {}
         self._turn = asyncio.Semaphore(AT_ONCE)
         self._loop = asyncio.get_running_loop()
@@ -173,7 +173,7 @@ class MetadataCache:
 
     def started(self, server: str) -> None:
         """A server was started again: all its documents may have changed, and its warnings are logged again."""
-        self._causes.forget(server)
+        self._warnings.forget(server)
         self.changed(server)
 
     def _shown(self, servers: Collection[str]) -> Iterator[_Entry]:
@@ -203,7 +203,7 @@ class MetadataCache:
             if listed is not None:
                 entries[uri] = _Entry(uri, resource, listed)
             else:
-                self._causes.warn(server.name, f"lists {uri[:256]!r} as a document: {why}")
+                self._warnings.warn(server.name, f"lists {uri[:256]!r} as a document: {why}")
         for uri, entry in server.entries.items():
             if entries.get(uri) is not entry:
                 self._forget(entry)

@@ -6,14 +6,13 @@ from typing import Any, Final
 
 import orjson
 
+from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.finder.metadata_cache import MetadataCache
-from smcp_computer.finder.page import fitting
-from smcp_computer.handlers.budget import Budget
-from smcp_computer.handlers.room import reply_limit
 from smcp_computer.mcp.events import ServerEvent, ServerReady
-from smcp_computer.resources.causes import Causes
+from smcp_computer.reply_limits import Budget, giving_way, reply_limit
 from smcp_computer.resources.index import Listing
+from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.errors import Malformed, TooLarge
 from smcp_proto.finder import Document, organize_finder
 from smcp_proto.schemas.finder import GetFinderReq
@@ -46,7 +45,7 @@ class Finder:
         self._history = history
         self._wait_s = wait_s
         self._max_body = max_body
-        self._causes = Causes(_log)
+        self._warnings = WarnOnce(_log)
 
     async def __call__(self, request: GetFinderReq, call: Call) -> RawJson:
         """One page. Documents for which the answer has no room are told of shortly.
@@ -84,13 +83,13 @@ class Finder:
     def on_event(self, event: ServerEvent) -> None:
         """A server that was started anew: what was said in the log of it may be said again."""
         if isinstance(event, ServerReady):
-            self._causes.forget(event.server)
+            self._warnings.forget(event.server)
 
     def _warn(self, documents: Sequence[Document], shortened: Sequence[Mapping[str, Any]], limit: int) -> None:
         for summary in shortened:
             server = next(document.server for document in documents if document.summary is summary)
             what = f"the document {summary['uri']:.256} is told of shortly: its page is larger than {limit} bytes"
-            self._causes.warn(server, what)
+            self._warnings.warn(server, what)
 
 
 def _check(request: GetFinderReq) -> None:
@@ -104,3 +103,34 @@ def _check(request: GetFinderReq) -> None:
 
 def _refused(field: str, reason: str) -> Malformed:
     return Malformed(f"{field}: {reason}", details={"field": field, "reason": reason})
+
+
+NAMING: Final = ("doc_ref", "uri")
+TELLING: Final = ("title", "file_type", "page_count", "last_modified")
+LONGEST: Final = 256
+"""Characters of what is told beside the names."""
+
+Summary = Mapping[str, Any]
+
+
+def fitting(summaries: Sequence[Summary], room: int) -> tuple[list[bytes], frozenset[int]]:
+    """The documents of a page as JSON, and the numbers of those that are shortened so that all have room.
+
+    They are shortened and not left out, since who turns the pages counts them.
+
+    Args:
+        room: bytes that they may have, commas included.
+    """
+    whole = [exact_json.written(summary) for summary in summaries]
+    if sum(map(len, whole)) + len(whole) <= room:
+        return whole, frozenset()
+    short = [exact_json.written(shortened(summary)) for summary in summaries]
+    sizes = [len(text) for text in whole]
+    giving = giving_way(sizes, [max(0, size - len(text)) for size, text in zip(sizes, short, strict=True)], room)
+    return [short[number] if number in giving else text for number, text in enumerate(whole)], giving
+
+
+def shortened(summary: Summary) -> dict[str, Any]:
+    """What names a document, and what says shortly what it is."""
+    told = {name: summary[name] for name in TELLING if name in summary and len(str(summary[name])) <= LONGEST}
+    return {name: summary[name] for name in NAMING if name in summary} | told

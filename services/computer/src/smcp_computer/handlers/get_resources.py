@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, RawJson
-from smcp_computer.handlers.budget import Budget
 from smcp_computer.mcp.errors import RequestRefused, ServerError
 from smcp_computer.mcp.supervisor import Supervisor
-from smcp_computer.resources.errors import flat
+from smcp_computer.reply_limits import Budget
+from smcp_computer.resources.replies import flat
 from smcp_proto.errors import Malformed, TooLarge, Unavailable
 from smcp_proto.schemas.base import AgentCallData, ServerName, UnknownClientReq
 from smcp_proto.schemas.resources import Cursor

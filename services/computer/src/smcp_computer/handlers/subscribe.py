@@ -3,12 +3,11 @@
 import asyncio
 
 from smcp_bus.dispatch import Call, RawJson
-from smcp_computer.handlers.budget import Budget
-from smcp_computer.handlers.envelope import Envelopes
 from smcp_computer.mcp.errors import NotTold, ServerError, ServerNotRunning, ServerTimedOut
+from smcp_computer.reply_limits import Budget
 from smcp_computer.resources.directory import Directory
-from smcp_computer.resources.errors import is_not_found
 from smcp_computer.resources.index import ResourceIndex
+from smcp_computer.resources.replies import Envelopes, is_not_found
 from smcp_computer.resources.subscriptions import AgentSubscriptions
 from smcp_proto.schemas.resources import SubscribeResourceReq, UnsubscribeResourceReq
 from smcp_proto.uris import without_query

@@ -15,8 +15,8 @@ from smcp_computer.confirmation import Confirmation
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerError
 from smcp_computer.mcp.sdk import CallSpan
 from smcp_computer.metrics import CallEnded
-from smcp_computer.resources.errors import too_large
-from smcp_computer.resources.history import History
+from smcp_computer.resources.index import History
+from smcp_computer.resources.replies import too_large
 from smcp_computer.tools import Catalogue
 from smcp_proto.errors import SmcpError, TooLarge
 from smcp_proto.schemas.tools import ToolCallReq

@@ -11,15 +11,18 @@ import mcp_types as types
 from smcp_computer.mcp.errors import RequestRefused, ServerError
 from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerReady
 from smcp_computer.mcp.supervisor import Supervisor
-from smcp_computer.resources.causes import Causes
-from smcp_computer.resources.cursor import Kind, Position
-from smcp_computer.resources.errors import not_found, not_supported
-from smcp_computer.resources.history import History
-from smcp_computer.resources.index import Listing, ResourceIndex
-from smcp_computer.resources.listing import Item
-from smcp_computer.resources.routing import NOTHING_CHOSEN, Served, candidates, listed_by, template_candidates
-from smcp_computer.resources.skipped import SkippedServers
-from smcp_computer.resources.uri import checked_uri
+from smcp_computer.resources.index import History, Listing, ResourceIndex, SkippedServers
+from smcp_computer.resources.pages import Item, Kind, Position
+from smcp_computer.resources.replies import not_found, not_supported
+from smcp_computer.resources.routing import (
+    NOTHING_CHOSEN,
+    Served,
+    candidates,
+    checked_uri,
+    listed_by,
+    template_candidates,
+)
+from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.errors import Unavailable
 from smcp_proto.uris import without_query
 
@@ -62,7 +65,7 @@ class Directory:
         self._index = index
         self._history = history
         self._skipped = skipped
-        self._causes = Causes(_log)
+        self._warnings = WarnOnce(_log)
         self._last: dict[tuple[Kind, str], Sequence[Item]] = {}
         """What servers listed last, in this life or the one before: for those who turn pages."""
         self._served: dict[tuple[str, bool], tuple[Listing, Sequence[Item], Served]] = {}
@@ -222,7 +225,7 @@ class Directory:
             try:
                 answer = await ask(server, min(timeout, LIST_S))
             except ServerError as error:
-                self._causes.warn(server, f"left out of a list: {error}")
+                self._warnings.warn(server, f"left out of a list: {error}")
                 return None
             return (answer,)
 
@@ -231,7 +234,7 @@ class Directory:
 
     def _on_event(self, event: ServerEvent) -> None:
         if isinstance(event, ServerReady):  # a new life: what is still wrong is said again
-            self._causes.forget(event.server)
+            self._warnings.forget(event.server)
 
     async def _listing(self, server: str, timeout: float) -> Listing:
         return await self._index.list(server, timeout=timeout)

@@ -6,14 +6,16 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
+
+from opentelemetry.metrics import Meter
 
 from smcp_bus.backoff import Backoff
 from smcp_computer.mcp.errors import ServerDied, ServerError, ServerNotRunning, ServerTimedOut
 from smcp_computer.mcp.events import ResourcesChanged, ServerEvent, ServerEvents, ServerGone, ServerReady
 from smcp_computer.mcp.resources import REQUEST_S, Features, Json, Resources
 from smcp_computer.mcp.supervisor import Supervisor
-from smcp_computer.resources.causes import Causes
+from smcp_computer.resources.warn_once import WarnOnce
 
 _log = logging.getLogger("smcp_computer.resources")
 
@@ -62,7 +64,7 @@ class ResourceIndex:
     def __init__(self, supervisors: Mapping[str, Supervisor], events: ServerEvents) -> None:
         self._listed = {name: _Listed(supervisor) for name, supervisor in sorted(supervisors.items())}
         self._listeners: list[Callable[[str], None]] = []
-        self._causes = Causes(_log)
+        self._warnings = WarnOnce(_log)
         events.listen(self._on_event)
 
     def servers(self, *, subscribable: bool = False) -> list[str]:
@@ -178,7 +180,7 @@ class ResourceIndex:
                     what = (
                         "its list of resources may be old" if self.is_listed(server) else "its resources are not known"
                     )
-                    self._causes.warn(server, f"{what}: it {error.what}")
+                    self._warnings.warn(server, f"{what}: it {error.what}")
                 listed.dirty.set()
                 pause = backoff.next()
             else:
@@ -234,7 +236,7 @@ class ResourceIndex:
             case ServerReady() | ServerGone():
                 self._forget(listed)
                 if isinstance(event, ServerReady):
-                    self._causes.forget(event.server)
+                    self._warnings.forget(event.server)
                     listed.dirty.set()
                 self._tell(event.server)
             case ResourcesChanged():
@@ -254,8 +256,85 @@ class ResourceIndex:
 
     def _doubt(self, server: str, problems: Iterable[str]) -> None:
         for problem in problems:
-            self._causes.warn(server, problem)
+            self._warnings.warn(server, problem)
 
     def _tell(self, server: str) -> None:
         for listener in tuple(self._listeners):
             listener(server)
+
+
+class Capabilities:
+    """Those of the MCP servers that are ready, taken together; a server without resources is in none of it.
+
+    Args:
+        changed: called when they did.
+    """
+
+    def __init__(self, index: ResourceIndex, changed: Callable[[], None]) -> None:
+        self._index = index
+        self._changed = changed
+        self._said = self.now
+        index.listen(self._look)
+
+    @property
+    def now(self) -> dict[str, Any]:
+        """The wire's `Capabilities`, in both of the forms that are legal: flags, and `aggregate` with `byServer`."""
+        by_server = {
+            name: {"subscribe": features.subscribe, "listChanged": features.list_changed}
+            for name in self._index.servers()
+            if (features := self._index.features(name)) is not None
+        }
+        whole = {flag: any(said[flag] for said in by_server.values()) for flag in ("subscribe", "listChanged")}
+        return {"resources": {**whole, "aggregate": whole, "byServer": by_server}}
+
+    def _look(self, server: str) -> None:
+        now = self.now
+        if now != self._said:
+            self._said = now
+            self._changed()
+
+
+class History:
+    """Bounded by the servers that there are: only the last call of each counts for the order."""
+
+    def __init__(self) -> None:
+        self._servers: dict[str, None] = {}
+
+    def called(self, server: str) -> None:
+        """A tool of that server is called now."""
+        self._servers.pop(server, None)
+        self._servers[server] = None
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Oldest first, each once."""
+        return tuple(self._servers)
+
+
+class SkippedServers:
+    """`smcp.computer.servers_without_resources`: one for each such server and each operation that skipped it."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._counter = meter.create_counter(
+            "smcp.computer.servers_without_resources",
+            unit="{server}",
+            description="MCP servers that an operation over all servers skipped, since they have no resources",
+        )
+
+        self._left_out = meter.create_counter(
+            "smcp.computer.servers_left_out",
+            unit="{server}",
+            description="MCP servers whose items a list over all servers lacks: not running, failed or silent",
+        )
+
+    def count_left_out(self, operation: str, servers: Iterable[str]) -> None:
+        """`smcp.computer.servers_left_out`: of those that may have resources. Arguments as of `count`."""
+        for server in servers:
+            self._left_out.add(1, {"smcp.operation": operation, "smcp.mcp_server": server})
+
+    def count(self, operation: str, servers: Iterable[str]) -> None:
+        """Args:
+        operation: the verb of the event, as `get_desktop`.
+        """
+        for server in servers:
+            self._counter.add(1, {"smcp.operation": operation, "smcp.mcp_server": server})

@@ -7,6 +7,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
+from smcp_proto.errors import Malformed
 from smcp_proto.sorting import server_order
 from smcp_proto.uris import (
     DPE,
@@ -195,3 +196,27 @@ def _fixed_parts(template: str) -> list[str]:
     """What stands before, between and behind the expressions in braces."""
     head, *expressions = template.split("{")
     return [head, *(expression.partition("}")[2] for expression in expressions)]
+
+
+URI_FIELD: Final = "payload.params.uri"
+
+
+def checked_uri(uri: str) -> str:
+    """The URI to ask a server for, where none lists it just so: what a server lists it knows, whatever its form.
+
+    A `dpe://` URI has to be one (finder.txt, 校验规则), and keeps its query; of a `window://` URI the query is dropped.
+
+    Raises:
+        Malformed: it is a `dpe://` or `window://` URI that is not valid. `details.reason` begins with the part or the
+            parameter that is wrong.
+    """
+    try:
+        match scheme_of(uri):
+            case scheme if scheme == DPE:
+                parse_dpe_uri(uri)
+            case scheme if scheme == WINDOW:
+                parse_window_uri(uri)
+                return without_query(uri)
+    except ValueError as error:
+        raise Malformed(f"{URI_FIELD}: {error}", details={"field": URI_FIELD, "reason": str(error)}) from None
+    return uri

@@ -24,8 +24,8 @@ from smcp_computer.mcp.events import (
 )
 from smcp_computer.mcp.resources import SUBSCRIBE_S, Resources
 from smcp_computer.mcp.supervisor import Supervisor
-from smcp_computer.resources.causes import Causes
 from smcp_computer.resources.routing import is_same
+from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.errors import RateLimited
 from smcp_proto.schemas.resources import SmcpCode
 from smcp_proto.uris import resources_above
@@ -95,7 +95,7 @@ class UpstreamSubscriptions:
 
     def __init__(self, supervisors: Mapping[str, Supervisor], events: ServerEvents) -> None:
         self._servers = {name: _Upstream(supervisor) for name, supervisor in supervisors.items()}
-        self._causes = Causes(_log)
+        self._warnings = WarnOnce(_log)
         self._events = events
         events.listen(self._on_event)
 
@@ -236,7 +236,7 @@ class UpstreamSubscriptions:
 
     def _fail(self, upstream: _Upstream, uri: str, error: ServerError) -> None:
         upstream.failed.add(uri)
-        self._causes.warn(upstream.supervisor.name, f"does not tell of changes of a resource: it {error.what}")
+        self._warnings.warn(upstream.supervisor.name, f"does not tell of changes of a resource: it {error.what}")
 
     def _tell(self, upstream: _Upstream) -> None:
         if upstream.current() is not None and upstream.news:
@@ -253,7 +253,7 @@ class UpstreamSubscriptions:
                 upstream.current()
                 upstream.dirty.set()
                 if isinstance(event, ServerReady):
-                    self._causes.forget(event.server)
+                    self._warnings.forget(event.server)
             case ResourcesUnsubscribed(server, uris):
                 for uri in uris & upstream.subscribed:
                     upstream.subscribed.discard(uri)

@@ -5,22 +5,25 @@ its envelope says where its items come from. A Computer that cannot be listed is
 """
 
 import asyncio
+import base64
+import binascii
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
+import orjson
 from opentelemetry import metrics
 from pydantic import BaseModel
 
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, RawJson
-from smcp_gateway.handlers.office_cursor import FIELD, OfficeCursor, read_cursor, unreadable
 from smcp_gateway.rooms.offices import Offices
-from smcp_proto.errors import ErrorCode, NotInOffice, SmcpError
+from smcp_proto.errors import ErrorCode, Malformed, NotInOffice, SmcpError
+from smcp_proto.names import check_name
 from smcp_proto.schemas import ListResourcesReq, ListResourceTemplatesReq
-from smcp_proto.schemas.resources import SmcpCode
+from smcp_proto.schemas.resources import MAX_CURSOR, SmcpCode
 
 SHARE_S: Final = 5.0
 """How long one Computer may take (seconds)."""
@@ -42,6 +45,53 @@ _log: Final = logging.getLogger("smcp_gateway.list_resources")
 Request = ListResourcesReq | ListResourceTemplatesReq
 Carry = Callable[[BaseModel, Call], Awaitable[RawJson]]
 """`Relay`."""
+
+
+FIELD: Final = "payload.params.cursor"
+_MARK: Final = "office"
+
+
+@dataclass(frozen=True, slots=True)
+class OfficeCursor:
+    """Where a list goes on."""
+
+    verb: str
+    """Of which list: one of resources does not go on as one of templates."""
+    computer: str
+    inner: str | None
+    """That Computer's own cursor; None: behind that Computer."""
+
+    def write(self) -> str | None:
+        """The opaque text; None: it would be longer than a cursor may be."""
+        fields = orjson.dumps([_MARK, self.verb, self.computer, self.inner])
+        text = base64.urlsafe_b64encode(fields).rstrip(b"=").decode()
+        return text if len(text) <= MAX_CURSOR else None
+
+
+def read_cursor(text: str, verb: str) -> OfficeCursor:
+    """Read what `OfficeCursor.write` wrote.
+
+    Raises:
+        Malformed: it did not write that, or for another list; `details.field` is `payload.params.cursor`.
+    """
+    try:
+        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+        fields: Any = orjson.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+    except (UnicodeEncodeError, binascii.Error, orjson.JSONDecodeError):
+        raise unreadable() from None
+    match fields:
+        case [mark, str(of), str(computer), str() | None as inner] if (mark, of) == (_MARK, verb):
+            try:
+                return OfficeCursor(verb, check_name(computer), inner)
+            except ValueError:
+                raise unreadable() from None
+    raise unreadable()
+
+
+def unreadable() -> Malformed:
+    """The 400 for a cursor that no such list gave."""
+    reason = "is none that this list gave"
+    return Malformed(f"{FIELD}: {reason}", details={"field": FIELD, "reason": reason})
 
 
 class Reason(Enum):

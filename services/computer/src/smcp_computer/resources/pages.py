@@ -1,13 +1,92 @@
-"""One page over what the MCP servers of a Computer list. Pure."""
+"""The cursor of `resources/list` and `resources/templates/list` over the MCP servers of a Computer. Pure.
 
+It says where the listing stands in the Computer's own index (which server, which item), and nothing that an MCP server
+made: so it holds over a restart of that server, and over changes of its list.
+"""
+
+import base64
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 
-from smcp_computer.resources.cursor import Kind, Position, mark_of, next_number
+from smcp_proto.errors import Malformed
+
+CURSOR_FIELD: Final = "payload.params.cursor"
+MAX_NUMBER: Final = 10_000_000
+_DIGEST_BYTES: Final = 9
+
+Kind = Literal["resources", "templates"]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Behind which item a listing goes on."""
+
+    kind: Kind
+    server: str
+    number: int
+    """Of the item given last in its server's list, from 0."""
+    mark: str
+    """Tells that item from others: see `mark_of`."""
+
+
+def mark_of(uri: str) -> str:
+    """A digest of the item's URI: a URI itself may be longer than a cursor."""
+    digest = hashlib.blake2b(uri.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).digest()
+    return base64.urlsafe_b64encode(digest).decode()
+
+
+def write_cursor(position: Position) -> str:
+    """The opaque text that `read_cursor` reads."""
+    fields = [position.kind[0], position.server, position.number, position.mark]
+    return base64.urlsafe_b64encode(orjson.dumps(fields)).decode().rstrip("=")
+
+
+def read_cursor(cursor: str, kind: Kind, server: str | None = None) -> Position:
+    """Read a cursor of a list of that kind.
+
+    Args:
+        server: the only one that is listed; None: all.
+
+    Raises:
+        Malformed: it is none that `write_cursor` gave for such a list; `details.field` is `payload.params.cursor`.
+    """
+    try:
+        raw = cursor.encode("ascii")
+        fields: Any = orjson.loads(base64.b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True))
+    except ValueError:
+        raise _unreadable() from None
+    match fields:
+        case [str(letter), str(of), int(number), str(mark)] if (
+            letter == kind[0] and server in (None, of) and not isinstance(number, bool) and 0 <= number <= MAX_NUMBER
+        ):
+            return Position(kind, of, number, mark)
+    raise _unreadable()
+
+
+def _unreadable() -> Malformed:
+    reason = "is none that this list gave"
+    return Malformed(f"{CURSOR_FIELD}: {reason}", details={"field": CURSOR_FIELD, "reason": reason})
+
+
+def next_number(position: Position, uris: Sequence[str]) -> int:
+    """Where in the list of its server the listing goes on: the number of the next item.
+
+    Where the item given last has moved, behind its new place, the nearest one; where it is gone, at its old place: that
+    is where what stood behind it stands now.
+    """
+    at = position.number
+    if at < len(uris) and mark_of(uris[at]) == position.mark:
+        return at + 1
+    places = [number for number, uri in enumerate(uris) if mark_of(uri) == position.mark]
+    if not places:
+        return min(at, len(uris))
+    return min(places, key=lambda number: abs(number - at)) + 1
+
 
 PAGE_ITEMS: Final = 100
 PAGE_BYTES: Final = 1024 * 1024

@@ -5,11 +5,11 @@ import re
 from typing import Final
 
 MOST: Final = 200
-"""Causes that are said of one MCP server, in one life of it."""
+"""WarnOnce that are said of one MCP server, in one life of it."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
-class Causes:
+class WarnOnce:
     """Args:
     log: where they are said.
     """

@@ -1,0 +1,61 @@
+"""Which items of an answer give way where it would be too large. Pure."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from smcp_bus.dispatch import Call
+from smcp_bus.headers import REPLY_LIMIT
+from smcp_bus.owner import time_limit
+
+
+def giving_way(sizes: Sequence[int], saved: Sequence[int], room: int) -> frozenset[int]:
+    """The largest ones, as few as can be; of those of one size the last go first.
+
+    Args:
+        sizes: of the items of a JSON array, in bytes.
+        saved: bytes that are saved where an item gives way: of one that goes its size, and its comma.
+        room: bytes between the brackets.
+
+    Returns:
+        Their numbers. All of them where the room does not do even then.
+    """
+    needed = sum(sizes) + len(sizes) - 1
+    giving = set()
+    for number in sorted(range(len(sizes)), key=lambda number: (-sizes[number], -number)):
+        if needed <= room:
+            break
+        giving.add(number)
+        needed -= saved[number]
+    return frozenset(giving)
+
+
+def reply_limit(call: Call, max_body: int) -> int:
+    """Bytes: what the asker's client takes, where its gateway says that, and at most what the bus does."""
+    said = call.headers.get(REPLY_LIMIT, "")
+    return min(int(said), max_body) if said.isascii() and said.isdigit() and len(said) < 20 else max_body
+
+
+class Budget:
+    """Args:
+    seconds: from now on.
+
+    Attributes:
+        until: when it is over, in loop time.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._loop: Final = asyncio.get_running_loop()
+        self.until: Final = self._loop.time() + seconds
+
+    @classmethod
+    def of(cls, call: Call, *, most: float | None = None) -> "Budget":
+        """Of a request; at most `most` seconds."""
+        left = call.deadline - asyncio.get_running_loop().time()
+        limit = time_limit(left, left)
+        return cls(limit if most is None else min(limit, most))
+
+    @property
+    def left(self) -> float:
+        """Seconds; 0 where it is over."""
+        return max(0.0, self.until - self._loop.time())
