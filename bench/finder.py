@@ -30,6 +30,7 @@ from bench.processes import BIN, line_of, services_env, start, start_nats, wait_
 from smcp_bus.dispatch import Caller, Dispatcher
 from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.handlers.get_finder import AS_LISTED, Finder
+from smcp_computer.mcp.events import ServerEvents
 from smcp_proto import catalog
 from smcp_service.lifecycle import background
 from smcp_service.settings import MIB
@@ -108,13 +109,14 @@ async def at_the_door(rounds: int) -> tuple[Found, str]:
         return listed
 
     history = tuple(f"server-{number % 7}" for number in range(7))
+    events = ServerEvents()
     async with background() as tasks:
-        cache = MetadataCache(read, tasks, lambda server: listed[server], cache_bytes=64 * MIB)
+        cache = MetadataCache(read, tasks, lambda server: listed[server], events, cache_bytes=64 * MIB)
         began = time.perf_counter()
         await cache.documents(listed, timeout=FILL_S)
         filled = time.perf_counter() - began
         dispatcher = Dispatcher(
-            {"client:get_finder": Finder(cache, known, lambda: history, wait_s=5.0, max_body=2**25)}
+            {"client:get_finder": Finder(cache, known, lambda: history, events, wait_s=5.0, max_body=2**25)}
         )
         found = {name: await measured(dispatcher, rounds, **asked) for name, asked in QUESTIONS.items()}
     return found, f"at the dispatcher, {READ_S * 1e3:g} ms each: {filled:.2f} s; kept: {cache.kept_bytes} bytes"

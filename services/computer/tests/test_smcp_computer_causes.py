@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from smcp_computer.mcp.events import ServerEvents, ServerReady
 from smcp_computer.resources.index import History
 from smcp_computer.resources.warn_once import WarnOnce
 
@@ -15,19 +16,20 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_a_cause_is_said_once_for_each_server_and_again_in_its_next_life(caplog: pytest.LogCaptureFixture) -> None:
-    causes = WarnOnce(LOG)
+    events = ServerEvents()
+    causes = WarnOnce(LOG, events)
     for _ in range(3):
         causes.warn("a", "wrong")
         causes.warn("b", "wrong")
     assert said(caplog) == ["MCP server 'a': wrong", "MCP server 'b': wrong"]
-    causes.forget("a")
+    events.tell(ServerReady("a"))
     causes.warn("a", "wrong")
     causes.warn("b", "wrong")
     assert said(caplog)[2:] == ["MCP server 'a': wrong"]
 
 
 def test_one_server_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    causes = WarnOnce(LOG, most=3)
+    causes = WarnOnce(LOG, ServerEvents(), most=3)
     for number in range(100):
         causes.warn("a", f"wrong {number}")
     causes.warn("b", "wrong")
@@ -39,7 +41,7 @@ def test_one_server_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_what_a_server_sent_cannot_forge_a_line(caplog: pytest.LogCaptureFixture) -> None:
-    WarnOnce(LOG).warn("a", "window://x\n\x1b[31mERROR\x85\u2028all is lost 文")
+    WarnOnce(LOG, ServerEvents()).warn("a", "window://x\n\x1b[31mERROR\x85\u2028all is lost 文")
     assert said(caplog) == ["MCP server 'a': window://x [31mERROR all is lost 文"]
 
 

@@ -10,6 +10,7 @@ import pytest
 from smcp_bus.dispatch import Caller, Dispatcher
 from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.handlers.get_finder import Finder
+from smcp_computer.mcp.events import ServerEvents
 from smcp_proto import catalog
 from smcp_testing.document_servers import Servers, answer, listed, opened, titles
 
@@ -83,7 +84,9 @@ async def finder(library: MetadataCache, lists: dict[str, Any], **asked: Any) ->
     async def known(timeout: float) -> dict[str, Any]:
         return lists
 
-    dispatcher = Dispatcher({"client:get_finder": Finder(library, known, tuple, wait_s=30.0, max_body=2**25)})
+    dispatcher = Dispatcher(
+        {"client:get_finder": Finder(library, known, tuple, ServerEvents(), wait_s=30.0, max_body=2**25)}
+    )
     body = json.dumps({"agent": "a", "req_id": "r", "computer": "c", **asked}).encode()
     answered = await asyncio.wait_for(
         dispatcher.dispatch(catalog.CATALOG["client:get_finder"], Caller(role="agent", office="o"), body), 60

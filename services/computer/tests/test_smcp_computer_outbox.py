@@ -13,9 +13,8 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.headers import ERROR
-from smcp_computer.announcing import CONFIG, DESKTOP, FINDER
+from smcp_computer.announcing import CONFIG, DESKTOP, FINDER, LIST_CHANGED, UPDATED
 from smcp_computer.core import Computer
-from smcp_computer.resources.notices import LIST_CHANGED, UPDATED
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import Client, connected, gateway_world
 from smcp_testing.interposed_buses import InterposedBuses
@@ -64,7 +63,7 @@ async def office(nats_url: str, refusing: Refusing) -> AsyncIterator[tuple[Compu
         connected(there.url) as agent,
     ):
         assert await agent.join("agent", "anna", OFFICE) == [True, None]
-        await eventually(lambda: not computer.announcer.untold and not computer.resources.notices.untold)
+        await eventually(lambda: not computer.announcer.untold)
         agent.events.clear()
         yield computer, agent
 
@@ -95,10 +94,10 @@ async def test_what_is_told_in_the_end_is_what_is_so_then(nats_url: str) -> None
     async with office(nats_url, refusing) as (computer, agent):
         refusing.always.add(UPDATED)
         refusing.held.clear()
-        notices = computer.resources.notices
-        notices.updated("anna", "one", "note://1", "old")
+        notices = computer.announcer
+        notices.resource_updated("anna", "one", "note://1", "old")
         await eventually(lambda: refusing.asked[UPDATED])
-        notices.updated("anna", "one", "note://1", "new")
+        notices.resource_updated("anna", "one", "note://1", "new")
         refusing.held.set()
         notices.list_changed("one")
         await eventually(lambda: agent.told("notify:resources/list_changed"), message="the first try has ended")
@@ -116,16 +115,16 @@ def params(told: Any) -> Any:
 async def test_what_is_dropped_while_it_is_refused_is_not_told_again(nats_url: str) -> None:
     refusing = Refusing()
     async with office(nats_url, refusing) as (computer, agent):
-        notices = computer.resources.notices
+        notices = computer.announcer
         refusing.always.add(UPDATED)
         refusing.held.clear()
-        notices.updated("anna", "one", "note://1", None)
+        notices.resource_updated("anna", "one", "note://1", None)
         await eventually(lambda: refusing.asked[UPDATED])
-        notices.drop_updates(None)  # the Agent has left, and its subscriptions with it
+        notices.missed(None)  # the Agent has left, and its subscriptions with it
         refusing.held.set()
         notices.list_changed("one")
         await eventually(lambda: agent.told("notify:resources/list_changed"))
-        assert notices.untold == 0
+        assert len(notices) == 0
         refusing.always.clear()
         notices.list_changed("two")
         await eventually(lambda: len(agent.told("notify:resources/list_changed")) == 2)

@@ -1,4 +1,4 @@
-"""Requests for resources are limited for a session and for its office; what is above it is not relayed."""
+"""Requests for resources are limited for an office; what is above it is not relayed."""
 
 import asyncio
 from typing import Any
@@ -6,16 +6,17 @@ from typing import Any
 import pytest
 
 from smcp_bus.bus import Incoming, Reply
-from smcp_gateway.sockets.session import Session
+from smcp_gateway.handlers import resources
+from smcp_gateway.handlers.resources import ReadLimits
 from smcp_proto.catalog import CATALOG
+from smcp_proto.errors import RateLimited
 from smcp_testing.event_payloads import GOOD, OFFICE
-from smcp_testing.gateway_world import Client, World, connected, gateway_world, reply
+from smcp_testing.gateway_world import Client, connected, gateway_world, reply
 from smcp_testing.waiting import eventually
 
 METERED = sorted(event for event, row in CATALOG.items() if row.metered)
 SLOW = {"gateway_reads_per_s": 0.01, "gateway_reads_burst": 3}
 """Nothing comes in while a test runs."""
-UNLIMITED = {"gateway_reads_per_s": 0.0}
 
 
 class Computer:
@@ -31,10 +32,6 @@ class Computer:
 
 async def read(agent: Client, event: str = "client:resources/read") -> Any:
     return await agent.call(event, GOOD[event])
-
-
-def session(world: World) -> Session:
-    return next(session for session in world.gateways[0].sessions if session.role == "agent")
 
 
 @pytest.mark.rule(
@@ -59,9 +56,8 @@ async def test_what_is_above_the_limit_is_429_says_when_to_come_back_and_is_not_
         for _ in range(2):
             refused = await read(anna, event)
             assert refused["code"] == 429
-            assert refused["details"].keys() == {"smcp_code", "retry_after_s", "limit_of"}
+            assert refused["details"].keys() == {"smcp_code", "retry_after_s"}
             assert refused["details"]["smcp_code"] == "SMCP_RATE_LIMITED"
-            assert refused["details"]["limit_of"] == "session"
             assert 0 < refused["details"]["retry_after_s"] <= 100
         assert box.asked == [verb] * 3
         for free in ("client:get_tools", "client:resources/unsubscribe", "client:tool_call"):
@@ -110,94 +106,67 @@ async def test_who_waits_as_long_as_it_is_told_is_served(nats_url: str) -> None:
         assert "verb" in await read(anna)
 
 
-@pytest.mark.rule("computer.resources.server.limits.room", "computer.resources.errors.rate.reads")
-async def test_an_agent_of_another_name_has_its_own_share_and_the_office_one_for_all_of_them(nats_url: str) -> None:
-    box = Computer()
-    office = {"gateway_office_reads_per_s": 0.01, "gateway_office_reads_burst": 5}
-    async with (
-        gateway_world(nats_url, settings=SLOW | office) as world,
-        connected(world.url) as mate,
-        world.computer(OFFICE, "box", box.serve),
-        world.computer("other", "box", box.serve),
-        connected(world.url) as otto,
-    ):
-        assert await mate.join("computer", "mate", OFFICE) == [True, None]  # the office is held here all the time
-        limited = []
-        for name in ("anna", "ben"):
-            async with connected(world.url) as agent:
-                assert await agent.join("agent", name, OFFICE) == [True, None]
-                answers = [await read(agent) for _ in range(4)]
-                limited.append([answer.get("details", {}).get("limit_of") for answer in answers])
-            await eventually(lambda: len(world.gateways[0].sessions) == 2)
-        assert limited == [[None, None, None, "session"], [None, None, "office", "office"]]
-        assert await otto.join("agent", "anna", "other") == [True, None]
-        assert "verb" in await otto.call("client:resources/read", GOOD["client:resources/read"] | {"roomId": "other"})
-        assert len(box.asked) == 6
-
-
-async def test_a_refusal_by_one_limit_takes_nothing_from_the_other(nats_url: str) -> None:
-    box = Computer()
-    office = {"gateway_office_reads_per_s": 0.01, "gateway_office_reads_burst": 4}
-    async with (
-        gateway_world(nats_url, settings=SLOW | office) as world,
-        connected(world.url) as mate,
-        world.computer(OFFICE, "box", box.serve),
-    ):
-        assert await mate.join("computer", "mate", OFFICE) == [True, None]
-        async with connected(world.url) as anna:
-            assert await anna.join("agent", "anna", OFFICE) == [True, None]
-            assert [(await read(anna)).get("code") for _ in range(20)] == [None] * 3 + [429] * 17
-        await eventually(lambda: len(world.gateways[0].sessions) == 1)
-        async with connected(world.url) as ben:
-            assert await ben.join("agent", "ben", OFFICE) == [True, None]
-            assert [(await read(ben)).get("code") for _ in range(2)] == [None, 429]
-
-
-@pytest.mark.rule("answers.resources.limits.end")
-async def test_what_was_counted_outlives_the_session_and_the_office(nats_url: str) -> None:
-    box = Computer()
-    office = {"gateway_office_reads_per_s": 0.01, "gateway_office_reads_burst": 3}
-    async with (
-        gateway_world(nats_url, settings=UNLIMITED | office) as world,
-        world.computer(OFFICE, "box", box.serve),
-        connected(world.url) as anna,
-    ):
-        answers: list[list[Any]] = []
-        for _ in range(2):
-            assert await anna.join("agent", "anna", OFFICE) == [True, None]
-            assert session(world).reads is None  # without a limit nothing is kept
-            answers.append([(await read(anna)).get("details", {}).get("limit_of") for _ in range(4)])
-            assert await anna.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
-            await eventually(lambda: len(world.gateways[0].offices) == 0)
-        assert answers == [[None, None, None, "office"], ["office"] * 4]
-        assert len(box.asked) == 3
-
-
-@pytest.mark.rule("answers.resources.limits.end")
-async def test_an_agent_that_connects_anew_has_what_it_had(nats_url: str) -> None:
-    box = Computer()
-    async with gateway_world(nats_url, settings=SLOW) as world, world.computer(OFFICE, "box", box.serve):
-        answers: list[list[Any]] = []
-        for _ in range(2):
-            async with connected(world.url) as anna:
-                assert await anna.join("agent", "anna", OFFICE) == [True, None]
-                answers.append([(await read(anna)).get("details", {}).get("limit_of") for _ in range(2)])
-            await eventually(lambda: len(world.gateways[0].sessions) == 0 and len(world.gateways[0].offices) == 0)
-        assert answers == [[None, None], [None, "session"]]
-        assert len(box.asked) == 3
-
-
-@pytest.mark.rule("answers.resources.limits.end")
-async def test_a_session_keeps_what_it_used_when_it_leaves_and_joins_again(nats_url: str) -> None:
+@pytest.mark.rule("computer.resources.server.limits.room", "answers.resources.limits.end")
+async def test_agents_of_one_office_share_a_limit_and_another_office_has_its_own(nats_url: str) -> None:
     box = Computer()
     async with (
         gateway_world(nats_url, settings=SLOW) as world,
         world.computer(OFFICE, "box", box.serve),
+        world.computer("other", "box", box.serve),
+        connected(world.url) as otto,
+    ):
+        codes = []
+        for name in ("anna", "anna", "ben"):
+            async with connected(world.url) as agent:
+                assert await agent.join("agent", name, OFFICE) == [True, None]
+                codes.append([(await read(agent)).get("code") for _ in range(2)])
+                assert await agent.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
+        assert codes == [[None, None], [None, 429], [429, 429]]
+        assert await otto.join("agent", "anna", "other") == [True, None]
+        assert "verb" in await otto.call("client:resources/read", GOOD["client:resources/read"] | {"roomId": "other"})
+        assert len(box.asked) == 4
+
+
+async def test_without_a_limit_any_number_is_relayed(nats_url: str) -> None:
+    box = Computer()
+    async with (
+        gateway_world(nats_url, settings={"gateway_reads_per_s": 0.0, "gateway_reads_burst": 1}) as world,
+        world.computer(OFFICE, "box", box.serve),
         connected(world.url) as anna,
     ):
         assert await anna.join("agent", "anna", OFFICE) == [True, None]
-        for _ in range(3):
-            assert "verb" in await read(anna)
-        assert await anna.call("server:leave_office", {"office_id": OFFICE}) == [True, None]
-        assert await anna.join("agent", "anna", OFFICE) == [True, None]
-        assert (await read(anna))["code"] == 429
+        assert ["verb" in await read(anna) for _ in range(3)] == [True] * 3
+
+
+def taken(limits: ReadLimits, office: str = "o") -> bool:
+    try:
+        limits.take(office)
+    except RateLimited:
+        return False
+    return True
+
+
+def test_a_bucket_gives_what_it_saved_and_then_as_much_as_it_gets() -> None:
+    now = 100.0
+    limits = ReadLimits(per_s=2.0, burst=3, clock=lambda: now)
+    assert [taken(limits) for _ in range(5)] == [True, True, True, False, False]
+    with pytest.raises(RateLimited) as refused:
+        limits.take("o")
+    assert refused.value.details["retry_after_s"] == 0.5
+    now = 100.5
+    assert [taken(limits) for _ in range(2)] == [True, False]
+    now = 1000.0
+    assert [taken(limits) for _ in range(4)] == [True, True, True, False]
+
+
+def test_offices_whose_buckets_are_full_are_forgotten_and_the_rest_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "MOST_OFFICES", 5)
+    now = 0.0
+    limits = ReadLimits(per_s=1.0, burst=2, clock=lambda: now)
+    for number in range(10):
+        limits.take(f"o{number}")
+    assert len(limits) == 5
+    now = 10.0
+    for _ in range(6):
+        taken(limits, "new")
+    assert len(limits) == 1

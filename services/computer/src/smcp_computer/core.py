@@ -107,7 +107,6 @@ class Computer:
         running = [
             self.tasks.start(join(), name="membership"),
             self.tasks.start(self.announcer.run(), name="announcer"),
-            self.tasks.start(self.resources.tell(), name="resource notifications"),
         ]
         try:
             yield
@@ -203,7 +202,7 @@ async def open_core(
         return owner.pending(seat, question)
 
     async with background() as tasks:
-        resources = ResourceServices(settings, office, fleet, announcer, tasks, max_body=max_body, may_tell=may_tell)
+        resources = ResourceServices(settings, fleet, announcer, tasks, max_body=max_body)
         confirmation = Confirmation(settings.confirm, options.get("asker"))
         calls = ToolCalls(
             catalogue,

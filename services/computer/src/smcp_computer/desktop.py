@@ -10,7 +10,7 @@ import orjson
 
 from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerError, ServerTimedOut
-from smcp_computer.mcp.events import ServerEvent, ServerReady
+from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.resources import SHOWN, Json, Resources
 from smcp_computer.reply_limits import giving_way, reply_limit
 from smcp_computer.resources.index import History, ResourceIndex, SkippedServers
@@ -61,6 +61,7 @@ class Desktop:
         index: ResourceIndex,
         history: History,
         skipped: SkippedServers,
+        events: ServerEvents,
         *,
         read_s: float,
         max_body: int,
@@ -70,7 +71,7 @@ class Desktop:
         self._skipped = skipped
         self._read_s = read_s
         self._max_body = max_body
-        self._warnings = WarnOnce(_log)
+        self._warnings = WarnOnce(_log, events)
         self._left: set[asyncio.Task[_Part]] = set()
         """Broken off: to a server that reads nothing, even that takes the SDK some seconds."""
 
@@ -125,11 +126,6 @@ class Desktop:
         """Wait for what is being broken off."""
         if self._left:
             await asyncio.wait(self._left)
-
-    def on_event(self, event: ServerEvent) -> None:
-        """Warnings about a server that was started again may be logged again."""
-        if isinstance(event, ServerReady):
-            self._warnings.forget(event.server)
 
     async def _of_server(self, server: str, only: WindowUri | None, deadline: float, limit: int) -> _Part:
         try:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming
 from smcp_bus.dispatch import Handler
-from smcp_computer.announcing import CAPABILITIES, DESKTOP, FINDER, Announcer
+from smcp_computer.announcing import CAPABILITIES, Announcer
 from smcp_computer.desktop import Desktop, get_desktop
 from smcp_computer.finder.metadata import ResponseChecks
 from smcp_computer.finder.metadata_cache import MetadataCache
@@ -21,11 +21,9 @@ from smcp_computer.handlers.get_resources import EVENT, GetResources
 from smcp_computer.handlers.resources import ResourceQueries
 from smcp_computer.handlers.subscribe import SubscriptionRequests
 from smcp_computer.mcp.supervisor import Fleet
-from smcp_computer.office_client import OfficeClient
 from smcp_computer.resources.changes import ResourceChanges
 from smcp_computer.resources.directory import Directory
 from smcp_computer.resources.index import Capabilities, History, ResourceIndex, SkippedServers
-from smcp_computer.resources.notices import Notices
 from smcp_computer.resources.replies import Envelopes
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
 from smcp_computer.settings import ComputerSettings
@@ -36,12 +34,11 @@ _log = logging.getLogger("smcp_computer.resources")
 
 
 class ResourceServices:
-    """`run` must be running, and `tell` while this Computer wants to be in its office.
+    """`run` must be running.
 
     Args:
         tasks: where documents are read.
         max_body: bytes that an answer may have on the bus.
-        may_tell: whether this Computer is a member now.
 
     Attributes:
         history: to be told of each call of a tool.
@@ -51,48 +48,44 @@ class ResourceServices:
     def __init__(
         self,
         settings: ComputerSettings,
-        office: OfficeClient,
         fleet: Fleet,
         announcer: Announcer,
         tasks: Background,
         *,
         max_body: int,
-        may_tell: Callable[[], bool],
     ) -> None:
         events, supervisors = fleet.events, fleet.supervisors
         self.history = History()
         self.index = ResourceIndex(supervisors, events)
         self.upstream = UpstreamSubscriptions(supervisors, events)
-        self.agents = AgentSubscriptions(self.upstream, self._dropped)
+        self.agents = AgentSubscriptions(self.upstream, announcer.missed)
         self.capabilities = Capabilities(self.index, lambda: announcer.changed(CAPABILITIES))
-        self.cache = MetadataCache(self._read, tasks, self.upstream.subscribed, cache_bytes=settings.finder_cache_bytes)
-        self.notices = Notices(office, settings.office, settings.name, may_tell=may_tell, gather_s=settings.gather_s)
+        self.cache = MetadataCache(
+            self._read, tasks, self.upstream.subscribed, events, cache_bytes=settings.finder_cache_bytes
+        )
         self.changes = ResourceChanges(
             self.index,
             self.upstream,
             self.agents,
             events,
             self.cache,
-            self.notices,
-            desktop_changed=lambda: announcer.changed(DESKTOP),
-            finder_changed=lambda: announcer.changed(FINDER),
+            announcer,
         )
         skipped = SkippedServers(get_meter("smcp_computer"))
         directory = Directory(supervisors, self.index, self.history, skipped, events)
         envelopes = Envelopes(settings.name, max_body=max_body)
-        odd = ResponseChecks()
+        odd = ResponseChecks(events)
         queries = ResourceQueries(directory, self.index, envelopes, odd)
         subscriptions = SubscriptionRequests(directory, self.index, self.agents, envelopes)
-        self._desktop = Desktop(self.index, self.history, skipped, read_s=settings.read_s, max_body=max_body)
+        self._desktop = Desktop(self.index, self.history, skipped, events, read_s=settings.read_s, max_body=max_body)
         finder = Finder(
             self.cache,
             directory.documents,
             lambda: self.history.servers,
+            events,
             wait_s=settings.finder_wait_s,
             max_body=max_body,
         )
-        for listener in (odd.on_event, finder.on_event, self._desktop.on_event):
-            events.listen(listener)
         self.handlers: Mapping[str, Handler] = {
             "client:get_desktop": partial(get_desktop, desktop=self._desktop, max_body=max_body),
             "client:get_finder": finder,
@@ -109,7 +102,6 @@ class ResourceServices:
         """This Computer is in its office (again): Agents may have left unheard, and have missed changes."""
         self.changes.in_office()
         self.agents.drop()
-        self.notices.resume()
 
     async def notified(self, incoming: Incoming) -> None:
         """Hear a notification of the office: what an Agent that leaves has subscribed to ends."""
@@ -131,14 +123,6 @@ class ResourceServices:
                 tasks.create_task(self.upstream.run(), name="subscriptions")
         finally:
             await self._desktop.aclose()
-
-    async def tell(self) -> None:
-        """Tell the office of changes, until cancelled."""
-        await self.notices.run()
-
-    def _dropped(self, server: str | None) -> None:
-        self.notices.drop_updates(server)
-        self.notices.missed(server)
 
     async def _read(self, server: str, uri: str, timeout: float) -> Mapping[str, Any]:
         return await self.index.connection(server).read(uri, timeout=timeout)

@@ -24,8 +24,8 @@ from smcp_gateway.calls.route import CallRoute
 from smcp_gateway.client_door import client_door, log_fields
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.drain import Drain
-from smcp_gateway.handlers.read_limits import ReadLimits
 from smcp_gateway.handlers.relay import Relay
+from smcp_gateway.handlers.resources import ReadLimits
 from smcp_gateway.handlers.rooms import alive
 from smcp_gateway.http_server import Front, open_front
 from smcp_gateway.metrics import calls_timed, measure
@@ -157,9 +157,8 @@ async def open_gateway(
             hang_up=lambda session, why: transport.hang_up(session, why),  # noqa: PLW0108 -- it is made below
         )
         limits = ReadLimits(
-            sessions,
-            per_session=settings.session_reads,
-            per_office=settings.office_reads,
+            per_s=settings.gateway_reads_per_s,
+            burst=settings.gateway_reads_burst,
             clock=asyncio.get_running_loop().time,
         )
         route = CallRoute(bus, computers.serving)

@@ -8,11 +8,9 @@ from smcp_bus.tracing import client_spans, office_of, trace_id_of
 from smcp_gateway.calls.pending import CallTable
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.handlers.cancel import cancel
-from smcp_gateway.handlers.fitting import fitting
 from smcp_gateway.handlers.list_resources import ListResources
-from smcp_gateway.handlers.read_limits import ReadLimits
 from smcp_gateway.handlers.relay import Relay
-from smcp_gateway.handlers.resource_updated import resource_updated
+from smcp_gateway.handlers.resources import ReadLimits, resource_updated, with_reply_limit
 from smcp_gateway.handlers.rooms import join_office, leave_office, list_room, update
 from smcp_gateway.passing_on import PassingOn
 from smcp_gateway.rooms.memberships import Memberships
@@ -34,7 +32,7 @@ def client_door(
 ) -> Dispatcher:
     """The dispatcher in front of which the Socket.IO server stands."""
     listing = limits.before(ListResources(relay, offices))
-    showing = limits.before(partial(fitting, relay=relay, sessions=sessions))
+    showing = limits.before(partial(with_reply_limit, relay=relay, sessions=sessions))
     return Dispatcher(
         {
             "server:join_office": partial(join_office, sessions=sessions, memberships=memberships),

@@ -5,7 +5,6 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from smcp_gateway.auth.settings import AuthSettings
-from smcp_gateway.limits.token_bucket import Rate
 from smcp_service.settings import BindHost, Port, Seconds
 
 PerSecond = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
@@ -31,30 +30,12 @@ class GatewaySettings(AuthSettings):
     gateway_host: BindHost = Field(default="127.0.0.1", description="where clients connect")
     gateway_port: Port = Field(default=8000, description="port for clients, /livez and /readyz; 0 takes any free one")
     gateway_reads_per_s: PerSecond = Field(
-        default=500.0, description="requests for resources that a connection may send in a second; 0: any number"
+        default=500.0, description="requests for resources of an office in a second; 0: any number"
     )
     gateway_reads_burst: Burst = Field(default=2000, description="of them at once, after a pause")
-    gateway_office_reads_per_s: PerSecond = Field(
-        default=1000.0, description="the same for all connections of an office together; 0: any number"
-    )
-    gateway_office_reads_burst: Burst = Field(default=4000, description="of them at once, after a pause")
     rebalance_s: Annotated[Seconds, Field(ge=0, le=3600)] = Field(
         default=60.0,
         description="over how long clients above this gateway's fair share are told to go elsewhere; 0: never",
     )
     health_host: BindHost = Field(default="127.0.0.1", description="no effect here: /livez is where clients connect")
     health_port: Port = Field(default=0, description="no effect here: /livez is at SMCP_GATEWAY_PORT")
-
-    @property
-    def session_reads(self) -> Rate | None:
-        """How often one connection may ask for resources; None: as often as it likes."""
-        return _rate(self.gateway_reads_per_s, self.gateway_reads_burst)
-
-    @property
-    def office_reads(self) -> Rate | None:
-        """The same for all connections of an office; None: as often as they like."""
-        return _rate(self.gateway_office_reads_per_s, self.gateway_office_reads_burst)
-
-
-def _rate(per_s: float, burst: int) -> Rate | None:
-    return Rate(per_s, burst) if per_s else None

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from smcp_computer.finder.metadata_cache import MetadataCache, Read
+from smcp_computer.mcp.events import ServerEvents
 from smcp_proto.finder import Document
 from smcp_service.lifecycle import background
 
@@ -68,6 +69,7 @@ async def opened(
             servers,
             tasks,
             told or (lambda server: Everything()),
+            ServerEvents(),
             cache_bytes=cache_bytes,
         )
 

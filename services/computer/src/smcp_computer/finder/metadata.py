@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 
 from smcp_bus import exact_json
-from smcp_computer.mcp.events import ServerEvent, ServerReady
+from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.errors import Malformed
 from smcp_proto.finder import Document, not_in_format, unknown_categories
@@ -95,10 +95,8 @@ PAGE_LEVEL: Final = 2
 
 
 class ResponseChecks:
-    """`on_event` is to be told of what happens to the MCP servers."""
-
-    def __init__(self) -> None:
-        self._warnings = WarnOnce(_log)
+    def __init__(self, events: ServerEvents) -> None:
+        self._warnings = WarnOnce(_log, events)
 
     def look(self, server: str, uri: str, result: Mapping[str, Any]) -> None:
         """Warn of a page or element with unknown categories, and of an answer in another format than was asked for.
@@ -115,11 +113,6 @@ class ResponseChecks:
             return
         for what in _odd(server, uri, asked, result):
             self._warnings.warn(server, f"{uri[:256]}: {what}")
-
-    def on_event(self, event: ServerEvent) -> None:
-        """A server that was started anew: what was said in the log of it may be said again."""
-        if isinstance(event, ServerReady):
-            self._warnings.forget(event.server)
 
 
 def _odd(server: str, uri: str, asked: DpeUri, result: Mapping[str, Any]) -> Iterator[str]:

@@ -21,6 +21,7 @@ from smcp_computer.mcp.errors import (
     ServerNotRunning,
     ServerTimedOut,
 )
+from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.resources.index import Listing
 from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.finder import Document
@@ -114,7 +115,13 @@ class MetadataCache:
     """
 
     def __init__(
-        self, read: Read, tasks: Background, told: Callable[[str], Collection[str]], *, cache_bytes: int
+        self,
+        read: Read,
+        tasks: Background,
+        told: Callable[[str], Collection[str]],
+        events: ServerEvents,
+        *,
+        cache_bytes: int,
     ) -> None:
         self._read = read
         self._told = told
@@ -122,7 +129,7 @@ class MetadataCache:
         self._most_bytes = cache_bytes
         self._bytes = 0
         self._is_full = False
-        self._warnings = WarnOnce(_log)
+        self._warnings = WarnOnce(_log, events)
         self._servers: dict[str, _Server] = {}
         self._turn = asyncio.Semaphore(AT_ONCE)
         self._loop = asyncio.get_running_loop()
@@ -170,11 +177,6 @@ class MetadataCache:
                 if uri in known.entries:
                     self._forget(known.entries[uri])
             known.changed = True
-
-    def started(self, server: str) -> None:
-        """A server was started again: all its documents may have changed, and its warnings are logged again."""
-        self._warnings.forget(server)
-        self.changed(server)
 
     def _shown(self, servers: Collection[str]) -> Iterator[_Entry]:
         for server in servers:

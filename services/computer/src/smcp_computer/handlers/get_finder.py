@@ -9,7 +9,7 @@ import orjson
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.finder.metadata_cache import MetadataCache
-from smcp_computer.mcp.events import ServerEvent, ServerReady
+from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.reply_limits import Budget, giving_way, reply_limit
 from smcp_computer.resources.index import Listing
 from smcp_computer.resources.warn_once import WarnOnce
@@ -38,14 +38,21 @@ class Finder:
     """
 
     def __init__(
-        self, cache: MetadataCache, lists: Lists, history: Callable[[], Sequence[str]], *, wait_s: float, max_body: int
+        self,
+        cache: MetadataCache,
+        lists: Lists,
+        history: Callable[[], Sequence[str]],
+        events: ServerEvents,
+        *,
+        wait_s: float,
+        max_body: int,
     ) -> None:
         self._cache = cache
         self._lists = lists
         self._history = history
         self._wait_s = wait_s
         self._max_body = max_body
-        self._warnings = WarnOnce(_log)
+        self._warnings = WarnOnce(_log, events)
 
     async def __call__(self, request: GetFinderReq, call: Call) -> RawJson:
         """One page. Documents for which the answer has no room are told of shortly.
@@ -79,11 +86,6 @@ class Finder:
             details = {"size": len(body), "limit": limit}
             raise TooLarge("the page is too large: ask for fewer documents", details=details)
         return RawJson(body)
-
-    def on_event(self, event: ServerEvent) -> None:
-        """A server that was started anew: what was said in the log of it may be said again."""
-        if isinstance(event, ServerReady):
-            self._warnings.forget(event.server)
 
     def _warn(self, documents: Sequence[Document], shortened: Sequence[Mapping[str, Any]], limit: int) -> None:
         for summary in shortened:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from smcp_computer.announcing import DESKTOP, FINDER, Announcer
 from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.mcp.events import (
     ResourcesSubscribed,
@@ -21,8 +22,7 @@ from smcp_computer.mcp.events import (
     ServerReady,
 )
 from smcp_computer.resources.index import NOTHING, Listing, ResourceIndex
-from smcp_computer.resources.notices import Notices
-from smcp_computer.resources.subscriptions import DESKTOP, FINDER, AgentSubscriptions, UpstreamSubscriptions
+from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
 from smcp_proto.uris import DPE, HOSTED, WINDOW, HostConflict, host_conflicts, scheme_of, without_query
 
 _log = logging.getLogger("smcp_computer.resources")
@@ -34,8 +34,8 @@ NONE: Final[frozenset[str]] = frozenset()
 class _Scheme:
     """The resources of one scheme, by server."""
 
-    holder: str
-    tell: Callable[[], None]
+    update: str
+    """What the office is told; also the holder of the subscriptions."""
     identity: Callable[[str], str]
     """Of a URI: what two URIs of the same resource share."""
     listed: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -58,11 +58,7 @@ class _Scheme:
 
 
 class ResourceChanges:
-    """Listens for as long as the events last. Only servers with `resources.subscribe` count for desktop and finder.
-
-    Args:
-        desktop_changed, finder_changed: called for each change; they must not block.
-    """
+    """Listens for as long as the events last. Only servers with `resources.subscribe` count for desktop and finder."""
 
     def __init__(
         self,
@@ -71,20 +67,17 @@ class ResourceChanges:
         agents: AgentSubscriptions,
         events: ServerEvents,
         cache: MetadataCache,
-        notices: Notices,
-        *,
-        desktop_changed: Callable[[], None],
-        finder_changed: Callable[[], None],
+        announcer: Announcer,
     ) -> None:
         self._index = index
         self._upstream = upstream
         self._agents = agents
         self._cache = cache
-        self._notices = notices
+        self._announcer = announcer
         self._conflicts = HostConflicts()
         self._schemes: Mapping[str, _Scheme] = {
-            WINDOW: _Scheme(DESKTOP, desktop_changed, without_query),
-            DPE: _Scheme(FINDER, finder_changed, str),
+            WINDOW: _Scheme(DESKTOP, without_query),
+            DPE: _Scheme(FINDER, str),
         }
         self._entered = False
         self._announced: dict[str, tuple[Listing, int]] = {}
@@ -103,7 +96,7 @@ class ResourceChanges:
                 self._tell_schemes(server, {scheme_of(uri)})
                 title = self._index.known(server).get(uri, {}).get("title")
                 for agent in self._agents.concerned(server, uri):
-                    self._notices.updated(agent, server, uri, title if isinstance(title, str) else None)
+                    self._announcer.resource_updated(agent, server, uri, title if isinstance(title, str) else None)
             case ResourcesSubscribed(server, uris):
                 self._cache.subscribed(server, uris)
                 self._tell_schemes(
@@ -117,7 +110,7 @@ class ResourceChanges:
             case ResourcesUnsubscribed(server, uris):
                 self._agents.drop(server, uris)
             case ServerReady(server):
-                self._cache.started(server)
+                self._cache.changed(server)
             case ServerGone(server):
                 self._cache.changed(server)
                 self._agents.drop(server)
@@ -130,7 +123,7 @@ class ResourceChanges:
         features = self._index.features(server)
         if features is not None and features.subscribe:
             for scheme in schemes & self._schemes.keys():
-                self._schemes[scheme].tell()
+                self._announcer.changed(self._schemes[scheme].update)
 
     def _on_list(self, server: str) -> None:
         """A server's list was taken anew, or it came or went."""
@@ -142,9 +135,9 @@ class ResourceChanges:
         for name, scheme in self._schemes.items():
             now = frozenset(uri for uri in known if scheme_of(uri) == name)
             if features is not None and self._index.is_listed(server):
-                self._upstream.want(scheme.holder, server, now)
+                self._upstream.want(scheme.update, server, now)
             if scheme.is_changed(server, now):
-                scheme.tell()
+                self._announcer.changed(scheme.update)
             else:
                 _log.debug("MCP server %r: the same %s:// resources as before", server, name)
 
@@ -155,7 +148,7 @@ class ResourceChanges:
         if outdated != before or dict(listing) != dict(announced):
             self._announced[server] = (listing, outdated)
             if self._entered:
-                self._notices.list_changed(server)
+                self._announcer.list_changed(server)
 
 
 _log = logging.getLogger("smcp_computer.resources")

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import mcp_types as types
 
 from smcp_computer.mcp.errors import RequestRefused, ServerError
-from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerReady
+from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.index import History, Listing, ResourceIndex, SkippedServers
 from smcp_computer.resources.pages import Item, Kind, Position
@@ -65,11 +65,10 @@ class Directory:
         self._index = index
         self._history = history
         self._skipped = skipped
-        self._warnings = WarnOnce(_log)
+        self._warnings = WarnOnce(_log, events)
         self._last: dict[tuple[Kind, str], Sequence[Item]] = {}
         """What servers listed last, in this life or the one before: for those who turn pages."""
         self._served: dict[tuple[str, bool], tuple[Listing, Sequence[Item], Served]] = {}
-        events.listen(self._on_event)
 
     def check(self, server: str) -> None:
         """Let a server through that can be asked for resources.
@@ -231,10 +230,6 @@ class Directory:
 
         answers = await asyncio.gather(*map(one, servers))
         return {server: answer[0] for server, answer in zip(servers, answers, strict=True) if answer is not None}
-
-    def _on_event(self, event: ServerEvent) -> None:
-        if isinstance(event, ServerReady):  # a new life: what is still wrong is said again
-            self._warnings.forget(event.server)
 
     async def _listing(self, server: str, timeout: float) -> Listing:
         return await self._index.list(server, timeout=timeout)

@@ -64,7 +64,7 @@ class ResourceIndex:
     def __init__(self, supervisors: Mapping[str, Supervisor], events: ServerEvents) -> None:
         self._listed = {name: _Listed(supervisor) for name, supervisor in sorted(supervisors.items())}
         self._listeners: list[Callable[[str], None]] = []
-        self._warnings = WarnOnce(_log)
+        self._warnings = WarnOnce(_log, events)
         events.listen(self._on_event)
 
     def servers(self, *, subscribable: bool = False) -> list[str]:
@@ -236,7 +236,6 @@ class ResourceIndex:
             case ServerReady() | ServerGone():
                 self._forget(listed)
                 if isinstance(event, ServerReady):
-                    self._warnings.forget(event.server)
                     listed.dirty.set()
                 self._tell(event.server)
             case ResourcesChanged():

@@ -32,9 +32,6 @@ from smcp_proto.uris import resources_above
 
 _log = logging.getLogger("smcp_computer.resources")
 
-DESKTOP: Final = "desktop"
-FINDER: Final = "finder"
-
 RETRY_S: Final = 1.0
 """The first pause before a server is asked again for subscriptions that failed; it doubles up to `RETRY_LONGEST_S`."""
 RETRY_LONGEST_S: Final = 60.0
@@ -95,7 +92,7 @@ class UpstreamSubscriptions:
 
     def __init__(self, supervisors: Mapping[str, Supervisor], events: ServerEvents) -> None:
         self._servers = {name: _Upstream(supervisor) for name, supervisor in supervisors.items()}
-        self._warnings = WarnOnce(_log)
+        self._warnings = WarnOnce(_log, events)
         self._events = events
         events.listen(self._on_event)
 
@@ -252,8 +249,6 @@ class UpstreamSubscriptions:
             case ServerReady() | ServerGone():
                 upstream.current()
                 upstream.dirty.set()
-                if isinstance(event, ServerReady):
-                    self._warnings.forget(event.server)
             case ResourcesUnsubscribed(server, uris):
                 for uri in uris & upstream.subscribed:
                     upstream.subscribed.discard(uri)

@@ -8,8 +8,7 @@ from typing import Final
 from smcp_bus.dispatch import Caller
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.auth.principal import Principal
-from smcp_gateway.limits.reply_room import ReplyRoom
-from smcp_gateway.limits.token_bucket import TokenBucket
+from smcp_gateway.sockets.reply_room import ReplyRoom
 from smcp_proto.names import Role
 
 DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
@@ -128,8 +127,6 @@ class Session:
     """Held while a `server:*` event is handled: they happen in the order in which they came."""
     replies: ReplyRoom = field(default_factory=lambda: ReplyRoom(fetched=HELD_REPLIES, unasked=HELD_REPLIES))
     """Large ones on their way to its outbox."""
-    reads: TokenBucket | None = None
-    """See `read_limits`."""
     idle: asyncio.Event | None = None
     """Set when nothing is unanswered any more; only there while that is waited for."""
     _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)

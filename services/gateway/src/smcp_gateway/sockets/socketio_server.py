@@ -15,9 +15,9 @@ from socketio.exceptions import ConnectionRefusedError  # noqa: A004 -- python-s
 from smcp_bus.dispatch import Answer, Dispatcher, failed
 from smcp_gateway.auth.authority import Authority
 from smcp_gateway.auth.guard import Guard
-from smcp_gateway.limits.reply_room import ReplyRoom, ReplyShare
 from smcp_gateway.sockets.engine import Server
 from smcp_gateway.sockets.packet import AUTH_BYTES, OVERSIZED, Frame, Inbound, ack_argument, event_frame
+from smcp_gateway.sockets.reply_room import ReplyRoom, ReplyShare
 from smcp_gateway.sockets.session import DEFAULT_MAX_MESSAGE, Session, Sessions
 from smcp_proto import catalog
 from smcp_proto.catalog import CATALOG, Row, SizeClass, upstream

@@ -1,0 +1,115 @@
+"""What the gateway adds to requests for resources: a rate limit and how large a reply may be. And updates."""
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from smcp_bus import exact_json
+from smcp_bus.dispatch import Call, Handler, RawJson
+from smcp_bus.headers import REPLY_LIMIT
+from smcp_gateway.computers.relay_computers import RelayComputers
+from smcp_gateway.computers.subscriptions import Key
+from smcp_gateway.sockets.packet import largest_reply
+from smcp_gateway.sockets.session import Sessions
+from smcp_proto.errors import Malformed, NotInOffice, RateLimited
+from smcp_proto.schemas import ResourceUpdatedNotification
+from smcp_proto.schemas.resources import SmcpCode
+
+MOST_OFFICES: Final = 20_000
+"""Above it the office is forgotten that asked least recently."""
+NEARLY: Final = 1 - 1e-9
+"""A whole token: what is added in many small parts is not exact."""
+
+
+class ReadLimits:
+    """How often Agents may ask for what makes MCP servers work (computer.txt, resources chapter, 4.2).
+
+    One token bucket for an office. An office has one Agent at a time, whose requests come to one replica, so this
+    bounds the session and the room. An Agent that leaves and joins, or connects anew, gets nothing extra.
+
+    Args:
+        per_s: tokens a second; 0: no limit.
+        burst: tokens that are saved up.
+        clock: seconds; does not go back.
+    """
+
+    def __init__(self, *, per_s: float, burst: int, clock: Callable[[], float]) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._clock = clock
+        self._offices: dict[str, tuple[float, float]] = {}
+        """Tokens, and when there were so many; in the order of the last use. A full bucket is not kept."""
+
+    def __len__(self) -> int:
+        return len(self._offices)
+
+    def before(self, handler: Handler) -> Handler:
+        """The same handler, behind the limit: what it refuses does not come to the handler."""
+
+        async def limited(request: Any, call: Call) -> Any:
+            if call.row.metered and self._per_s and call.caller.office is not None:
+                self.take(call.caller.office)
+            return await handler(request, call)
+
+        return limited
+
+    def take(self, office: str) -> None:
+        """Count a request.
+
+        Raises:
+            RateLimited: it is one too many, and not counted (`details.retry_after_s`: when the next one is taken).
+        """
+        now = self._clock()
+        tokens = self._tokens(office, now)
+        is_taken = tokens >= NEARLY
+        self._offices.pop(office, None)
+        self._offices[office] = max(0.0, tokens - is_taken), now
+        oldest = next(iter(self._offices))
+        if len(self._offices) > MOST_OFFICES or self._tokens(oldest, now) >= self._burst:
+            del self._offices[oldest]
+        if not is_taken:
+            wait = math.ceil((1 - tokens) / self._per_s * 1000) / 1000
+            details = {"smcp_code": SmcpCode.RATE_LIMITED.value, "retry_after_s": wait}
+            raise RateLimited("too many requests for resources in this office", details=details)
+
+    def _tokens(self, office: str, now: float) -> float:
+        tokens, at = self._offices.get(office, (float(self._burst), now))
+        return min(float(self._burst), tokens + (now - at) * self._per_s)
+
+
+async def with_reply_limit(
+    request: BaseModel, call: Call, *, relay: Callable[[BaseModel, Call], Awaitable[RawJson]], sessions: Sessions
+) -> RawJson:
+    """Relay a request for a desktop or a catalog, with how large a reply the Agent's client takes.
+
+    Raises:
+        NotInOffice: the Agent has just left.
+        SmcpError: as `Relay`.
+    """
+    session = sessions.get(call.caller.session)
+    if session is None:
+        raise NotInOffice("not in an office")
+    limit = str(largest_reply(session.max_message))
+    return await relay(request, replace(call, headers={**call.headers, REPLY_LIMIT: limit}))
+
+
+async def resource_updated(request: ResourceUpdatedNotification, call: Call, *, computers: RelayComputers) -> None:
+    """`notify:resources/updated` of a Computer: passed on once for each Agent that subscribed, who is named in it.
+
+    Raises:
+        Malformed: it does not say of which Computer it is.
+    """
+    if request.computerId is None:
+        raise Malformed("computerId: is missing", details={"field": "computerId"})
+    assert call.caller.office is not None
+    owned = computers.of(call.caller.session, call.caller.office)
+    if owned is None:
+        return  # it has just left
+    server, uri = request.serverId, request.payload.params.uri
+    for agent in owned.subscriptions.agents(server, uri):
+        if request.agent in (None, agent):
+            payload = call.payload if agent is None else {**call.payload, "agent": agent}
+            owned.updates.add(Key(agent, server, uri), exact_json.written(payload))

@@ -1,1 +1,0 @@
-"""How much and how often: what bounds one client."""
