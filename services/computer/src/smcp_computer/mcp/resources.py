@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from smcp_computer.mcp.errors import BadAnswer, ServerError, ServerTimedOut
+from smcp_computer.mcp.errors import BadAnswer, ServerTimedOut
 from smcp_computer.mcp.sdk import Requests
 from smcp_computer.mcp.subscriptions import Answered, Subscriptions
 
@@ -72,9 +72,6 @@ class Resources:
         """All pages of `resources/list`, at most `MAX_ITEMS`."""
         return await self._all("resources/list", "resources", "uri", timeout)
 
-    async def template_page(self, cursor: str | None = None, *, timeout: float = REQUEST_S) -> Page:
-        return await self._page("resources/templates/list", "resourceTemplates", cursor, timeout)
-
     async def all_templates(self, *, timeout: float = REQUEST_S) -> Listed:
         """All pages of `resources/templates/list`, at most `MAX_ITEMS`."""
         return await self._all("resources/templates/list", "resourceTemplates", "uriTemplate", timeout)
@@ -86,20 +83,8 @@ class Resources:
             raise BadAnswer(self.server, "sent contents that are no list")
         return result
 
-    async def subscribe(self, uri: str, *, timeout: float = SUBSCRIBE_S) -> None:
-        """Be told when it changes (`Told.resource_updated`), for as long as the connection lasts."""
-        failed: list[ServerError] = []
-
-        def answered(_: str, error: ServerError | None) -> None:
-            if error is not None:
-                failed.append(error)
-
-        await self._subscriptions.subscribe([uri], answered, timeout=timeout)
-        for error in failed:
-            raise error
-
     async def subscribe_all(self, uris: Collection[str], answered: Answered, *, timeout: float = SUBSCRIBE_S) -> None:
-        """The same for many, within one time-out; raises nothing: `answered` is called for each."""
+        """Ask for `ResourceUpdated` of these as long as the connection lasts; `answered` is called for each."""
         if uris:
             await self._subscriptions.subscribe(uris, answered, timeout=timeout)
 

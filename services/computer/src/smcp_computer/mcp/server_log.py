@@ -147,9 +147,15 @@ class FailureLog:
     def started(self) -> None:
         self._logged = None
 
-    def failed(self, error: Exception, pause: float, *, was_ready: bool) -> str:
-        """Log that it ended, or did not start, and is tried again in `pause` seconds. Returns the reason."""
+    def failed(self, error: Exception, pause: float | None, *, was_ready: bool) -> str:
+        """Log that it ended, or did not start, and is tried again in `pause` seconds. Returns the reason.
+
+        None: it can never work in this environment.
+        """
         reason = describe(error)
+        if pause is None:
+            _log.warning("MCP %s (it is not started, nor tried again)", reason)
+            return reason
         if ended := self._stderr.end:
             if not was_ready and reason == WENT_AWAY:
                 reason = f"{ended} before it answered"
@@ -169,12 +175,6 @@ class FailureLog:
                     told += f"; it was not given {', '.join(missing)}, see {SETTING}"
             self._logged = (reason, self._stderr.status)
         _log.log(level, "MCP server %r: %s; %s", self._config.name, told, again)
-        return reason
-
-    def given_up(self, error: Exception) -> str:
-        """Like `failed`, for one that can never work in this environment."""
-        reason = describe(error)
-        _log.warning("MCP %s (it is not started, nor tried again)", reason)
         return reason
 
     def _not_given(self) -> list[str]:

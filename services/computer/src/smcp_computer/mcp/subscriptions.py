@@ -133,15 +133,15 @@ class ListenStream:
         self._open: anyio.CancelScope | None = None
         self._drained: anyio.CancelScope | None = None
         """Of the stream that the open one has replaced."""
-        self._pause: anyio.CancelScope | None = None
-        """Of the one before a stream is opened again, where there is none."""
+        self._changed = tools or resources
+        """Another stream is needed than the open one."""
+        self._due: float | None = None
+        """When a stream is opened again, where there is none (loop time)."""
         self._backoff = Backoff(first_s=RELISTEN_S, longest_s=LONGEST_S)
         self._lost = False
         """A stream broke: what changed since was told to nobody."""
         self._closed: ServerError | None = None
         """Why there never will be a stream again."""
-        if tools or resources:
-            self._wake.set()
 
     async def subscribe(self, uris: Collection[str], answered: Answered, *, timeout: float) -> None:
         closed = self._closed
@@ -154,7 +154,7 @@ class ListenStream:
         asked = _Asked(frozenset(uris))
         self._wanted |= asked.uris
         self._asked.append(asked)
-        self._wake.set()
+        self._change()
         try:
             async with asyncio.timeout(timeout):
                 failed = await asked.outcome
@@ -166,6 +166,10 @@ class ListenStream:
     async def unsubscribe(self, uris: Collection[str], *, timeout: float) -> None:
         self._wanted -= set(uris)
         self._granted -= set(uris)
+        self._change()
+
+    def _change(self) -> None:
+        self._changed = True
         self._wake.set()
 
     async def run(self) -> None:
@@ -173,14 +177,25 @@ class ListenStream:
         try:
             async with anyio.create_task_group() as tasks:
                 while self._closed is None:
-                    await self._wake.wait()
-                    self._wake.clear()
+                    await self._needed()
                     await self._reopen(tasks)
             self._tells_no_more_of(frozenset(self._granted))
         finally:
             self._closed = self._closed or ServerDied(self._server, "went away before it answered")
             for asked in self._asked:
                 asked.settle(dict.fromkeys(asked.uris, self._closed))
+
+    async def _needed(self) -> None:
+        """Return when a stream has to be opened: another one is needed, or the pause after a failure is over."""
+        while not self._changed:
+            try:
+                async with asyncio.timeout_at(self._due):
+                    await self._wake.wait()
+            except TimeoutError:
+                self._due = None
+                break
+            self._wake.clear()
+        self._changed = False
 
     async def _reopen(self, tasks: anyio.abc.TaskGroup) -> None:
         """A stream for what is wanted now, in place of the one that is open."""
@@ -190,13 +205,13 @@ class ListenStream:
         why: ServerError = NotTold(self._server, "does not tell when this resource changes")
         if uris or self._tools or self._resources:
             try:
-                honored = await tasks.start(self._stream, tasks, uris)
+                honored = await tasks.start(self._stream, uris)
             except MCPError as error:
                 why = self._refused(error)
-                self._retry(tasks)
+                self._retry()
             except (SubscriptionLost, TimeoutError):
                 why = ServerTimedOut(self._server, "did not open a stream of changes")
-                self._retry(tasks)
+                self._retry()
             else:
                 if self._open is None and not honored:  # it ended without a word: that says nothing of the resources
                     why = ServerTimedOut(self._server, "ended its stream of changes at once")
@@ -220,9 +235,7 @@ class ListenStream:
         if uris:
             self._notify(ResourcesUnsubscribed(self._server, uris))
 
-    async def _stream(
-        self, tasks: anyio.abc.TaskGroup, uris: Sequence[str], *, task_status: anyio.abc.TaskStatus[frozenset[str]]
-    ) -> None:
+    async def _stream(self, uris: Sequence[str], *, task_status: anyio.abc.TaskStatus[frozenset[str]]) -> None:
         """One stream, from its opening to its end."""
         is_open, loop = False, asyncio.get_running_loop()
         began = loop.time()
@@ -246,7 +259,7 @@ class ListenStream:
             self._lost = True
             if loop.time() - began >= LIVED_S:
                 self._backoff.reset()
-            self._retry(tasks)
+            self._retry()
 
     def _refused(self, error: MCPError) -> ServerError:
         why = self._requests.translated(error)
@@ -255,8 +268,6 @@ class ListenStream:
             why = self._closed = NotTold(self._server, "does not tell when its resources change")
         elif isinstance(why, ServerDied):
             self._closed = why
-        if self._closed is not None:
-            self._end_pause()
         return why
 
     def _replace(self, scope: anyio.CancelScope | None) -> None:
@@ -267,24 +278,13 @@ class ListenStream:
         if old is not None:
             old.deadline = anyio.current_time() + DRAIN_S
         if scope is not None:
-            self._end_pause()
+            self._due = None
 
-    def _retry(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Open a stream after a while, where there is none now: one try at a time, however many ask for one."""
-        if self._open is None and self._closed is None and self._pause is None:
-            self._pause = anyio.CancelScope()
-            tasks.start_soon(self._again, self._pause)
-
-    async def _again(self, pause: anyio.CancelScope) -> None:
-        with pause:
-            await anyio.sleep(self._backoff.next())
-            self._pause = None
+    def _retry(self) -> None:
+        """Open a stream after a pause, where there is none now."""
+        if self._open is None and self._due is None:
+            self._due = asyncio.get_running_loop().time() + self._backoff.next()
             self._wake.set()
-
-    def _end_pause(self) -> None:
-        if self._pause is not None:
-            self._pause.cancel()
-            self._pause = None
 
     def _tell(self, change: Change) -> None:
         match change:

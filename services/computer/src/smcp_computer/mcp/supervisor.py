@@ -7,7 +7,7 @@ pause that grows.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -134,11 +134,7 @@ class Supervisor:
         connection = self._connection
         if connection is None or not self.ready:
             raise ServerNotRunning(self.name, f"is not running ({self.condition})")
-        try:
-            return await connection.call(tool, arguments, timeout=timeout, span=span)
-        finally:
-            if connection.ended.is_set():
-                self._wake.set()
+        return await connection.call(tool, arguments, timeout=timeout, span=span)
 
     def stop(self) -> None:
         """Make `run` end: the session is closed, the process is ended whole. A start is broken off."""
@@ -161,33 +157,39 @@ class Supervisor:
                 except Exception as error:  # noqa: BLE001 -- whatever a server does is its own failure, and is shown
                     if self._stopping.is_set() or self._ended_at_the_question(error):
                         continue
-                    if isinstance(first_of(error), CannotRun):
-                        self._given_up(error)
-                        await self._stopping.wait()
-                        continue
                     lived = loop.time() - began
                     if lived >= STEADY_S:
                         self._backoff.reset()
-                    pause = self._backoff.next()
+                    pause = None if isinstance(first_of(error), CannotRun) else self._backoff.next()
                     self._failed(error, pause)
-                    await self._pause(pause)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(pause):
+                            await self._stopping.wait()
         finally:
             self._connection = None
             self.state = State.STOPPED
             self.settled.set()
 
     async def _live(self) -> None:
-        async with self._waited(self._limits.start_s) as start, self._connected() as connection:
-            tools = tuple(await connection.list_tools())
-            start.reschedule(None)
-            self._waiting = None
-            self._became_ready(connection, tools)
-            try:
-                self._events.tell(ServerReady(self.name))
-                await self._serve(connection)
-            finally:
-                self._connection = None
-                self._events.tell(ServerGone(self.name))
+        async with self._waited(self._limits.start_s) as start:
+            server = with_variables(await self._inputs.resolve(self.config), self._limits.environment)
+            async with connect(
+                server,
+                negotiation=self._negotiation,
+                max_message=self._limits.max_message,
+                notify=self._notified,
+                errors=self._stderr,
+            ) as connection:
+                tools = tuple(await connection.list_tools())
+                start.reschedule(None)
+                self._waiting = None
+                self._became_ready(connection, tools)
+                try:
+                    self._events.tell(ServerReady(self.name))
+                    await self._serve(connection)
+                finally:
+                    self._connection = None
+                    self._events.tell(ServerGone(self.name))
 
     @asynccontextmanager
     async def _waited(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
@@ -198,18 +200,6 @@ class Supervisor:
                 yield limit
             finally:
                 self._waiting = None
-
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[Connection]:
-        server = with_variables(await self._inputs.resolve(self.config), self._limits.environment)
-        async with connect(
-            server,
-            negotiation=self._negotiation,
-            max_message=self._limits.max_message,
-            notify=self._notified,
-            errors=self._stderr,
-        ) as connection:
-            yield connection
 
     async def _serve(self, connection: Connection) -> None:
         over_http = not isinstance(self.config, MCPServerStdioConfig)
@@ -266,24 +256,13 @@ class Supervisor:
             case _:
                 return False
 
-    def _failed(self, error: Exception, pause: float) -> None:
+    def _failed(self, error: Exception, pause: float | None) -> None:
         was_ready = self.ready
         self.reason = self._failures.failed(error, pause, was_ready=was_ready)
-        self.state = State.RESTARTING if self.starts else State.FAILED
+        self.state = State.RESTARTING if self.starts and pause is not None else State.FAILED
         self.settled.set()
         if was_ready:
             self._on_change()
-
-    def _given_up(self, error: Exception) -> None:
-        self.state, self.reason = State.FAILED, self._failures.given_up(error)
-        self.settled.set()
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            pass
 
 
 class Fleet:
