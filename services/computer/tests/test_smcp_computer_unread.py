@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
 from smcp_computer.mcp.errors import AnswerTooLarge, BadAnswer, ServerDied
-from smcp_computer.mcp.reading import KEPT, Cut, Lines, Unread, in_its_place
+from smcp_computer.mcp.reading import KEPT, Cut, Lines, in_its_place
 from smcp_computer.mcp.sdk import CallSpan
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_service.lifecycle import background
@@ -139,7 +139,7 @@ async def test_a_server_whose_output_cannot_be_decoded_is_ended_and_started_agai
     ],
 )
 def test_whose_answer_it_was_stands_at_its_beginning_or_its_end(head: str, tail: str, id_: int | None) -> None:
-    error = in_its_place(head, tail, Unread())
+    error = in_its_place(head, tail, BadAnswer("raw", "sent nothing"))
     assert (None if error is None else error.id) == id_
 
 

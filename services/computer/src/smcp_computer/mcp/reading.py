@@ -95,24 +95,6 @@ _ID_LAST: Final = re.compile(rf"{_ID}\s*(?:,\s*{_VERSION}\s*)?\}}\s*\Z")
 _IS_ANSWER: Final = re.compile(rf"\s*\{{\s*(?:{_VERSION}\s*,\s*)?{_OUTCOME}")
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """Why an answer was not read: the `data` of the error in its place. Nothing that a server sends is one.
-
-    Attributes:
-        limit, size: bytes, where it is too large.
-    """
-
-    limit: int | None = None
-    size: int | None = None
-
-    def error(self, server: str) -> ServerError:
-        """The error of the request that this answer was for."""
-        if self.limit is None:
-            return BadAnswer(server, _CANNOT_BE_READ)
-        return AnswerTooLarge(server, limit=self.limit, size=self.size)
-
-
 def read_message(text: str) -> tuple[types.JSONRPCMessage, bool]:
     """The message, and whether halves of surrogate pairs in it were replaced.
 
@@ -125,8 +107,8 @@ def read_message(text: str) -> tuple[types.JSONRPCMessage, bool]:
         return types.jsonrpc_message_adapter.validate_json(mended(text), by_name=False), True
 
 
-def in_its_place(head: str, tail: str, why: Unread) -> types.JSONRPCError | None:
-    """The error for who waits for the answer of which this is the beginning and the end.
+def in_its_place(head: str, tail: str, why: ServerError) -> types.JSONRPCError | None:
+    """The error for the request whose answer has this beginning and this end; its `data` is `why`.
 
     None: it is no answer, or does not say whose at its beginning or its end.
     """
@@ -139,7 +121,7 @@ def in_its_place(head: str, tail: str, why: Unread) -> types.JSONRPCError | None
     return types.JSONRPCError(jsonrpc="2.0", id=int(found["id"]), error=error)
 
 
-def read_again(refused: ValidationError) -> SessionMessage | ValidationError:
+def read_again(server: str, refused: ValidationError) -> SessionMessage | ValidationError:
     """What the SDK's transport over HTTP could not read, as `read_message` or `in_its_place` would have it."""
     text = refused.errors(include_url=False, include_context=False)[0]["input"]
     if not isinstance(text, str):
@@ -147,7 +129,7 @@ def read_again(refused: ValidationError) -> SessionMessage | ValidationError:
     try:
         return SessionMessage(read_message(text)[0])
     except ValueError:
-        error = in_its_place(text[:KEPT], text[-KEPT:], Unread())
+        error = in_its_place(text[:KEPT], text[-KEPT:], BadAnswer(server, _CANNOT_BE_READ))
         return refused if error is None else SessionMessage(error)
 
 
@@ -157,12 +139,14 @@ def unread(server: str, error: MCPError, *, limit: int) -> ServerError | None:
     Args:
         limit: bytes that an answer may have.
     """
-    if isinstance(error.data, Unread):
-        return error.data.error(server)
+    if isinstance(error.data, ServerError):
+        return error.data
     if error.code == types.CONNECTION_CLOSED and error.message.startswith(_EVENT_TOO_LARGE):
-        return Unread(limit=limit).error(server)
+        return AnswerTooLarge(server, limit=limit)
     if error.code == types.PARSE_ERROR:
-        return Unread(limit=limit if ABOVE_LIMIT in error.message else None).error(server)
+        return (
+            AnswerTooLarge(server, limit=limit) if ABOVE_LIMIT in error.message else BadAnswer(server, _CANNOT_BE_READ)
+        )
     return None
 
 
@@ -174,22 +158,22 @@ class AboveLimit(httpx2.StreamError):
 
 
 def parsed(text: str | Cut, log: StderrLog, max_message: int) -> types.JSONRPCMessage | None:
-    """One message, or the error for who waits for one that is not read; None: there is nothing for anybody.
+    """One message, or the error in the place of one that is not read; None: there is nothing for anybody.
 
     Args:
-        text: what the server wrote.
         max_message: bytes that it may have; for the error.
     """
     if isinstance(text, Cut):
         log.warning("sent a message of %d bytes, more than %d: it is not read", text.size, max_message)
-        return in_its_place(text.head, text.tail, Unread(limit=max_message, size=text.size))
+        too_large = AnswerTooLarge(log.server, limit=max_message, size=text.size)
+        return in_its_place(text.head, text.tail, too_large)
     if not text.strip():
         return None
     try:
         message, replaced = read_message(text)
     except ValueError:
         log.warning("wrote a line that is no message: %.200r", text)
-        return in_its_place(text[:KEPT], text[-KEPT:], Unread())
+        return in_its_place(text[:KEPT], text[-KEPT:], BadAnswer(log.server, _CANNOT_BE_READ))
     if replaced:
         log.warning("sent halves of surrogate pairs; they are replaced by U+FFFD")
     return message

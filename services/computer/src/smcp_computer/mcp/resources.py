@@ -5,6 +5,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import mcp_types as types
+
 from smcp_computer.mcp.errors import BadAnswer, ServerTimedOut
 from smcp_computer.mcp.sdk import Requests
 from smcp_computer.mcp.subscriptions import Answered, Subscriptions
@@ -55,8 +57,8 @@ class Resources:
     seconds.
     """
 
-    def __init__(self, requests: Requests, features: Features, subscriptions: Subscriptions) -> None:
-        self.features = features
+    def __init__(self, requests: Requests, capability: types.ResourcesCapability, subscriptions: Subscriptions) -> None:
+        self.features = Features(capability.subscribe is True, capability.list_changed is True)
         self._requests = requests
         self._subscriptions = subscriptions
 

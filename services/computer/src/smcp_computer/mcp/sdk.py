@@ -99,7 +99,8 @@ class Watch:
         ended: set when the server's side of the connection ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, server: str) -> None:
+        self.server = server
         self.ended = asyncio.Event()
         self._exchanges: dict[str | int, _Exchange] = {}
 
@@ -168,7 +169,7 @@ class _WatchedRead(_Watched):
             self._watch.end()
             raise
         if isinstance(item, ValidationError):  # the SDK would drop it, and its request would wait in vain
-            item = read_again(item)
+            item = read_again(self._watch.server, item)
         self._watch.received(item)
         return item
 
@@ -206,8 +207,8 @@ class Requests:
         max_message: bytes that an answer may have.
     """
 
-    def __init__(self, server: str, client: Client, watch: Watch, *, max_message: int) -> None:
-        self.server = server
+    def __init__(self, client: Client, watch: Watch, *, max_message: int) -> None:
+        self.server = watch.server
         self._client = client
         self._watch = watch
         self._max_message = max_message

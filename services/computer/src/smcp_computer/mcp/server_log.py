@@ -69,7 +69,7 @@ class StderrLog:
     """
 
     def __init__(self, server: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._server = server
+        self.server = server
         self._clock = clock
         self._tokens = float(BURST)
         self._filled_at = clock()
@@ -90,11 +90,11 @@ class StderrLog:
         line = line[:MAX_LINE]
         if words := _NO_TEXT.sub(" ", _SEQUENCE.sub("", line)).strip():
             self._last.append(words[:LONGEST_LINE])
-        _stderr.log(self._level(logging.INFO), "%s", line, extra={"mcp_server": self._server})
+        _stderr.log(self._level(logging.INFO), "%s", line, extra={"mcp_server": self.server})
 
     def warning(self, text: str, *values: object) -> None:
         """Something is odd about what the server sends; `text` continues "MCP server 'x'"."""
-        _stderr.log(self._level(logging.WARNING), f"MCP server %r {text}", self._server, *values)
+        _stderr.log(self._level(logging.WARNING), f"MCP server %r {text}", self.server, *values)
 
     def died(self, status: int | None) -> None:
         """Its process ended by itself, with this exit status."""
@@ -112,13 +112,13 @@ class StderrLog:
         if self._tokens < 1:
             if not self._hidden:
                 _stderr.warning(
-                    "MCP server %r writes more lines than are shown; the others are logged at debug", self._server
+                    "MCP server %r writes more lines than are shown; the others are logged at debug", self.server
                 )
             self._hidden += 1
             return logging.DEBUG
         self._tokens -= 1
         if self._hidden and self._tokens >= BURST - 1:  # it has calmed down
-            _stderr.warning("MCP server %r wrote %d lines that were not shown", self._server, self._hidden)
+            _stderr.warning("MCP server %r wrote %d lines that were not shown", self.server, self._hidden)
             self._hidden = 0
         return level
 

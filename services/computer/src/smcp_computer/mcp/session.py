@@ -18,7 +18,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from smcp_computer import __version__
 from smcp_computer.mcp.errors import RequestRefused, ServerTimedOut
 from smcp_computer.mcp.events import ServerEvent, event_of
-from smcp_computer.mcp.resources import Features, Resources
+from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.sdk import CallSpan, Requests, Watch
 from smcp_computer.mcp.server_log import StderrLog
 from smcp_computer.mcp.subscriptions import ListenStream, RequestedSubscriptions, Subscriptions
@@ -136,7 +136,7 @@ async def connect(
     Raises:
         Whatever the transport and the handshake raise.
     """
-    watch = Watch()
+    watch = Watch(server.name)
     answer_s = request_s(server) or LIST_TIMEOUT_S
     modern = False
 
@@ -153,42 +153,25 @@ async def connect(
         cache=None,
     ) as client:
         modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
-        requests = Requests(server.name, client, watch, max_message=max_message)
-        async with _subscriptions(requests, client, notify, modern=modern) as subscriptions:
+        requests = Requests(client, watch, max_message=max_message)
+        tools, resources = client.server_capabilities.tools, client.server_capabilities.resources
+        subscriptions: Subscriptions = RequestedSubscriptions(requests)
+        async with anyio.create_task_group() as tasks:
+            if modern:
+                subscriptions = stream = ListenStream(
+                    requests,
+                    client,
+                    notify,
+                    tools=tools is not None and tools.list_changed is True,
+                    resources=resources is not None and resources.list_changed is True,
+                )
+                tasks.start_soon(stream.run)
             yield Connection(
                 requests,
                 client,
                 watch.ended,
-                resources=_resources(requests, client, subscriptions),
+                resources=None if resources is None else Resources(requests, resources, subscriptions),
                 transport="pipe" if isinstance(server, MCPServerStdioConfig) else "tcp",
                 list_s=max(answer_s, LIST_TIMEOUT_S),
             )
-
-
-def _resources(requests: Requests, client: Client, subscriptions: Subscriptions) -> Resources | None:
-    said = client.server_capabilities.resources
-    if said is None:
-        return None
-    features = Features(subscribe=said.subscribe is True, list_changed=said.list_changed is True)
-    return Resources(requests, features, subscriptions)
-
-
-@asynccontextmanager
-async def _subscriptions(
-    requests: Requests, client: Client, notify: Callable[[ServerEvent], None], *, modern: bool
-) -> AsyncIterator[Subscriptions]:
-    if not modern:
-        yield RequestedSubscriptions(requests)
-        return
-    tools, resources = client.server_capabilities.tools, client.server_capabilities.resources
-    stream = ListenStream(
-        requests,
-        client,
-        notify,
-        tools=tools is not None and tools.list_changed is True,
-        resources=resources is not None and resources.list_changed is True,
-    )
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(stream.run)
-        yield stream
-        tasks.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
