@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smcp_agent.cache import AT_ONCE, ROUNDS, AnswerCache
+from smcp_agent.cache import ROUNDS, AnswerCache
 from smcp_agent.errors import Closed, SmcpError, Unavailable
 from smcp_testing.profiles import scaled
 
@@ -187,17 +187,6 @@ async def test_what_was_read_since_it_was_fetched_is_asked_for_again_by_itself()
         cache.outdate(again=False)
         await settle()
         assert len(side.asked) == 3
-
-
-async def test_only_some_of_many_are_asked_for_again_by_themselves() -> None:
-    side = Side()
-    async with caching(side, again=True) as cache:
-        for number in range(AT_ONCE + 3):
-            await got(side, cache, str(number))
-        side.asked.clear()
-        cache.outdate()
-        await settle()
-        assert len(side.asked) == AT_ONCE
 
 
 async def test_those_that_were_asked_for_least_recently_go() -> None:

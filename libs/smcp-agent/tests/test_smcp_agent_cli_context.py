@@ -9,62 +9,46 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from smcp_agent.cli import commands
 from smcp_agent.cli.main import app
-from smcp_agent.cli.runner import MAX_PAYLOAD, Options
-from smcp_agent.errors import NotFound
 from smcp_testing.agent_command import at_a_terminal, ended, run, start
-from smcp_testing.fake_gateway import FakeGateway, fake_gateway
+from smcp_testing.fake_gateway import fake_gateway
 from smcp_testing.showing_computer import BYTES, PICTURE, computer_at
 
 REPORT = "dpe://com.example.docs/rpt-2026"
 JsonObject = dict[str, Any]
 
 
-def options(gateway: FakeGateway) -> Options:
-    return Options(gateway.url, "office", "me", json=False, max_payload=MAX_PAYLOAD)
-
-
-async def test_desktop_shows_each_window_with_its_text(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_desktop_shows_each_window_with_its_text() -> None:
     async with fake_gateway() as gateway:
         red = computer_at(gateway)
-        assert await commands.show_desktop(options(gateway), "red", None, None)
-        assert capsys.readouterr() == ("window://a/1\none [red]\n\ntwo\n\nwindow://b\n", "")
-        for size, window, said in (
-            (None, "window://none", "There is no window 'window://none'.\n"),
-            (None, "none", "There is no window 'none'. The URI of a window begins with window://\n"),
-            (0, None, "No window is shown: --size 0 asks for none.\n"),
+        assert await run(gateway, "desktop", "red") == (0, b"window://a/1\none [red]\n\ntwo\n\nwindow://b\n", "")
+        for option, value, said in (
+            ("--window", "window://none", "There is no window 'window://none'.\n"),
+            ("--window", "none", "There is no window 'none'. The URI of a window begins with window://\n"),
+            ("--size", "0", "No window is shown: --size 0 asks for none.\n"),
         ):
-            assert await commands.show_desktop(options(gateway), "red", size, window)
-            assert capsys.readouterr() == ("", said)
+            assert await run(gateway, "desktop", "red", option, value) == (0, b"", said)
         red.desktops, kept = [], red.desktops
-        assert await commands.show_desktop(options(gateway), "red", None, None)
-        assert capsys.readouterr() == ("", "No window is open.\n")
+        assert await run(gateway, "desktop", "red") == (0, b"", "No window is open.\n")
         red.desktops = kept
         code, out, _ = await run(gateway, "desktop", "red", "--size", "1", "--json")
         assert (code, json.loads(out)) == (0, {"computer": "red", "desktops": red.desktops[:1]})
 
 
 @pytest.mark.rule("finder.navigation.step_1.filters")
-async def test_finder_shows_documents_and_says_how_many_there_are(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+async def test_finder_shows_documents_and_says_how_many_there_are() -> None:
     async with fake_gateway() as gateway:
         red = computer_at(gateway)
-        assert await commands.list_documents(options(gateway), "red", (), None, 0, 1)
-        out, err = capsys.readouterr()
-        assert all(each in out for each in (REPORT, "2026 年度报告", "xlsx", "12"))
+        _, shown, err = await run(gateway, "finder", "red", "--limit", "1")
+        assert all(each in shown.decode() for each in (REPORT, "2026 年度报告", "xlsx", "12"))
         assert err == "1 of 2, from 0 on: --offset and --limit choose others.\n"
-        assert await commands.list_documents(options(gateway), "red", ("none",), None, 0, 1)
-        assert capsys.readouterr() == ("", "No documents.\n")
+        none = ("finder", "red", "--keyword", "none")
+        assert await run(gateway, *none) == (0, b"", "No documents.\n")
         red.as_listed = 7
-        assert await commands.list_documents(options(gateway), "red", ("none",), None, 0, 1)
         unknown = "The metadata of 7 documents are not known now: some may be missing or stand elsewhere.\n"
-        assert capsys.readouterr() == ("", f"No documents.\n{unknown}")
+        assert await run(gateway, *none) == (0, b"", f"No documents.\n{unknown}")
         red.as_listed = 1
-        assert await commands.list_documents(options(gateway), "red", ("none",), None, 0, 1)
-        assert "The metadata of 1 document is not known now" in capsys.readouterr().err
+        assert "The metadata of 1 document is not known now" in (await run(gateway, *none))[2]
         red.as_listed = 7
         arguments = ("--keyword", "合同", "--keyword", "x", "--type", "pdf", "--offset", "0", "--json")
         code, printed, err = await run(gateway, "finder", "red", *arguments)
@@ -76,27 +60,22 @@ async def test_finder_shows_documents_and_says_how_many_there_are(
         assert (asked["keywords"], asked["file_type"], asked["limit"]) == (["合同", "x"], "pdf", 20)
 
 
-async def test_resources_shows_all_of_them(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+async def test_resources_shows_all_of_them() -> None:
     async with fake_gateway() as gateway:
         red = computer_at(gateway)
         red.page_size = 3
-        assert await commands.list_resources(options(gateway), "red", None)
-        shown = capsys.readouterr().out
+        shown = (await run(gateway, "resources", "red"))[1].decode()
         assert all(each in shown for each in (REPORT, PICTURE, "image/png", "Bells"))
         assert "Server" not in shown, "none is said"
         red.shelf.put("file:///said", {"serverId": "a server"})
-        assert await commands.list_resources(options(gateway), "red", None)
-        shown = capsys.readouterr().out
+        shown = (await run(gateway, "resources", "red"))[1].decode()
         assert all(each in shown for each in (REPORT, "Server", "a server"))
         code, out, _ = await run(gateway, "resources", "red", "--server", "files", "--json")
         assert (code, json.loads(out)) == (0, {"computer": "red", "resources": red.shelf.listed()})
         assert red.seen("client:resources/list")[-1]["serverId"] == "files"
 
 
-async def test_read_prints_text_to_the_byte_for_programs_and_without_control_characters_at_a_terminal(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+async def test_read_prints_text_to_the_byte_for_programs_and_without_control_characters_at_a_terminal() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)
         code, out, err = await run(gateway, "read", "red", "file:///t")
@@ -104,15 +83,13 @@ async def test_read_prints_text_to_the_byte_for_programs_and_without_control_cha
         code, out, err = await at_a_terminal(gateway, "read", "red", "file:///t")
         assert (code, out.decode(), err) == (0, "ding\r\n[b]深\r\n", "")  # the terminal's own line ends
         uri = f"{REPORT}/pages/0"
-        assert await commands.read(options(gateway).with_json(True), "red", uri, "files", None)
-        said = json.loads(capsys.readouterr().out)
+        _, out, _ = await run(gateway, "read", "red", uri, "--server", "files", "--json")
+        said = json.loads(out)
         assert (said["computer"], said["uri"]) == ("red", uri)
         assert json.loads(said["contents"][0]["text"])["title"] == "概览"
 
 
-async def test_what_is_binary_goes_into_a_file_or_a_pipe_and_never_to_a_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_what_is_binary_goes_into_a_file_or_a_pipe_and_never_to_a_terminal(tmp_path: Path) -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)
         code, out, err = await at_a_terminal(gateway, "read", "red", PICTURE)
@@ -123,15 +100,13 @@ async def test_what_is_binary_goes_into_a_file_or_a_pipe_and_never_to_a_terminal
         assert (code, out, err) == (0, BYTES, "")
         file = tmp_path / "x"
         for uri, data in ((PICTURE, BYTES), ("file:///t", "ding\x07\r\n[b]深".encode())):
-            assert await commands.read(options(gateway), "red", uri, None, file)
+            assert await run(gateway, "read", "red", uri, "--output", str(file)) == (0, b"", "")
             assert file.read_bytes() == data
-        assert not await commands.read(options(gateway), "red", PICTURE, None, file / "y")
-        assert capsys.readouterr() == ("", f"{file / 'y'} cannot be written: Not a directory\n")
+        code, out, err = await run(gateway, "read", "red", PICTURE, "--output", str(file / "y"))
+        assert (code, out, err) == (1, b"", f"{file / 'y'} cannot be written: Not a directory\n")
 
 
-async def test_of_bytes_beside_a_text_it_is_said_that_they_are_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_of_bytes_beside_a_text_it_is_said_that_they_are_left_out(tmp_path: Path) -> None:
     mixed, said = "file:///mixed", "2 of its 3 contents are binary, and left out: --json prints all.\n"
     async with fake_gateway() as gateway:
         red = computer_at(gateway)
@@ -139,10 +114,9 @@ async def test_of_bytes_beside_a_text_it_is_said_that_they_are_left_out(
         red.shelf.put(mixed, {}, [bytes_, {"uri": mixed, "text": "words"}, bytes_])
         assert await run(gateway, "read", "red", mixed) == (0, b"words", said)
         file = tmp_path / "x"
-        assert await commands.read(options(gateway), "red", mixed, None, file)
-        assert (file.read_bytes(), capsys.readouterr()) == (b"words", ("", said))
-        assert await commands.read(options(gateway).with_json(True), "red", mixed, None, None)
-        out, err = capsys.readouterr()
+        assert await run(gateway, "read", "red", mixed, "--output", str(file)) == (0, b"", said)
+        assert file.read_bytes() == b"words"
+        _, out, err = await run(gateway, "read", "red", mixed, "--json")
         assert (json.loads(out)["contents"], err) == (red.shelf.read(mixed), "")
 
 
@@ -195,8 +169,7 @@ async def test_of_a_computer_that_is_not_there_it_is_said_which_ones_are() -> No
             return {"code": 404, "message": "no such Computer", "details": {}}
 
         gateway.answers |= dict.fromkeys(list(gateway.answers), not_found)
-        with pytest.raises(NotFound, match=r"Did you mean 'red'\?"):
-            await commands.list_documents(options(gateway), "rde", (), None, 0, 20)
+        assert "Did you mean 'red'?" in (await run(gateway, "finder", "rde"))[2]
 
 
 async def test_of_an_mcp_server_that_is_not_there_it_is_said_which_ones_are() -> None:
@@ -218,14 +191,9 @@ async def test_of_an_mcp_server_that_is_not_there_it_is_said_which_ones_are() ->
             (not_found, "no such MCP server"),
         ):
             gateway.answers["client:get_config"] = answered
-            with pytest.raises(NotFound) as refused:
-                await commands.list_resources(options(gateway), "red", "file")
-            assert refused.value.message.endswith(said)
-            with pytest.raises(NotFound) as refused:
-                await commands.read(options(gateway), "red", "file:///t", "file", None)
-            assert refused.value.message.endswith(said)
-        with pytest.raises(NotFound, match="no such MCP server"):
-            await commands.list_resources(options(gateway), "red", None)
+            for question in (("resources", "red"), ("read", "red", "file:///t")):
+                assert (await run(gateway, *question, "--server", "file"))[2].endswith(f"{said}\n")
+        assert (await run(gateway, "resources", "red"))[2].endswith("no such MCP server\n")
 
 
 async def test_a_read_whose_time_is_over_does_not_speak_of_tools() -> None:

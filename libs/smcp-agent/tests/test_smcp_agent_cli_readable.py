@@ -1,16 +1,15 @@
-"""What `smcp-agent` prints for people: JSON, Markdown and changes as one reads them, and nothing that deceives."""
+"""What `smcp-agent` prints for people: JSON and changes as one reads them, and nothing that deceives."""
 
 import io
 import json
 import re
 import sys
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
-from rich.console import Console
 
 from smcp_agent import events
-from smcp_agent.cli.output import LAID_OUT, json_text, laid_out, plain, print_readable
+from smcp_agent.cli.output import json_text, plain, print_readable
 from smcp_agent.cli.watch import SENTENCES, sentence
 from smcp_agent.errors import NotFound
 from smcp_proto.schemas import Capabilities, SMCPTool
@@ -44,17 +43,6 @@ EVENTS: list[tuple[events.Event, str]] = [
 ]
 
 
-def shown(text: str, mime_type: str | None = None) -> str:
-    """How it stands at a terminal of 60 columns, without colours; nothing where it is shown as it is."""
-    renderable = laid_out(text, mime_type)
-    if renderable is None:
-        return ""
-    console = Console(file=io.StringIO(), width=60, force_terminal=False)
-    console.print(renderable)
-    said: Any = console.file
-    return "\n".join(line.rstrip() for line in said.getvalue().splitlines())
-
-
 def without_colours(terminal: bytes) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", terminal.decode()).replace("\r\n", "\n")
 
@@ -75,56 +63,30 @@ async def test_documents_and_windows_are_readable_at_a_terminal_and_as_they_are_
         assert without_colours(out) == 'window://a\n{\n  "state": [\n    "on",\n    "深"\n  ]\n}\n'
 
 
-def test_json_is_indented_and_nothing_in_it_is_hidden() -> None:
-    assert shown('{"b": [1, {"a": null}], "name": "x\u202egpj.exe\\u009b1m"}', "application/json") == (
-        '{\n  "b": [\n    1,\n    {\n      "a": null\n    }\n  ],\n  "name": "x\\u202egpj.exe\\u009b1m"\n}'
-    )
-    assert shown('["it need not say so"]') == '[\n  "it need not say so"\n]'
-
-
-@pytest.mark.parametrize("text", ["", "text", "7", '"text"', "{x", "[red]", "[" * 100_000, "# No Markdown"])
-def test_what_is_neither_json_nor_markdown_is_shown_as_it_is(text: str) -> None:
-    assert laid_out(text) is None
-
-
-def test_a_page_of_a_document_in_markdown_is_laid_out_below_what_is_said_of_it() -> None:
-    page = {"page_index": 0, "title": "概览", "content_markdown": "# 总结\n\n| a | b |\n|---|---|\n| 1<br>2 | *3* |"}
-    lines = shown(json.dumps(page), "application/json").splitlines()
-    assert lines[:3] == ["page_index: 0", "title: 概览", ""]
-    text = "\n".join(lines[3:])
-    assert "#" not in text
-    assert "总结" in text
-    assert "<br>" not in text
-    assert re.search(r"^\s*1\s+3$", text, re.MULTILINE), "the cells stand side by side"
-    assert re.search(r"^\s*2$", text, re.MULTILINE), "a line break in a cell is one"
-
-
-@pytest.mark.parametrize("mime_type", ["text/markdown", "text/markdown; charset=utf-8", "TEXT/X-MARKDOWN"])
-def test_markdown_is_laid_out(mime_type: str) -> None:
-    assert shown("- one\n- **two**", mime_type).strip("\n") == " • one\n • two"
-
-
-def test_markdown_hides_nothing_and_deceives_nobody() -> None:
-    text = shown(
-        "[bank](http://evil.example) <b>x</b> a&#x202e;b &#155;1m\n\n<!-- secret -->\n\n<p>html</p>", "text/markdown"
-    )
-    assert "bank (http://evil.example)" in text
-    assert "<b>x</b>" in text
-    assert "secret" in text
-    assert "<p>html</p>" in text
-    assert "ab" in text
-    assert not set(text) & set("\u202e\x9b\x1b")
-
-
-@pytest.mark.parametrize(("spaces", "said"), [(0, "{}\n"), (LAID_OUT, "{" + " " * LAID_OUT + "}\n")])
-def test_what_nobody_would_read_is_not_laid_out(monkeypatch: pytest.MonkeyPatch, spaces: int, said: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            '{"b": [1, {"a": null}], "name": "x\u202egpj.exe\\u009b1m"}',
+            '{\n  "b": [\n    1,\n    {\n      "a": null\n    }\n  ],\n  "name": "x\\u202egpj.exe\\u009b1m"\n}\n',
+        ),
+        ("# No JSON", "# No JSON\n"),
+        ("{x", "{x\n"),
+        ("[" * 100_000, "[" * 100_000 + "\n"),
+        ("a\u202eb", "ab\n"),
+    ],
+    ids=["object", "text", "no JSON", "too deep", "direction"],
+)
+def test_json_is_indented_at_a_terminal_and_all_else_is_as_it_is_without_control_characters(
+    monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr(sys, "stdout", terminal := Terminal())
-    print_readable("{" + " " * spaces + "}")
+    print_readable(text)
     assert terminal.getvalue() == said
 
 

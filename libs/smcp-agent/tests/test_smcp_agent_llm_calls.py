@@ -8,6 +8,7 @@ from smcp_agent import SmcpAgent
 from smcp_agent.llm import NOTHING, anthropic_output, openai_output
 from smcp_agent.results import AudioContent, CallResult, ImageContent, LinkContent, ResourceContent, TextContent
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
+from smcp_testing.waiting import eventually
 
 JsonObject = dict[str, Any]
 
@@ -156,3 +157,27 @@ def test_a_result_with_nothing_in_it_says_so_since_the_apis_refuse_empty_texts()
 
 def test_openai_has_no_flag_for_a_failure_so_the_text_says_it() -> None:
     assert openai_output(CallResult(content=(TextContent("no disk"),), is_error=True)) == "The tool failed: no disk"
+
+
+async def test_a_name_from_before_the_room_changed_still_finds_its_tool() -> None:
+    async with fake_gateway() as gateway:
+        two_computers(gateway)
+        blue = gateway.computers.pop("blue")
+        async with agent_at(gateway) as agent:
+
+            async def runs(name: str) -> str:
+                text: str = (await agent.run_openai_tool_call(chat_call(name, "{}")))["content"]
+                return text
+
+            await agent.openai_tools()
+            assert await runs("echo") == "red: {}"
+            await gateway.enter("blue", blue)
+            await eventually(lambda: agent.computers() == ["blue", "red"])
+            await agent.openai_tools()
+            assert await runs("echo") == "red: {}"
+            assert await runs("blue__echo") == "blue: {}"
+            await gateway.leave("red")
+            await eventually(lambda: agent.computers() == ["blue"])
+            await agent.openai_tools()
+            assert await runs("echo") == "blue: {}"
+            assert "there is no tool" in await runs("nothing")

@@ -4,7 +4,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_agent.llm import NamedTool, ToolBook, anthropic_tool, name_tools, openai_tool
+from smcp_agent.llm import NamedTool, anthropic_tool, name_tools, openai_tool
 from smcp_proto.schemas import SMCPTool
 
 LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -85,14 +85,3 @@ def test_a_schema_without_properties_gets_empty_ones_since_the_apis_insist() -> 
         "properties": {},
         "additionalProperties": False,
     }
-
-
-def test_a_name_from_before_the_room_changed_still_finds_its_tool() -> None:
-    book = ToolBook()
-    book.give(name_tools({"red": [tool("echo")]}))
-    book.give(name_tools({"red": [tool("echo")], "blue": [tool("echo")]}))
-    assert book.find("echo") == ("red", "echo")
-    assert book.find("blue__echo") == ("blue", "echo")
-    book.give(name_tools({"blue": [tool("echo")]}))
-    assert book.find("echo") == ("blue", "echo")
-    assert book.find("nothing") is None

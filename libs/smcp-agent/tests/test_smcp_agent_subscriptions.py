@@ -9,7 +9,6 @@ from smcp_agent import (
     ComputerLeft,
     Disconnected,
     Event,
-    Reconnected,
     ResourcesChanged,
     ResourceUpdated,
     SmcpAgent,
@@ -98,53 +97,18 @@ async def test_after_a_lost_membership_everything_is_subscribed_to_again() -> No
 
 
 @pytest.mark.rule("computer.resources.agent.cache.subscriptions")
-async def test_after_a_move_only_what_a_computer_lost_meanwhile_is_subscribed_to_again() -> None:
+async def test_after_a_move_everything_is_subscribed_to_again_and_told_once() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
-        blue = ContextComputer("blue")
-        gateway.computers["blue"] = []
-        both = {"red": red.answers[SUBSCRIBE], "blue": blue.answers[SUBSCRIBE]}
-        sids = {"red": "1", "blue": "1"}
-
-        async def subscribe(data: JsonObject) -> Any:
-            return await both[data["computerId"]](data)
-
-        async def list_room(data: JsonObject) -> Any:
-            sessions = [{"sid": sid, "name": name, "role": "computer"} for name, sid in sids.items()]
-            return {"sessions": sessions, "req_id": data["req_id"]}
-
-        gateway.answers |= {SUBSCRIBE: subscribe, "server:list_room": list_room}
         async with agent:
             await agent.subscribe_resource("red", A)
-            await agent.subscribe_resource("blue", B)
-            events = watched(agent)
-            sids["blue"] = "2"  # it was started again while the agent was on its way
-            gateway.close_sockets(NOTHING_BEGUN)
-            await eventually(lambda: any(isinstance(event, Reconnected) for event in events))
-            await eventually(lambda: ResourceUpdated("blue", B) in events)
-            assert events.count(ResourceUpdated("red", A)) == 1  # it may have changed while the agent was on its way
-            await quiet(agent, red)
-            assert (len(red.seen(SUBSCRIBE)), len(blue.seen(SUBSCRIBE))) == (1, 2)
-            assert [data.get(MOVED) for data in gateway.seen("server:join_office")] == [None, True]
-
-
-async def test_where_the_next_gateway_says_that_the_place_was_not_kept_everything_is_subscribed_to_again() -> None:
-    async with fake_gateway() as gateway:
-        agent, red = at(gateway)
-
-        async def join(data: JsonObject) -> Any:
-            if MOVED in data:
-                await gateway.notify(LIST_CHANGED, **missed(red))
-            return [True, None]
-
-        gateway.answers["server:join_office"] = join
-        async with agent:
-            await agent.subscribe_resource("red", A)
-            red.subscribed.clear()
             events = watched(agent)
             gateway.close_sockets(NOTHING_BEGUN)
-            await eventually(lambda: red.subscribed == {A})
             await eventually(lambda: ResourceUpdated("red", A) in events)
+            await quiet(agent, red)
+            assert events.count(ResourceUpdated("red", A)) == 1
+            assert len(red.seen(SUBSCRIBE)) == 2
+            assert [data.get(MOVED) for data in gateway.seen("server:join_office")] == [None, True]
 
 
 async def test_where_something_was_missed_of_a_computer_it_is_subscribed_to_again_and_told() -> None:

@@ -1,12 +1,11 @@
 """The Agent: its place in the office, the Computers there, their tools."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self, TypeVar
 from uuid import uuid4
 
-from smcp_agent.background import Background, not_open
 from smcp_agent.cache import ToolCache, Tools
 from smcp_agent.connecting.addresses import Addresses
 from smcp_agent.connecting.link import Link
@@ -21,18 +20,19 @@ from smcp_agent.connecting.options import (
 from smcp_agent.context.desktop import DesktopMethods
 from smcp_agent.context.finder import FinderMethods
 from smcp_agent.context.resources import ResourceMethods
-from smcp_agent.errors import Closed, NoAnswer
+from smcp_agent.context.subscriptions import Subscriptions
+from smcp_agent.errors import Closed, NoAnswer, not_open
 from smcp_agent.events import Event, EventHub, EventStream, ToolsChanged
-from smcp_agent.llm import AnthropicTool, LlmOffice, OpenAIApi, OpenAITool, anthropic_tool, openai_tool
+from smcp_agent.llm import DEFAULT_TIMEOUT_S, ModelMethods
 from smcp_agent.office import ROOM_S, Context, Office
 from smcp_agent.results import CallResult, call_result
 from smcp_agent.rpc import (
     GRACE_S,
     QUERY_S,
-    Asker,
     Requests,
+    RpcClient,
     checked,
-    params_of,
+    mapping_of,
     replier,
     reply_of,
     whole_seconds,
@@ -50,10 +50,10 @@ from smcp_proto.schemas import (
     ToolCallReq,
 )
 
-DEFAULT_TIMEOUT_S: Final = 60
+_Result = TypeVar("_Result")
 
 
-class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
+class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
     """An Agent in an office, as an async context manager.
 
         async with SmcpAgent("http://127.0.0.1:8000", office="kitchen", name="cook") as agent:
@@ -109,24 +109,25 @@ class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
         self._events = EventHub()
         self._background = Background(on_end=self._events.close)
         self._tools = ToolCache(self._fetch_tools, self._background.spawn, self._tools_changed)
-        self._models = LlmOffice(self._tools, self.call_tool)
+        self._given = {}
+        self._subscriptions = Subscriptions(
+            self._subscribe, self._unsubscribe, self._background.spawn, self._events.publish
+        )
         self._context = Context(
             desktop=self.get_desktop,
             finder=self._get_finder,
             resources=self._list_all,
-            subscribe=self._subscribe,
-            unsubscribe=self._unsubscribe,
+            subscriptions=self._subscriptions,
             spawn=self._background.spawn,
-            publish=self._events.publish,
         )
         self._desktops, self._finders = self._context.desktops, self._context.finders
-        self._resources, self._subscriptions = self._context.resources, self._context.subscriptions
+        self._resources = self._context.resources
         self._room = Office(place, self._tools, self._context, self._events.publish)
         addresses = Addresses([url] if isinstance(url, str) else url)
         self._link = Link(addresses, place, options, self._room, self._on_notice)
         self._link.fail(not_open)
         self._requests = Requests(self._link, self._background.spawn)
-        self._asker = Asker(self.office, self.name, self._requests)
+        self._rpc = RpcClient(self.office, self.name, self._requests)
 
     @property
     def connected(self) -> bool:
@@ -166,7 +167,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
             req_id=uuid4().hex if req_id is None else req_id,
             computer=computer,
             tool_name=tool,
-            params=params_of(params),
+            params=mapping_of("params", params),
             timeout=whole_seconds(timeout),
         )
         loop = asyncio.get_running_loop()
@@ -210,8 +211,8 @@ class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
         Raises:
             SmcpError: as `call_tool`.
         """
-        request = self._asker.question(GetToolsReq, computer)
-        reply = await self._asker.ask("client:get_tools", request, GetToolsRet, "tools", QUERY_S, computer)
+        request = self._rpc.question(GetToolsReq, computer)
+        reply = await self._rpc.ask("client:get_tools", request, GetToolsRet, "tools", computer)
         return tuple(reply.tools)
 
     async def get_config(self, computer: str) -> GetComputerConfigRet:
@@ -220,8 +221,8 @@ class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
         Raises:
             SmcpError: as `call_tool`.
         """
-        request = self._asker.question(GetComputerConfigReq, computer)
-        return await self._asker.ask("client:get_config", request, GetComputerConfigRet, "servers", QUERY_S, computer)
+        request = self._rpc.question(GetComputerConfigReq, computer)
+        return await self._rpc.ask("client:get_config", request, GetComputerConfigRet, "servers", computer)
 
     # The room
 
@@ -236,7 +237,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
             SmcpError: as `call_tool`.
         """
         request = ListRoomReq(agent=self.name, req_id=uuid4().hex, office_id=self.office)
-        return (await self._asker.ask("server:list_room", request, ListRoomRet, "sessions", ROOM_S)).sessions
+        return (await self._rpc.ask("server:list_room", request, ListRoomRet, "sessions", timeout=ROOM_S)).sessions
 
     def events(self) -> EventStream:
         """What happens from now on, for `async for`; ends when the agent is closed."""
@@ -248,33 +249,6 @@ class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
         What the callback raises goes to the event loop's exception handler.
         """
         return self._events.call(callback)
-
-    # Models
-
-    async def openai_tools(self, api: OpenAIApi = "chat") -> list[OpenAITool]:
-        """The tools of all Computers for OpenAI's Chat Completions, or with `api="responses"` for its Responses API.
-
-        A Computer whose tools could not be fetched so far is left out.
-        """
-        return [openai_tool(named, api) for named in await self._models.tools()]
-
-    async def anthropic_tools(self) -> list[AnthropicTool]:
-        """The tools of all Computers for Anthropic's Messages API, as `openai_tools`."""
-        return [anthropic_tool(named) for named in await self._models.tools()]
-
-    async def run_openai_tool_call(self, tool_call: Any, *, timeout: float = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
-        """Run a model's tool call (a dict or an object of OpenAI's SDK); returns the message to append.
-
-        Errors become a message that the model can read; only cancellation is raised.
-        """
-        return await self._models.run_openai(tool_call, timeout)
-
-    async def run_anthropic_tool_use(self, block: Any, *, timeout: float = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
-        """Run a `tool_use` block (a dict or an object of Anthropic's SDK); returns the `tool_result` block.
-
-        Errors become a result with `is_error`; only cancellation is raised.
-        """
-        return await self._models.run_anthropic(block, timeout)
 
     # Lifetime
 
@@ -311,3 +285,71 @@ class SmcpAgent(DesktopMethods, FinderMethods, ResourceMethods):
 
     def _tools_changed(self, computer: str, tools: Tools) -> None:
         self._events.publish(ToolsChanged(computer, tools))
+
+
+class Background:
+    """Keeps the link, and owns what is spawned meanwhile: what is fetched in the background, the cancels.
+
+    Args:
+        on_end: called when all has ended.
+    """
+
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        self._on_end = on_end
+        self._link: Link | None = None
+        self._group: asyncio.TaskGroup | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    @property
+    def started(self) -> bool:
+        """Whether it was ever started."""
+        return self._keeper is not None
+
+    async def start(self, link: Link, *, name: str) -> None:
+        """Begin, with an open link; `stop` must follow. `name` is the task's."""
+        started = asyncio.Event()
+        self._link = link
+        self._keeper = asyncio.create_task(self._keep(link, started), name=name)
+        await started.wait()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it has ended, or is about to."""
+        return self._stopped
+
+    def spawn(self, work: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
+        """Run `work` until it ends or all is stopped.
+
+        Raises:
+            Closed: nothing runs in the background, not yet or not any more.
+        """
+        if self._group is None or self._stopped:
+            work.close()
+            raise not_open()
+        return self._group.create_task(work)
+
+    async def stop(self) -> None:
+        """End everything, and leave the office. Raises what went wrong in the background: a defect in here."""
+        keeper, link = self._keeper, self._link
+        assert keeper is not None
+        assert link is not None
+        self._stopped = True
+        link.fail(not_open)
+        keeper.cancel()
+        try:
+            await asyncio.wait({keeper})
+        finally:
+            await link.close()
+        if not keeper.cancelled():
+            keeper.result()
+
+    async def _keep(self, link: Link, started: asyncio.Event) -> None:
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                started.set()
+                await link.run()
+        finally:
+            self._stopped = True
+            link.fail(not_open)
+            self._on_end()

@@ -10,48 +10,21 @@ from typing import Any, Final
 from smcp_proto.errors import (
     CUT_OFF,
     ERRORS,
-    ErrorCode,
-    Internal,
-    Malformed,
-    NotAllowed,
-    NotAuthenticated,
-    NotFound,
-    NotInOffice,
-    RateLimited,
-    SmcpError,
-    TimedOut,
-    TooLarge,
-    Unavailable,
-    VersionRefused,
+    ErrorCode as ErrorCode,
+    Internal as Internal,
+    Malformed as Malformed,
+    NotAllowed as NotAllowed,
+    NotAuthenticated as NotAuthenticated,
+    NotFound as NotFound,
+    NotInOffice as NotInOffice,
+    RateLimited as RateLimited,
+    SmcpError as SmcpError,
+    TimedOut as TimedOut,
+    TooLarge as TooLarge,
+    Unavailable as Unavailable,
+    VersionRefused as VersionRefused,
 )
 from smcp_proto.schemas import SmcpCode
-
-__all__ = [
-    "BadReply",
-    "CannotConnect",
-    "Closed",
-    "ConnectionLost",
-    "ErrorCode",
-    "Internal",
-    "JoinRefused",
-    "Malformed",
-    "McpError",
-    "NoAnswer",
-    "NotAllowed",
-    "NotAuthenticated",
-    "NotFound",
-    "NotInOffice",
-    "RateLimited",
-    "SmcpError",
-    "TimedOut",
-    "TokenUnavailable",
-    "TooLarge",
-    "Unavailable",
-    "UnknownError",
-    "VersionRefused",
-    "may_have_run",
-    "received_error",
-]
 
 _CODES: Final[Mapping[str, ErrorCode]] = {
     SmcpCode.NOT_FOUND: ErrorCode.NOT_FOUND,
@@ -120,6 +93,11 @@ class UnknownError(SmcpError):
     def __init__(self, message: str, *, received: int, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message, details=details)
         self.received = received
+
+
+def not_open() -> Closed:
+    """What is said of an `SmcpAgent` that nothing keeps."""
+    return Closed("this SmcpAgent is not open: use it inside its `async with`")
 
 
 def anew(error: SmcpError) -> SmcpError:

@@ -1,4 +1,4 @@
-"""Tools of many Computers as tools of an LLM API: their names there, and their schemas. Pure.
+"""Tools of many Computers as tools of an LLM API: their names and schemas there, and the calls that a model makes.
 
 Both APIs want names of `[A-Za-z0-9_-]{1,64}` that are unique in the request. A tool keeps its own name where that is
 legal and no other Computer has it; otherwise the name is qualified, `<computer>__<tool>`; what is still not
@@ -7,11 +7,12 @@ legal or not unique gets a hash of the pair. A name depends on the set of tools 
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from smcp_agent.cache import ToolCache
 from smcp_agent.errors import Malformed, NotFound, SmcpError, may_have_run
@@ -26,13 +27,89 @@ from smcp_agent.results import (
 )
 from smcp_proto.schemas import SMCPTool
 
+DEFAULT_TIMEOUT_S: Final = 60
 MAX_NAME: Final = 64
+ANTHROPIC_IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+NOTHING: Final = "(the tool returned nothing)"
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]")
 _DIGITS: Final = 8
 
 OpenAITool = dict[str, Any]
 AnthropicTool = dict[str, Any]
 OpenAIApi = Literal["chat", "responses"]
+
+
+class ModelMethods(ABC):
+    """What `SmcpAgent` can do for a model.
+
+    The names of the latest list win. An older name, which a model may still use in a conversation that began before the
+    room changed, keeps its meaning as long as the latest list does not use it otherwise.
+    """
+
+    _tools: ToolCache
+    _given: dict[str, tuple[str, str]]
+    """Computer and tool, by the name that a model was given."""
+
+    @abstractmethod
+    async def call_tool(
+        self, computer: str, tool: str, params: Mapping[str, Any] | None = None, *, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> CallResult:
+        """Run a tool of a Computer. Raises SmcpError."""
+
+    async def openai_tools(self, api: OpenAIApi = "chat") -> list[OpenAITool]:
+        """The tools of all Computers for OpenAI's Chat Completions, or with `api="responses"` for its Responses API.
+
+        A Computer whose tools could not be fetched so far is left out.
+        """
+        return [openai_tool(named, api) for named in await self._named_tools()]
+
+    async def anthropic_tools(self) -> list[AnthropicTool]:
+        """The tools of all Computers for Anthropic's Messages API, as `openai_tools`."""
+        return [anthropic_tool(named) for named in await self._named_tools()]
+
+    async def run_openai_tool_call(self, tool_call: Any, *, timeout: float = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
+        """Run a model's tool call: a dict or an object of OpenAI's SDK, of either API. Returns the message to append.
+
+        Errors become a message that the model can read; only cancellation is raised.
+        """
+        if _field(tool_call, "type") == "function_call":
+            result = await self._run(_field(tool_call, "name"), _field(tool_call, "arguments"), timeout)
+            call_id = _field(tool_call, "call_id")
+            return {"type": "function_call_output", "call_id": call_id, "output": openai_output(result)}
+        function = _field(tool_call, "function")
+        result = await self._run(_field(function, "name"), _field(function, "arguments"), timeout)
+        return {"role": "tool", "tool_call_id": _field(tool_call, "id"), "content": openai_output(result)}
+
+    async def run_anthropic_tool_use(self, block: Any, *, timeout: float = DEFAULT_TIMEOUT_S) -> dict[str, Any]:
+        """Run a `tool_use` block (a dict or an object of Anthropic's SDK); returns the `tool_result` block.
+
+        Errors become a result with `is_error`; only cancellation is raised.
+        """
+        result = await self._run(_field(block, "name"), _field(block, "input"), timeout)
+        return {
+            "type": "tool_result",
+            "tool_use_id": _field(block, "id"),
+            "content": anthropic_output(result),
+            "is_error": result.is_error,
+        }
+
+    async def _named_tools(self) -> "list[NamedTool]":
+        named = name_tools(await self._tools.all())
+        self._given.update({each.name: (each.computer, each.tool.name) for each in named})
+        return named
+
+    async def _run(self, name: object, arguments: object, timeout: float) -> CallResult:
+        try:
+            if not self._given:  # a model may call tools that another run of the application showed it
+                await self._named_tools()
+            found = self._given.get(name) if isinstance(name, str) else None
+            if found is None:
+                raise NotFound(f"there is no tool {name!r}")
+            return await self.call_tool(*found, _arguments(arguments), timeout=timeout)
+        except SmcpError as error:
+            ran = " (the tool may have run nevertheless)" if may_have_run(error) else ""
+            text = f"Error {int(error.code)}: {error.message}{ran}"
+            return CallResult(content=(TextContent(text),), is_error=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +134,7 @@ def name_tools(tools: Mapping[str, Iterable[SMCPTool]]) -> list[NamedTool]:
     names: dict[tuple[str, str], str] = {}
     steps: tuple[Callable[[str, str], str], ...] = (_plain, _qualified, _hashed)
     for name_of in steps:
-        open_pairs = [pair for pair in sorted(pairs) if pair not in names]
-        wanted = {pair: name_of(*pair) for pair in open_pairs}
+        wanted = {pair: name_of(*pair) for pair in pairs if pair not in names}
         taken = Counter(wanted.values()) + Counter(names.values())
         names.update({pair: name for pair, name in wanted.items() if taken[name] == 1})
     for pair in sorted(pairs):
@@ -73,11 +149,8 @@ def name_tools(tools: Mapping[str, Iterable[SMCPTool]]) -> list[NamedTool]:
 
 def openai_tool(named: NamedTool, api: OpenAIApi = "chat") -> OpenAITool:
     """An entry of `tools` for OpenAI's Chat Completions, or for its Responses API."""
-    function = {
-        "name": named.name,
-        "description": named.description,
-        "parameters": object_schema(named.tool.params_schema),
-    }
+    schema = object_schema(named.tool.params_schema)
+    function = {"name": named.name, "description": named.description, "parameters": schema}
     if api == "responses":
         # strict is on by default there, and refuses most schemas of MCP servers
         return {"type": "function", **function, "strict": False}
@@ -86,40 +159,13 @@ def openai_tool(named: NamedTool, api: OpenAIApi = "chat") -> OpenAITool:
 
 def anthropic_tool(named: NamedTool) -> AnthropicTool:
     """An entry of `tools` for Anthropic's Messages API."""
-    return {
-        "name": named.name,
-        "description": named.description,
-        "input_schema": object_schema(named.tool.params_schema),
-    }
+    schema = object_schema(named.tool.params_schema)
+    return {"name": named.name, "description": named.description, "input_schema": schema}
 
 
 def object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema with `type` and `properties`, which MCP servers may leave out and the APIs insist on."""
     return {**schema, "type": "object", "properties": schema.get("properties") or {}}
-
-
-class ToolBook:
-    """Which tool a name meant when it was given to a model.
-
-    The names of the latest list win; an older name, which a model may still use in a conversation that began before
-    the room changed, keeps its meaning as long as the latest list does not use it otherwise.
-    """
-
-    def __init__(self) -> None:
-        self._given: dict[str, tuple[str, str]] = {}
-
-    @property
-    def empty(self) -> bool:
-        """Whether no name was given yet."""
-        return not self._given
-
-    def give(self, named: Sequence[NamedTool]) -> None:
-        """Remember what the names of the latest list mean."""
-        self._given.update({each.name: (each.computer, each.tool.name) for each in named})
-
-    def find(self, name: str) -> tuple[str, str] | None:
-        """The Computer and its tool; None for a name that was never given."""
-        return self._given.get(name)
 
 
 def _plain(computer: str, tool: str) -> str:
@@ -145,62 +191,8 @@ def _with_digest(readable: str, pair: tuple[str, str], digits: int = _DIGITS) ->
     return f"{head}_{digest}"
 
 
-ANTHROPIC_IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
-NOTHING: Final = "(the tool returned nothing)"
-
-
-class CallTool(Protocol):
-    """`SmcpAgent.call_tool`, as far as a model's calls need it. `timeout` is in seconds."""
-
-    def __call__(self, computer: str, tool: str, params: Mapping[str, Any], *, timeout: float) -> Awaitable[CallResult]:
-        """Run the tool of that Computer. Raises SmcpError: as `SmcpAgent.call_tool`."""
-
-
-async def run(book: ToolBook, call: CallTool, name: object, arguments: object, timeout: float) -> CallResult:
-    """Run a model's tool call. What goes wrong, the model's own mistakes included, becomes a result it can read."""
-    try:
-        found = book.find(name) if isinstance(name, str) else None
-        if found is None:
-            raise NotFound(f"there is no tool {name!r}")
-        computer, tool = found
-        return await call(computer, tool, parse_arguments(arguments), timeout=timeout)
-    except SmcpError as error:
-        return CallResult(content=(TextContent(explain(error)),), is_error=True)
-
-
-async def run_openai(book: ToolBook, call: CallTool, tool_call: Any, timeout: float) -> dict[str, Any]:
-    """Run a tool call of Chat Completions, or a `function_call` item of the Responses API.
-
-    Returns the message, or the `function_call_output` item, to append.
-    """
-    if field_of(tool_call, "type") == "function_call":
-        name, arguments = field_of(tool_call, "name"), field_of(tool_call, "arguments")
-        result = await run(book, call, name, arguments, timeout)
-        call_id = field_of(tool_call, "call_id")
-        return {"type": "function_call_output", "call_id": call_id, "output": openai_output(result)}
-    function = field_of(tool_call, "function")
-    name, arguments = field_of(function, "name"), field_of(function, "arguments")
-    result = await run(book, call, name, arguments, timeout)
-    return {"role": "tool", "tool_call_id": field_of(tool_call, "id"), "content": openai_output(result)}
-
-
-async def run_anthropic(book: ToolBook, call: CallTool, block: Any, timeout: float) -> dict[str, Any]:
-    """Run a `tool_use` block of Anthropic's Messages API; returns the `tool_result` block to append."""
-    result = await run(book, call, field_of(block, "name"), field_of(block, "input"), timeout)
-    return {
-        "type": "tool_result",
-        "tool_use_id": field_of(block, "id"),
-        "content": anthropic_output(result),
-        "is_error": result.is_error,
-    }
-
-
-def parse_arguments(arguments: object) -> Mapping[str, Any]:
-    """A tool call's arguments: an object, or the JSON text of one; empty text is no arguments.
-
-    Raises:
-        Malformed: they are neither.
-    """
+def _arguments(arguments: object) -> Mapping[str, Any]:
+    """A tool call's arguments: an object, or the JSON text of one; empty text is no arguments. Raises Malformed."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments) if arguments.strip() else {}
@@ -213,12 +205,8 @@ def parse_arguments(arguments: object) -> Mapping[str, Any]:
     return arguments
 
 
-def explain(error: SmcpError) -> str:
-    """An error as a text for a model, with what it needs to decide whether to try again."""
-    text = f"Error {int(error.code)}: {error.message}"
-    if may_have_run(error):
-        text += " (the tool may have run nevertheless)"
-    return text
+def _field(thing: Any, name: str) -> Any:
+    return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
 
 
 def openai_output(result: CallResult) -> str:
@@ -244,11 +232,6 @@ def anthropic_output(result: CallResult) -> list[dict[str, Any]]:
     return blocks or [{"type": "text", "text": NOTHING}]
 
 
-def field_of(thing: Any, name: str) -> Any:
-    """A field of a model's tool call, which is a dict or an object of the vendor's SDK."""
-    return thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
-
-
 def as_text(block: Content) -> str:
     """A content block as text; what is not text is described."""
     match block:
@@ -264,38 +247,3 @@ def as_text(block: Content) -> str:
             return f"[{name}]({uri})"
         case _:
             return json.dumps(dict(block.block), ensure_ascii=False)
-
-
-class LlmOffice:
-    """Names the tools of all Computers for a model, and knows what a name meant when the model was given it.
-
-    Args:
-        tools: of the Computers in the office.
-        call: runs a tool of a Computer.
-    """
-
-    def __init__(self, tools: ToolCache, call: CallTool) -> None:
-        self._tools = tools
-        self._call = call
-        self._book = ToolBook()
-
-    async def tools(self) -> list[NamedTool]:
-        """The tools of all Computers under names for a model; a Computer whose tools were never fetched is left out."""
-        named = name_tools(await self._tools.all())
-        self._book.give(named)
-        return named
-
-    async def run_openai(self, tool_call: Any, timeout: float) -> dict[str, Any]:
-        """See `run_openai`."""
-        await self._learn_names()
-        return await run_openai(self._book, self._call, tool_call, timeout)
-
-    async def run_anthropic(self, block: Any, timeout: float) -> dict[str, Any]:
-        """See `run_anthropic`."""
-        await self._learn_names()
-        return await run_anthropic(self._book, self._call, block, timeout)
-
-    async def _learn_names(self) -> None:
-        """A model may call tools that another run of the application showed it."""
-        if self._book.empty:
-            await self.tools()

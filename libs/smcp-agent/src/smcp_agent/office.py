@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
 
@@ -13,8 +12,8 @@ from smcp_agent.connecting.link import pause
 from smcp_agent.context.desktop import Desktop
 from smcp_agent.context.finder import Finder, FinderQuery
 from smcp_agent.context.resources import ListQuery, Resource
-from smcp_agent.context.subscriptions import Ask, Subscriptions
-from smcp_agent.errors import ConnectionLost, NoAnswer, NotInOffice, SmcpError, received_error
+from smcp_agent.context.subscriptions import Subscriptions
+from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, received_error
 from smcp_agent.events import (
     CapabilitiesChanged,
     ComputerEntered,
@@ -39,24 +38,9 @@ ROOM_S: Final = 10.0
 """The server side has so long for a question about the room."""
 FIRST_LIST_S: Final = 15.0
 
-logger = logging.getLogger(__name__)
-
-
 Change = ComputerEntered | ComputerLeft
 
-
-@dataclass(frozen=True, slots=True)
-class Entered:
-    """The room's `notify:enter_office` about a Computer."""
-
-    computer: str
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """The room's `notify:leave_office` about a Computer."""
-
-    computer: str
+logger = logging.getLogger(__name__)
 
 
 class Room:
@@ -69,7 +53,7 @@ class Room:
 
     def __init__(self) -> None:
         self._computers: set[str] = set()
-        self._held: list[Entered | Left] | None = []
+        self._held: list[Change] | None = []
 
     @property
     def computers(self) -> list[str]:
@@ -83,32 +67,28 @@ class Room:
         """A (re-)join begins: keep notifications until the next `listed`."""
         self._held = []
 
-    def notified(self, notice: Entered | Left) -> list[Change]:
-        """Take a notification; returns what changed."""
+    def notified(self, change: Change) -> bool:
+        """Take a notification. Whether it changes what is known now."""
         if self._held is not None:
-            self._held.append(notice)
-            return []
-        return self._apply(notice)
+            self._held.append(change)
+            return False
+        return self._apply(change)
 
     def listed(self, computers: Iterable[str]) -> list[Change]:
         """Take the list of the room; returns what is different from what was known before, leaves first."""
         held, self._held = self._held or [], None
         before, self._computers = self._computers, set(computers)
-        for notice in held:
-            self._apply(notice)
+        for change in held:
+            self._apply(change)
         return [
             *(ComputerLeft(name) for name in sorted(before - self._computers)),
             *(ComputerEntered(name) for name in sorted(self._computers - before)),
         ]
 
-    def _apply(self, notice: Entered | Left) -> list[Change]:
-        if isinstance(notice, Entered) and notice.computer not in self._computers:
-            self._computers.add(notice.computer)
-            return [ComputerEntered(notice.computer)]
-        if isinstance(notice, Left) and notice.computer in self._computers:
-            self._computers.discard(notice.computer)
-            return [ComputerLeft(notice.computer)]
-        return []
+    def _apply(self, change: Change) -> bool:
+        before = len(self._computers)
+        (self._computers.add if isinstance(change, ComputerEntered) else self._computers.discard)(change.computer)
+        return len(self._computers) != before
 
 
 class Context:
@@ -124,25 +104,19 @@ class Context:
         desktop: Callable[[str], Awaitable[Desktop]],
         finder: Callable[[FinderQuery], Awaitable[Finder]],
         resources: Callable[[ListQuery], Awaitable[tuple[Resource, ...] | Partial[tuple[Resource, ...]]]],
-        subscribe: Ask,
-        unsubscribe: Ask,
+        subscriptions: Subscriptions,
         spawn: Spawn,
-        publish: Callable[[Event], None],
     ) -> None:
         self.desktops: AnswerCache[str, Desktop] = AnswerCache(desktop, spawn, again=True)
         self.finders: AnswerCache[FinderQuery, Finder] = AnswerCache(finder, spawn, again=True)
         self.resources: AnswerCache[ListQuery, tuple[Resource, ...]] = AnswerCache(resources, spawn)
-        self.subscriptions = Subscriptions(subscribe, unsubscribe, spawn, publish)
+        self.subscriptions = subscriptions
 
-    def entered(self, computer: str) -> None:
-        """A Computer is there that was not, or came back before it was told that it had left."""
-        self._forget(computer)
-        self.subscriptions.lost(computer)
-
-    def left(self, computer: str) -> None:
-        """A Computer left."""
-        self._forget(computer)
-        self.subscriptions.left(computer)
+    def forget(self, computer: str) -> None:
+        """The Computer left, or came."""
+        self.desktops.forget(lambda key: key == computer)
+        self.finders.forget(lambda key: key.computer == computer)
+        self.resources.forget(lambda key: key.computer in (computer, None))
 
     def called(self, computer: str) -> None:
         """A tool was called: the order of the Computer's MCP servers is another (desktop.txt, finder.txt, step 2)."""
@@ -154,19 +128,6 @@ class Context:
         self.desktops.outdate(again=False)
         self.finders.outdate(again=False)
         self.resources.outdate()
-
-    def disowned(self, computer: str) -> None:
-        """The Computer may have ended what was subscribed to: the agent, or the Computer unheard, was no member for a
-        while."""
-        self.subscriptions.lost(computer)
-
-    def missed(self, computer: str) -> None:
-        """The agent has been a member all the time, and heard nothing of the Computer for a while."""
-        self.subscriptions.missed(computer)
-
-    def changed(self, computer: str) -> None:
-        """The Computer's tools or its configuration changed."""
-        self.subscriptions.changed(computer)
 
     def take(self, event: Told) -> None:
         """A Computer says that something is old."""
@@ -190,11 +151,6 @@ class Context:
                     )
                 )
 
-    def _forget(self, computer: str) -> None:
-        self.desktops.forget(lambda key: key == computer)
-        self.finders.forget(lambda key: key.computer == computer)
-        self.resources.forget(lambda key: key.computer in (computer, None))
-
 
 def _concerns(query: ListQuery, computer: str, server: str | None) -> bool:
     """Whether what was listed may hold resources of this server; None: of any."""
@@ -212,10 +168,8 @@ class Office:
         self._context = context
         self._publish = publish
         self._room = Room()
-        self._sids: dict[str, str | None] = {}
-        """Of the Computers that were in the last list: another one is another membership."""
-        self._moving = False
-        """Whether the gateway said that the agent's place is kept; the next one says where it is not (`MISSED`)."""
+        self._not_listed: SmcpError | None = None
+        """Why the room could not be listed last."""
 
     @property
     def computers(self) -> list[str]:
@@ -232,17 +186,11 @@ class Office:
         Raises:
             SmcpError: that was not to be learned within 15 s.
         """
-        last: SmcpError = NoAnswer("the server did not say who is in the office")
         try:
             async with asyncio.timeout(FIRST_LIST_S):
-                for attempt in range(1000):
-                    try:
-                        return self._take(await self._list(connection))
-                    except SmcpError as error:
-                        last = error
-                    await asyncio.sleep(pause(attempt))
+                await self._learn(connection)
         except (TimeoutError, AckTimedOut):
-            raise last from None
+            raise self._not_listed or NoAnswer("the server did not say who is in the office") from None
         except ConnectionBroken as broken:
             raise ConnectionLost(broken.reason, may_have_run=False) from broken
 
@@ -252,24 +200,11 @@ class Office:
         Raises:
             ConnectionBroken: the connection is gone, or the server does not count the Agent as a member.
         """
-        attempt = 0
-        while True:
-            try:
-                listed = await self._list(connection)
-            except NotInOffice as error:
-                raise ConnectionBroken(error.message, sent=True) from error
-            except SmcpError as error:
-                logger.info("who is in the office is not known yet: %s", error.message)
-                await asyncio.sleep(pause(attempt))
-                attempt += 1
-                continue
-            self._take(listed, moved=self._moving)
-            self._publish(Reconnected(connection.url))
-            return
+        await self._learn(connection)
+        self._publish(Reconnected(connection.url))
 
-    def on_lost(self, reason: str, *, moving: bool) -> None:
+    def on_lost(self, reason: str) -> None:
         """The connection is gone: what Computers tell is not heard until the next one."""
-        self._moving = moving
         self._context.unheard()
         self._publish(Disconnected(reason))
 
@@ -282,14 +217,15 @@ class Office:
         computer = data.get("computer")
         match event, computer:
             case "notify:enter_office", str():
-                self._sids.pop(computer, None)
-                changes = self._room.notified(Entered(computer))
-                self._tell(changes)
-                if not changes and computer in self._room:  # it came back before its leave was told
-                    self._tools.refresh(computer)
-                    self._context.entered(computer)
+                new = self._room.notified(ComputerEntered(computer))
+                if computer in self._room:  # also one that came back before its leave was told
+                    self._came(computer)
+                if new:
+                    self._publish(ComputerEntered(computer))
             case "notify:leave_office", str():
-                self._tell(self._room.notified(Left(computer)))
+                if self._room.notified(ComputerLeft(computer)):
+                    self._went(computer)
+                    self._publish(ComputerLeft(computer))
             case "notify:update_tool_list", str():
                 self._refresh(computer)
             case "notify:update_config", str():
@@ -301,44 +237,50 @@ class Office:
                     self._context.take(change)
                 self._publish(change or Notified(event, data))
                 if isinstance(change, ResourcesChanged) and change.computer in self._room and data.get(MISSED) is True:
-                    self._context.disowned(change.computer)
+                    self._context.subscriptions.lost(change.computer)
 
     def _refresh(self, computer: str) -> None:
         if computer in self._room:
             self._tools.refresh(computer)
-            self._context.changed(computer)
+            self._context.subscriptions.changed(computer)
 
-    def _take(self, listed: ListRoomRet, *, moved: bool = False) -> None:
-        before = self._sids
-        self._sids = {each.name: each.sid for each in listed.sessions if each.role == "computer" and each.name}
-        changes = self._room.listed(self._sids)
-        self._tell(changes)
-        new = {change.computer for change in changes}
-        for computer in self._room.computers:
-            self._tools.refresh(computer)
-            sid = self._sids.get(computer)
-            if computer in new:
-                continue
-            if moved and sid is not None and before.get(computer) == sid:
-                self._context.missed(computer)
-            else:
-                self._context.disowned(computer)
+    def _came(self, computer: str) -> None:
+        self._tools.refresh(computer)
+        self._context.forget(computer)
+        self._context.subscriptions.lost(computer)
 
-    def _tell(self, changes: list[Change]) -> None:
+    def _went(self, computer: str) -> None:
+        self._tools.drop(computer)
+        self._context.forget(computer)
+        self._context.subscriptions.left(computer)
+
+    async def _learn(self, connection: Connection) -> None:
+        """Ask who is there until it is known, and take it. The subscriptions may have ended with the connection."""
+        attempt = 0
+        while (listed := await self._listed(connection)) is None:
+            await asyncio.sleep(pause(attempt))
+            attempt += 1
+        changes = self._room.listed(each.name for each in listed.sessions if each.role == "computer" and each.name)
         for change in changes:
-            if isinstance(change, ComputerEntered):
-                self._tools.refresh(change.computer)
-                self._context.entered(change.computer)
-            else:
-                self._tools.drop(change.computer)
-                self._context.left(change.computer)
+            (self._came if isinstance(change, ComputerEntered) else self._went)(change.computer)
             self._publish(change)
+        for computer in self._room.computers:
+            if ComputerEntered(computer) not in changes:
+                self._tools.refresh(computer)
+                self._context.subscriptions.lost(computer)
 
-    async def _list(self, connection: Connection) -> ListRoomRet:
+    async def _listed(self, connection: Connection) -> ListRoomRet | None:
         place = self._place
         request = ListRoomReq(agent=place.name, req_id=uuid4().hex, office_id=place.office_id)
         reply = await connection.request("server:list_room", request.model_dump(exclude_unset=True), timeout=ROOM_S + 2)
         error = received_error(reply, expected=("sessions",))
-        if error is not None:
-            raise error
-        return reply_of(ListRoomRet, reply, "the answer of the gateway to server:list_room")
+        if isinstance(error, NotInOffice):
+            raise ConnectionBroken(error.message, sent=True)
+        if error is None:
+            try:
+                return reply_of(ListRoomRet, reply, "the answer of the gateway to server:list_room")
+            except BadReply as bad:
+                error = bad
+        logger.info("who is in the office is not known yet: %s", error.message)
+        self._not_listed = error
+        return None

@@ -208,32 +208,25 @@ async def _until_lost(connection: Connection, deadline: float, error: SmcpError)
 
 QUERY_S: Final = 30.0
 """The server side has so long for a question to a Computer."""
-
+SHORTEST_S: Final = 1
+LONGEST_S: Final = 3600
+SECONDS: Final = f"whole seconds from {SHORTEST_S} to {LONGEST_S}"
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class Answered(NamedTuple):
+class McpAnswer(NamedTuple):
     """The answer to an MCP request."""
 
     result: dict[str, Any]
     computer: str | None
     """Whose it is, as far as that was said."""
-    server: str | None
-    """The MCP server, as far as that was said, here or in the question."""
-
-    def what(self, name: str, asked: str | None) -> str:
-        """What it is to be, for people: `name`, and who sent it. `asked`: the Computer that was asked."""
-        return f"{name} that {replier(self.computer or asked, self.server)} sent"
+    sender: str
+    """The same with its MCP server, for people."""
 
 
-class Asker:
-    """Asks in the name of an Agent.
-
-    Args:
-        office, agent: who asks, and where.
-        requests: carries what is asked.
-    """
+class RpcClient:
+    """Asks typed questions in the name of an Agent."""
 
     def __init__(self, office: str, agent: str, requests: Requests) -> None:
         self.office = office
@@ -255,8 +248,9 @@ class Asker:
         request: AgentCallData | RequestEnvelope,
         reply: type[Model],
         expected: str,
-        timeout: float,
         computer: str | None = None,
+        *,
+        timeout: float = QUERY_S,
     ) -> Model:
         """The reply to a request; it has the field `expected`, so that it cannot be taken for an error.
 
@@ -278,7 +272,7 @@ class Asker:
         *,
         computer: str | None,
         server: str | None,
-    ) -> Answered:
+    ) -> McpAnswer:
         """The result of an MCP request in the envelope of computer.txt (resources chapter, 5).
 
         Args:
@@ -292,29 +286,20 @@ class Asker:
             SmcpError: as `ask`.
         """
         payload = {"jsonrpc": "2.0", "id": 1, "method": event.removeprefix("client:"), "params": dict(params)}
-        fields = {"computerId": computer, "serverId": server}
-        request = checked(
-            model,
-            roomId=self.office,
-            agent=self._agent,
-            req_id=uuid4().hex,
-            payload=payload,
-            **{name: value for name, value in fields.items() if value is not None},
-        )
-        reply = await self.ask(event, request, ResourceRet, "payload", QUERY_S, computer)
+        named = {"computerId": computer, "serverId": server}
+        fields = {name: value for name, value in named.items() if value is not None}
+        request = checked(model, roomId=self.office, agent=self._agent, req_id=uuid4().hex, payload=payload, **fields)
+        reply = await self.ask(event, request, ResourceRet, "payload", computer)
         error, result = reply.payload.error, reply.payload.result
         if error is not None:
             raise McpError(error.message, rpc_code=error.code, data=error.data)
         assert result is not None
-        return Answered(result, reply.computerId, reply.serverId or server)
+        sender = replier(reply.computerId or computer, reply.serverId or server)
+        return McpAnswer(result, reply.computerId, sender)
 
 
 def checked(model: type[Model], **fields: Any) -> Model:
-    """A request with these fields.
-
-    Raises:
-        Malformed: the server would refuse it; `details.field` names the first field that is wrong.
-    """
+    """A request with these fields. Raises Malformed where the server would refuse it, with `details.field`."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:
@@ -322,11 +307,7 @@ def checked(model: type[Model], **fields: Any) -> Model:
 
 
 def reply_of(model: type[Model], reply: Mapping[str, Any], what: str) -> Model:
-    """A reply, read. `what` it is for people: who said it, and to what.
-
-    Raises:
-        BadReply: it is none; `details.field` names the first field that is wrong.
-    """
+    """A reply, parsed. `what` names it for people. Raises BadReply, with the first wrong field in `details.field`."""
     try:
         return model.model_validate(reply)
     except ValidationError as error:
@@ -340,17 +321,8 @@ def replier(computer: str | None, server: str | None = None) -> str:
     return whose if server is None else f"MCP server {server!r} of {whose}"
 
 
-SHORTEST_S: Final = 1
-LONGEST_S: Final = 3600
-SECONDS: Final = f"whole seconds from {SHORTEST_S} to {LONGEST_S}"
-
-
 def whole_seconds(timeout: object) -> int:
-    """The `timeout` of a call; `30.0` is 30.
-
-    Raises:
-        Malformed: it is not in whole seconds from 1 to 3600 (events.txt, `client:tool_call`).
-    """
+    """The `timeout` of a call; `30.0` is 30. Raises Malformed: not whole seconds from 1 to 3600 (events.txt)."""
     if isinstance(timeout, float) and timeout.is_integer():
         timeout = int(timeout)
     if not isinstance(timeout, int) or isinstance(timeout, bool) or not SHORTEST_S <= timeout <= LONGEST_S:
@@ -358,30 +330,13 @@ def whole_seconds(timeout: object) -> int:
     return timeout
 
 
-def params_of(params: object) -> dict[str, Any]:
-    """The `params` of a call; None is none.
-
-    Raises:
-        Malformed: they are no mapping by name.
-    """
-    if params is None:
+def mapping_of(field: str, values: object) -> dict[str, Any]:
+    """The `params` of a call, or the `chosen` arguments of a completion; None is none. Raises Malformed."""
+    if values is None:
         return {}
-    if not isinstance(params, Mapping):
-        raise _refused("params", f"a mapping of parameters by name, not {type(params).__name__}")
-    return dict(params)
-
-
-def arguments_of(chosen: object) -> dict[str, Any]:
-    """The `chosen` arguments of a completion; None is none.
-
-    Raises:
-        Malformed: they are no mapping by name.
-    """
-    if chosen is None:
-        return {}
-    if not isinstance(chosen, Mapping):
-        raise _refused("chosen", f"a mapping of arguments by name, not {type(chosen).__name__}")
-    return dict(chosen)
+    if not isinstance(values, Mapping):
+        raise _refused(field, f"a mapping by name, not {type(values).__name__}")
+    return dict(values)
 
 
 def _refused(field: str, reason: str) -> Malformed:

@@ -231,7 +231,7 @@ class _Listener:
     async def joined(self, connection: Connection) -> None:
         self._membership.is_in()
 
-    def on_lost(self, reason: str, *, moving: bool) -> None:
+    def on_lost(self, reason: str) -> None:
         self._membership.lost(reason)
 
     def on_refused(self, why: str) -> None:

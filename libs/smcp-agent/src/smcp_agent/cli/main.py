@@ -7,16 +7,42 @@ import json
 import math
 from importlib.metadata import version as version_of
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 from uuid import uuid4
 
 import typer
 
-from smcp_agent.cli import commands
-from smcp_agent.cli import watch as watching
-from smcp_agent.cli.output import UNPRINTABLE, give_up_output, print_failure
-from smcp_agent.cli.runner import FAILED, MAX_PAYLOAD, Json, Options, default_name, run
-from smcp_agent.errors import Malformed
+from smcp_agent.cli.output import (
+    UNPRINTABLE,
+    give_up_output,
+    print_contents,
+    print_desktop,
+    print_documents,
+    print_failure,
+    print_left_out,
+    print_resources,
+    print_result,
+    print_sessions,
+    print_tools,
+)
+from smcp_agent.cli.runner import (
+    FAILED,
+    MAX_PAYLOAD,
+    Answer,
+    Json,
+    Options,
+    ask,
+    asking,
+    default_name,
+    did_you_mean,
+    knowing,
+    run,
+)
+from smcp_agent.cli.watch import Watch, follow
+from smcp_agent.client import SmcpAgent
+from smcp_agent.errors import Malformed, SmcpError
+from smcp_agent.results import ResourceContents
 from smcp_agent.rpc import SECONDS, whole_seconds
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT
 from smcp_proto.trace_ids import trace_id
@@ -130,15 +156,26 @@ def options(
 @app.command("list")
 def list_room(context: typer.Context, as_json: Json = False) -> None:
     """Who is in the office."""
-    chosen: Options = context.obj.with_json(as_json)
-    run(chosen, commands.list_room(chosen))
+
+    async def question(agent: SmcpAgent) -> Answer:
+        sessions = await agent.list_room()
+        found = [each.model_dump(exclude_unset=True) for each in sessions]
+        return Answer({"office_id": agent.office, "sessions": found}, lambda: print_sessions(sessions))
+
+    ask(context.obj.with_json(as_json), "asking who is in the office", question)
 
 
 @app.command()
 def tools(context: typer.Context, computer: Computer, as_json: Json = False) -> None:
     """The tools of a Computer."""
-    chosen: Options = context.obj.with_json(as_json)
-    run(chosen, commands.list_tools(chosen, computer))
+
+    async def question(agent: SmcpAgent) -> Answer:
+        with knowing(agent, computer):
+            listed = await agent.get_tools(computer)
+        found = [each.model_dump(exclude_unset=True) for each in listed]
+        return Answer({"computer": computer, "tools": found}, lambda: print_tools(listed))
+
+    ask(context.obj.with_json(as_json), f"asking {computer} for its tools", question)
 
 
 @app.command()
@@ -154,9 +191,19 @@ def call(
 ) -> None:
     """Call a tool and print its result. ctrl-C cancels the call."""
     chosen: Options = context.obj.with_json(as_json)
-    req_id = uuid4().hex
+    parsed, req_id = _parse_params(params), uuid4().hex
     ids = {"req_id": req_id, "trace_id": f"{trace_id(chosen.office, chosen.name, req_id):032x}"}
-    run(chosen, commands.call(chosen, computer, tool, _parse_params(params), timeout, req_id), ids)
+
+    async def question(agent: SmcpAgent) -> Answer:
+        hint = ""
+        with knowing(agent, computer):
+            result = await agent.call_tool(computer, tool, parsed, timeout=timeout, req_id=req_id)
+            if result.is_error and not result.forbidden:
+                hint = await _unknown_tool(agent, computer, tool)
+        found = {**result.raw, "req_id": result.req_id, "trace_id": result.trace_id}
+        return Answer(found, lambda: print_result(result), hint=hint, failed=result.is_error)
+
+    ask(chosen, f"{tool} on {computer}", question, ids)
 
 
 @app.command()
@@ -169,8 +216,14 @@ def desktop(
     as_json: Json = False,
 ) -> None:
     """What the windows of a Computer show."""
-    chosen: Options = context.obj.with_json(as_json)
-    run(chosen, commands.show_desktop(chosen, computer, size, window), timeout=timeout)
+
+    async def question(agent: SmcpAgent) -> Answer:
+        with knowing(agent, computer):
+            shown = await agent.get_desktop(computer, size=size, window=window)
+        found = {"computer": computer, "desktops": shown["desktops"]}
+        return Answer(found, lambda: print_desktop(shown, _why_empty(size, window)))
+
+    ask(context.obj.with_json(as_json), f"asking {computer} for its desktop", question, timeout=timeout)
 
 
 @app.command()
@@ -187,25 +240,30 @@ def finder(
     as_json: Json = False,
 ) -> None:
     """The documents of a Computer."""
-    chosen: Options = context.obj.with_json(as_json)
-    run(
-        chosen,
-        commands.list_documents(chosen, computer, keyword or (), file_type, offset, limit),
-        timeout=timeout,
-    )
+
+    async def question(agent: SmcpAgent) -> Answer:
+        with knowing(agent, computer):
+            page = await agent.get_finder(
+                computer, keywords=keyword or None, file_type=file_type, offset=offset, limit=limit
+            )
+        found = {"computer": computer, **{name: value for name, value in page.items() if name != "req_id"}}
+        return Answer(found, lambda: print_documents(page, offset))
+
+    ask(context.obj.with_json(as_json), f"asking {computer} for its documents", question, timeout=timeout)
 
 
 @app.command()
 def resources(
-    context: typer.Context,
-    computer: Computer,
-    server: OnlyServer = None,
-    timeout: Limit = None,
-    as_json: Json = False,
+    context: typer.Context, computer: Computer, server: OnlyServer = None, timeout: Limit = None, as_json: Json = False
 ) -> None:
     """The resources of a Computer."""
-    chosen: Options = context.obj.with_json(as_json)
-    run(chosen, commands.list_resources(chosen, computer, server), timeout=timeout)
+
+    async def question(agent: SmcpAgent) -> Answer:
+        async with asking(agent, computer, server):
+            found = [each async for each in agent.iter_resources(computer, server=server)]
+        return Answer({"computer": computer, "resources": found}, lambda: print_resources(found))
+
+    ask(context.obj.with_json(as_json), f"asking {computer} for its resources", question, timeout=timeout)
 
 
 @app.command()
@@ -221,8 +279,15 @@ def read(
     as_json: Json = False,
 ) -> None:
     """Read a resource of a Computer: a document, a page of it, …"""
-    chosen: Options = context.obj.with_json(as_json)
-    run(chosen, commands.read(chosen, computer, uri, server, output), timeout=timeout)
+
+    async def question(agent: SmcpAgent) -> Answer:
+        async with asking(agent, computer, server):
+            contents = await agent.read_contents(computer, uri, server=server)
+        if output is not None:
+            return Answer(None, lambda: _write(contents, output))
+        return Answer({"computer": computer, "uri": uri, **contents.raw}, lambda: print_contents(contents))
+
+    ask(context.obj.with_json(as_json), f"reading {uri} of {computer}", question, timeout=timeout)
 
 
 @app.command()
@@ -245,7 +310,7 @@ def watch(
     if uri and computer is None:
         raise typer.BadParameter("needs --computer, whose resource it is", param_hint="--uri")
     chosen: Options = context.obj.with_json(as_json)
-    run(chosen, watching.watch(chosen, watching.Watch(computer, uri or (), count, seconds)), endless=True)
+    run(chosen, follow(chosen, Watch(computer, uri or (), count, seconds)), endless=True)
 
 
 def _parse_params(text: str) -> dict[str, Any]:
@@ -256,3 +321,34 @@ def _parse_params(text: str) -> dict[str, Any]:
     if not isinstance(params, dict):
         raise typer.BadParameter("not a JSON object", param_hint="--params")
     return params
+
+
+async def _unknown_tool(agent: SmcpAgent, computer: str, tool: str) -> str:
+    """What to say where a call failed because the Computer lists no such tool; else nothing."""
+    try:
+        names = [each.name for each in await agent.tools(computer)]
+    except SmcpError:
+        return ""
+    if tool in names:
+        return ""
+    said = f"The Computer {computer!r} is there, and lists no tool {tool!r}."
+    return f"{said}{did_you_mean(tool, names)} `smcp-agent tools {quote(computer)}` lists them."
+
+
+def _why_empty(size: int | None, window: str | None) -> str:
+    if size is not None and size <= 0:
+        return f"No window is shown: --size {size} asks for none."
+    if window is None:
+        return "No window is open."
+    known = f"There is no window {window!r}."
+    return known if window.lower().startswith("window://") else f"{known} The URI of a window begins with window://"
+
+
+def _write(contents: ResourceContents, output: Path) -> None:
+    data = contents.blob() if contents.binary else contents.text.encode(errors="replace")
+    try:
+        output.write_bytes(data)
+    except OSError as error:
+        print_failure(f"{output} cannot be written: {error.strerror}")
+        raise typer.Exit(FAILED) from error
+    print_left_out(contents)

@@ -7,21 +7,18 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import typer
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.highlighter import JSONHighlighter
+from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.segment import Segment
 from rich.table import Table
-from rich.text import Text
 
 from smcp_agent.context.desktop import Desktop, windows
-from smcp_agent.context.finder import DocumentSummary
+from smcp_agent.context.finder import Finder
 from smcp_agent.context.resources import Resource
 from smcp_agent.errors import SmcpError, may_have_run
 from smcp_agent.llm import as_text
@@ -115,9 +112,9 @@ def print_result(result: CallResult) -> None:
         typer.echo(plain(text))
     errors = Console(stderr=True)
     if result.is_error:
-        errors.print(f"[red]{_failure(result)}[/red]")
-    if errors.is_terminal:
-        errors.print(f"[dim]{result.duration_s:.3f} s, trace {result.trace_id}[/dim]")
+        why = "the call was cancelled" if result.cancelled else "the tool failed"
+        errors.print(f"[red]{'the tool was stopped: its time was up' if result.timed_out else why}[/red]")
+    errors.print(f"[dim]{result.duration_s:.3f} s, trace {result.trace_id}[/dim]", highlight=False)
 
 
 def print_error(error: SmcpError, *, as_json: bool, hint: str = "", ids: Mapping[str, str] | None = None) -> None:
@@ -128,11 +125,8 @@ def print_error(error: SmcpError, *, as_json: bool, hint: str = "", ids: Mapping
     """
     if as_json:
         print_json({**error.body().model_dump(), **(ids or {})})
-    line = f"error {int(error.code)}: {error.message}"
-    if ids is not None and may_have_run(error):
-        line += " (the tool may have run nevertheless)"
-    errors = Console(stderr=True, soft_wrap=True)
-    errors.print(f"[red]{escape(plain(line))}[/red]", highlight=False)
+    ran = " (the tool may have run nevertheless)" if ids is not None and may_have_run(error) else ""
+    print_failure(f"error {int(error.code)}: {error.message}{ran}")
     if hint:
         print_hint(hint)
 
@@ -167,12 +161,6 @@ def working(what: str) -> Iterator[None]:
         yield
 
 
-def _failure(result: CallResult) -> str:
-    if result.timed_out:
-        return "the tool was stopped: its time was up"
-    return "the call was cancelled" if result.cancelled else "the tool failed"
-
-
 def print_desktop(desktop: Desktop, why_empty: str) -> None:
     """Each window's URI and its text, an empty line between windows; without any `why_empty`."""
     shown = windows(desktop)
@@ -186,22 +174,20 @@ def print_desktop(desktop: Desktop, why_empty: str) -> None:
         print_hint(why_empty)
 
 
-def print_documents(documents: Sequence[DocumentSummary]) -> None:
-    """A table of documents, or a hint where there are none."""
-    if not documents:
+def print_documents(page: Finder, offset: int) -> None:
+    """A table of documents, and what is missing from it: those before and behind it, those without metadata."""
+    shown, total, as_listed = page["documents"], page["total_count"], page.get("a2c_as_listed", 0)
+    if shown:
+        columns = ("title", "file_type", "page_count", "last_modified")
+        rows = [(each["uri"], *(str(each.get(name, "")) for name in columns)) for each in shown]
+        print_table("Document", {"Title": 20, "Type": 4, "Pages": 5, "Modified": 20}, rows)
+    else:
         print_hint("No documents.")
-        return
-    rows = [
-        (
-            each["uri"],
-            each.get("title", ""),
-            each.get("file_type", ""),
-            str(each.get("page_count", "")),
-            each.get("last_modified", ""),
-        )
-        for each in documents
-    ]
-    print_table("Document", {"Title": 20, "Type": 4, "Pages": 5, "Modified": 20}, rows)
+    if len(shown) < total:
+        print_hint(f"{len(shown)} of {total}, from {offset} on: --offset and --limit choose others.")
+    if as_listed:
+        of = "1 document is" if as_listed == 1 else f"{as_listed} documents are"
+        print_hint(f"The metadata of {of} not known now: some may be missing or stand elsewhere.")
 
 
 def print_resources(resources: Sequence[Resource]) -> None:
@@ -220,78 +206,31 @@ def print_resources(resources: Sequence[Resource]) -> None:
 
 
 def print_contents(contents: ResourceContents) -> None:
-    """The texts of a resource: to the byte for who reads it from a pipe or a file, readable at a terminal."""
+    """The contents of a resource: to the byte for who reads them from a pipe or a file; only text at a terminal."""
     if sys.stdout.isatty():
+        if contents.binary:
+            size = f"{contents.uri} is binary ({len(contents.blob())} bytes)"
+            print_failure(f"{size}, and not for a terminal: --output FILE writes it to a file")
+            raise typer.Exit(1)
         for each in contents.contents:
             if each.text is not None:
-                print_readable(each.text, each.mime_type)
+                print_readable(each.text)
     else:
-        sys.stdout.buffer.write(contents.text.encode(errors="replace"))
+        sys.stdout.buffer.write(contents.blob() if contents.binary else contents.text.encode(errors="replace"))
         sys.stdout.buffer.flush()
+    print_left_out(contents)
 
 
-LAID_OUT: Final = 256 * 1024
-"""Characters: what is longer is shown as it is, since nobody reads it and it would take its time."""
-MARKDOWN: Final = frozenset({"text/markdown", "text/x-markdown"})
+def print_left_out(contents: ResourceContents) -> None:
+    """Say of bytes beside a text that they were not printed or written."""
+    left_out = 0 if contents.binary else sum(each.blob is not None for each in contents.contents)
+    if left_out:
+        print_hint(f"{left_out} of its {len(contents.contents)} contents are binary, and left out: --json prints all.")
 
 
-def print_readable(text: str, mime_type: str | None = None) -> None:
-    """Print `text` on standard output: for people at a terminal, else as it is; never with control characters."""
-    shown = laid_out(text, mime_type) if sys.stdout.isatty() and len(text) <= LAID_OUT else None
-    match shown:
-        case None:
-            typer.echo(plain(text))
-        case Text():  # JSON: the terminal breaks its lines
-            Console().print(shown, soft_wrap=True)
-        case _:
-            Console().print(shown)
-
-
-def laid_out(text: str, mime_type: str | None = None) -> "Text | Page | None":
-    """JSON (an object or an array) and Markdown as they are shown; None: as it is. What JSON is need not say so."""
-    if _kind(mime_type) in MARKDOWN:
-        return Page(text)
-    if not text.lstrip().startswith(("{", "[")):
-        return None
-    try:
-        value = json.loads(text)
-        said = json_text(value)
-    except (ValueError, RecursionError):
-        return None
-    if isinstance(value, Mapping) and isinstance(written := value.get("content_markdown"), str):
-        return Page(written, {name: each for name, each in value.items() if name != "content_markdown"})
-    return JSONHighlighter()(Text(said))
-
-
-class Page:
-    """Markdown, and before it what else is said of the page.
-
-    Of HTML, which is left out elsewhere, nothing is hidden: a line break is one, the rest is shown as it is written.
-    A link shows where it leads.
-    """
-
-    def __init__(self, markdown: str, about: Mapping[str, Any] | None = None) -> None:
-        from rich.markdown import Markdown  # noqa: PLC0415 -- a tenth of the time that any command takes to start
-
-        self.about = about or {}
-        self.markdown = Markdown(markdown, hyperlinks=False)
-        for token in self.markdown.parsed:
-            for each in (token, *(token.children or ())):
-                if each.type == "html_inline":
-                    each.type = "hardbreak" if each.content in ("<br>", "<br/>", "<br />") else "text"
-                elif each.type == "html_block":
-                    each.type, each.info = "fence", "html"
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for name, value in self.about.items():
-            said = value if isinstance(value, str) else json_text(value, indent=None)
-            yield Text(plain(f"{name}: {said}"), style="dim")
-        if self.about:
-            yield Text()
-        for segment in console.render(self.markdown, options):
-            # what Markdown writes as `&#x202e;` is a character only now
-            yield segment if segment.control else Segment(plain(segment.text), segment.style)
-
-
-def _kind(mime_type: str | None) -> str:
-    return (mime_type or "").partition(";")[0].strip().lower()
+def print_readable(text: str) -> None:
+    """Print `text` without control characters; JSON (an object or an array) is indented at a terminal."""
+    if sys.stdout.isatty() and text.lstrip().startswith(("{", "[")):
+        with suppress(ValueError, RecursionError):
+            text = json_text(json.loads(text))
+    typer.echo(plain(text))

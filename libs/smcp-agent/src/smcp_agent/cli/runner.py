@@ -5,13 +5,16 @@ import getpass
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Final
+from difflib import get_close_matches
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from smcp_agent.cli.output import mebibytes, print_error
+from smcp_agent.cli.output import mebibytes, print_error, print_hint, print_json, working
+from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import MAX_MESSAGE
 from smcp_agent.errors import (
     CannotConnect,
@@ -19,6 +22,7 @@ from smcp_agent.errors import (
     Malformed,
     McpError,
     NotAuthenticated,
+    NotFound,
     RateLimited,
     SmcpError,
     TimedOut,
@@ -78,6 +82,95 @@ def default_name() -> str:
 
 class _Terminated(Exception):
     """SIGTERM came."""
+
+
+def agent_for(options: Options) -> SmcpAgent:
+    """The Agent that runs a command."""
+    return SmcpAgent(
+        options.url, office=options.office, name=options.name, token=options.token, max_message=options.max_message
+    )
+
+
+@contextmanager
+def knowing(agent: SmcpAgent, computer: str) -> Iterator[None]:
+    """Say of a Computer that is not there which ones are."""
+    try:
+        yield
+    except NotFound as error:
+        others = agent.computers()
+        if computer in others:
+            raise
+        there = f"There are: {', '.join(others)}." if others else "There is none at all."
+        message = f"there is no Computer {computer!r} in the office {agent.office!r}."
+        raise NotFound(f"{message}{did_you_mean(computer, others)} {there}", details=error.details) from error
+
+
+@asynccontextmanager
+async def asking(agent: SmcpAgent, computer: str, server: str | None) -> AsyncIterator[None]:
+    """As `knowing`, and say of an MCP server that is not there which ones the Computer has."""
+    with knowing(agent, computer):
+        try:
+            yield
+        except NotFound as error:
+            names = [] if server is None or computer not in agent.computers() else await _servers(agent, computer)
+            if server is None or not names or server in names:
+                raise
+            message = f"the Computer {computer!r} has no MCP server {server!r}."
+            there = f"It has: {', '.join(names)}."
+            raise NotFound(f"{message}{did_you_mean(server, names)} {there}", details=error.details) from error
+
+
+async def _servers(agent: SmcpAgent, computer: str) -> list[str]:
+    try:
+        return sorted((await agent.get_config(computer)).servers)
+    except SmcpError:
+        return []  # then what was said before has to do
+
+
+def did_you_mean(name: str, names: Sequence[str]) -> str:
+    """A sentence with the names that are near to it, and a space before it; empty where none is."""
+    near = [repr(each) for each in get_close_matches(name, names, n=3)]
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+class Answer(NamedTuple):
+    """What a command has found out."""
+
+    json: Mapping[str, Any] | None
+    """For programs; None: it is shown to both in the same way."""
+    show: Callable[[], None]
+    """Prints it for people."""
+    hint: str = ""
+    failed: bool = False
+
+
+def ask(
+    chosen: Options,
+    what: str,
+    question: Callable[[SmcpAgent], Awaitable[Answer]],
+    ids: Mapping[str, str] | None = None,
+    *,
+    timeout: float | None = None,
+) -> None:
+    """Run a command that asks one question, and print the answer. `ids` and `timeout` are those of `run`.
+
+    Args:
+        what: goes on meanwhile, for people.
+    """
+
+    async def work() -> bool:
+        with working(what):
+            async with agent_for(chosen) as agent:
+                answer = await question(agent)
+        if chosen.json and answer.json is not None:
+            print_json(answer.json)
+        else:
+            answer.show()
+        if answer.hint:
+            print_hint(answer.hint)
+        return not answer.failed
+
+    run(chosen, work(), ids, timeout=timeout)
 
 
 def run(

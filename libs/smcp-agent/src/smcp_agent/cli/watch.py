@@ -10,9 +10,8 @@ from typing import Any, Final
 import typer
 
 from smcp_agent import events
-from smcp_agent.cli.commands import agent_for, knowing
 from smcp_agent.cli.output import json_text, plain, print_hint
-from smcp_agent.cli.runner import Options
+from smcp_agent.cli.runner import Options, agent_for, knowing
 from smcp_agent.client import SmcpAgent
 from smcp_agent.errors import SmcpError
 
@@ -50,7 +49,7 @@ class Watch:
     seconds: float | None = None
 
 
-async def watch(options: Options, wanted: Watch) -> bool:
+async def follow(options: Options, wanted: Watch) -> bool:
     """Print changes until there were enough or the time is up; False where the time was up before.
 
     That it watches is said on standard error: what changes after that is printed.

@@ -92,14 +92,6 @@ class Connection:
         """Requests that wait for their ack."""
         return len(self._waiting)
 
-    async def emit(self, event: str, data: Mapping[str, Any]) -> None:
-        """Send an event that nobody waits for.
-
-        Raises:
-            ConnectionBroken: there is no connection any more.
-        """
-        await self._emit(event, data, None)
-
     async def request(self, event: str, data: Mapping[str, Any], *, timeout: float) -> Any:
         """Send an event and return its ack: the one argument, or the list of them.
 

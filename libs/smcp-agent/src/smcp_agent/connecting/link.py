@@ -57,8 +57,8 @@ class Listener(Protocol):
     async def joined(self, connection: Connection) -> None:
         """The member is in the office. Not for the first join; a ConnectionBroken from here is one of the link."""
 
-    def on_lost(self, reason: str, *, moving: bool) -> None:
-        """`moving`: the gateway sent the agent away, and keeps its place in the office for it for a while."""
+    def on_lost(self, reason: str) -> None:
+        """The connection has ended, and another one is being made."""
 
     def on_refused(self, why: str) -> None:
         """The server refuses the place; it is asked for again. `why` is for people."""
@@ -148,7 +148,7 @@ class Link:
                 attempt = 0
             closing = asyncio.create_task(connection.close())  # where a host stands still it takes its time
             try:
-                self._listener.on_lost(connection.reason, moving=connection.moving)
+                self._listener.on_lost(connection.reason)
                 # also one that goes on: it sends agents away while others have fewer
                 away = (connection.silent or connection.moving) and self._addresses.avoid(connection.url)
                 attempt = await self._come_back(attempt, at_once=away and connection.silent)

@@ -89,39 +89,20 @@ def _malformed(value: Any, error: Exception) -> Malformed:
 
 def _faults(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
     """What JSON cannot say: where it stands, and what it is."""
-    match value:
-        case Mapping():
-            for key, inner in value.items():
-                if _why_not(key):
-                    yield path, "such a key"
-                else:
-                    yield from _faults(inner, (*path, str(key)))
-        case list() | tuple():
-            for number, inner in enumerate(value):
-                yield from _faults(inner, (*path, str(number)))
-        case _ if why := _why_not(value):
-            yield path, why
-
-
-def _why_not(value: object) -> str:
-    """What a value that holds no others is, where JSON cannot say it; else empty."""
-    match value:
-        case str():
-            return "" if _is_text(value) else "half of a surrogate pair"
-        case float():
-            return "" if math.isfinite(value) else "a number that is not finite"
-        case None | int():
-            return ""
-        case _:
-            return f"an object of type {type(value).__name__}"
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if isinstance(key, tuple) or any(_faults(key, ())):
+                yield path, "such a key"
+            yield from _faults(inner, (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from _faults(inner, (*path, str(number)))
+    elif isinstance(value, str) and any("\ud800" <= each <= "\udfff" for each in value):
+        yield path, "half of a surrogate pair"
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield path, "a number that is not finite"
+    elif value is not None and not isinstance(value, str | int | float):
+        yield path, f"an object of type {type(value).__name__}"
 
 
 def packet_class(wire_json: WireJson) -> type[Packet]:

@@ -10,7 +10,7 @@ from typing import Final, TypedDict
 
 from smcp_agent.cache import AnswerCache
 from smcp_agent.errors import SmcpError
-from smcp_agent.rpc import QUERY_S, Asker
+from smcp_agent.rpc import RpcClient
 from smcp_proto.schemas import GetDeskTopReq, GetDeskTopRet
 
 _END: Final = re.compile(r"<(/\s*(?:window|desktop))", re.IGNORECASE)
@@ -60,7 +60,7 @@ def prompt_text(desktops: Mapping[str, Desktop]) -> str:
 class DesktopMethods(ABC):
     """What `SmcpAgent` can do with desktops."""
 
-    _asker: Asker
+    _rpc: RpcClient
     _desktops: AnswerCache[str, Desktop]
 
     @abstractmethod
@@ -78,8 +78,8 @@ class DesktopMethods(ABC):
             NotFound: there is no such Computer in the office.
             SmcpError: as `call_tool`.
         """
-        request = self._asker.question(GetDeskTopReq, computer, desktop_size=size, window=window)
-        reply = await self._asker.ask("client:get_desktop", request, GetDeskTopRet, "desktops", QUERY_S, computer)
+        request = self._rpc.question(GetDeskTopReq, computer, desktop_size=size, window=window)
+        reply = await self._rpc.ask("client:get_desktop", request, GetDeskTopRet, "desktops", computer)
         return {"desktops": reply.desktops, "req_id": reply.req_id or request.req_id}
 
     async def desktop(self, computer: str) -> Desktop:

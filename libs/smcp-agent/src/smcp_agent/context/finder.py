@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, NotRequired, TypedDict, cast
 
 from smcp_agent.cache import AnswerCache
-from smcp_agent.rpc import QUERY_S, Asker
+from smcp_agent.rpc import RpcClient
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, GetFinderReq, GetFinderRet
 
 
@@ -111,7 +111,7 @@ class FinderQuery(NamedTuple):
 class FinderMethods:
     """What `SmcpAgent` can do with documents. Their contents come by `read_resource`."""
 
-    _asker: Asker
+    _rpc: RpcClient
     _finders: AnswerCache[FinderQuery, Finder]
 
     async def get_finder(
@@ -158,11 +158,11 @@ class FinderMethods:
 
     def _finder_request(self, query: FinderQuery) -> GetFinderReq:
         fields = query._asdict() | {"keywords": None if query.keywords is None else list(query.keywords)}
-        return self._asker.question(GetFinderReq, **fields)
+        return self._rpc.question(GetFinderReq, **fields)
 
     async def _get_finder(self, query: FinderQuery) -> Finder:
         request = self._finder_request(query)
-        reply = await self._asker.ask("client:get_finder", request, GetFinderRet, "documents", QUERY_S, query.computer)
+        reply = await self._rpc.ask("client:get_finder", request, GetFinderRet, "documents", query.computer)
         # checked above: what stands in it has the types that the page says
         return cast("Finder", reply.model_dump(exclude_unset=True))
 

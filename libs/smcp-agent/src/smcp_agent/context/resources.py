@@ -10,7 +10,7 @@ from smcp_agent.cache import AnswerCache, Partial
 from smcp_agent.context.subscriptions import Subscription, Subscriptions
 from smcp_agent.errors import BadReply
 from smcp_agent.results import ResourceContents, resource_contents
-from smcp_agent.rpc import Answered, Asker, arguments_of, reply_of
+from smcp_agent.rpc import RpcClient, mapping_of, reply_of
 from smcp_proto.schemas import (
     CompleteReq,
     CompleteResult,
@@ -24,7 +24,7 @@ from smcp_proto.schemas import (
 from smcp_proto.schemas import Resource as WireResource
 from smcp_proto.schemas import ResourceTemplate as WireTemplate
 
-Item = TypeVar("Item")
+Page = TypeVar("Page", bound=Mapping[str, Any])
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def is_partial(page: Mapping[str, Any]) -> bool:
 class ResourceMethods:
     """What `SmcpAgent` can do with resources."""
 
-    _asker: Asker
+    _rpc: RpcClient
     _resources: AnswerCache[ListQuery, tuple[Resource, ...]]
     _subscriptions: Subscriptions
 
@@ -136,10 +136,10 @@ class ResourceMethods:
 
     async def read_contents(self, computer: str, uri: str, *, server: str | None = None) -> ResourceContents:
         """All contents of a resource, as they came. Arguments and errors are those of `read_resource`."""
-        answered = await self._asker.ask_mcp(
+        answered = await self._rpc.ask_mcp(
             "client:resources/read", ReadResourceReq, {"uri": uri}, computer=computer, server=server
         )
-        return resource_contents(uri, answered.result, answered.what(f"the content of {uri}", computer))
+        return resource_contents(uri, answered.result, f"the content of {uri} that {answered.sender} sent")
 
     async def list_resources(
         self, computer: str | None = None, *, server: str | None = None, cursor: str | None = None
@@ -156,21 +156,16 @@ class ResourceMethods:
             Malformed: the cursor is none.
             SmcpError: as `read_resource`.
         """
-        params = {} if cursor is None else {"cursor": cursor}
-        answered = await self._asker.ask_mcp(
-            "client:resources/list", ListResourcesReq, params, computer=computer, server=server
-        )
-        what = answered.what("the list of resources", computer)
-        return cast("ResourceList", _page(answered, "resources", WireResource, what))
+        page = await self._page(ListResourcesReq, "resources", WireResource, computer, server, cursor)
+        return cast("ResourceList", page)
 
-    def iter_resources(self, computer: str | None = None, *, server: str | None = None) -> AsyncIterator[Resource]:
+    async def iter_resources(
+        self, computer: str | None = None, *, server: str | None = None
+    ) -> AsyncIterator[Resource]:
         """All resources, one page after the other, for `async for`. As `list_resources`."""
-
-        async def page(cursor: str | None) -> tuple[list[Resource], str | None]:
-            listed = await self.list_resources(computer, server=server, cursor=cursor)
-            return listed["resources"], listed.get("nextCursor")
-
-        return _all_pages(page)
+        async for page in _pages(self.list_resources, computer, server):
+            for each in page["resources"]:
+                yield each
 
     async def resources(self, computer: str | None = None, *, server: str | None = None) -> tuple[Resource, ...]:
         """All resources as they are known; asks only where they are not known, or where a notification said since that
@@ -186,23 +181,16 @@ class ResourceMethods:
         self, computer: str | None = None, *, server: str | None = None, cursor: str | None = None
     ) -> ResourceTemplateList:
         """One page of templates, asked for now. Arguments and errors are those of `list_resources`."""
-        params = {} if cursor is None else {"cursor": cursor}
-        answered = await self._asker.ask_mcp(
-            "client:resources/templates/list", ListResourceTemplatesReq, params, computer=computer, server=server
-        )
-        what = answered.what("the list of templates", computer)
-        return cast("ResourceTemplateList", _page(answered, "resourceTemplates", WireTemplate, what))
+        page = await self._page(ListResourceTemplatesReq, "resourceTemplates", WireTemplate, computer, server, cursor)
+        return cast("ResourceTemplateList", page)
 
-    def iter_resource_templates(
+    async def iter_resource_templates(
         self, computer: str | None = None, *, server: str | None = None
     ) -> AsyncIterator[ResourceTemplate]:
         """All templates, one page after the other, for `async for`. As `list_resource_templates`."""
-
-        async def page(cursor: str | None) -> tuple[list[ResourceTemplate], str | None]:
-            listed = await self.list_resource_templates(computer, server=server, cursor=cursor)
-            return listed["resourceTemplates"], listed.get("nextCursor")
-
-        return _all_pages(page)
+        async for page in _pages(self.list_resource_templates, computer, server):
+            for each in page["resourceTemplates"]:
+                yield each
 
     async def complete(
         self,
@@ -231,12 +219,12 @@ class ResourceMethods:
             "ref": {"type": "ref/resource", "uri": template},
             "argument": {"name": argument, "value": value},
         }
-        if others := arguments_of(chosen):
+        if others := mapping_of("chosen", chosen):
             params["context"] = {"arguments": others}
-        answered = await self._asker.ask_mcp(
+        answered = await self._rpc.ask_mcp(
             "client:completion/complete", CompleteReq, params, computer=computer, server=server
         )
-        reply_of(CompleteResult, answered.result, answered.what(f"the completion of {argument!r}", computer))
+        reply_of(CompleteResult, answered.result, f"the completion of {argument!r} that {answered.sender} sent")
         return cast("Completion", answered.result["completion"])
 
     async def subscribe_resource(self, computer: str, uri: str, *, server: str | None = None) -> None:
@@ -262,71 +250,60 @@ class ResourceMethods:
         """What is subscribed to, or is being subscribed to again."""
         return self._subscriptions.all()
 
-    async def _subscribe(self, subscription: Subscription) -> None:
-        await self._ask_of("client:resources/subscribe", SubscribeResourceReq, subscription)
+    async def _subscribe(self, wanted: Subscription) -> None:
+        await self._of("client:resources/subscribe", SubscribeResourceReq, wanted)
 
-    async def _unsubscribe(self, subscription: Subscription) -> None:
-        await self._ask_of("client:resources/unsubscribe", UnsubscribeResourceReq, subscription)
+    async def _unsubscribe(self, wanted: Subscription) -> None:
+        await self._of("client:resources/unsubscribe", UnsubscribeResourceReq, wanted)
 
-    async def _ask_of(self, event: str, model: type[RequestEnvelope], subscription: Subscription) -> None:
-        params = {"uri": subscription.uri}
-        await self._asker.ask_mcp(event, model, params, computer=subscription.computer, server=subscription.server)
+    async def _of(self, event: str, model: type[RequestEnvelope], wanted: Subscription) -> None:
+        await self._rpc.ask_mcp(event, model, {"uri": wanted.uri}, computer=wanted.computer, server=wanted.server)
 
     async def _list_all(self, query: ListQuery) -> tuple[Resource, ...] | Partial[tuple[Resource, ...]]:
-        partial = False
+        pages = [page async for page in _pages(self.list_resources, query.computer, query.server)]
+        found = tuple(each for page in pages for each in page["resources"])
+        return Partial(found) if any(map(is_partial, pages)) else found
 
-        async def page(cursor: str | None) -> tuple[list[Resource], str | None]:
-            nonlocal partial
-            listed = await self.list_resources(query.computer, server=query.server, cursor=cursor)
-            partial = partial or is_partial(listed)
-            return listed["resources"], listed.get("nextCursor")
+    async def _page(
+        self,
+        model: type[RequestEnvelope],
+        key: str,
+        item: type[BaseModel],
+        computer: str | None,
+        server: str | None,
+        cursor: str | None,
+    ) -> dict[str, Any]:
+        """A page with those of its items that are what they should be; a server that lists others costs only them."""
+        event = "client:resources/list" if key == "resources" else "client:resources/templates/list"
+        params = {} if cursor is None else {"cursor": cursor}
+        answered = await self._rpc.ask_mcp(event, model, params, computer=computer, server=server)
+        listed, following = answered.result.get(key), answered.result.get("nextCursor")
+        wrong = f"{key}: is no list" if not isinstance(listed, list) else ""
+        if following is not None and not isinstance(following, str):
+            wrong = wrong or "nextCursor: is no text"
+        if wrong or not isinstance(listed, list):
+            what = f"the list of {'resources' if key == 'resources' else 'templates'} that {answered.sender} sent"
+            raise BadReply(f"{what} is malformed: {wrong}", details={"field": wrong.partition(":")[0]})
+        items = [each for each in listed if _is(item, each)]
+        if len(items) < len(listed):
+            logger.warning("%d of %d %s are malformed, and left out", len(listed) - len(items), len(listed), key)
+        page = {name: value for name, value in answered.result.items() if name != "nextCursor" or value is not None}
+        return {**page, key: items, **({} if answered.computer is None else {"computer": answered.computer})}
 
-        found = tuple([each async for each in _all_pages(page)])
-        return Partial(found) if partial else found
 
-
-async def _all_pages(
-    page: Callable[[str | None], Awaitable[tuple[list[Item], str | None]]],
-) -> AsyncIterator[Item]:
-    """The items of all pages.
-
-    Raises:
-        BadReply: a cursor leads back to an earlier page.
-    """
+async def _pages(ask: Callable[..., Awaitable[Page]], computer: str | None, server: str | None) -> AsyncIterator[Page]:
+    """One page after the other. Raises BadReply where a cursor leads back to an earlier one."""
     cursor: str | None = None
     seen: set[str] = set()
     while True:
-        items, cursor = await page(cursor)
-        for item in items:
-            yield item
+        page = await ask(computer, server=server, cursor=cursor)
+        yield page
+        cursor = page.get("nextCursor")
         if cursor is None:
             return
         if cursor in seen:
             raise BadReply("the list does not end: a page's cursor leads back to an earlier one")
         seen.add(cursor)
-
-
-def _page(answered: Answered, key: str, item: type[BaseModel], what: str) -> dict[str, Any]:
-    """A page with those of its items that are what they should be; a server that lists others costs only them.
-
-    Raises:
-        BadReply: it is no page.
-    """
-    result, computer = answered.result, answered.computer
-    listed, cursor = result.get(key), result.get("nextCursor")
-    for field, right, kind in ((key, isinstance(listed, list), "list"), ("nextCursor", _is_text(cursor), "text")):
-        if not right:
-            raise BadReply(f"{what} is malformed: {field}: is no {kind}", details={"field": field})
-    assert isinstance(listed, list)
-    items = [each for each in listed if _is(item, each)]
-    if len(items) < len(listed):
-        logger.warning("%d of %d %s are malformed, and left out", len(listed) - len(items), len(listed), key)
-    page = {name: value for name, value in result.items() if name != "nextCursor" or value is not None}
-    return {**page, key: items, **({} if computer is None else {"computer": computer})}
-
-
-def _is_text(value: object) -> bool:
-    return value is None or isinstance(value, str)
 
 
 def _is(model: type[BaseModel], value: object) -> bool:

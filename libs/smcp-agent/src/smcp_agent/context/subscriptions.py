@@ -120,12 +120,6 @@ class Subscriptions:
             state.news += 1
         self._restore(computer)
 
-    def missed(self, computer: str) -> None:
-        """The Computer knows what was subscribed to, and what it told of it for a while was not heard."""
-        for subscription, state in self._states.items():
-            if subscription.computer == computer and state.active:
-                self._publish(ResourceUpdated(subscription.computer, subscription.uri, subscription.server))
-
     def changed(self, computer: str) -> None:
         """Something changed at the Computer: what it refused, it may grant now."""
         for state in self._of(computer):
