@@ -12,9 +12,8 @@ from typing import Any
 import jwt
 import pytest
 
-from smcp_gateway.auth.jwks import Jwks
-from smcp_gateway.auth.jwt_tokens import Expected, TokenVerifier
 from smcp_gateway.auth.principal import NOT_ACCEPTED, NotAccepted
+from smcp_gateway.auth.tokens import Expected, Jwks, TokenVerifier
 from smcp_proto.errors import NotAuthenticated
 from smcp_testing import issuer
 from smcp_testing.issuer import AUDIENCE, EVERYTHING, ISSUER, SigningKey, shared_token, signing_key, unsigned_token

@@ -7,8 +7,7 @@ from typing import Final
 
 from aiohttp import web
 
-from smcp_gateway.auth.authority import open_authority
-from smcp_gateway.auth.guard import Guard
+from smcp_gateway.auth.guard import Guard, open_authority
 from smcp_gateway.auth.keys import KeyFileError
 from smcp_gateway.auth.settings import check_auth, is_loopback
 from smcp_gateway.settings import GatewaySettings

@@ -1,7 +1,9 @@
 """What a key or token allows, and the decision whether a join is within it: pure."""
 
+import re
 import unicodedata
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -10,22 +12,13 @@ from smcp_proto.errors import NotAllowed
 from smcp_proto.names import Role
 
 LONGEST: Final = 256
-"""Characters of a pattern; a name has at most 128."""
-_ANY: Final = "any"
-_ONE: Final = "one"
+"""Characters of a pattern or a subject; a name has at most 128."""
 
 
 def checked(pattern: str) -> str:
-    r"""The pattern in NFC.
-
-    Raises:
-        ValueError: it ends with a `\` that nothing follows, or holds a control character or a lone
-            surrogate.
-    """
-    normal = unicodedata.normalize("NFC", pattern)
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in normal):
-        raise ValueError("holds a control character, or half of a character")
-    _tokens(normal)
+    r"""The pattern in NFC. Raises ValueError: it ends with a lone `\`, or holds a control character or half of one."""
+    normal = _without_controls(unicodedata.normalize("NFC", pattern))
+    _regex(normal)
     return normal
 
 
@@ -33,49 +26,32 @@ Pattern = Annotated[str, Field(strict=True, min_length=1, max_length=LONGEST), A
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether the whole name matches. Takes at most `len(pattern) * len(name)` steps, whatever the pattern.
+    r"""Whether the whole name matches: `*` is any text, `?` one character, and `\` takes the next one as it is.
 
-    Raises:
-        ValueError: it is no pattern, see `checked`.
+    Takes at most `len(pattern) * len(name)` steps, whatever the pattern. Raises ValueError: see `checked`.
     """
-    tokens = _tokens(unicodedata.normalize("NFC", pattern))
-    text = unicodedata.normalize("NFC", name)
-    token = at = 0
-    star: int | None = None
-    resume = 0
-    while at < len(text):
-        if token < len(tokens) and tokens[token] == _ANY:
-            star, resume, token = token, at, token + 1
-        elif token < len(tokens) and tokens[token] in (_ONE, text[at]):
-            token, at = token + 1, at + 1
-        elif star is not None:  # the last `*` takes one character more
-            resume += 1
-            token, at = star + 1, resume
-        else:
-            return False
-    return all(rest == _ANY for rest in tokens[token:])
+    regex = _regex(unicodedata.normalize("NFC", pattern))
+    return regex.fullmatch(unicodedata.normalize("NFC", name)) is not None
 
 
-def _tokens(pattern: str) -> list[str]:
-    tokens = []
+@lru_cache(maxsize=1024)
+def _regex(pattern: str) -> re.Pattern[str]:
+    between = [""]  # the stars
     characters = iter(pattern)
     for character in characters:
-        match character:
-            case "*":
-                tokens.append(_ANY)
-            case "?":
-                tokens.append(_ONE)
-            case "\\":
-                escaped = next(characters, None)
-                if escaped is None:
-                    raise ValueError("ends with a backslash that escapes nothing")
-                tokens.append(escaped)
-            case _:
-                tokens.append(character)
-    return tokens
-
-
-LONGEST_SUBJECT: Final = 256
+        if character == "*":
+            between.append("")
+        elif character == "\\":
+            if (escaped := next(characters, None)) is None:
+                raise ValueError("ends with a backslash that escapes nothing")
+            between[-1] += re.escape(escaped)
+        else:
+            between[-1] += "." if character == "?" else re.escape(character)
+    if len(between) == 1:
+        return re.compile(between[0], re.DOTALL)
+    first, *middle, last = between
+    # the first place where a part fits is as good as any later one: the atomic group keeps it, and nothing explodes
+    return re.compile(f"{first}{''.join(f'(?>.*?{part})' for part in middle)}.*{last}", re.DOTALL)
 
 
 def check_subject(subject: object) -> str:
@@ -86,11 +62,15 @@ def check_subject(subject: object) -> str:
     """
     if not isinstance(subject, str):
         raise ValueError("has to be a string")  # noqa: TRY004 -- pydantic takes this one
-    if not 1 <= len(subject) <= LONGEST_SUBJECT:
-        raise ValueError(f"has to have 1 to {LONGEST_SUBJECT} characters")
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in subject):
+    if not 1 <= len(subject) <= LONGEST:
+        raise ValueError(f"has to have 1 to {LONGEST} characters")
+    return _without_controls(subject)
+
+
+def _without_controls(text: str) -> str:
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
         raise ValueError("holds a control character, or half of a character")
-    return subject
+    return text
 
 
 class Grants(BaseModel):
@@ -103,10 +83,9 @@ class Grants(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     offices: tuple[Pattern, ...] = Field(min_length=1, max_length=64)
-    """Patterns; there is no default."""
     roles: tuple[Role, ...] = Field(default=("agent", "computer"), min_length=1, max_length=2)
     names: tuple[Pattern, ...] = Field(default=("*",), min_length=1, max_length=64)
-    """Patterns of the Agent's or the Computer's name."""
+    """Of the Agent or the Computer."""
 
 
 class BadGrants(ValueError):
@@ -114,11 +93,7 @@ class BadGrants(ValueError):
 
 
 def read_grants(claim: object) -> Grants:
-    """The grants in a claim of a JWT.
-
-    Raises:
-        BadGrants: it is no object, or a field is missing, wrong or unknown.
-    """
+    """The grants in a claim of a JWT. Raises BadGrants."""
     if not isinstance(claim, Mapping):
         raise BadGrants("is not an object")
     try:

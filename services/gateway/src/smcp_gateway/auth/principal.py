@@ -12,13 +12,13 @@ from smcp_proto.errors import NotAuthenticated
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The holder of a key or token. What ends its sessions is in it, too."""
+    """The holder of a key or token, and what ends its sessions."""
 
     subject: str
     """Of the token (`sub`), or of the key's entry."""
     grants: Grants
     issuer: str | None = None
-    """Of the token (`iss`), None where it says none; subjects of two issuers are two holders."""
+    """Of the token (`iss`); subjects of two issuers are two holders."""
     expires_at: float | None = None
     """Unix seconds; None: never."""
     key: KeyEntry | None = None
@@ -26,20 +26,17 @@ class Principal:
 
     @property
     def identity(self) -> str:
-        """By which the registry tells whose place it is (design, rooms): of the subject alone, so that a new token of
-        the same holder takes up its place, and nobody else's does."""
+        """By which the registry tells whose place it is: of the subject alone, so that a new token of the same holder
+        takes up its place, and nobody else's does."""
         kind = "jwt" if self.key is None else "key"
         return blake2b(json.dumps([kind, self.issuer, self.subject]).encode(), digest_size=16).hexdigest()
 
 
 NOT_ACCEPTED: Final = "the token is not accepted"
-"""All that is said of such a token."""
-_QUOTED: Final = 64
-"""Characters of what a token says of itself; more of it is not logged."""
 
 
 class NotAccepted(NotAuthenticated):
-    """A token is not accepted.
+    """The 401 for a token that cannot be verified. It reveals no reason.
 
     Attributes:
         why: for the log of the gateway alone: it would help whoever guesses.
@@ -48,9 +45,3 @@ class NotAccepted(NotAuthenticated):
     def __init__(self, why: str) -> None:
         super().__init__(NOT_ACCEPTED)
         self.why = why
-
-
-def quoted(said: object) -> str:
-    """What a token says of itself, for the log: without line ends, and no longer than can be read."""
-    text = repr(said)
-    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."

@@ -13,8 +13,7 @@ from aiohttp import WSCloseCode, web
 from socketio.exceptions import ConnectionRefusedError  # noqa: A004 -- python-socketio's own
 
 from smcp_bus.dispatch import Answer, Dispatcher, failed
-from smcp_gateway.auth.authority import Authority
-from smcp_gateway.auth.guard import Guard
+from smcp_gateway.auth.guard import Authority, Guard
 from smcp_gateway.sockets.engine import Server
 from smcp_gateway.sockets.packet import AUTH_BYTES, OVERSIZED, Frame, Inbound, ack_argument, event_frame
 from smcp_gateway.sockets.reply_room import ReplyRoom, ReplyShare

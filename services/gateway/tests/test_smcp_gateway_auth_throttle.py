@@ -4,12 +4,11 @@ from itertools import pairwise
 
 import pytest
 
-from smcp_gateway.auth.client_address import client_address, read_networks
-from smcp_gateway.auth.guard import Attempts
+from smcp_gateway.auth.login_throttle import LoginThrottle, client_address, read_networks
 
 
 def test_an_address_is_not_listened_to_after_20_wrong_tries_in_a_minute() -> None:
-    attempts = Attempts()
+    attempts = LoginThrottle()
     for second in range(20):
         assert attempts.retry_after("10.0.0.1", second) == 0
         attempts.failed("10.0.0.1", second)
@@ -20,7 +19,7 @@ def test_an_address_is_not_listened_to_after_20_wrong_tries_in_a_minute() -> Non
 
 
 def test_who_goes_on_being_wrong_stays_shut_out() -> None:
-    attempts = Attempts(limit=3, window_s=10)
+    attempts = LoginThrottle(limit=3, window_s=10)
     taken = []
     for second in range(60):
         if attempts.retry_after("a", second) == 0:
@@ -31,7 +30,7 @@ def test_who_goes_on_being_wrong_stays_shut_out() -> None:
 
 
 def test_what_is_remembered_has_a_bound_and_the_oldest_goes() -> None:
-    attempts = Attempts(limit=1, addresses=100)
+    attempts = LoginThrottle(limit=1, addresses=100)
     for number in range(1000):
         attempts.failed(f"10.0.{number // 250}.{number % 250}", number / 1000)
     assert len(attempts) == 100
@@ -40,7 +39,7 @@ def test_what_is_remembered_has_a_bound_and_the_oldest_goes() -> None:
 
 
 def test_an_address_that_was_wrong_long_ago_is_forgotten() -> None:
-    attempts = Attempts()
+    attempts = LoginThrottle()
     attempts.failed("10.0.0.1", 0)
     assert attempts.retry_after("10.0.0.1", 61) == 0
     assert len(attempts) == 0
@@ -57,7 +56,7 @@ def test_an_address_that_was_wrong_long_ago_is_forgotten() -> None:
     ],
 )
 def test_addresses_count_together_where_their_holder_can_choose_between_them(one: str, other: str, same: bool) -> None:
-    attempts = Attempts(limit=1)
+    attempts = LoginThrottle(limit=1)
     attempts.failed(one, 0)
     assert (attempts.retry_after(other, 0) > 0) is same
 

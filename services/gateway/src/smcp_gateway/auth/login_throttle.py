@@ -1,0 +1,104 @@
+"""How often a client may present a wrong token: counted by the address from which it comes."""
+
+import ipaddress
+import math
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import Final
+
+LIMIT: Final = 20
+WINDOW_S: Final = 60.0
+ADDRESSES: Final = 10_000
+"""That are remembered; of more the one that was wrong longest ago is forgotten."""
+_V6_NETWORK: Final = 64
+"""Bits of an IPv6 address that count: the rest is its holder's to choose."""
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class LoginThrottle:
+    """Args:
+    limit: wrong tokens in `window_s` seconds after which an address has to wait.
+    addresses: how many are remembered.
+    """
+
+    def __init__(self, *, limit: int = LIMIT, window_s: float = WINDOW_S, addresses: int = ADDRESSES) -> None:
+        self._limit = limit
+        self._window_s = window_s
+        self._addresses = addresses
+        self._failed: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._failed)
+
+    def failed(self, address: str, now: float) -> None:
+        """Count a wrong token (`now`: a monotonic clock, seconds)."""
+        key = _key(address)
+        self._failed.setdefault(key, deque(maxlen=self._limit)).append(now)
+        self._failed.move_to_end(key)
+        if len(self._failed) > self._addresses:
+            self._failed.popitem(last=False)
+
+    def retry_after(self, address: str, now: float) -> int:
+        """Whole seconds that the address has to wait; 0: it may try."""
+        key = _key(address)
+        tries = self._failed.get(key)
+        if tries is None:
+            return 0
+        while tries and tries[0] <= now - self._window_s:
+            tries.popleft()
+        if not tries:
+            del self._failed[key]
+        if len(tries) < self._limit:
+            return 0
+        return max(math.ceil(tries[0] + self._window_s - now), 1)
+
+
+def read_networks(text: str) -> tuple[Network, ...]:
+    """Addresses and networks with commas between them: `10.0.0.0/8, ::1`. Raises ValueError: it names the wrong one."""
+    networks = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            networks.append(ipaddress.ip_network(part))
+        except ValueError:
+            raise ValueError(f"{part!r} is not an IP address or a network like 10.0.0.0/8") from None
+    return tuple(networks)
+
+
+def client_address(remote: str | None, forwarded: Sequence[str], trusted: Sequence[Network]) -> str:
+    """The address of a client: who opened the TCP connection (`remote`), unless that is a trusted proxy. Then it is the
+    last of `X-Forwarded-For` that is none itself: what stands before that one the client may have written.
+
+    Args:
+        forwarded: the values of all headers `X-Forwarded-For`, in their order.
+    """
+    address = remote or ""
+    hops = [hop.strip() for value in forwarded for hop in value.split(",")]
+    while hops and (parsed := _parsed(address)) is not None and any(parsed in network for network in trusted):
+        if not (said := hops.pop()):
+            break
+        address = _without_port(said)
+    return address
+
+
+def _without_port(hop: str) -> str:
+    # Some proxies write the port, too: with it, each connection would count as another address.
+    if hop.startswith("["):
+        return hop[1:].partition("]")[0]
+    host, _, port = hop.partition(":")
+    return host if port.isdecimal() else hop  # of an IPv6 address without brackets all colons are its own
+
+
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    return (parsed.ipv4_mapped or parsed) if isinstance(parsed, ipaddress.IPv6Address) else parsed
+
+
+def _key(address: str) -> str:
+    parsed = _parsed(address)
+    if isinstance(parsed, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((parsed, _V6_NETWORK), strict=False))
+    return address[:64] if parsed is None else str(parsed)
