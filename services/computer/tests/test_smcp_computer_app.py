@@ -183,7 +183,7 @@ async def test_a_tool_that_cannot_be_run_is_a_failed_result_not_an_error(nats_ur
         assert result.get("meta", {}).get("a2c_forbidden", False) is ("forbidden" in words)
 
 
-async def test_a_server_that_can_never_run_here_is_given_up_and_that_is_said_once(
+async def test_a_server_with_missing_values_is_given_up_with_one_warning(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

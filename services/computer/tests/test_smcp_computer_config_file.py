@@ -97,7 +97,7 @@ def test_defaults_are_those_of_the_settled_answers() -> None:
         ([], ["object"]),
     ],
 )
-def test_what_is_wrong_is_named(document: object, words: list[str]) -> None:
+def test_problems_name_their_place(document: object, words: list[str]) -> None:
     with pytest.raises(ConfigError) as raised:
         parse(document)
     for word in words:
@@ -161,13 +161,13 @@ def test_a_server_that_stands_twice_is_refused() -> None:
         ({"servers": {}}, "names no MCP servers"),
     ],
 )
-def test_what_nothing_reads_is_a_doubt_that_names_its_place_and_what_was_meant(document: object, said: str) -> None:
+def test_an_unknown_field_is_a_warning_with_its_place_and_a_suggestion(document: object, said: str) -> None:
     warnings = parse(document).warnings
     assert len(warnings) == 1
     assert re.search(said, warnings[0])
 
 
-def test_a_good_file_leaves_no_doubt() -> None:
+def test_a_good_file_has_no_warnings() -> None:
     inputs = [{"id": "k", "type": "command", "description": "", "command": "x", "args": {}}]
     web = {"type": "streamable", "server_parameters": {"url": "http://u", "headers": {"H": "${input:k}"}}, "vrl": "."}
     off = {"command": "x", "args": ["${input:unknown}"], "disabled": True}
@@ -175,7 +175,7 @@ def test_a_good_file_leaves_no_doubt() -> None:
     assert parse({"$schema": "s", "mcpServers": {"git": STDIO, "off": off}}).warnings == ()
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as raised:
         parse(
             {
@@ -201,7 +201,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         assert said in str(raised.value)
 
 
-def test_parameters_beside_a_server_that_has_none_of_its_own_belong_into_them() -> None:
+def test_parameters_outside_of_server_parameters_are_named() -> None:
     with pytest.raises(ConfigError) as raised:
         parse({"servers": {"time": {"command": "uvx", "args": ["mcp-server-time"]}}})
     assert raised.value.problems == (
@@ -211,14 +211,14 @@ def test_parameters_beside_a_server_that_has_none_of_its_own_belong_into_them() 
     )
 
 
-def test_nobody_is_asked_whether_what_was_written_was_meant() -> None:
+def test_a_field_is_not_suggested_in_its_own_place() -> None:
     with pytest.raises(ConfigError) as raised:
         parse({"mcpServers": {"web": {"type": "pipe", "command": "x", "headers": {}}}})
     assert "mcpServers.web.headers: is not a known field and is ignored" in raised.value.problems
 
 
 @pytest.mark.parametrize("key", ["server", "Servers", "input"])
-def test_a_key_that_stands_for_all_servers_is_guessed(key: str) -> None:
+def test_a_misspelled_top_level_key_is_suggested(key: str) -> None:
     with pytest.raises(ConfigError, match=r"did you mean '(servers|inputs)'"):
         parse({key: {"git": STDIO} if key != "input" else []})
 
@@ -228,7 +228,7 @@ def test_a_key_that_stands_for_all_servers_is_guessed(key: str) -> None:
     ["u", "localhost:8000/mcp", "ftp://host", "http://", "https:///mcp", "http://host:port/mcp", "http://a b"],
 )
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
-def test_a_url_that_nothing_can_be_asked_at_is_doubted_by_its_place(kind: str, url: str) -> None:
+def test_an_unusable_url_is_a_warning_with_its_place(kind: str, url: str) -> None:
     config = parse({"servers": {"web": {"type": kind, "server_parameters": {"url": url}}}})
     (warning,) = config.warnings
     assert warning.startswith("servers.web.server_parameters.url: is no URL")
@@ -237,5 +237,5 @@ def test_a_url_that_nothing_can_be_asked_at_is_doubted_by_its_place(kind: str, u
 
 
 @pytest.mark.parametrize("url", ["http://host/mcp", "HTTPS://host:8443", "http://[::1]:8000/mcp", "${env:URL}/mcp"])
-def test_a_url_of_http_and_one_that_is_not_known_yet_are_not_doubted(url: str) -> None:
+def test_http_urls_and_placeholders_are_no_warning(url: str) -> None:
     assert not parse({"web": {"type": "streamable", "server_parameters": {"url": url}}}).warnings

@@ -83,7 +83,7 @@ async def tell(computer: Computer, server: str, tool: str, **arguments: Any) -> 
 
 
 @pytest.mark.parametrize("how", ["nats", "gateway"])
-async def test_an_agent_cannot_tell_which_way_a_computer_is_connected(nats_url: str, tmp_path: Path, how: str) -> None:
+async def test_a_computer_answers_the_same_over_nats_and_gateway(nats_url: str, tmp_path: Path, how: str) -> None:
     log = tmp_path / "log"
     desk = configs.context("2026", windows=1, documents=1, host="h")
     async with (
@@ -107,9 +107,7 @@ async def test_an_agent_cannot_tell_which_way_a_computer_is_connected(nats_url: 
 
 
 @pytest.mark.parametrize("how", ["nats", "gateway"])
-async def test_a_call_ends_in_time_and_when_nobody_wants_it_whichever_way_it_came(
-    nats_url: str, tmp_path: Path, how: str
-) -> None:
+async def test_a_call_times_out_and_is_cancelled_over_nats_and_gateway(nats_url: str, tmp_path: Path, how: str) -> None:
     log = tmp_path / "log"
     async with (
         gateway_world(nats_url) as world,
@@ -126,9 +124,7 @@ async def test_a_call_ends_in_time_and_when_nobody_wants_it_whichever_way_it_cam
 
 
 @pytest.mark.parametrize("how", ["nats", "gateway"])
-async def test_the_office_hears_what_changes_at_a_computer_whichever_way_it_is_connected(
-    nats_url: str, how: str
-) -> None:
+async def test_changes_are_announced_over_nats_and_gateway(nats_url: str, how: str) -> None:
     heard: list[Event] = []
     async with gateway_world(nats_url) as world, anna(world.url) as agent:
         agent.on_event(heard.append)
@@ -171,9 +167,7 @@ async def test_an_answer_that_the_gateway_does_not_take_is_413_and_the_connectio
         assert connection_of(computer) is connection
 
 
-async def test_a_computer_comes_back_after_its_connection_broke_and_what_ran_meanwhile_ran_once(
-    nats_url: str, tmp_path: Path
-) -> None:
+async def test_a_computer_reconnects_and_its_interrupted_call_runs_once(nats_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with (
         gateway_world(nats_url) as world,
@@ -228,7 +222,7 @@ async def test_a_computer_that_stops_ends_its_calls_first_and_begins_none(nats_u
         assert "never" not in log.read_text()
 
 
-async def test_a_token_that_is_not_accepted_is_said_and_a_renewed_one_taken(
+async def test_a_refused_token_is_reported_and_a_renewed_one_used(
     nats_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "token"

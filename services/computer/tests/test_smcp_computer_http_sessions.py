@@ -55,9 +55,7 @@ async def status_of(url: str, session: str) -> int:
 
 @pytest.mark.rule("data-structures.MCPServerStreamableHttpParameters.terminate_on_close.meaning")
 @pytest.mark.parametrize("terminate", [True, False])
-async def test_a_session_that_is_closed_is_ended_at_the_server_only_where_terminate_on_close_says_so(
-    tmp_path: Path, terminate: bool
-) -> None:
+async def test_closing_ends_the_servers_session_only_with_terminate_on_close(tmp_path: Path, terminate: bool) -> None:
     log = tmp_path / "requests"
     async with configs.http_toolbox("streamable", requests=log) as toolbox:
         server = config("streamable", toolbox.url, terminate_on_close=terminate)
@@ -92,9 +90,7 @@ async def test_a_regular_operation_that_is_not_answered_ends_after_timeout(
     "data-structures.MCPSSEParameters.timeout.meaning",
 )
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
-async def test_a_server_whose_events_stop_for_longer_than_sse_read_timeout_is_given_up(
-    tmp_path: Path, kind: Kind
-) -> None:
+async def test_silence_beyond_sse_read_timeout_ends_the_connection(tmp_path: Path, kind: Kind) -> None:
     log = tmp_path / "log"
     async with configs.http_toolbox(kind, log=log) as toolbox:
         server = config(kind, toolbox.url, timeout=LONG[kind], sse_read_timeout=SHORT[kind])
@@ -110,7 +106,7 @@ async def test_a_server_whose_events_stop_for_longer_than_sse_read_timeout_is_gi
     "data-structures.MCPSSEParameters.timeout.meaning",
 )
 @pytest.mark.parametrize("kind", ["streamable", "sse"])
-async def test_what_a_tool_does_may_take_longer_than_timeout(kind: Kind) -> None:
+async def test_a_tool_may_run_longer_than_timeout(kind: Kind) -> None:
     async with configs.http_toolbox(kind) as toolbox:
         server = config(kind, toolbox.url, timeout=SHORT[kind], sse_read_timeout=LONG[kind])
         async with supervised(server) as box:
@@ -120,7 +116,7 @@ async def test_what_a_tool_does_may_take_longer_than_timeout(kind: Kind) -> None
 
 
 @pytest.mark.rule("data-structures.MCPSSEParameters.timeout.meaning")
-async def test_a_message_that_is_not_taken_in_time_ends_the_connection_and_it_is_made_anew() -> None:
+async def test_an_untaken_sse_message_ends_the_connection_and_reconnects() -> None:
     async with configs.http_toolbox("sse", hold=["tools/call"]) as toolbox:
         async with supervised(config("sse", toolbox.url, timeout=SHORT["sse"])) as box:
             await eventually(lambda: box.ready, timeout=PATIENCE_S)

@@ -82,7 +82,7 @@ async def test_a_request_that_is_not_answered_ends_after_timeout(method: str) ->
 
 
 @pytest.mark.rule("data-structures.MCPServerStreamableHttpParameters.timeout.meaning")
-async def test_a_notification_that_is_not_answered_holds_up_the_rest_for_no_longer_than_timeout() -> None:
+async def test_an_unanswered_notification_delays_later_messages_by_timeout_at_most() -> None:
     async with (
         server(lambda asked: asked in {"tools/call", "notifications/cancelled"}) as (url, asked),
         supervised(url, timeout="PT0.3S") as box,
@@ -98,7 +98,7 @@ async def test_a_notification_that_is_not_answered_holds_up_the_rest_for_no_long
 
 
 @pytest.mark.rule("data-structures.MCPServerStreamableHttpParameters.timeout.meaning")
-async def test_the_end_of_a_session_that_is_not_answered_is_over_after_timeout() -> None:
+async def test_an_unanswered_session_end_takes_timeout_at_most() -> None:
     async with server(lambda asked: asked == "DELETE") as (url, asked):
         async with supervised(url, timeout="PT0.3S") as box:
             await eventually(lambda: box.ready, timeout=20)

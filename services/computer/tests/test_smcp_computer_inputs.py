@@ -143,7 +143,7 @@ async def test_a_program_that_does_not_exist_is_named() -> None:
         await resolve({"args": ["${input:c}"]}, [definition], {})
 
 
-async def test_all_values_that_are_missing_are_said_at_once_and_no_program_runs(tmp_path: Path) -> None:
+async def test_all_missing_values_are_reported_at_once_and_no_program_runs(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     program = {"id": "c", "type": "command", "description": "", "command": "touch", "args": {"reference": str(ran)}}
     parameters = {"args": ["${input:c}", "${env:A}"], "env": {"K": "Bearer ${input:api key}"}}

@@ -76,14 +76,14 @@ async def test_a_stream_that_ends_as_it_begins_is_opened_again(
         await eventually(lambda: {"computer": NAME} in here.told(DESKTOP))
 
 
-async def test_a_stream_that_ends_without_a_word_says_nothing_of_the_windows_it_was_asked_for(nats_url: str) -> None:
+async def test_a_stream_that_ends_unacknowledged_drops_no_subscription(nats_url: str) -> None:
     server = configs.lean("2026", windows=1, end_streams=2, unacknowledged=True)
     async with world(nats_url, one=server) as here:
         await eventually(lambda: here.computer.resources.upstream.subscribed("one") == {WINDOW}, timeout=30)
         assert await here.tell("one", "subscribed") == [WINDOW]
 
 
-async def test_streams_that_always_end_are_opened_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_backoff_of_ending_streams_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "RELISTEN_S", 0.02)
     async with connection(end_streams=-1) as opened:
         times = await at_least(7, opened)
@@ -91,14 +91,14 @@ async def test_streams_that_always_end_are_opened_less_and_less_often(monkeypatc
     assert times[6] - times[0] >= 0.01 * (1 + 2 + 4 + 8 + 16 + 32)
 
 
-async def test_after_a_stream_that_lived_the_pauses_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_lived_stream_resets_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "RELISTEN_S", 0.02)
     monkeypatch.setattr(subscriptions, "LIVED_S", 0.0)
     async with connection(end_streams=-1) as opened:
         await at_least(13, opened)  # with pauses that grow the last one would be half a minute
 
 
-async def test_who_subscribes_during_a_pause_waits_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_subscribing_during_a_pause_reopens_the_stream_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "RELISTEN_S", 3600.0)
     async with connection(windows=2, end_streams=1) as opened:
         await at_least(1, opened)
@@ -109,7 +109,7 @@ async def test_who_subscribes_during_a_pause_waits_for_none(monkeypatch: pytest.
         assert json.loads(result["content"][0]["text"]) == [WINDOW, OTHER]
 
 
-async def test_what_the_stream_before_still_tells_once_there_is_another_is_read(
+async def test_updates_on_a_replaced_stream_are_still_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subscriptions, "DRAIN_S", 30.0)
@@ -121,7 +121,7 @@ async def test_what_the_stream_before_still_tells_once_there_is_another_is_read(
         await eventually(lambda: updated == [WINDOW])
 
 
-async def test_the_stream_before_is_ended_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replaced_stream_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "DRAIN_S", 0.05)
     async with connection(windows=1) as opened:
         assert opened.resources is not None

@@ -21,9 +21,7 @@ from smcp_testing.resource_servers import ERAS, OTHER, WINDOW, running
 
 
 @ERAS
-async def test_errors_of_reading_keep_what_the_server_says_of_the_request_and_the_log_the_rest(
-    era: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_read_errors_quote_the_server_only_about_the_request(era: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "smcp_computer")
     async with running(desk=configs.context(era, windows=1)) as servers:
         await servers.tell("misbehave", uri=WINDOW, how="refuse")
@@ -75,7 +73,7 @@ async def test_a_content_of_fifty_megabytes_is_not_read_and_the_server_goes_on()
         assert (await servers.resources().read(WINDOW))["contents"]
 
 
-async def test_items_that_are_no_resources_are_left_out_of_a_list_and_an_endless_list_ends() -> None:
+async def test_invalid_items_are_left_out_of_a_list_and_an_endless_list_ends() -> None:
     async with running(desk=configs.context("2026", windows=2)) as servers:
         await servers.tell("misbehave", uri="list", how="bad_items")
         listed = await servers.resources().list_all()

@@ -194,6 +194,6 @@ def test_a_computer_answers_a_little_before_its_caller_gives_up(timeout: int, le
 
 
 @pytest.mark.parametrize("timeout", [1, 3, 5, 6, 60, 3600])
-def test_a_tool_that_was_stopped_is_said_to_have_had_the_time_that_the_agent_gave(timeout: int) -> None:
+def test_a_stopped_tools_result_names_the_agents_timeout(timeout: int) -> None:
     result = timed_out("sleep", time_limit(timeout, timeout - 0.007))
     assert result["content"][0]["text"] == f"the tool 'sleep' did not end within {timeout} s"

@@ -131,7 +131,7 @@ SECRETS = {
 }
 
 
-async def test_how_the_network_is_reached_is_passed_on_where_it_is_asked_for_and_secrets_never_are() -> None:
+async def test_network_variables_are_passed_on_only_on_request_and_without_secrets() -> None:
     passed = network_variables({**NETWORK, **SECRETS})
     assert passed == NETWORK
     mine = configs.stdio(env={"SSL_CERT_FILE": "/mine.pem"})
@@ -141,7 +141,7 @@ async def test_how_the_network_is_reached_is_passed_on_where_it_is_asked_for_and
         assert text(await call(servers["mine"], "given", variable="SSL_CERT_FILE")) == "/mine.pem"
 
 
-async def test_a_program_that_ends_without_what_it_may_have_needed_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_names_withheld_variables_of_a_failing_program(caplog: pytest.LogCaptureFixture) -> None:
     ends = {"type": "stdio", "server_parameters": {"command": "false", "env": {"SSL_CERT_FILE": "x"}}}
     async with running(limits=Limits(withheld=("HTTPS_PROXY", "SSL_CERT_FILE")), ends=ends):
         pass

@@ -68,7 +68,7 @@ async def test_a_server_that_never_starts_is_told_of_once_with_what_it_said(
     assert len(own) <= 3  # of its first lives; later ones are told at debug
 
 
-async def test_a_command_that_does_not_exist_is_told_of_once_and_starts_once_it_is_installed(
+async def test_a_missing_command_is_logged_once_and_starts_when_installed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -86,7 +86,7 @@ async def test_a_command_that_does_not_exist_is_told_of_once_and_starts_once_it_
     assert len([line for line in shown(caplog) if "does not exist" in line]) == 1
 
 
-def test_a_program_that_ends_before_it_is_asked_is_told_of_in_the_same_words(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_program_that_ends_at_once_is_logged_with_its_status(caplog: pytest.LogCaptureFixture) -> None:
     """On the loop that services run on, which has an error of its own for a pipe that is closed."""
     caplog.set_level(logging.WARNING)
 
@@ -103,7 +103,7 @@ def test_a_program_that_ends_before_it_is_asked_is_told_of_in_the_same_words(cap
     )
 
 
-def test_the_last_words_of_a_program_are_those_of_this_life_without_its_drawings() -> None:
+def test_last_lines_are_of_this_run_and_without_control_characters() -> None:
     log = StderrLog("box")
     log.born()
     log.wrote("of an older life")

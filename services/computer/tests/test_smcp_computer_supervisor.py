@@ -91,7 +91,7 @@ async def test_a_server_that_never_answers_fails_its_start_in_time() -> None:
         assert servers["silent"].reason == "did not get ready in time"
 
 
-async def test_a_server_that_ends_at_a_question_before_the_handshake_gets_the_handshake(tmp_path: Path) -> None:
+async def test_a_server_that_ends_at_discovery_gets_the_legacy_handshake(tmp_path: Path) -> None:
     picky = tmp_path / "picky.py"
     picky.write_text(
         "import json, sys\n"

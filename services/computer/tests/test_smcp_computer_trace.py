@@ -106,7 +106,7 @@ async def test_a_server_that_dies_during_a_call_marks_its_span(exporter: InMemor
     assert span.status.status_code is StatusCode.ERROR
 
 
-async def test_arguments_and_results_are_recorded_where_that_is_asked_for_and_not_without_end(
+async def test_arguments_and_results_are_recorded_on_request_and_cut(
     exporter: InMemorySpanExporter,
 ) -> None:
     server = parse_config(json.dumps({"box": configs.stdio()})).servers["box"]

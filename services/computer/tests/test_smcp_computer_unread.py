@@ -59,7 +59,7 @@ async def say(supervisor: Supervisor, text: str, **arguments: Any) -> str:
 
 @pytest.mark.rule("computer.safety.leaks", "answers.resources.server.large")
 @pytest.mark.parametrize("way", ["stdio", "plain", "events"])
-async def test_an_answer_above_the_limit_is_an_error_that_names_the_server_which_goes_on(way: Way) -> None:
+async def test_an_oversized_answer_is_an_error_and_the_server_goes_on(way: Way) -> None:
     async with asyncio.timeout(50), server(way) as raw:
         for text in (BIG, '{"result":{"content":"$BIG"},"jsonrpc":"2.0","id":$ID}'):
             with pytest.raises(AnswerTooLarge, match="'raw' sent an answer of more than 200000 bytes") as refused:
@@ -72,7 +72,7 @@ async def test_an_answer_above_the_limit_is_an_error_that_names_the_server_which
 
 
 @pytest.mark.rule("answers.resources.server.large.sse")
-async def test_over_sse_an_answer_above_1_mib_fails_its_call_and_the_server_is_connected_to_again() -> None:
+async def test_an_sse_answer_above_1_mib_fails_its_call_and_reconnects() -> None:
     async with asyncio.timeout(50), server("sse", limit=8_000_000) as raw:
         assert len(await say(raw, BIG, big=1_000_000)) == 1_000_000
         with pytest.raises(ServerDied, match="'raw' went away"):
@@ -83,7 +83,7 @@ async def test_over_sse_an_answer_above_1_mib_fails_its_call_and_the_server_is_c
 
 @pytest.mark.rule("answers.errors.surrogates")
 @pytest.mark.parametrize("way", ["stdio", "sse"])
-async def test_halves_of_surrogate_pairs_in_an_answer_arrive_as_the_replacement_character(
+async def test_lone_surrogates_in_an_answer_become_the_replacement_character(
     way: Way, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with asyncio.timeout(50), server(way) as raw:
@@ -138,7 +138,7 @@ async def test_a_server_whose_output_cannot_be_decoded_is_ended_and_started_agai
         ("", "", None),
     ],
 )
-def test_whose_answer_it_was_stands_at_its_beginning_or_its_end(head: str, tail: str, id_: int | None) -> None:
+def test_the_request_id_is_found_at_the_head_or_tail_of_an_answer(head: str, tail: str, id_: int | None) -> None:
     error = in_its_place(head, tail, BadAnswer("raw", "sent nothing"))
     assert (None if error is None else error.id) == id_
 
@@ -147,7 +147,7 @@ texts = st.lists(st.text(alphabet="aé深😀", max_size=9), max_size=9)
 
 
 @given(texts, st.lists(st.integers(1, 7)), st.integers(1, 30))
-def test_lines_come_whole_or_cut_wherever_the_bytes_are_cut(texts: list[str], cuts: list[int], longest: int) -> None:
+def test_lines_do_not_depend_on_how_bytes_arrive(texts: list[str], cuts: list[int], longest: int) -> None:
     lines, left, found = Lines(codecs.getincrementaldecoder("utf-8")(), longest), "\n".join([*texts, ""]).encode(), []
     for cut in [*cuts, len(left)]:
         found += lines.feed(left[:cut])
@@ -156,7 +156,7 @@ def test_lines_come_whole_or_cut_wherever_the_bytes_are_cut(texts: list[str], cu
 
 
 @pytest.mark.rule("answers.resources.server.large")
-def test_of_a_line_that_is_too_long_its_beginning_and_its_end_are_kept_and_nothing_else() -> None:
+def test_of_an_oversized_line_only_head_and_tail_are_kept() -> None:
     lines = Lines(codecs.getincrementaldecoder("utf-8")(), 10_000)
     for part in (b"head", *[b"x" * 5000] * 100, b"tail"):
         assert lines.feed(part) == []

@@ -90,7 +90,7 @@ def test_a_wrong_field_is_named(text: str, said: str) -> None:
     assert said in str(refused.value)
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(NatsConfigError) as refused:
         parse_model(
             """

@@ -121,7 +121,7 @@ class ServerProcess:
     async def _gone_within(self, seconds: float) -> bool:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while self._process.returncode is None or _group_lives(self.pid):
+        while self._process.returncode is None or _signal_group(self.pid, 0):
             if loop.time() >= deadline:
                 return False
             await asyncio.sleep(POLL_S)
@@ -146,29 +146,23 @@ def _kill(family: list[psutil.Process]) -> None:
             process.kill()
 
 
-def _signal_group(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
-
-
-def _group_lives(group: int) -> bool:
+def _signal_group(group: int, number: int) -> bool:
+    """Whether the group lives; signal 0 only asks."""
     try:
-        os.killpg(group, 0)
+        os.killpg(group, number)
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True
 
 
 FLUSH_S: Final = 0.5
-GATHERED_BYTES: Final = 64 * 1024
-"""A write that has so many takes no further message."""
 
 
 @asynccontextmanager
 async def stdio_transport(
-    server: str, parameters: MCPServerStdioParameters, errors: StderrLog, *, max_message: int
+    parameters: MCPServerStdioParameters, errors: StderrLog, *, max_message: int
 ) -> AsyncIterator[Streams]:
     """Run the server's process for as long as the context lasts; where that is cancelled, it is ended in a hurry.
 
@@ -187,7 +181,7 @@ async def stdio_transport(
     )
     to_session, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)
     write_stream, from_session = anyio.create_memory_object_stream[SessionMessage](0)
-    pipes = _Pipes(server, process, parameters, errors, max_message)
+    pipes = _Pipes(process, parameters, errors, max_message)
     flushed = asyncio.Event()
     broken_off = False
     try:
@@ -220,14 +214,8 @@ async def stdio_transport(
 
 class _Pipes:
     def __init__(
-        self,
-        server: str,
-        process: ServerProcess,
-        parameters: MCPServerStdioParameters,
-        log: StderrLog,
-        max_message: int,
+        self, process: ServerProcess, parameters: MCPServerStdioParameters, log: StderrLog, max_message: int
     ) -> None:
-        self._server = server
         self._process = process
         self._encoding = parameters.encoding
         self._errors = parameters.encoding_error_handler
@@ -247,7 +235,7 @@ class _Pipes:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass  # the session is gone
         except (UnicodeDecodeError, OSError) as error:
-            _log.warning("MCP server %r: its output cannot be read: %s", self._server, error)
+            _log.warning("MCP server %r: its output cannot be read: %s", self._log.server, error)
         finally:
             self.ended = True
             # a server that is busy writing does not see that its input closed, so its output is read to the end
@@ -262,20 +250,13 @@ class _Pipes:
                 async for item in from_session:
                     if stdin.is_closing():
                         break  # the process is gone; a loop may refuse the write with an error of its own
-                    data = self._line(item)
-                    with suppress(anyio.WouldBlock, anyio.EndOfStream):
-                        while len(data) < GATHERED_BYTES:  # what others want to send now goes in the same write
-                            data += self._line(from_session.receive_nowait())
-                    stdin.write(data)
+                    text = item.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
+                    stdin.write(text.encode(self._encoding, self._errors))
                     await stdin.drain()
         except OSError:
             pass  # the process is gone; `read` and `watch_exit` see that too
         finally:
             flushed.set()
-
-    def _line(self, item: SessionMessage) -> bytes:
-        text = item.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
-        return text.encode(self._encoding, self._errors)
 
     async def log_errors(self) -> None:
         lines = Lines(codecs.getincrementaldecoder("utf-8")("replace"), MAX_LINE)

@@ -49,7 +49,7 @@ async def open_transport(
         httpx2.HTTPError, ExceptionGroup: an address that cannot be reached.
     """
     if isinstance(server, MCPServerStdioConfig):
-        async with stdio_transport(server.name, server.server_parameters, errors, max_message=max_message) as streams:
+        async with stdio_transport(server.server_parameters, errors, max_message=max_message) as streams:
             yield watch.wrap(streams)
     elif isinstance(server, MCPServerStreamableHttpConfig):
         async with _streamable(server.server_parameters, watch, max_message) as streams:
