@@ -1,6 +1,5 @@
 """The dispatcher: whatever comes in, one answer goes out, and no internal text with it."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -66,23 +65,6 @@ async def test_a_handler_sees_the_request_and_the_payload_with_its_unknown_field
     await ask(Dispatcher({"client:tool_call": handler}), {**REQUEST, "later_field": 1})
     assert seen[0].payload["later_field"] == 1
     assert seen[0].req_id == "r1"
-
-
-async def test_the_loop_goes_on_while_a_large_request_is_read_exactly() -> None:
-    body = json.dumps({**REQUEST, "params": {"rows": [{"n": 2**64, "f": 0.5}] * 100_000}}).encode()
-    ticks = 0
-
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            await asyncio.sleep(0)
-            ticks += 1
-
-    async with asyncio.TaskGroup() as tasks:
-        ticking = tasks.create_task(tick())
-        assert (await ask(door_with(RawJson(b"{}")), body)).error is None
-        ticking.cancel()
-    assert ticks > 10
 
 
 async def test_whole_numbers_of_any_size_are_seen_as_they_came() -> None:

@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 from smcp_computer.settings import ComputerSettings, check_connection
 from smcp_gateway.auth.settings import AuthSettings, is_loopback
-from smcp_service.otel_variables import wrong_endpoints
 from smcp_service.settings import ServiceSettings, SettingsError, load_settings, unknown_variables, variables
+from smcp_service.telemetry import wrong_endpoints
 from smcp_testing.certificates import Authority
 from tests.deploy.objects import Container, Manifests, Object, containers, environment, pod
 from tests.deploy.programs import IMAGE_OF, command_of, image_name, is_command, settings_of

@@ -5,8 +5,6 @@ from collections.abc import Callable
 
 
 class Grant:
-    """A share of the budget, given or still waited for."""
-
     __slots__ = ("_budget", "_start", "given", "size")
 
     def __init__(self, budget: "ByteBudget", size: int, start: Callable[[], None]) -> None:
@@ -23,7 +21,6 @@ class Grant:
             start()
 
     def release(self) -> None:
-        """Give it back, or stop waiting for it. Idempotent."""
         self._budget.release(self)
 
 
@@ -42,7 +39,6 @@ class ByteBudget:
 
     @property
     def waiting(self) -> int:
-        """How many shares are waited for."""
         return len(self._queue)
 
     def ask(self, size: int, start: Callable[[], None]) -> Grant:
@@ -53,7 +49,6 @@ class ByteBudget:
         return grant
 
     def release(self, grant: Grant) -> None:
-        """Take a share back, or stop waiting for it; who waits is served. Idempotent."""
         if grant in self._out:
             self._out.remove(grant)
             self.used -= grant.size

@@ -56,8 +56,6 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class RawJson:
-    """A reply that is JSON already: passed on as it is."""
-
     body: bytes
 
 
@@ -140,12 +138,10 @@ _COMPUTER: Final = "a Computer speaks for itself only"
 
 @cache
 def _spoken_fields(request: type[BaseModel]) -> tuple[str, ...]:
-    """The fields of a request in which it says who or where its sender is."""
     return tuple(field for field in _IDENTITY if field in request.model_fields)
 
 
 def _own(row: Row, caller: Caller, field: str, said: object) -> None:
-    """Compare a field with what is known of the caller."""
     match caller.role, field:
         case _, "office_id" | "roomId":
             _same(caller.office, said, field, _OFFICE)
@@ -188,7 +184,6 @@ def to_smcp_error(error: Exception) -> SmcpError:
 
 
 def error_body(error: Exception) -> ErrorBody:
-    """What a peer may read of what a handler raised."""
     return to_smcp_error(error).body()
 
 
@@ -333,7 +328,6 @@ async def _not_available(request: Any, call: Call) -> None:
 
 
 def failed(body: ErrorBody) -> Answer:
-    """The answer that carries a flat error."""
     return Answer(orjson.dumps(body.model_dump()), error=body.code)
 
 
@@ -435,8 +429,6 @@ def host_route(subject: str) -> tuple[Row, Caller]:
 
 
 def request_handler(dispatcher: Dispatcher, route: Route) -> RequestHandler:
-    """The handler that puts a dispatcher behind a subject."""
-
     async def handle(incoming: Incoming) -> Reply:
         try:
             row, caller = route(incoming.subject)
@@ -459,12 +451,10 @@ def request_handler(dispatcher: Dispatcher, route: Route) -> RequestHandler:
 async def serve_requests(
     bus: Bus, dispatcher: Dispatcher, subject: str, route: Route, *, queue: str = ""
 ) -> Subscription:
-    """Serve `subject` with what is behind `dispatcher`."""
     return await bus.serve(subject, request_handler(dispatcher, route), queue=queue)
 
 
 def to_reply(answer: Answer) -> Reply:
-    """A plain success carries no headers."""
     if answer.error is None:
         return Reply(answer.body, answer.headers)
     return Reply(answer.body, {**answer.headers, ERROR: str(answer.error)})

@@ -39,7 +39,6 @@ def counted(add: Callable[[float, str, str], None]) -> Callable[[Row, float, Ans
 
 
 def event_of(row: Row) -> str:
-    """The event's name; `other` for one that is not in the catalog."""
     return row.event if row.event in CATALOG or is_internal(row) else OTHER
 
 

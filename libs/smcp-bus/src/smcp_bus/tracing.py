@@ -178,7 +178,6 @@ def _described(call: Call) -> dict[str, str]:
 
 
 def _destination(operation: str, subject: str) -> tuple[str, dict[str, str]]:
-    """The name of a messaging span, and what the conventions want to be said of its destination."""
     template = subjects.template(subject)
     return f"{operation} {template}", {
         "messaging.system": "nats",
@@ -236,7 +235,6 @@ def _kind(error: BaseException) -> str:
 
 
 def _tool_failure(body: bytes) -> str:
-    """Empty where the tool did not fail."""
     if not _IS_ERROR.search(body):
         return ""
     try:

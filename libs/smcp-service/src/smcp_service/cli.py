@@ -29,9 +29,8 @@ import typer
 
 from smcp_service.lifecycle import Failure, run, serve_until_stopped
 from smcp_service.logging import configure_logging, get_logger
-from smcp_service.otel_variables import wrong_endpoints
 from smcp_service.settings import ServiceSettings, SettingsError, shown, unknown_variables
-from smcp_service.telemetry import check_telemetry, open_telemetry
+from smcp_service.telemetry import check_telemetry, open_telemetry, wrong_endpoints
 
 YOUNGEST: Final = 5000
 """New objects after which the garbage collector looks at them (its own: 700)."""
@@ -57,7 +56,6 @@ def check_config_option() -> Any:
 
 
 def run_app(app: typer.Typer) -> NoReturn:
-    """Run a typer application as this process's command. A `Failure` becomes a message and its exit code."""
     app.pretty_exceptions_enable = False  # a rich traceback shows local variables: arguments and secrets among them
     try:
         app()
@@ -119,7 +117,6 @@ def spare_what_stays() -> None:
 
 
 def print_settings(*settings: ServiceSettings, without: Collection[str] = ()) -> None:
-    """What `--check-config` prints: the settings in force as `NAME=value` lines, secrets masked; none of `without`."""
     values = {variable: value for part in settings for variable, value in shown(part).items()}
     for variable, value in values.items():
         if variable not in without:

@@ -35,7 +35,6 @@ class Readiness:
         self._draining = False
 
     def add(self, name: str, check: Check) -> None:
-        """Add a check. Raises ValueError if there is one of that name already."""
         if name in self._checks:
             raise ValueError(f"there is a check named {name} already")
         self._checks[name] = check
@@ -45,7 +44,6 @@ class Readiness:
         self._starting[name] = check
 
     def drain(self) -> None:
-        """From now on not ready: the process is stopping."""
         self._draining = True
 
     def problems(self) -> dict[str, str]:
@@ -59,21 +57,17 @@ class Readiness:
         return problems
 
     def report(self) -> tuple[bool, dict[str, str]]:
-        """Whether it is ready, and for every check `ok` or what is wrong."""
         problems = self.problems()
         return not problems, dict.fromkeys(self._checks or self._starting, "ok") | problems
 
 
 @dataclass(frozen=True, slots=True)
 class HealthServer:
-    """Where `/livez` and `/readyz` are answered."""
-
     host: str
     port: int
 
     @property
     def url(self) -> str:
-        """Where `/livez` and `/readyz` are, without a slash at its end."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
@@ -89,13 +83,11 @@ class Stats:
         self._sources: dict[str, Source] = {}
 
     def add(self, name: str, source: Source) -> None:
-        """Add a source. Raises ValueError if there is one of that name already."""
         if name in self._sources:
             raise ValueError(f"there is a source named {name} already")
         self._sources[name] = source
 
     def now(self) -> dict[str, dict[str, int]]:
-        """The counts of all sources, and of the process itself."""
         return {
             "process": {"tasks": len(asyncio.all_tasks())},
             **{name: dict(source()) for name, source in self._sources.items()},

@@ -127,14 +127,12 @@ class Background:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
-        """Start `work`; `name` is what it is called in stacks and errors."""
         task = self._group.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def cancel_all(self) -> None:
-        """End all of them; who leaves the group waits for that."""
         for task in self._tasks:
             task.cancel()
 
@@ -258,5 +256,4 @@ def counted(number: int, noun: str) -> str:
 
 
 def waiting_for_calls(number: int, within_s: float) -> str:
-    """What a service says that has been told to stop, and lets the calls end that run."""
     return f"waiting for {counted(number, 'call')} (up to {within_s:g} s); ctrl-C again stops at once"

@@ -110,8 +110,6 @@ def configure_logging(
 
 
 class _NamedLogger(structlog.WriteLogger):
-    """Writes whole lines to a stream, and knows whose they are."""
-
     def __init__(self, stream: TextIO, name: str = "smcp") -> None:
         super().__init__(stream)
         self.name = name
@@ -128,7 +126,6 @@ class _Constant:
 
 
 def _add_call(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """The ids of the call that this line belongs to; looked up only when a line is really written."""
     req_id, office, trace_id = _CALL.get()
     span = trace.get_current_span().get_span_context()
     if span.is_valid:

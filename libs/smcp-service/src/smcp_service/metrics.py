@@ -34,8 +34,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from smcp_service.otel_variables import otlp_over_grpc, value_of, warn_of
-from smcp_service.telemetry import resource_of
+from smcp_service.telemetry import otlp_over_grpc, resource_of, value_of, warn_of
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 """Of what `Metrics.text` gives."""
@@ -77,7 +76,6 @@ class Durations:
         self._tallies: dict[tuple[str, ...], _Tally] = {}
 
     def add(self, seconds: float, *values: str) -> None:
-        """Something took so long; `values` are those of the labels, in their order."""
         tally = self._tallies.get(values)
         if tally is None:
             tally = self._tallies[values] = _Tally()
@@ -123,7 +121,6 @@ class Metrics:
         self._since_ns = time.time_ns()
 
     def text(self) -> bytes:
-        """All of it in the text format of Prometheus. Only on the event loop, and only where metrics are on."""
         assert self.registry is not None
         return generate_latest(self.registry)
 
@@ -142,7 +139,6 @@ class Metrics:
         return durations
 
     def completed(self, data: MetricsData) -> MetricsData:
-        """`data`, and the durations."""
         now = time.time_ns()
         counted = [durations.collected(now) for durations in self._durations]
         # A scope of its own: of two of one name the exporter sends one.
@@ -151,8 +147,6 @@ class Metrics:
 
 
 class _Pulled(PrometheusMetricReader):
-    """For Prometheus, with the durations."""
-
     def __init__(self, metrics: Metrics, registry: CollectorRegistry) -> None:
         super().__init__(scope_info_enabled=False, registry=registry)
         self._of = metrics

@@ -165,7 +165,6 @@ def load_settings(settings_class: type[S], **options: Any) -> S:
 
 
 def variables(settings_class: type[ServiceSettings]) -> frozenset[str]:
-    """The variables of the settings, in upper case."""
     return frozenset(_variable(name) for name in settings_class.model_fields)
 
 

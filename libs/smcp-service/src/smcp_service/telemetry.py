@@ -18,10 +18,10 @@ import asyncio
 import os
 import random
 import threading
-from abc import abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -31,11 +31,10 @@ from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Decision, ParentBased, Sampler, SamplingResult
-from opentelemetry.trace import Link, SpanContext, SpanKind, Status, TraceState, get_current_span
+from opentelemetry.trace import Link, SpanKind, Status, TraceState, get_current_span
 from opentelemetry.util.types import Attributes
 
 from smcp_service.logging import get_logger
-from smcp_service.otel_variables import otlp_over_grpc, value_of, warn_of
 
 FLUSH_S: Final = 5.0
 """How long leaving `open_telemetry` waits for the last spans to be exported."""
@@ -68,9 +67,8 @@ async def open_telemetry(
         return
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         raise RuntimeError("telemetry was already set up in this process")  # noqa: TRY004 - not about a type
-    sampler = sampler_from(environ, own_decision_key=own_decision_key)
     provider = TracerProvider(
-        sampler=sampler if trace_id_key is None else OnlyRequests(trace_id_key, sampler),
+        sampler=sampler_from(environ, trace_id_key=trace_id_key, own_decision_key=own_decision_key),
         resource=resource_of(service),
         id_generator=ContextIdGenerator(trace_id_key),
         shutdown_on_exit=False,
@@ -91,7 +89,6 @@ class ContextIdGenerator(RandomIdGenerator):
         self._key = key
 
     def generate_trace_id(self) -> int:
-        """The id that the context names, if it is one that a trace can have; else one by chance."""
         if self._key is not None:
             chosen = otel_context.get_value(self._key)
             if isinstance(chosen, int) and 0 < chosen <= _LARGEST_TRACE_ID:
@@ -194,7 +191,6 @@ class RatioSampler(Sampler):
         links: Sequence[Link] | None = None,
         trace_state: TraceState | None = None,
     ) -> SamplingResult:
-        """As OpenTelemetry's `Sampler`; decided by chance, not by the trace id."""
         keep = self._random.random() < self._rate
         parent_state = get_current_span(parent_context).get_span_context().trace_state
         if not keep:
@@ -202,58 +198,41 @@ class RatioSampler(Sampler):
         return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes, parent_state)
 
     def get_description(self) -> str:
-        """As OpenTelemetry's `Sampler`."""
         return f"RatioSampler{{{self._rate}}}"
 
 
-class _Choice(Sampler):
-    """Decides as the sampler that `_chosen` picks."""
+class RequestSampler(Sampler):
+    """Drops what begins a trace without an id for it under `trace_id_key`.
 
-    def __init__(self, key: str, inner: Sampler) -> None:
-        self._key = key
+    Under a remote parent whose flag is not believed (`own_decision_key`) it decides as `root`, otherwise as `inner`.
+    """
+
+    def __init__(self, trace_id_key: str | None, own_decision_key: str | None, root: Sampler, inner: Sampler) -> None:
+        self._trace_id_key = trace_id_key
+        self._own_decision_key = own_decision_key
+        self._root = root
         self._inner = inner
 
-    @abstractmethod
-    def _chosen(self, parent_context: Context | None, parent: SpanContext) -> Sampler: ...
-
-    def should_sample(
-        self,
-        parent_context: Context | None,
-        trace_id: int,
-        name: str,
-        kind: SpanKind | None = None,
-        attributes: Attributes = None,
-        links: Sequence[Link] | None = None,
-        trace_state: TraceState | None = None,
-    ) -> SamplingResult:
-        sampler = self._chosen(parent_context, get_current_span(parent_context).get_span_context())
-        return sampler.should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
+    def should_sample(self, parent_context: Context | None, *args: Any, **kwargs: Any) -> SamplingResult:
+        parent = get_current_span(parent_context).get_span_context()
+        chosen = self._inner
+        if _is_without(self._trace_id_key, parent_context) and not parent.is_valid:
+            chosen = ALWAYS_OFF
+        elif self._own_decision_key is not None and parent.is_remote:
+            chosen = self._root if otel_context.get_value(self._own_decision_key, parent_context) else self._inner
+        return chosen.should_sample(parent_context, *args, **kwargs)
 
     def get_description(self) -> str:
-        return f"{type(self).__name__}{{{self._inner.get_description()}}}"
+        return f"RequestSampler{{{self._inner.get_description()}}}"
 
 
-class OwnDecision(_Choice):
-    """Decides as `root` under a remote parent that the context says is not to be believed, as `inner` otherwise."""
-
-    def __init__(self, key: str, *, root: Sampler, inner: Sampler) -> None:
-        super().__init__(key, inner)
-        self._root = root
-
-    def _chosen(self, parent_context: Context | None, parent: SpanContext) -> Sampler:
-        distrusted = parent.is_remote and otel_context.get_value(self._key, parent_context)
-        return self._root if distrusted else self._inner
+def _is_without(key: str | None, context: Context | None) -> bool:
+    return key is not None and otel_context.get_value(key, context) is None
 
 
-class OnlyRequests(_Choice):
-    """Drops what begins a trace without an id for it under `key`; decides as `inner` about the rest."""
-
-    def _chosen(self, parent_context: Context | None, parent: SpanContext) -> Sampler:
-        unasked = not parent.is_valid and otel_context.get_value(self._key, parent_context) is None
-        return ALWAYS_OFF if unasked else self._inner
-
-
-def sampler_from(environ: Mapping[str, str], *, own_decision_key: str | None = None) -> Sampler:
+def sampler_from(
+    environ: Mapping[str, str], *, trace_id_key: str | None = None, own_decision_key: str | None = None
+) -> Sampler:
     """The sampler that `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG` name; everything new by default."""
     name = value_of(environ, "OTEL_TRACES_SAMPLER") or "parentbased_always_on"
     kind = name.removeprefix("parentbased_")
@@ -266,10 +245,8 @@ def sampler_from(environ: Mapping[str, str], *, own_decision_key: str | None = N
             warn_of("OTEL_TRACES_SAMPLER", name, "parentbased_always_on")
             name = "parentbased_always_on"
         root = ALWAYS_ON
-    if name in {"always_on", "always_off"}:
-        return root
-    inner = ParentBased(root)
-    return inner if own_decision_key is None else OwnDecision(own_decision_key, root=root, inner=inner)
+    inner = root if name in {"always_on", "always_off"} else ParentBased(root)
+    return RequestSampler(trace_id_key, own_decision_key, root, inner)
 
 
 def _ratio(environ: Mapping[str, str]) -> float:
@@ -293,15 +270,12 @@ class WithoutTexts(SpanExporter):
         self._inner = inner
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Export copies of the spans that have no texts of errors."""
         return self._inner.export([_without_texts(span) for span in spans])
 
     def shutdown(self) -> None:
-        """As OpenTelemetry's `SpanExporter`."""
         self._inner.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """As OpenTelemetry's `SpanExporter`."""
         return self._inner.force_flush(timeout_millis)
 
 
@@ -328,3 +302,51 @@ def _event_without_texts(event: Event) -> Event:
     texts = {"exception.message", "exception.stacktrace"}
     kept = {name: value for name, value in (event.attributes or {}).items() if name not in texts}
     return Event(event.name, kept, event.timestamp)
+
+
+_ENDPOINTS: Final = {
+    "OTEL_EXPORTER_OTLP_ENDPOINT": "TRACES",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "TRACES",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "METRICS",
+}
+"""Where a collector is, and the signal whose protocol says how that is written."""
+
+
+def value_of(environ: Mapping[str, str], variable: str) -> str:
+    return environ.get(variable, "").strip().lower()
+
+
+def otlp_over_grpc(environ: Mapping[str, str], signal: str) -> bool:
+    """Whether OTLP goes over gRPC, by the variable of a signal (`TRACES`, `METRICS`), or that of all; else by HTTP."""
+    variable, protocol = _protocol(environ, signal)
+    if protocol not in {"", "grpc", "http/protobuf"}:
+        warn_of(variable, protocol, "http/protobuf")
+    return protocol == "grpc"
+
+
+def wrong_endpoints(environ: Mapping[str, str]) -> Iterator[str]:
+    """What is wrong with the addresses of collectors: a sentence for each, with its variable. Over gRPC all go."""
+    if value_of(environ, "OTEL_SDK_DISABLED") == "true":
+        return
+    for variable, signal in _ENDPOINTS.items():
+        value = environ.get(variable, "").strip()
+        if value and _protocol(environ, signal)[1] != "grpc" and not _is_a_url(value):
+            yield f"{variable}: must be a URL, such as http://collector:4318"
+
+
+def _protocol(environ: Mapping[str, str], signal: str) -> tuple[str, str]:
+    variables = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    variable = next((each for each in variables if value_of(environ, each)), variables[-1])
+    return variable, value_of(environ, variable)
+
+
+def _is_a_url(value: str) -> bool:
+    try:
+        parts = urlsplit(value)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of the port
+        return False
+
+
+def warn_of(variable: str, value: str, instead: str) -> None:
+    get_logger(__name__).warning("telemetry setting is not known", variable=variable, value=value, instead=instead)

@@ -35,8 +35,8 @@ from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import Failure, background
-from smcp_service.otel_variables import wrong_endpoints
 from smcp_service.settings import ServiceSettings, SettingsError, load_settings, variables
+from smcp_service.telemetry import wrong_endpoints
 from smcp_standalone.nats_files import read_model
 from smcp_standalone.nats_model import ComputerHost, NatsConfigError, NatsModel, model_of
 from smcp_standalone.nats_server import NatsServer, open_nats_server

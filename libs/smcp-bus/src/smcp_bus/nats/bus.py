@@ -52,32 +52,26 @@ class NatsBus:
 
     @property
     def connected(self) -> bool:
-        """As `Bus.connected`."""
         return self._client.up
 
     @property
     def problem(self) -> str | None:
-        """As `Bus.problem`."""
         return self._link.problem
 
     @property
     def node_left_at(self) -> float | None:
-        """As `Bus.node_left_at`."""
         return self._client.node_left_at
 
     @property
     def has_other_nodes(self) -> bool:
-        """As `Bus.has_other_nodes`."""
         return len(self._client.servers) > 1
 
     @property
     def max_body(self) -> int:
-        """As `Bus.max_body`."""
         return self.transfers.max_body
 
     @property
     def process(self) -> str:
-        """This process's id on the bus, new at every run."""
         return self._process
 
     @property
@@ -122,7 +116,6 @@ class NatsBus:
         progress: Progress | None = None,
         admit: Admit | None = None,
     ) -> Reply:
-        """See `Bus.request`."""
         deadline = self._loop.time() + timeout
         outgoing: Outgoing | None = None
         part: bytes | memoryview = body
@@ -163,7 +156,6 @@ class NatsBus:
         return Reply(answer, answer_headers)
 
     async def publish(self, subject: str, body: bytes, *, headers: Headers = NO_HEADERS) -> None:
-        """See `Bus.publish`."""
         if self._client.congested:
             await self._link.room(self._loop.time() + _FLUSH_S)
         head = encode_head(headers)
@@ -219,10 +211,9 @@ class NatsBus:
         self._client.detach(sid)
         self._received.pop(sid, None)
 
-    # -- for its subscriptions (`nats_serving.Host`)
+    # -- for its subscriptions (`serving`)
 
     async def release(self, sid: int) -> None:
-        """Unsubscribe; returns when nothing more can arrive for it."""
         self._client.unsubscribe_at_server(sid)
         try:
             await self.flush()
@@ -235,24 +226,19 @@ class NatsBus:
     async def read_request(
         self, address: str, headers: Headers, first: bytes, deadline: float | None
     ) -> bytes | Reply | None:
-        """As `Transfers.read_request`."""
         return await self.transfers.read_request(address, headers, first, deadline)
 
     @property
     def congested(self) -> bool:
-        """Whether so much waits to be written that an answer should `await room()` first."""
         return self._client.congested
 
     async def room(self, deadline: float | None) -> None:
-        """As `Transfers.room`."""
         await self.transfers.room(deadline)
 
     def respond(self, subject: str, reply: Reply, deadline: float | None) -> None:
-        """As `Transfers.respond`."""
         self.transfers.respond(subject, reply, deadline)
 
     def overrun(self, subject: str, dropped: int) -> None:
-        """A subscription had to drop its `dropped`-th message."""
         if dropped == 1:
             _log.error("messages on %s are dropped: too many wait for their turn", subject)
         self._link.dropped()
@@ -272,7 +258,6 @@ class NatsBus:
                 place.fail(NoResponder("not permitted to ask on this subject"))
 
     async def open(self) -> None:
-        """For `open_bus`."""
         await self._link.open(self._inbox_prefix)
         try:
             self._inbox.subscribe(self._client)

@@ -58,12 +58,10 @@ class Plan:
     chunk: int
 
     def length(self, index: int) -> int:
-        """Bytes of the chunk at `index`, which counts from 0."""
         return self.chunk if index < self.count - 1 else self.total - self.chunk * (self.count - 1)
 
 
 def plan_for(total: int, chunk: int) -> Plan:
-    """The plan of a body of `total` bytes, in chunks of `chunk` bytes."""
     return Plan(total, -(-total // chunk), chunk)
 
 
@@ -86,7 +84,6 @@ def announced_plan(headers: Headers, first: int, limit: int) -> Plan:
 
 
 def is_chunk(head: bytes) -> bool:
-    """Whether this is a pull or the answer to one."""
     return head.startswith(_CHUNK_HEAD)
 
 
@@ -96,7 +93,6 @@ def chunk_head(index: bytes) -> bytes:
 
 
 def chunk_index(head: bytes) -> bytes:
-    """What stands in `Smcp-Chunk`."""
     return head[len(_CHUNK_HEAD) :].partition(b"\r")[0]
 
 
@@ -106,8 +102,6 @@ def index_of(text: bytes) -> int | None:
 
 
 class Outgoing:
-    """A body that is pulled from us."""
-
     def __init__(self, send: Send, body: bytes, chunk: int) -> None:
         self._send = send
         self._body = memoryview(body)
@@ -117,16 +111,13 @@ class Outgoing:
 
     @property
     def first(self) -> memoryview:
-        """The first chunk, which goes with the message that announces the others."""
         return self._body[: self.plan.chunk]
 
     @property
     def headers(self) -> dict[str, str]:
-        """What goes with the first chunk."""
         return {SIZE: str(self.plan.total), CHUNKS: str(self.plan.count)}
 
     def answer(self, reply: str, head: bytes) -> None:
-        """Send the chunk that a pull asks for; asked twice, it is sent twice."""
         asked = chunk_index(head)
         if asked == DONE:
             if self.progress is not None and not self.done:
@@ -195,7 +186,6 @@ class Pulling:
             self._timer = self._loop.call_later(_SIGN_S, self.wait)
 
     def start(self) -> None:
-        """Ask for the first chunks."""
         if self.future.done():
             return
         if self._timer is not None:
@@ -207,14 +197,12 @@ class Pulling:
         self._timer = self._loop.call_later(_TICK_S, self._tick)
 
     def stop(self) -> None:
-        """Let go of all that is held. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
         while self._grants:
             self._grants.popitem()[1].release()
 
     def receive(self, _reply: str, head: bytes, body: bytes) -> None:
-        """As `Place.receive`: takes chunks, and what nats-server says of a peer that is not there."""
         if self.future.done():
             return
         if is_no_responders(head, body):
@@ -227,11 +215,9 @@ class Pulling:
                 self._receive_chunk(index_of(text), body)
 
     def lost(self) -> None:
-        """As `Place.lost`."""
         self.fail(ConnectionLost("the connection to nats-server broke"))
 
     def expire(self) -> None:
-        """Its time is over."""
         self.fail(RequestTimedOut("the rest of the body did not arrive in time"))
 
     def fail(self, error: BusError) -> None:

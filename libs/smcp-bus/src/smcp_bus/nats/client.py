@@ -87,11 +87,9 @@ class NatsClient:
 
     @property
     def max_payload(self) -> int:
-        """Bytes of the largest message, its headers included; nats-server says so."""
         return self._nats.max_payload
 
     def jetstream(self) -> JetStreamContext:
-        """JetStream over the same connection."""
         return self._nats.jetstream()
 
     def _came_up(self) -> None:
@@ -108,7 +106,6 @@ class NatsClient:
 
     @property
     def server(self) -> ParseResult | None:
-        """The URL of the server that is connected to, or that is tried."""
         return self._socket.server
 
     @property
@@ -164,7 +161,6 @@ class NatsClient:
 
     @property
     def congested(self) -> bool:
-        """Whether so much waits to be written that a sender should `await room()` first."""
         return self._socket.unwritten > _CONGESTED
 
     def send(self, subject: str, reply: str, head: bytes, body: bytes | memoryview) -> None:
@@ -221,7 +217,6 @@ class NatsClient:
             self._socket.send(f"UNSUB {number}\r\n".encode())
 
     def detach(self, number: int) -> None:
-        """Forget the subscription."""
         self._receivers.pop(number, None)
         self._subscribed.pop(number, None)
 

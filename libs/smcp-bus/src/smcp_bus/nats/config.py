@@ -36,7 +36,6 @@ class Credentials:
 
     @property
     def login(self) -> str:
-        """The NATS user."""
         return self.user or self.name
 
     def __str__(self) -> str:
@@ -158,8 +157,6 @@ def configured_credentials(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusConfig:
-    """How to reach nats-server, and what this process may hold."""
-
     url: str
     """`nats://host:port`, several with commas; a comma in a name or password is `%2C`, as in every URL.
 
@@ -197,8 +194,6 @@ class BusConfig:
 
 @dataclass(frozen=True, slots=True)
 class BusStats:
-    """What the bus holds now."""
-
     pending: int
     """Places in the inbox: requests that wait for an answer, bodies on their way in and out."""
     running: int

@@ -31,8 +31,6 @@ def is_inbox(address: bytes) -> bool:
 
 
 class Place(Protocol):
-    """What waits under a token."""
-
     def receive(self, reply: str, head: bytes, body: bytes) -> None:
         """A message came. It must neither block nor raise."""
 
@@ -57,7 +55,6 @@ class Inbox:
         self.places: dict[bytes, Place] = {}
 
     def subscribe(self, client: NatsClient) -> None:
-        """Have everything that is addressed to this process brought by that connection."""
         client.attach(f"{self._root}*", "", self._receive)
 
     def enter(self, place: Place) -> tuple[bytes, str]:
@@ -73,11 +70,9 @@ class Inbox:
         return token, f"{self._root}{token.decode()}"
 
     def leave(self, token: bytes) -> None:
-        """Idempotent."""
         self.places.pop(token, None)
 
     def lose_all(self) -> None:
-        """Tell every place that the connection broke."""
         for place in list(self.places.values()):
             place.lost()
 
@@ -111,7 +106,6 @@ class Waiter:
         self.outgoing = outgoing
 
     def receive(self, reply: str, head: bytes, body: bytes) -> None:
-        """As `Place.receive`: the answer, or a pull for the rest of the request."""
         if head and is_chunk(head):
             if self.outgoing is not None:
                 self.outgoing.answer(reply, head)
@@ -119,14 +113,11 @@ class Waiter:
             self.future.set_result((reply, head, body))
 
     def lost(self) -> None:
-        """As `Place.lost`."""
         self.fail(ConnectionLost("the connection to nats-server broke"))
 
     def expire(self) -> None:
-        """Its time is over."""
         self.fail(RequestTimedOut("no answer in time"))
 
     def fail(self, error: BusError) -> None:
-        """The outcome is this error, unless there is one."""
         if not self.future.done():
             self.future.set_result(error)

@@ -54,7 +54,6 @@ class Link:
 
     @property
     def up(self) -> bool:
-        """Whether the connection stands now."""
         return self.client.up
 
     @property
@@ -66,7 +65,6 @@ class Link:
 
     @property
     def max_message(self) -> int:
-        """Bytes of the largest message, its headers included; nats-server says so."""
         return self.client.max_payload
 
     # -- its life
@@ -129,7 +127,6 @@ class Link:
         _log.warning("NATS at %s does not answer yet; trying for %g s", config.hosts, config.connect_timeout)
 
     async def close(self) -> None:
-        """Write what waits, for a short time, and end the connection. It is not made again."""
         self._closing = True
         if self._slow_timer is not None:
             self._slow_timer.cancel()
@@ -152,16 +149,10 @@ class Link:
             raise BodyTooLarge(size, self.client.max_payload - head)
 
     def send(self, subject: str, reply: str, head: bytes, body: bytes | memoryview) -> None:
-        """Send what has been checked; dropped while there is no connection."""
         if self.client.up:
             self.client.send(subject, reply, head, body)
 
     async def room(self, deadline: float) -> None:
-        """Wait while too much waits to be written.
-
-        Raises:
-            NotConnected: nats-server did not take it until `deadline` (loop time), or the connection broke.
-        """
         try:
             async with asyncio.timeout_at(deadline):
                 while self.client.congested:
@@ -170,7 +161,6 @@ class Link:
             raise NotConnected("nats-server does not take what is sent") from error
 
     async def flush(self, timeout: float) -> None:
-        """Raises NotConnected, ConnectionLost, RequestTimedOut: nats-server may not have taken what was sent."""
         try:
             async with asyncio.timeout(timeout):
                 await self.client.round_trip()
@@ -180,7 +170,6 @@ class Link:
     # -- telling
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
-        """As `Bus.watch`."""
         self._watchers.append(watcher)
 
         def stop() -> None:

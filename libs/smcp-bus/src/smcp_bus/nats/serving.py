@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -16,40 +16,17 @@ from smcp_bus.nats.inbox import is_inbox
 from smcp_bus.nats.wire import decode_head
 from smcp_proto.errors import ErrorCode
 
+if TYPE_CHECKING:
+    from smcp_bus.nats.bus import NatsBus
+
 _log = logging.getLogger(__name__)
 
 
 def error_reply(code: ErrorCode, message: str, headers: Headers | None = None, **details: Any) -> Reply:
-    """An `ErrorBody` with its header, as the bus itself answers."""
     body: dict[str, Any] = {"code": int(code), "message": message}
     if details:
         body["details"] = details
     return Reply(orjson.dumps(body), {ERROR: str(int(code)), **(headers or {})})
-
-
-class Host(Protocol):
-    """What a subscription needs of its bus."""
-
-    async def release(self, sid: int) -> None:
-        """Unsubscribe; returns when nothing more can arrive for it."""
-
-    async def read_request(
-        self, address: str, headers: Headers, first: bytes, deadline: float | None
-    ) -> bytes | Reply | None:
-        """The whole body of a request of which `first` came; the Reply that refuses it; None where nobody waits."""
-
-    @property
-    def congested(self) -> bool:
-        """Whether so much waits to be written that an answer should `await room()` first."""
-
-    async def room(self, deadline: float | None) -> None:
-        """Wait while too much waits to be written. Raises NotConnected: there is no sense in waiting any more."""
-
-    def respond(self, subject: str, reply: Reply, deadline: float | None) -> None:
-        """Send an answer, in chunks if it has to be. What cannot be sent is logged."""
-
-    def overrun(self, subject: str, dropped: int) -> None:
-        """A message was dropped because too many wait."""
 
 
 class Backlog:
@@ -65,7 +42,6 @@ class Backlog:
         return len(self._items)
 
     def put(self, item: tuple[str, str, bytes, bytes, float]) -> bool:
-        """False where it is full."""
         size = len(item[3])
         if len(self._items) >= self._messages or self._size + size > self._limit:
             return False
@@ -74,22 +50,18 @@ class Backlog:
         return True
 
     def take(self) -> tuple[str, str, bytes, bytes, float]:
-        """The one that waits longest. Raises IndexError: nothing waits."""
         item = self._items.popleft()
         self._size -= len(item[3])
         return item
 
     def clear(self) -> None:
-        """Forget what waits."""
         self._items.clear()
         self._size = 0
 
 
 class _Received:
-    """What serving and listening share: a backlog, tasks, and how to leave."""
-
-    def __init__(self, host: Host, subject: str, backlog: Backlog) -> None:
-        self._host = host
+    def __init__(self, bus: "NatsBus", subject: str, backlog: Backlog) -> None:
+        self._bus = bus
         self._loop = asyncio.get_running_loop()
         self._backlog = backlog
         self._tasks: set[asyncio.Task[None]] = set()
@@ -109,7 +81,7 @@ class _Received:
     def _keep(self, item: tuple[str, str, bytes, bytes, float]) -> None:
         if not self._backlog.put(item):
             self._dropped += 1
-            self._host.overrun(self.subject, self._dropped)
+            self._bus.overrun(self.subject, self._dropped)
 
     def _spawn(self, work: Coroutine[Any, Any, None], done: "Callable[[asyncio.Task[None]], None]") -> None:
         task = self._loop.create_task(work)
@@ -119,7 +91,7 @@ class _Received:
     async def drain(self) -> None:
         if not self._leaving:
             self._leaving = True
-            await self._host.release(self.sid)
+            await self._bus.release(self.sid)
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -137,18 +109,17 @@ class Serving(_Received):
 
     def __init__(
         self,
-        host: Host,
+        bus: "NatsBus",
         subject: str,
         backlog: Backlog,
         handler: RequestHandler,
         limit: int,
     ) -> None:
-        super().__init__(host, subject, backlog)
+        super().__init__(bus, subject, backlog)
         self._handler = handler
         self._limit = limit
 
     def receive(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
-        """A request came: run its handler, or let it wait. What asks for no answer of ours is dropped."""
         if not reply:
             _log.debug("dropped a message on %s that asks for no answer", self.subject)
             return
@@ -179,28 +150,28 @@ class Serving(_Received):
             answer = await self._answer(incoming, reply)
         except asyncio.CancelledError:
             # Only the bus cancels: it closes. Who waits should not wait until its time is over.
-            self._host.respond(reply, error_reply(ErrorCode.UNAVAILABLE, "shutting down"), None)
+            self._bus.respond(reply, error_reply(ErrorCode.UNAVAILABLE, "shutting down"), None)
             raise
         except Exception:  # noqa: BLE001 -- whatever a handler raises, its text stays here
             _log.exception("the handler of %s failed", incoming.subject)
             answer = error_reply(ErrorCode.INTERNAL, "internal error")
         if answer is None:
             return
-        if self._host.congested:
+        if self._bus.congested:
             try:
                 # The request counts until then: with nats-server slow, what is answered is bounded as what runs is.
-                await self._host.room(incoming.deadline)
+                await self._bus.room(incoming.deadline)
             except NotConnected as error:
                 _log.info("an answer was dropped: %s", error)
                 return
             except asyncio.CancelledError:
-                self._host.respond(reply, answer, incoming.deadline)  # the bus closes, and sends what there is
+                self._bus.respond(reply, answer, incoming.deadline)  # the bus closes, and sends what there is
                 raise
-        self._host.respond(reply, answer, incoming.deadline)
+        self._bus.respond(reply, answer, incoming.deadline)
 
     async def _answer(self, incoming: Incoming, reply: str) -> Reply | None:
         if SIZE in incoming.headers:
-            body = await self._host.read_request(reply, incoming.headers, incoming.body, incoming.deadline)
+            body = await self._bus.read_request(reply, incoming.headers, incoming.body, incoming.deadline)
             if not isinstance(body, bytes):
                 return body
             headers = {name: value for name, value in incoming.headers.items() if name not in (SIZE, CHUNKS)}
@@ -214,12 +185,11 @@ class Serving(_Received):
 class Listening(_Received):
     """Notifications on one subject, one after another."""
 
-    def __init__(self, host: Host, subject: str, backlog: Backlog, handler: NoticeHandler) -> None:
-        super().__init__(host, subject, backlog)
+    def __init__(self, bus: "NatsBus", subject: str, backlog: Backlog, handler: NoticeHandler) -> None:
+        super().__init__(bus, subject, backlog)
         self._handler = handler
 
     def receive(self, subject: bytes, _reply: bytes, head: bytes, body: bytes) -> None:
-        """A notification came: its handler runs after those of the ones before."""
         self._keep((subject.decode(), "", head, body, 0.0))
         if not self._tasks and self._backlog:
             self._spawn(self._work(), self._ended)

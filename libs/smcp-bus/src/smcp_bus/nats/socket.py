@@ -136,7 +136,6 @@ class Socket(Transport):
 
     @property
     def unwritten(self) -> int:
-        """Bytes that the kernel has not taken yet."""
         line = self._line
         return 0 if line is None or line.ended or line.transport is None else line.transport.get_write_buffer_size()
 

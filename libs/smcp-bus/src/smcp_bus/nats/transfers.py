@@ -55,13 +55,11 @@ class Transfers:
 
     @property
     def chunk(self) -> int:
-        """Bytes of the largest body that goes in one message."""
         limit = self._link.max_message
         return min(MAX_CHUNK, max(limit - _HEADROOM, limit // 2))
 
     @property
     def outgoing_bytes(self) -> int:
-        """Of the bodies that are kept until they are pulled."""
         requests = (place.outgoing for place in self._inbox.places.values() if isinstance(place, Waiter))
         return self._kept.bytes + sum(outgoing.plan.total for outgoing in requests if outgoing is not None)
 
@@ -70,7 +68,6 @@ class Transfers:
         self._send = wrap(self._send)
 
     def outgoing(self, body: bytes) -> Outgoing:
-        """A body that goes in chunks of this connection's size."""
         return Outgoing(self._send, body, self.chunk)
 
     async def pull(
@@ -143,11 +140,6 @@ class Transfers:
             return error_reply(ErrorCode.UNAVAILABLE, "the request did not arrive whole", {NOT_RUN: "1"})
 
     async def room(self, deadline: float | None) -> None:
-        """Wait while too much waits to be written; `deadline` is when nobody waits for the answer any more.
-
-        Raises:
-            NotConnected: nats-server did not take it until then, or the connection broke.
-        """
         await self._link.room(self._until(deadline))
 
     def respond(self, subject: str, reply: Reply, deadline: float | None) -> None:
@@ -188,7 +180,6 @@ class Transfers:
         return self._loop.time() + _PATIENCE_S if deadline is None else deadline
 
     def _release(self, address: str) -> None:
-        """Say that nothing more of a reply is wanted, so that it is not kept for us."""
         if address:
             self._link.send(address, "", chunk_head(DONE), b"")
 
@@ -223,7 +214,6 @@ class Kept:
         self.timer: asyncio.TimerHandle | None = None
 
     def receive(self, reply: str, head: bytes, body: bytes) -> None:
-        """As `Place.receive`: sends the chunk that is asked for, and is let go when all are there."""
         if is_chunk(head):
             self.outgoing.answer(reply, head)
             if self.outgoing.done:
@@ -268,13 +258,11 @@ class KeptAnswers:
         return subject
 
     def touch(self, kept: Kept) -> None:
-        """Somebody asked for it."""
         if kept.token in self._kept:
             kept.asked = self._loop.time()
             self._kept[kept.token] = self._kept.pop(kept.token)
 
     def drop(self, kept: Kept) -> None:
-        """Idempotent."""
         if self._kept.pop(kept.token, None) is None:
             return
         self.bytes -= kept.outgoing.plan.total

@@ -26,8 +26,6 @@ _CRLF: Final = b"\r\n"
 
 
 class _Begun:
-    """A message whose beginning has come."""
-
     __slots__ = ("head", "missing", "number", "parts", "reply", "size", "subject")
 
     def __init__(self, number: int, subject: bytes, reply: bytes, head: int, size: int, first: bytes) -> None:
@@ -62,7 +60,6 @@ class Splitter:
         self.forget()
 
     def forget(self) -> None:
-        """The connection broke: what has begun does not end."""
         self._begun: _Begun | None = None
         self._line = b""
         """The beginning of a line."""
@@ -111,7 +108,6 @@ class Splitter:
         return b"".join(rest)
 
     def _control(self, came: bytes, at: int, rest: list[bytes]) -> int:
-        """Deal with a line that is no message; returns where the next one begins."""
         end = came.find(_CRLF, at) + len(_CRLF)
         if end < len(_CRLF):
             if len(came) - at < _LONGEST_LINE:
@@ -171,7 +167,6 @@ def decode_head(head: bytes) -> Headers:
 
 
 def is_no_responders(head: bytes, body: bytes) -> bool:
-    """Whether this is nats-server saying that nobody listens on the subject of a request."""
     return not body and head.startswith(_NO_RESPONDERS)
 
 
@@ -186,7 +181,6 @@ class Denials:
         self._texts: deque[str] = deque(maxlen=_KEPT)
 
     def hear(self, text: str) -> None:
-        """nats-server has refused something, in these words."""
         self._texts.append(text)
 
     def forgive(self, subject: str) -> None:
@@ -200,7 +194,6 @@ class Denials:
 
 
 def is_of_publishing(text: str, subject: str) -> bool:
-    """Whether nats-server refuses with `text` to publish to `subject`."""
     return f'for publish to "{subject.lower()}"' in text
 
 
