@@ -18,6 +18,7 @@ from smcp_agent import (
     SmcpAgent,
     windows,
 )
+from smcp_computer.mcp.sdk import CallSpan
 from smcp_testing.computer_world import native_computer
 from smcp_testing.context_computer import PAGE_HOST, page_documents, watched
 from smcp_testing.gateway_world import World, gateway_world
@@ -178,3 +179,24 @@ async def test_a_subscription_moves_with_its_agent(nats_url: str) -> None:
             events.clear()
             await tell(agent, "desk", "update", uri=NOTE, text="another")
             await eventually(partial(told, events, NOTE), timeout=PATIENCE_S)
+
+
+@pytest.mark.rule("answers.desktop.missing", "answers.finder.as_listed")
+async def test_a_desktop_and_a_catalog_that_lack_something_are_asked_for_again(nats_url: str) -> None:
+    slow = {"desk": context("2026", host="desk", windows=2, documents=1, misbehave={"window://desk/0": "never"})}
+    settings = {"gather_s": 0.05, "read_s": 1.0, "finder_wait_s": 0.5, "finder_cache_bytes": 0}
+    async with (
+        gateway_world(nats_url) as world,
+        native_computer(world, OFFICE, COMPUTER, slow, **settings) as computer,
+        SmcpAgent(world.url, office=OFFICE, name="bot") as agent,
+    ):
+        subscribed = computer.resources.upstream.subscribed
+        await eventually(lambda: len(subscribed("desk")) == 3 and not computer.announcer.untold, timeout=PATIENCE_S)
+        assert (await agent.desktop(COMPUTER))["a2c_missing"] == 1
+        assert (await agent.finder(COMPUTER))["a2c_as_listed"] == 1
+        supervisor = computer.fleet.supervisors["desk"]
+        well = {"uri": "window://desk/0", "how": ""}
+        await supervisor.call("misbehave", well, timeout=30, span=CallSpan({}))  # no call of the Agent
+        whole = await agent.desktop(COMPUTER)
+        assert [window.uri for window in windows(whole)] == ["window://desk/0", "window://desk/1"]
+        assert "a2c_missing" not in whole

@@ -107,8 +107,17 @@ class Context:
         subscriptions: Subscriptions,
         spawn: Spawn,
     ) -> None:
-        self.desktops: AnswerCache[str, Desktop] = AnswerCache(desktop, spawn, again=True)
-        self.finders: AnswerCache[FinderQuery, Finder] = AnswerCache(finder, spawn, again=True)
+        # nothing announces that what was missing is there: such an answer is not kept
+        async def whole_desktop(computer: str) -> Desktop | Partial[Desktop]:
+            found = await desktop(computer)
+            return Partial(found) if found.get("a2c_missing") else found
+
+        async def whole_finder(query: FinderQuery) -> Finder | Partial[Finder]:
+            found = await finder(query)
+            return Partial(found) if found.get("a2c_as_listed") else found
+
+        self.desktops: AnswerCache[str, Desktop] = AnswerCache(whole_desktop, spawn, again=True)
+        self.finders: AnswerCache[FinderQuery, Finder] = AnswerCache(whole_finder, spawn, again=True)
         self.resources: AnswerCache[ListQuery, tuple[Resource, ...]] = AnswerCache(resources, spawn)
         self.subscriptions = subscriptions
 

@@ -47,6 +47,13 @@ class _Part:
     windows: list[Window]
     unread: list[Unread] = field(default_factory=list)
     """Windows that are left out."""
+    is_missing: bool = False
+    """It did not list its windows."""
+
+    @property
+    def missing(self) -> int:
+        """How many windows, or lists of windows, a later request may get."""
+        return self.is_missing + sum(not isinstance(one.why, AnswerTooLarge) for one in self.unread)
 
 
 class Desktop:
@@ -77,8 +84,8 @@ class Desktop:
 
     async def show(
         self, size: int | None, window: str | None, *, left: float, limit: int, around: int = 0
-    ) -> list[bytes]:
-        """The windows as text, each in JSON, in the order of desktop.txt.
+    ) -> tuple[list[bytes], int]:
+        """The windows as text, each in JSON, in the order of desktop.txt; and how many could not be read now.
 
         A server that fails or is slow costs its own windows, and a warning in the log: one for each cause. So does a
         window that is too large; of windows that are too large together the largest are left out, as few as can be.
@@ -95,7 +102,7 @@ class Desktop:
         """
         only = None if window is None else window_uri(window)
         if (window is not None and only is None) or (size is not None and size <= 0):
-            return []
+            return [], 0
         self._skipped.count(OPERATION, self._index.without_resources())
         within = max(min(self._read_s, left), 0.0)
         deadline = asyncio.get_running_loop().time() + within
@@ -120,7 +127,7 @@ class Desktop:
                         raise too_large(one.why)
             if organized.desktops:
                 raise TooLarge("the window is larger than the answer may be", details={"limit": limit})
-        return shown
+        return shown, sum(part.missing for part in parts)
 
     async def aclose(self) -> None:
         """Wait for what is being broken off."""
@@ -134,7 +141,7 @@ class Desktop:
             resources = self._index.connection(server)
         except ServerError as error:
             self._warnings.warn(server, f"its windows are left out of the desktop: it {error.what}")
-            return _Part([])
+            return _Part([], is_missing=True)
         windows, unread = await read_windows(
             resources, windows_of(listing.values(), only), deadline=deadline, max_bytes=limit
         )
@@ -156,7 +163,7 @@ class Desktop:
         if task.done():
             return task.result()
         self._warnings.warn(server, "its windows are left out of the desktop: it does not take requests")
-        return _Part([])
+        return _Part([], is_missing=True)
 
     def _leave(self, tasks: Iterable[asyncio.Task[_Part]]) -> None:
         for task in tasks:
@@ -222,6 +229,8 @@ def _size(contents: list[Any]) -> int:
 ANSWER_S: Final = 1.0
 """Of the time that the caller waits, what is kept for the answer."""
 _HEAD: Final = b'{"desktops":['
+MISSING_BYTES: Final = 32
+"""Room for `a2c_missing`."""
 
 
 async def get_desktop(request: GetDeskTopReq, call: Call, *, desktop: Desktop, max_body: int) -> RawJson:
@@ -232,11 +241,13 @@ async def get_desktop(request: GetDeskTopReq, call: Call, *, desktop: Desktop, m
     """
     left = call.deadline - asyncio.get_running_loop().time() - ANSWER_S
     tail = b'],"req_id":%b}' % orjson.dumps(request.req_id)
-    shown = await desktop.show(
+    shown, missing = await desktop.show(
         request.desktop_size,
         request.window,
         left=left,
         limit=reply_limit(call, max_body),
-        around=len(_HEAD) + len(tail),
+        around=len(_HEAD) + len(tail) + MISSING_BYTES,
     )
+    if missing:
+        tail = b'],"a2c_missing":%d,%b' % (missing, tail[2:])
     return RawJson(b"".join((_HEAD, b",".join(shown), tail)))

@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypedDict
+from typing import Final, NotRequired, TypedDict
 
 from smcp_agent.cache import AnswerCache
 from smcp_agent.errors import SmcpError
@@ -24,6 +24,8 @@ class Desktop(TypedDict):
     desktops: list[str]
     """One window each, in the Computer's order: its URI, then, where it has text, an empty line and the text."""
     req_id: str
+    a2c_missing: NotRequired[int]
+    """Windows, or MCP servers' lists of them, that could not be read. Nothing announces them later: ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +82,14 @@ class DesktopMethods(ABC):
         """
         request = self._rpc.question(GetDeskTopReq, computer, desktop_size=size, window=window)
         reply = await self._rpc.ask("client:get_desktop", request, GetDeskTopRet, "desktops", computer)
-        return {"desktops": reply.desktops, "req_id": reply.req_id or request.req_id}
+        found: Desktop = {"desktops": reply.desktops, "req_id": reply.req_id or request.req_id}
+        if reply.a2c_missing:
+            found["a2c_missing"] = reply.a2c_missing
+        return found
 
     async def desktop(self, computer: str) -> Desktop:
-        """A Computer's desktop as it is known; asks only where it is not known, or where the Computer said since that
-        it changed.
+        """A Computer's desktop as it is known; asks only where it is not known, where the Computer said since that
+        it changed, or where something was missing (`a2c_missing`).
 
         Raises:
             SmcpError: as `get_desktop`.

@@ -113,3 +113,6 @@ class GetDeskTopRet(Wire):
 
     desktops: list[Desktop] = Field(default_factory=list)
     req_id: ReqId | None = absent()
+    a2c_missing: int | None = absent()
+    """Not of the pages: windows (or MCP servers' lists of them) that could not be read now. Nothing announces them when
+    they can: ask again. Absent: none."""
