@@ -10,6 +10,7 @@ from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.owner import MOVING
+from smcp_bus.registry_contract import Joined
 from smcp_gateway.handlers import relay
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Office
@@ -70,15 +71,16 @@ async def test_a_computer_whose_join_its_gateway_has_not_finished_is_waited_for(
 ) -> None:
     monkeypatch.setattr(relay, "WAIT_S", 0.2)
     granted, go = asyncio.Event(), asyncio.Event()
-    learn = Memberships._learn
+    claim = Memberships._claim
 
-    async def later(self: Memberships, office: Office, request: EnterOfficeReq, revision: int, req_id: str) -> None:
+    async def later(self: Memberships, office: Office, request: EnterOfficeReq, *said: Any) -> Joined:
+        joined = await claim(self, office, request, *said)
         if request.role == "computer":
             granted.set()
             await go.wait()
-        await learn(self, office, request, revision, req_id)
+        return joined
 
-    monkeypatch.setattr(Memberships, "_learn", later)
+    monkeypatch.setattr(Memberships, "_claim", later)
     async with (
         gateway_world(nats_url, gateways=2) as world,
         connected(world.gateways[0].url) as anna,

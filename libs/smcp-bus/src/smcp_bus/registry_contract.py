@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from smcp_proto.catalog import Ack, Row, SizeClass, TimeClass
 from smcp_proto.names import Name, Role
+from smcp_proto.schemas import SessionInfo
 
 
 class _Contract(BaseModel):
@@ -62,6 +63,8 @@ class Claim(_Contract):
     announce: bool = True
     """False claims without telling (the first step of an office switch); a second claim with True tells."""
     capabilities: dict[str, Any] | None = None
+    with_sessions: bool = False
+    """The answer to a join carries the room's list."""
 
 
 class Joined(_Contract):
@@ -73,6 +76,8 @@ class Joined(_Contract):
     """It was in this office already; nothing is announced."""
     taken_up: bool = False
     """It has the place of an owner from which it moved: for the office it was never away."""
+    sessions: list[SessionInfo] | None = None
+    """The office's members as of `revision` or later, where the claim asked for them and the view is new enough."""
 
 
 class Left(_Contract):

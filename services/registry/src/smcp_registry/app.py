@@ -18,20 +18,18 @@ from smcp_bus.errors import describe
 from smcp_bus.tracing import bus_spans, office_of, trace_id_of
 from smcp_proto.catalog import CATALOG, Row
 from smcp_registry.announcer import Announcer
-from smcp_registry.connection import ConnectionWatch
 from smcp_registry.handlers.caller import Callers
 from smcp_registry.handlers.hosts import assert_members, lease
 from smcp_registry.handlers.notifications import tool_call_cancel, update, update_capabilities
 from smcp_registry.handlers.rooms import confirm, find, join_office, leave_office, list_room
-from smcp_registry.leases import Leases
+from smcp_registry.leases import PATIENCE_S, SETTLE_S, Leases, Owners
 from smcp_registry.metrics import measure, requests_timed
-from smcp_registry.owners import PATIENCE_S, SETTLE_S, Owners
 from smcp_registry.seats import Seats
 from smcp_registry.settings import RegistrySettings
 from smcp_registry.store import LEASES, MEMBERS, StoreUnusable, make_missing, open_store
 from smcp_registry.sweeper import Sweeper
 from smcp_registry.view import MembersView
-from smcp_registry.watch import View, Watches
+from smcp_registry.watch import ConnectionWatch, View, Watches
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import background
 from smcp_service.logging import bind_call
@@ -96,7 +94,7 @@ async def open_registry(
     notify = partial(update, bus=bus, callers=callers)
     dispatcher = Dispatcher(
         {
-            "server:join_office": partial(join_office, seats=seats),
+            "server:join_office": partial(join_office, seats=seats, view=view, callers=callers),
             "server:leave_office": partial(leave_office, seats=seats),
             "server:list_room": partial(list_room, view=view, callers=callers),
             "server:tool_call_cancel": partial(tool_call_cancel, bus=bus, callers=callers),

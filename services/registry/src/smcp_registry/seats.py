@@ -10,7 +10,7 @@ from smcp_bus.registry_contract import Claim
 from smcp_proto.errors import NotInOffice, Unavailable
 from smcp_proto.names import Role
 from smcp_registry.admission import Action, Decision, Owner, claimed, decide
-from smcp_registry.owners import Owners
+from smcp_registry.leases import Owners
 from smcp_registry.records import Announce, MemberRecord, State, moving, owned_by, record_key, tombstone
 from smcp_registry.store import Conflict, Store, StoredMember, read_member, write_member
 
@@ -37,7 +37,7 @@ class Seats:
     Args:
         untouched: whether nothing is known to stand under a key: most seats are claimed for the first time, and need
             no read then. It may be wrong: what is decided on it is a write over nothing, which is refused.
-        move_s: how long a seat is kept for who moves, in seconds.
+        move_s: how long a seat is kept for who moves, in seconds; 0: not at all.
     """
 
     def __init__(self, store: Store, owners: Owners, *, untouched: Callable[[str], bool], move_s: float) -> None:
@@ -117,7 +117,8 @@ class Seats:
             record = stored.record
             if record is None or not record.is_member or not owned_by(record, claim) or record.name != name:
                 raise NotInOffice("not in this office")
-            await self._store.moving.mark(key, claim.session.encode(), ttl_s=self._move_s)
+            if self._move_s:
+                await self._store.moving.mark(key, claim.session.encode(), ttl_s=self._move_s)
             return None if record.moving else moving(record)
 
         return await self._write(key, change)

@@ -13,7 +13,7 @@ import orjson
 from smcp_bus import exact_json
 from smcp_bus.errors import BusError, ConnectionLost, TransferFailed
 from smcp_bus.registry_client import RegistryClient
-from smcp_bus.registry_contract import Claim
+from smcp_bus.registry_contract import Claim, Joined
 from smcp_gateway.background_tasks import Errands
 from smcp_gateway.calls.pending import CallTable
 from smcp_gateway.computers.relay_computers import RelayComputers
@@ -80,8 +80,7 @@ class Memberships:
             raise NotAllowed(AGENTS_DO_NOT_SWITCH, details={"field": "office_id"})
         office = await self._offices.hold(request.office_id)
         office.expect(session)
-        announce = present is None and office.roster.known
-        claim = claim_for(self._registry, session, request, announce=announce)
+        claim = claim_for(self._registry, session, request, announce=present is None)
         session.joining, session.joining_place = claim.incarnation, (office.name, request.role, request.name)
         generation = self._generation()
         gate = self._computers.generation
@@ -89,16 +88,12 @@ class Memberships:
         try:
             if request.role == "computer":  # whoever learns of the member finds its subject served
                 await self._computers.serve(session, office.name, request.name)
-            joined = await self._registry.join(office.name, request.role, request.name, claim, body, req_id=req_id)
+            joined = await self._claim(office, request, claim, body, req_id)
             claimed, taken_up = True, joined.taken_up
             known_before = taken_up or joined.unchanged  # asked twice, the first one may have taken it up
-            await self._learn(office, request, joined.revision, req_id)
             if present is not None:
                 switching = True
                 claim = await self._switch(session, present, request, claim, body, req_id)
-            elif not announce:  # the office is told of nobody who is not in after all
-                claim = claim.model_copy(update={"announce": True})
-                joined = await self._registry.join(office.name, request.role, request.name, claim, body, req_id=req_id)
         except BaseException as error:
             office.give_up(session)
             session.joining = session.joining_place = None
@@ -175,23 +170,31 @@ class Memberships:
         if session.membership is not None:
             await self._forget(session, session.membership)
 
-    async def _learn(self, office: Office, request: EnterOfficeReq, revision: int, req_id: str) -> None:
-        """Who is in the office when the first member here comes: what an outage hides later is what differs from it.
-
-        Had before anybody is told that he is in: an outage that begins right then could not be compared with anything.
+    async def _claim(self, office: Office, request: EnterOfficeReq, claim: Claim, body: bytes, req_id: str) -> Joined:
+        """Claim the place. The first one to join an office here gets its list with the answer: after an outage its
+        members are told what differs from that.
 
         Raises:
-            Unavailable, BusError: no registry says it.
+            NotAllowed: the place is another's.
+            Unavailable, BusError: it may have been claimed.
         """
-        try:
-            async with asyncio.timeout(self._registry.room_s), office.learning:  # behind others that wait for it, too
-                if not office.roster.known:
-                    room = await self._registry.room(
-                        office.name, request.role, request.name, after=revision, req_id=req_id
-                    )
-                    office.roster.learn(member_keys(room))
-        except TimeoutError:
-            raise Unavailable("no registry says who is in the office", details={"may_have_run": True}) from None
+        place, loop = (office.name, request.role, request.name), asyncio.get_running_loop()
+        ends = loop.time() + self._registry.room_s
+        if not office.roster.known:
+            try:
+                async with asyncio.timeout_at(ends), office.learning:  # others wait for the first one's list
+                    if not office.roster.known:
+                        asking = claim.model_copy(update={"with_sessions": True})
+                        joined = await self._registry.join(*place, asking, body, req_id=req_id)
+                        sessions = joined.sessions
+                        if sessions is None:  # the registry's view is behind
+                            room = await self._registry.room(*place, after=joined.revision, req_id=req_id)
+                            sessions = room.sessions
+                        office.roster.learn(member_keys(sessions))
+                        return joined
+            except TimeoutError:
+                raise Unavailable("no registry says who is in the office", details={"may_have_run": True}) from None
+        return await self._registry.join(*place, claim, body, req_id=req_id)
 
     async def _switch(
         self, session: Session, old: Membership, request: EnterOfficeReq, claim: Claim, body: bytes, req_id: str

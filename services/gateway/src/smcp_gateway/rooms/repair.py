@@ -201,7 +201,7 @@ class Repair:
                 raise Unavailable("the registry's view is behind") from None
             return
         capabilities = {each.name: each.capabilities for each in room.sessions if each.role == "computer" and each.name}
-        await office.compare(member_keys(room), generation, capabilities)
+        await office.compare(member_keys(room.sessions), generation, capabilities)
 
 
 def asserted(session: Session, membership: Membership, *, moving: bool) -> Member:

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from smcp_gateway.sockets.session import MemberKey
-from smcp_proto.schemas import ListRoomRet
+from smcp_proto.schemas import SessionInfo
 
 REMEMBERED: Final = 4096
 """Members that left and whose last epoch is kept; beyond it the oldest are forgotten."""
 
 
-def member_keys(room: ListRoomRet) -> list[MemberKey]:
+def member_keys(sessions: Iterable[SessionInfo]) -> list[MemberKey]:
     """The members in a list; an entry without role or name is left out."""
-    return [(member.role, member.name) for member in room.sessions if member.role and member.name]
+    return [(member.role, member.name) for member in sessions if member.role and member.name]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,33 @@
 """Joining, leaving and asking about a room: `join_office`, `leave_office`, `list_room`, `find` and `confirm`."""
 
 import asyncio
+from contextlib import suppress
 from typing import Final
 
 import orjson
+from pydantic import TypeAdapter
 
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.registry_contract import Confirmed, FindComputer, Found, Joined, Left, Nothing
 from smcp_proto.errors import NotAllowed, NotInOffice, Unavailable
 from smcp_proto.names import Role
-from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq
+from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq, SessionInfo
 from smcp_registry.admission import Action
 from smcp_registry.handlers.caller import Callers, after, claim_of, named
 from smcp_registry.records import MemberRecord, record_key
 from smcp_registry.seats import Seats
 from smcp_registry.view import MembersView
 
+SESSIONS: Final = TypeAdapter(list[SessionInfo])
 LAST_S: Final = 1.2
 """What a last question to the claimant and the answer itself may take (seconds)."""
 LOOK_S: Final = 0.5
 """How long the store may take to say that a member is too new for the view (seconds)."""
 
 
-async def join_office(request: EnterOfficeReq, call: Call, *, seats: Seats) -> Joined:
+async def join_office(
+    request: EnterOfficeReq, call: Call, *, seats: Seats, view: MembersView, callers: Callers
+) -> Joined:
     """Claim the seat that the subject names (events.txt, room events).
 
     Raises:
@@ -44,7 +49,19 @@ async def join_office(request: EnterOfficeReq, call: Call, *, seats: Seats) -> J
     decision = claimed.decision
     if decision.action is Action.REFUSE:
         raise NotAllowed(decision.why)
-    return Joined(revision=claimed.revision, unchanged=decision.action is Action.UNCHANGED, taken_up=decision.taken_up)
+    sessions = None
+    if claim.with_sessions:
+        with suppress(Unavailable):  # it asks for the list by itself then
+            await callers.caught_up(claimed.revision, call)
+            callers.check_not_lost(office)
+            owner = (claim.credential, claim.process, claim.session)
+            sessions = SESSIONS.validate_json(view.sessions_json(office, owner))
+    return Joined(
+        revision=claimed.revision,
+        unchanged=decision.action is Action.UNCHANGED,
+        taken_up=decision.taken_up,
+        sessions=sessions,
+    )
 
 
 async def leave_office(request: LeaveOfficeReq, call: Call, *, seats: Seats) -> Left:
