@@ -10,7 +10,7 @@ import time
 import unicodedata
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, cast
@@ -211,6 +211,10 @@ Ended = Callable[[Row, float, Answer | None], None]
 """Told of every request when it ends, how long it took (seconds) and its answer; None: it was broken off."""
 
 
+_NO_SPAN: Final = nullcontext[Callable[[Answer], None]](lambda answer: None)
+_NO_FIELDS: Final = nullcontext()
+
+
 class Dispatcher:
     """Dispatches events to handlers.
 
@@ -237,8 +241,8 @@ class Dispatcher:
     ) -> None:
         self._handlers = dict(handlers)
         self._otherwise = otherwise
-        self._tracing = tracing
-        self._observe = observe
+        self._tracing = tracing or (lambda call: _NO_SPAN)
+        self._observe = observe or (lambda call: _NO_FIELDS)
         self._ended = ended
         self._passed_on = frozenset(passed_on)
 
@@ -265,52 +269,28 @@ class Dispatcher:
 
         Never raises but `asyncio.CancelledError`: every failure is an answer.
         """
-        if self._ended is None:
-            return await self._dispatch(row, caller, body, deadline, headers, subject, admit, payload)
         began, answer = time.perf_counter(), None
         try:
-            answer = await self._dispatch(row, caller, body, deadline, headers, subject, admit, payload)
-            return answer
-        finally:
-            self._ended(row, time.perf_counter() - began, answer)
-
-    async def _dispatch(
-        self,
-        row: Row,
-        caller: Caller,
-        body: object,
-        deadline: float | None,
-        headers: Headers,
-        subject: str,
-        admit: Admit | None,
-        payload: Mapping[str, Any] | None,
-    ) -> Answer:
-        try:
             payload, raw = _parse(body, payload, orjson.loads if row.event in self._passed_on else exact_json.read)
+            request: BaseModel | Malformed
+            try:
+                check_depth(payload)
+                payload, raw = _signed(row, caller, payload, raw)
+                request = _validate(row, payload)
+            except Malformed as error:
+                request = error  # refused behind the span and the log fields, like everything else
+            if deadline is None:
+                deadline = asyncio.get_running_loop().time() + _seconds(row, request)
+            call = Call(row, caller, _req_id(payload, headers), deadline, payload, raw, headers, subject, admit)
+            with self._observe(call), self._tracing(call) as record:
+                answer = await self._handle(call, request)
+                record(answer)
         except Malformed as error:
-            return failed(error.body())
-        request: BaseModel | Malformed
-        try:
-            check_depth(payload)
-            payload, raw = _signed(row, caller, payload, raw)
-            request = _validate(row, payload)
-        except Malformed as error:
-            request = error  # refused behind the span and the log fields, like everything else
-        if deadline is None:
-            deadline = asyncio.get_running_loop().time() + _seconds(row, request)
-        call = Call(row, caller, _req_id(payload, headers), deadline, payload, raw, headers, subject, admit)
-        if self._observe is None:
-            return await self._traced(call, request)
-        with self._observe(call):
-            return await self._traced(call, request)
-
-    async def _traced(self, call: Call, request: Any) -> Answer:
-        if self._tracing is None:
-            return await self._handle(call, request)
-        with self._tracing(call) as record:
-            answer = await self._handle(call, request)
-            record(answer)
-            return answer
+            answer = failed(error.body())
+        finally:
+            if self._ended is not None:
+                self._ended(row, time.perf_counter() - began, answer)
+        return answer
 
     async def _handle(self, call: Call, request: Any) -> Answer:
         if isinstance(request, Malformed):
