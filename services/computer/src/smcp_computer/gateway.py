@@ -141,20 +141,17 @@ class GatewayMembership:
         await self.link.run()
 
     async def leave(self) -> None:
-        """Leave and close the connection; `run` must have ended. Takes some seconds at most."""
         was_in, self._problem = self.problem is None, "left"
         await self.link.close()
         if was_in:
             _log.info("left the office %r", self._office)
 
     def describe(self) -> None:
-        """Have the next join describe this Computer as it is now."""
         assert self._computer is not None
         said = {**self._me.model_dump(exclude_unset=True), "capabilities": self._computer.resources.capabilities.now}
         self.link.describe(EnterOfficeReq.model_validate(said))
 
     def is_in(self) -> None:
-        """It is in its office (again)."""
         assert self._computer is not None
         connection = self.link.connection
         self._problem = None
@@ -166,12 +163,10 @@ class GatewayMembership:
         _log.info("in the office %r as %r, by %s", self._office, self._me.name, by)
 
     def lost(self, reason: str) -> None:
-        """The connection has ended, and comes back."""
         self._problem = f"the connection with the gateway is lost: {reason}"
         _log.info("not in the office %r: %s; coming back", self._office, self._problem)
 
     def trouble(self, problem: str) -> None:
-        """It is not in its office, and why; said once."""
         if problem != self._problem:
             _log.warning("not in the office %r: %s; trying on", self._office, problem)
         self._problem = problem

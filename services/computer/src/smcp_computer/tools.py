@@ -38,16 +38,12 @@ ANNOTATION: Final = "MCP_TOOL_ANNOTATION"
 
 @dataclass(frozen=True, slots=True, order=True)
 class ToolRef:
-    """A tool as its server knows it."""
-
     server: str
     tool: str
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a call goes."""
-
     ref: ToolRef
     supervisor: Supervisor
     configured: ToolMeta | None
@@ -79,7 +75,6 @@ class Catalogue:
         return name in self._names.forbidden
 
     def candidates(self, name: str) -> list[str]:
-        """Names under which a tool whose own name is `name` is listed."""
         return [listed for listed, ref in self._names.listed.items() if ref.tool == name]
 
     def refresh(self) -> bool:
@@ -154,8 +149,6 @@ def _json(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a server offers, and what is configured about it."""
-
     server: str
     tools: Sequence[str]
     """Original names; one that stands twice counts once."""
@@ -167,8 +160,6 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What all tools are called."""
-
     listed: Mapping[str, ToolRef]
     """By the name under which a tool is listed, sorted."""
     forbidden: Mapping[str, ToolRef]
@@ -217,7 +208,6 @@ def legal(name: str) -> str:
 
 
 def qualified(ref: ToolRef, wanted: str) -> str:
-    """The name with its server before it, made legal."""
     return legal(f"{ref.server}{SEPARATOR}{wanted}")
 
 

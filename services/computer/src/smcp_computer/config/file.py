@@ -146,7 +146,6 @@ def _unflattened(body: Any) -> Any:
 
 
 def _server(place: Place, body: dict[str, Any]) -> MCPServerConfig:
-    """Raises ConfigError: all that is wrong."""
     problems: list[str] = []
     if body.get("name", place.name) != place.name:
         problems.append(f"{place.field('name')}: is {body['name']!r} inside; the key and the name must agree")
@@ -184,7 +183,6 @@ def _inputs(bodies: Any, problems: list[str], warnings: list[str]) -> dict[str, 
 
 
 def _ids(bodies: Any) -> list[str]:
-    """The ids of all inputs, also of those that are not valid."""
     ids = [body.get("id") for body in bodies if isinstance(body, dict)] if isinstance(bodies, list) else []
     return [said for said in ids if isinstance(said, str)]
 

@@ -45,12 +45,11 @@ MAX_OUTPUT_BYTES: Final = 64 * 1024
 
 
 def variable_of(input_id: str) -> str:
-    """The environment variable that holds an input's value."""
     return "SMCP_INPUT_" + re.sub(r"[^A-Z0-9]", "_", input_id.upper())
 
 
 class InputResolver:
-    """Puts values in the place of placeholders."""
+    """Replaces placeholders by their values."""
 
     def __init__(self, inputs: Mapping[str, MCPServerInput], environ: Mapping[str, str]) -> None:
         self._inputs = inputs
@@ -233,7 +232,6 @@ def network_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_variables(server: MCPServerConfig, environment: Mapping[str, str]) -> MCPServerConfig:
-    """`server` with `environment` under its own `env`, where it is a program."""
     if not isinstance(server, MCPServerStdioConfig) or not environment:
         return server
     own = server.server_parameters

@@ -131,7 +131,6 @@ def replace_all(value: Any, lookup: Callable[[Placeholder], str]) -> Any:
 
 
 def no_input(placeholder: Placeholder, known: Iterable[str]) -> str:
-    """The warning that no input of the file has the placeholder's id."""
     return f"{placeholder}: no input has this id{did_you_mean(placeholder.name, known)}"
 
 
@@ -197,7 +196,6 @@ def undeclared(place: Place, body: Mapping[str, Any], input_ids: Iterable[str]) 
 
 
 def of_input(place: str, body: Mapping[str, Any]) -> Iterator[str]:
-    """Warns of an input's unknown fields."""
     kind = body.get("type")
     models = [_INPUTS[kind]] if isinstance(kind, str) and kind in _INPUTS else list(_INPUTS.values())
     fields = {name for model in models for name in model.model_fields}

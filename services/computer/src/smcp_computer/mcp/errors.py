@@ -78,7 +78,7 @@ class RequestRefused(ServerError):
 
 
 class NotTold(ServerError):
-    """It does not tell of changes, or not of those of this resource."""
+    """It does not announce changes, or not those of this resource."""
 
 
 class StartFailed(Exception):

@@ -13,35 +13,35 @@ _log = logging.getLogger("smcp_computer.mcp")
 
 @dataclass(frozen=True, slots=True)
 class ServerReady:
-    """It was started (again), and answers."""
+    """It has started (again) and answers."""
 
     server: str
 
 
 @dataclass(frozen=True, slots=True)
 class ServerGone:
-    """It answers no more. Told once for each `ServerReady`."""
+    """It does not answer any more. Comes once for each `ServerReady`."""
 
     server: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolsChanged:
-    """It said that its list of tools changed; for its supervisor alone."""
+    """Its list of tools changed. Only its supervisor gets this."""
 
     server: str
 
 
 @dataclass(frozen=True, slots=True)
 class ResourcesChanged:
-    """It said that its list of resources changed."""
+    """Its list of resources changed."""
 
     server: str
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceUpdated:
-    """It said that the contents of a resource changed; or that may be, since nobody could say so for a while."""
+    """The contents of a resource changed, or may have changed while there was no stream of changes."""
 
     server: str
     uri: str
@@ -49,7 +49,7 @@ class ResourceUpdated:
 
 @dataclass(frozen=True, slots=True)
 class ResourcesSubscribed:
-    """It has agreed to tell of resources from now on. What changed before that it told nobody."""
+    """It announces changes of these resources from now on. Earlier changes were not announced."""
 
     server: str
     uris: frozenset[str]
@@ -57,7 +57,7 @@ class ResourcesSubscribed:
 
 @dataclass(frozen=True, slots=True)
 class ResourcesUnsubscribed:
-    """It had agreed to tell of resources, and tells of them no more, though nobody asked for that."""
+    """It does not announce changes of these resources any more, though nobody unsubscribed."""
 
     server: str
     uris: frozenset[str]
@@ -101,7 +101,7 @@ class ServerEvents:
             case ResourceUpdated(server, uri) if not _is_carried(uri):
                 if server not in self._warned:
                     self._warned.add(server)
-                    _log.warning("MCP server %r: tells of changes with URIs that are none, or too long", server)
+                    _log.warning("MCP server %r: announces changes of URIs that are invalid or too long", server)
                 return
             case ServerReady(server):
                 self._warned.discard(server)
@@ -112,7 +112,6 @@ class ServerEvents:
 
 
 def _is_carried(uri: str) -> bool:
-    """See `smcp_proto.schemas.resources.Uri`."""
     if not 0 < len(uri) <= MAX_URI_LENGTH:
         return False
     try:

@@ -25,16 +25,12 @@ MAX_ITEMS: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Of the capability `resources` at the handshake."""
-
     subscribe: bool
     list_changed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list, as the server sent it."""
-
     items: tuple[Any, ...]
     next_cursor: str | None
 
@@ -67,15 +63,12 @@ class Resources:
         return self._requests.server
 
     async def list_page(self, cursor: str | None = None, *, timeout: float = REQUEST_S) -> Page:
-        """One page of `resources/list`; `cursor` is the server's own."""
         return await self._page("resources/list", "resources", cursor, timeout)
 
     async def list_all(self, *, timeout: float = REQUEST_S) -> Listed:
-        """All pages of `resources/list`, at most `MAX_ITEMS`."""
         return await self._all("resources/list", "resources", "uri", timeout)
 
     async def all_templates(self, *, timeout: float = REQUEST_S) -> Listed:
-        """All pages of `resources/templates/list`, at most `MAX_ITEMS`."""
         return await self._all("resources/templates/list", "resourceTemplates", "uriTemplate", timeout)
 
     async def read(self, uri: str, *, timeout: float = REQUEST_S) -> dict[str, Any]:

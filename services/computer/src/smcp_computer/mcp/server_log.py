@@ -36,7 +36,6 @@ def describe(error: BaseException) -> str:
 
 
 def first_of(error: BaseException) -> BaseException:
-    """What the groups of the SDK's tasks hold."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -81,7 +80,7 @@ class StderrLog:
         self.status: int | None = None
 
     def born(self, *, quiet_s: float = 0.0) -> None:
-        """A new process. For `quiet_s` seconds it is shown at the level `debug` alone."""
+        """A new process. For `quiet_s` seconds its lines are logged at `debug`."""
         self._last.clear()
         self.end, self.said, self.status = "", "", None
         self._quiet_until = self._clock() + quiet_s
@@ -97,7 +96,6 @@ class StderrLog:
         _stderr.log(self._level(logging.WARNING), f"MCP server %r {text}", self.server, *values)
 
     def died(self, status: int | None) -> None:
-        """Its process ended by itself, with this exit status."""
         self.status = status
         words = " | ".join(self._last) or "nothing"
         self.end = f"its process ended with status {status}"

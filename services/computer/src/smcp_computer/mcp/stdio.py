@@ -115,7 +115,6 @@ class ServerProcess:
             transport.close()
 
     def kill(self) -> None:
-        """End the whole group now."""
         _signal_group(self.pid, signal.SIGKILL)
 
     async def _gone_within(self, seconds: float) -> bool:
@@ -129,7 +128,7 @@ class ServerProcess:
 
 
 def kill_all() -> None:
-    """End all that this process has started, and what that started in turn: for a process that ends at once."""
+    """Kill all descendants of this process, for one that ends at once."""
     _kill(_descendants(os.getpid()))
 
 

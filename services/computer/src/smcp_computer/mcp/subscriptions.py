@@ -39,8 +39,6 @@ Answered = Callable[[str, ServerError | None], None]
 
 
 class Subscriptions(Protocol):
-    """How a server is asked to tell when resources change."""
-
     async def subscribe(self, uris: Collection[str], answered: Answered, *, timeout: float) -> None:
         """Ask for all of them, until each is answered.
 
@@ -49,9 +47,7 @@ class Subscriptions(Protocol):
         """
         ...
 
-    async def unsubscribe(self, uris: Collection[str], *, timeout: float) -> None:
-        """Ask for these no more. What goes wrong is not told: what a server tells unasked is ignored."""
-        ...
+    async def unsubscribe(self, uris: Collection[str], *, timeout: float) -> None: ...
 
 
 class RequestedSubscriptions:
@@ -150,7 +146,6 @@ class ListenStream:
             answered(uri, failed.get(uri))
 
     async def _failed(self, uris: Collection[str], timeout: float) -> dict[str, ServerError]:
-        """Those of which the server does not tell, each with why."""
         asked = _Asked(frozenset(uris))
         self._wanted |= asked.uris
         self._asked.append(asked)
@@ -173,7 +168,7 @@ class ListenStream:
         self._wake.set()
 
     async def run(self) -> None:
-        """Keep the stream open, until cancelled or until the server says that it has none."""
+        """Keep the stream open until cancelled, or until the server says that it has none."""
         try:
             async with anyio.create_task_group() as tasks:
                 while self._closed is None:
@@ -198,7 +193,6 @@ class ListenStream:
         self._changed = False
 
     async def _reopen(self, tasks: anyio.abc.TaskGroup) -> None:
-        """A stream for what is wanted now, in place of the one that is open."""
         uris, asked = sorted(self._wanted), tuple(self._asked)
         honored: frozenset[str] = frozenset()
         left_out: frozenset[str] = frozenset()
@@ -236,7 +230,6 @@ class ListenStream:
             self._notify(ResourcesUnsubscribed(self._server, uris))
 
     async def _stream(self, uris: Sequence[str], *, task_status: anyio.abc.TaskStatus[frozenset[str]]) -> None:
-        """One stream, from its opening to its end."""
         is_open, loop = False, asyncio.get_running_loop()
         began = loop.time()
         with anyio.CancelScope() as scope:
@@ -281,7 +274,6 @@ class ListenStream:
             self._due = None
 
     def _retry(self) -> None:
-        """Open a stream after a pause, where there is none now."""
         if self._open is None and self._due is None:
             self._due = asyncio.get_running_loop().time() + self._backoff.next()
             self._wake.set()

@@ -48,8 +48,6 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds that the user may set."""
-
     max_message: int = 32 * 1024 * 1024
     """Bytes that what a server sends in one message may have: no answer that is larger reaches an Agent."""
     start_s: float = START_S
@@ -111,17 +109,16 @@ class Supervisor:
 
     @property
     def connected(self) -> bool:
-        """Whether it can be asked: it is ready, and does not come to its end just now."""
+        """Ready, and not about to end."""
         return self.ready and self._connection is not None
 
     @property
     def condition(self) -> str:
-        """How it is, for people: its state, or that it comes to its end."""
+        """Its state in one word, for people."""
         return "ending" if self.ready and not self.connected else self.state
 
     @property
     def resources(self) -> Resources | None:
-        """Those of the present connection; None where it is not connected, or has none."""
         return self._connection.resources if self._connection is not None and self.ready else None
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, span: CallSpan) -> dict[str, Any]:
@@ -144,7 +141,6 @@ class Supervisor:
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
     async def run(self) -> None:
-        """Keep the server running until `stop`."""
         loop = asyncio.get_running_loop()
         try:
             lived = STEADY_S
@@ -155,7 +151,7 @@ class Supervisor:
                 try:
                     await self._live()
                 except Exception as error:  # noqa: BLE001 -- whatever a server does is its own failure, and is shown
-                    if self._stopping.is_set() or self._ended_at_the_question(error):
+                    if self._stopping.is_set() or self._ended_at_discovery(error):
                         continue
                     lived = loop.time() - began
                     if lived >= STEADY_S:
@@ -193,7 +189,7 @@ class Supervisor:
 
     @asynccontextmanager
     async def _waited(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
-        """A limit for what the server is asked; sooner where it is to be stopped."""
+        """A time limit that `stop` cuts short."""
         async with asyncio.timeout(seconds) as limit:
             self._waiting = limit
             try:
@@ -247,8 +243,8 @@ class Supervisor:
         _log.info("MCP server %r is ready with %s", self.name, counted(len(tools), "tool"))
         self._on_change()
 
-    def _ended_at_the_question(self, error: Exception) -> bool:
-        """Some servers end at any request before `initialize`: from then on they get what they know."""
+    def _ended_at_discovery(self, error: Exception) -> bool:
+        """Some servers end at any request before `initialize`: they get the legacy handshake from then on."""
         match first_of(error):
             case MCPError(code=types.CONNECTION_CLOSED) if self._negotiation == "auto" and not self.starts:
                 self._negotiation = "legacy"
@@ -291,12 +287,10 @@ class Fleet:
 
     @property
     def settled(self) -> bool:
-        """Whether each server is ready or has failed its first start."""
         return not self.starting
 
     @property
     def starting(self) -> list[str]:
-        """The names of the servers that are neither."""
         return [name for name, supervisor in self.supervisors.items() if not supervisor.settled.is_set()]
 
     async def wait_settled(self) -> None:
@@ -310,7 +304,6 @@ class Fleet:
             supervisor.stop()
 
     async def run(self) -> None:
-        """Keep all servers running until `stop`."""
         async with asyncio.TaskGroup() as owners:
             for name, supervisor in self.supervisors.items():
                 owners.create_task(supervisor.run(), name=f"mcp:{name}")
