@@ -208,7 +208,17 @@ class Socket(Transport):
         assert uri.hostname is not None
         assert uri.port is not None
         async with asyncio.timeout(connect_timeout):
-            await self._loop.create_connection(lambda: line, uri.hostname, uri.port)
+            # Resolved before: uvloop logs the failure of a resolution that was cancelled inside `create_connection`.
+            found = await self._loop.getaddrinfo(uri.hostname, uri.port, type=socket.SOCK_STREAM)
+            error = OSError(f"{uri.hostname} has no address")
+            for *_, address in found:
+                try:
+                    await self._loop.create_connection(lambda: line, *address[:2])
+                except OSError as failed:
+                    error = failed
+                else:
+                    return
+            raise error
 
     async def connect_tls(
         self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
