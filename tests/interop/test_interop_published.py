@@ -112,7 +112,7 @@ async def test_either_dies_in_the_middle_of_a_call(nats_url: str, tmp_path: Path
         async with asyncio.timeout(10):
             answer = await waiting
         assert answer["code"] == 503
-        assert answer["details"] == {"may_have_run": True}
+        assert answer["details"] == {"may_have_run": True, "gone": True}
         await eventually(lambda: bob.told("notify:leave_office") == [{"office_id": OFFICE, "computer": "box"}])
 
 

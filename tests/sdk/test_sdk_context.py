@@ -109,11 +109,12 @@ async def test_changes_are_told_and_what_is_known_follows_them(nats_url: str, er
         await tell(agent, "docs", "put", document={"ref": "new", "title": "New"})
         await eventually(lambda: FinderChanged(COMPUTER) in events, timeout=PATIENCE_S)
         assert (await agent.finder(COMPUTER))["total_count"] == 3
-        await eventually(
-            lambda: any(isinstance(event, ResourcesChanged) and event.server == "docs" for event in events),
-            timeout=PATIENCE_S,
-        )
-        assert f"dpe://{PAGE_HOST}/new" in {each["uri"] for each in await agent.resources(COMPUTER)}
+
+        async def listed() -> bool:
+            return f"dpe://{PAGE_HOST}/new" in {each["uri"] for each in await agent.resources(COMPUTER)}
+
+        await eventually(listed, timeout=PATIENCE_S)
+        assert any(isinstance(event, ResourcesChanged) and event.server == "docs" for event in events)
 
 
 @pytest.mark.rule("computer.resources.agent.subscribe", "computer.resources.agent.updated")

@@ -77,8 +77,7 @@ class AnswerCache(Generic[Key, Answer]):
     async def get(self, key: Key) -> Answer:
         """The answer; asks only where none is kept that is not old.
 
-        Raises:
-            SmcpError: it was asked for and this is what came of it; Closed.
+        Raises SmcpError: it was asked for and this is what came of it; Closed.
         """
         answer: Answer | None = None
         for _ in range(ROUNDS):
@@ -197,8 +196,7 @@ class ToolCache:
     async def get(self, computer: str) -> Tools:
         """What is known of the Computer's tools; waits only for its first fetch.
 
-        Raises:
-            SmcpError: there is no such Computer, or its tools could not be fetched so far.
+        Raises SmcpError: there is no such Computer, or its tools could not be fetched so far.
         """
         entry = self._entries.get(computer)
         if entry is None:

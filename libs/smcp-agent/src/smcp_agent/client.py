@@ -206,21 +206,13 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         return await self._tools.get(computer)
 
     async def get_tools(self, computer: str) -> Tools:
-        """A Computer's tools, asked of it now.
-
-        Raises:
-            SmcpError: as `call_tool`.
-        """
+        """A Computer's tools, asked of it now. Raises SmcpError: as `call_tool`."""
         request = self._rpc.question(GetToolsReq, computer)
         reply = await self._rpc.ask("client:get_tools", request, GetToolsRet, "tools", computer)
         return tuple(reply.tools)
 
     async def get_config(self, computer: str) -> GetComputerConfigRet:
-        """A Computer's configuration; its secrets stay there.
-
-        Raises:
-            SmcpError: as `call_tool`.
-        """
+        """A Computer's configuration; its secrets stay there. Raises SmcpError: as `call_tool`."""
         request = self._rpc.question(GetComputerConfigReq, computer)
         return await self._rpc.ask("client:get_config", request, GetComputerConfigRet, "servers", computer)
 
@@ -231,11 +223,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         return self._room.computers
 
     async def list_room(self) -> list[SessionInfo]:
-        """Everybody in the office, this Agent included, asked of the server now.
-
-        Raises:
-            SmcpError: as `call_tool`.
-        """
+        """Everybody in the office, this Agent included, asked of the server now. Raises SmcpError: as `call_tool`."""
         request = ListRoomReq(agent=self.name, req_id=uuid4().hex, office_id=self.office)
         return (await self._rpc.ask("server:list_room", request, ListRoomRet, "sessions", timeout=ROOM_S)).sessions
 
@@ -321,8 +309,7 @@ class Background:
     def spawn(self, work: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
         """Run `work` until it ends or all is stopped.
 
-        Raises:
-            Closed: nothing runs in the background, not yet or not any more.
+        Raises Closed: nothing runs in the background, not yet or not any more.
         """
         if self._group is None or self._stopped:
             work.close()

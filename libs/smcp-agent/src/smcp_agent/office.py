@@ -190,11 +190,7 @@ class Office:
         self._room.hold()
 
     async def enter(self, connection: Connection) -> None:
-        """Learn who is there, after the first join.
-
-        Raises:
-            SmcpError: that was not to be learned within 15 s.
-        """
+        """Learn who is there, after the first join. Raises SmcpError: that was not to be learned within 15 s."""
         try:
             async with asyncio.timeout(FIRST_LIST_S):
                 await self._learn(connection)
@@ -206,8 +202,7 @@ class Office:
     async def joined(self, connection: Connection) -> None:
         """Learn who is there after a join that was not the first, asking until it is known; then say `Reconnected`.
 
-        Raises:
-            ConnectionBroken: the connection is gone, or the server does not count the Agent as a member.
+        Raises ConnectionBroken: the connection is gone, or the server does not count the Agent as a member.
         """
         await self._learn(connection)
         self._publish(Reconnected(connection.url))

@@ -127,8 +127,7 @@ def call_result(
 ) -> CallResult:
     """The typed result for the ack of `client:tool_call`; `what` names it for people.
 
-    Raises:
-        BadReply: it is no CallToolResult.
+    Raises BadReply: it is no CallToolResult.
     """
     wire = reply_of(CallToolResult, reply, what)
     return CallResult(
@@ -192,8 +191,7 @@ class ResourceContents:
     def blob(self) -> bytes:
         """The bytes of what is binary.
 
-        Raises:
-            BadReply: they are not in base64; there are none, or several contents with bytes.
+        Raises BadReply: they are not in base64; there are none, or several contents with bytes.
         """
         blobs = [each.blob for each in self.contents if each.blob is not None]
         if len(blobs) != 1:
@@ -204,11 +202,7 @@ class ResourceContents:
             raise BadReply(f"the binary content of {self.uri} is not in base64") from error
 
     def json(self) -> Any:
-        """The JSON that the text is.
-
-        Raises:
-            BadReply: it is none.
-        """
+        """The JSON that the text is. Raises BadReply: it is none."""
         try:
             return json.loads(self.text)
         except (ValueError, RecursionError) as error:
@@ -238,11 +232,7 @@ class _ReadResult(Wire):
 
 
 def resource_contents(uri: str, result: Mapping[str, Any], what: str = "") -> ResourceContents:
-    """The typed contents for MCP's ReadResourceResult; `what` names it for people.
-
-    Raises:
-        BadReply: it is none.
-    """
+    """The typed contents for MCP's ReadResourceResult; `what` names it for people. Raises BadReply: it is none."""
     contents = tuple(
         ResourceContent(each.uri, each.mimeType, each.text, each.blob)
         for each in reply_of(_ReadResult, result, what or f"the content of {uri}").contents

@@ -236,8 +236,7 @@ class RpcClient:
     def question(self, model: type[Model], computer: str, **fields: Any) -> Model:
         """A question to a Computer, with those of the fields that are not None.
 
-        Raises:
-            Malformed: the server would refuse it.
+        Raises Malformed: the server would refuse it.
         """
         asked = {name: value for name, value in fields.items() if value is not None}
         return checked(model, agent=self._agent, req_id=uuid4().hex, computer=computer, **asked)
@@ -254,8 +253,7 @@ class RpcClient:
     ) -> Model:
         """The reply to a request; it has the field `expected`, so that it cannot be taken for an error.
 
-        Raises:
-            SmcpError: as `Requests.ask`.
+        Raises SmcpError: as `Requests.ask`.
         """
         attributes = {} if computer is None else {"smcp.computer": computer}
         with request_span(event, self.office, self._agent, request.req_id or "", attributes) as traced:

@@ -23,8 +23,7 @@ READY_S: Final = 2.0
 class Addresses:
     """The URLs of an office's gateways, the one to begin with first.
 
-    Raises:
-        Malformed: one of them cannot be right, or there is none.
+    Raises Malformed: one of them cannot be right, or there is none.
     """
 
     def __init__(self, urls: Iterable[str]) -> None:
@@ -103,8 +102,7 @@ class Addresses:
 def checked_url(url: str) -> str:
     """The URL of a gateway. A path is kept: it is where a proxy has put the gateway.
 
-    Raises:
-        Malformed: it is not an http(s) or ws(s) URL with a host.
+    Raises Malformed: it is not an http(s) or ws(s) URL with a host.
     """
     try:
         parts = urlsplit(url)

@@ -261,8 +261,7 @@ class Connection:
 async def connect(url: str, options: ConnectionOptions, on_notice: Notice) -> Connection:
     """Open a connection; `on_notice` is called with every event the server sends, in order.
 
-    Raises:
-        SmcpError: as `Connection.open`.
+    Raises SmcpError: as `Connection.open`.
     """
     connection = Connection(url, options, on_notice)
     try:

@@ -176,8 +176,7 @@ class Link:
     async def ready(self) -> Connection:
         """The joined connection, once there is one.
 
-        Raises:
-            SmcpError: there will be none, or the office does not take the agent back.
+        Raises SmcpError: there will be none, or the office does not take the agent back.
         """
         while True:
             if self._failure is not None:

@@ -88,8 +88,7 @@ _SENDABLE: Final = re.compile(r"[\x21-\x7e]{1,8192}")
 def check_token(token: str) -> str:
     """The token as it is.
 
-    Raises:
-        Malformed: it cannot be sent: it is empty, too long, or not of visible ASCII. It is not quoted.
+    Raises Malformed: it cannot be sent: it is empty, too long, or not of visible ASCII. It is not quoted.
     """
     if not _SENDABLE.fullmatch(token):
         raise Malformed(

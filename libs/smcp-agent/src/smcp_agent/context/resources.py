@@ -241,8 +241,7 @@ class ResourceMethods:
     async def unsubscribe_resource(self, computer: str, uri: str, *, server: str | None = None) -> None:
         """End what `subscribe_resource` began with the same arguments. It is not renewed, whatever is answered.
 
-        Raises:
-            SmcpError: as `subscribe_resource`.
+        Raises SmcpError: as `subscribe_resource`.
         """
         await self._subscriptions.remove(Subscription(computer, uri, server))
 

@@ -77,8 +77,7 @@ class Subscriptions:
     async def add(self, subscription: Subscription) -> None:
         """Subscribe.
 
-        Raises:
-            SmcpError: it was refused; where it had been subscribed to before, that is kept up as before.
+        Raises SmcpError: it was refused; where it had been subscribed to before, that is kept up as before.
         """
         known = subscription in self._states
         state = self._states.setdefault(subscription, _State())
