@@ -31,7 +31,7 @@ class Membership:
 
     Args:
         session: the owner's session; a native Computer's is its process.
-        gate: opened while the place is confirmed.
+        ownership: confirmed while this Computer has its seat.
         capabilities: what this Computer can do now; said when it joins.
     """
 
@@ -39,7 +39,7 @@ class Membership:
         self,
         bus: Bus,
         registry: RegistryClient,
-        gate: Ownership,
+        ownership: Ownership,
         announcer: Announcer,
         *,
         office: str,
@@ -50,7 +50,7 @@ class Membership:
     ) -> None:
         self._bus = bus
         self._registry = registry
-        self._gate = gate
+        self._ownership = ownership
         self._announcer = announcer
         self._office = office
         self._name = name
@@ -82,7 +82,7 @@ class Membership:
     @property
     def problem(self) -> str | None:
         """Why this Computer is not in its office now; None while it is."""
-        return None if self._gate.is_open else self._problem
+        return None if self._ownership.is_open else self._problem
 
     def listen(self, listener: Callable[[bool], None]) -> None:
         """Call `listener` whenever the place is had (again), before anything is asked: with True where it is a new one,
@@ -106,7 +106,7 @@ class Membership:
                 if had:
                     backoff.reset()
                     self._announcer.resume()
-                    await self._gate.wait_closed()
+                    await self._ownership.wait_closed()
                     self._problem = "the place is being confirmed"
                 else:
                     await asyncio.sleep(backoff.next())
@@ -118,7 +118,7 @@ class Membership:
 
         Bounded; what goes wrong is logged, and the registries notice by themselves then.
         """
-        self._gate.close("leaving the office")
+        self._ownership.close("leaving the office")
         if not self._claimed:
             return
         try:
@@ -133,15 +133,15 @@ class Membership:
     def told(self, revision: int) -> None:
         """The office was told of an enter or a leave under this Computer's name.
 
-        One that this Computer did not ask for (a registry took it for dead) closes the gate: the place is confirmed,
+        One that this Computer did not ask for (a registry took it for dead) ends the ownership: the seat is confirmed,
         or claimed again.
         """
         self._overtaken = max(self._overtaken, revision)
         if self._claimed and self._overtaken > self._revision:
-            self._gate.close("the place in the office was given up by somebody else")
+            self._ownership.close("the place in the office was given up by somebody else")
 
     async def _have_place(self) -> bool:
-        generation = self._gate.generation
+        generation = self._ownership.generation
         if self._claimed:
             confirmed = await self._registry.confirm(self._office, "computer", self._name, self._claim)
             # a view that has not come so far yet cannot say; claiming asks the bucket itself
@@ -174,7 +174,7 @@ class Membership:
                 self._announcer.changed(*untold)
 
     def _opened(self, generation: int, how: str) -> bool:
-        if self._overtaken > self._revision or not self._gate.open(generation):
+        if self._overtaken > self._revision or not self._ownership.open(generation):
             return False
         self._problem = ""
         self.joined.set()
@@ -191,7 +191,7 @@ class Membership:
         self._problem = problem
 
     def _lapsed(self) -> None:
-        self._gate.close("the lease had run out")
+        self._ownership.close("the lease had run out")
 
     def _on_connection(self, connection: Connection) -> None:
         if connection is Connection.UP:

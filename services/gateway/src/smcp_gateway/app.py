@@ -21,7 +21,6 @@ from smcp_gateway.background_tasks import Errands
 from smcp_gateway.calls.owner_probe import OwnerProbe
 from smcp_gateway.calls.pending import CallTable, PendingCall
 from smcp_gateway.calls.route import CallRoute
-from smcp_gateway.client_door import client_door, log_fields
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.drain import Drain
 from smcp_gateway.handlers.relay import Relay
@@ -33,6 +32,7 @@ from smcp_gateway.rebalance import Rebalance
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.rooms.repair import Generations, Repair
+from smcp_gateway.routes import client_routes, log_fields
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.packet import Frame
 from smcp_gateway.sockets.session import Session, Sessions
@@ -164,7 +164,7 @@ async def open_gateway(
         route = CallRoute(bus, computers.serving)
         if front is None:
             front = await stack.enter_async_context(open_front(settings))
-        dispatcher = client_door(
+        dispatcher = client_routes(
             sessions,
             offices,
             memberships,

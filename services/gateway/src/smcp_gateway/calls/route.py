@@ -1,7 +1,7 @@
 """The way to a Computer: in this process where this replica itself owns it, else over the bus.
 
 Local or remote is decided here alone. Who asks does not know it, and what answers is the same handler behind the same
-gate (`OwnedComputer.handle`). A request that is handed over keeps what the bus promises: the handler runs in a task of
+rules (`OwnedComputer.handle`). A request that is handed over keeps what the bus promises: the handler runs in a task of
 its own, which outlives who asked; the time-out ends the asking only; a large answer waits until it is admitted, and
 what waits is bounded.
 """

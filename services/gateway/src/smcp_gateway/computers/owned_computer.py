@@ -5,6 +5,8 @@ as a native Computer owns itself: see `smcp_bus.owner`.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -13,12 +15,11 @@ from pydantic import ValidationError
 
 from smcp_bus import registry_contract, subjects
 from smcp_bus.bus import Incoming, Reply, Subscription
-from smcp_bus.dispatch import Call, Caller, Dispatcher, RawJson, failed, to_reply
-from smcp_bus.owner import CLOSED_REPLY, MOVING_REPLY, RunningCall, Seat, Stop, owned, time_limit
+from smcp_bus.dispatch import Call, Caller, Dispatcher, Observe, RawJson, Tracing, failed, to_reply
+from smcp_bus.owner import CLOSED_REPLY, MOVING_REPLY, Owner, RunningCall, Seat, Stop, owned, time_limit
 from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion
-from smcp_gateway.computers.pending_acks import PendingAcks, tool_result
-from smcp_gateway.computers.subscriptions import Subscriptions, Updates, granted
-from smcp_gateway.computers.surroundings import Surroundings
+from smcp_gateway.computers.pending_acks import PendingAcks, Room, Send, tool_result
+from smcp_gateway.computers.subscriptions import Later, Subscriptions, Updates, granted
 from smcp_gateway.sockets.packet import event_frame
 from smcp_gateway.sockets.session import Session
 from smcp_proto import catalog
@@ -31,12 +32,30 @@ CANCEL_GRACE_S: Final = 0.9
 """How long a Computer may take to answer a call that was cancelled (seconds). The Agent's gateway waits for 1 s."""
 
 
+@dataclass(frozen=True, slots=True)
+class OwnerDeps:
+    """What the Computers on Socket.IO of one gateway share."""
+
+    send: Send
+    room: Room
+    owner: Owner
+    max_body: int
+    """Bytes that an answer may have on the bus."""
+    tracing: Tracing | None
+    observe: Observe | None
+    later: Later
+    tell: Callable[[str, str, str, bytes], Awaitable[object]]
+    """Tells an office as a Computer, with a verb and JSON."""
+    is_open: Callable[[int], bool]
+    """Whether calls may run of a Computer that the registry confirmed in that generation of the ownership."""
+
+
 class OwnedComputer:
     """Args:
     session: the Computer's connection.
     """
 
-    def __init__(self, session: Session, office: str, name: str, around: Surroundings) -> None:
+    def __init__(self, session: Session, office: str, name: str, deps: OwnerDeps) -> None:
         self.session = session
         self.office = office
         self.name = name
@@ -47,9 +66,9 @@ class OwnedComputer:
         """Generation of the ownership in which the registry has confirmed the claim."""
         self.subscription: Subscription | None = None
         self.subscriptions = Subscriptions()
-        self.updates = Updates(partial(around.tell, office, name), around.later, office=office, computer=name)
-        self._around = around
-        self._acks = PendingAcks(session, around.send, around.room, max_body=around.max_body)
+        self.updates = Updates(partial(deps.tell, office, name), deps.later, office=office, computer=name)
+        self._deps = deps
+        self._acks = PendingAcks(session, deps.send, deps.room, max_body=deps.max_body)
         self.handle = owned(self._handle, self._refusal)
         """Answers a request on the Computer's subject."""
         self._loop = asyncio.get_running_loop()
@@ -63,8 +82,8 @@ class OwnedComputer:
             },
             otherwise=lambda row: self._query,
             passed_on={"client:tool_call"},
-            tracing=around.tracing,
-            observe=around.observe,
+            tracing=deps.tracing,
+            observe=deps.observe,
         )
 
     @property
@@ -75,7 +94,7 @@ class OwnedComputer:
     @property
     def is_open(self) -> bool:
         """Whether calls run: it is a member, and was confirmed since the ownership was lost last."""
-        return not self.closed and self._around.is_open(self.confirmed)
+        return not self.closed and self._deps.is_open(self.confirmed)
 
     def granted(self, claim: Claim, *, anew: bool) -> None:
         """The registry holds it by that claim; `anew`: it did not do so all the time."""
@@ -114,7 +133,7 @@ class OwnedComputer:
     def _tell_cancelled(self, agent: str, req_id: str) -> None:
         """To the Computer, which hears of no cancel in its office."""
         frame = event_frame(CANCEL_EVENT, orjson.dumps({"agent": agent, "req_id": req_id}))
-        self._around.send(self.session, frame)
+        self._deps.send(self.session, frame)
 
     async def _dispatch(self, verb: str, incoming: Incoming) -> Reply:
         row = registry_contract.CLIENT_ROWS.get(verb) or catalog.by_verb("client", verb)
@@ -139,10 +158,10 @@ class OwnedComputer:
             request = ToolCallReq.model_validate(orjson.loads(incoming.body))
         except (ValidationError, orjson.JSONDecodeError):
             return False
-        return self._around.owner.knows(self.seat, request.agent, request.req_id)
+        return self._deps.owner.knows(self.seat, request.agent, request.req_id)
 
     async def _pending(self, question: PendingQuestion, call: Call) -> PendingAnswer:
-        return self._around.owner.pending(self.seat, question)
+        return self._deps.owner.pending(self.seat, question)
 
     async def _query(self, request: Any, call: Call) -> RawJson:
         """Any `client:*` but a call of a tool.
@@ -198,7 +217,7 @@ class OwnedComputer:
             Malformed, Unavailable: see `Owner.call`.
             TooLarge, Unavailable, Internal: see `PendingAcks`.
         """
-        owner = self._around.owner
+        owner = self._deps.owner
 
         def start(running: RunningCall) -> Stop:
             def answered(outcome: bytes | SmcpError) -> None:

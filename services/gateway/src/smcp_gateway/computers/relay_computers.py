@@ -21,9 +21,8 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_bus.tracing import bus_spans
 from smcp_gateway.background_tasks import Errands
-from smcp_gateway.computers.owned_computer import OwnedComputer
+from smcp_gateway.computers.owned_computer import OwnedComputer, OwnerDeps
 from smcp_gateway.computers.pending_acks import Room, Send
-from smcp_gateway.computers.surroundings import Surroundings
 from smcp_gateway.sockets.session import MemberKey, Session
 from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.base import AgentCallData
@@ -75,7 +74,7 @@ class RelayComputers:
         self._by_subject: dict[str, list[OwnedComputer]] = {}
         """One, but for the moment in which a name changes hands here."""
         self.owner = Owner()
-        self._around = Surroundings(
+        self._deps = OwnerDeps(
             send, room, self.owner, bus.max_body, bus_spans(), observe, errands.until_done, self._tell, self._is_open
         )
 
@@ -131,7 +130,7 @@ class RelayComputers:
             BusError: it cannot be served now.
         """
         subject = subjects.client_all(office, name)
-        owned = OwnedComputer(session, office, name, self._around)
+        owned = OwnedComputer(session, office, name, self._deps)
         self._owned[session.id, office] = owned
         self._offices.setdefault(office, set()).add(owned)
         self._by_subject.setdefault(subjects.without_verb(subject), []).append(owned)

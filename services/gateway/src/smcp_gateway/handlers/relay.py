@@ -25,6 +25,7 @@ from smcp_bus.tracing import sending
 from smcp_gateway.calls.pending import CallTable, PendingCall
 from smcp_proto.catalog import TimeClass
 from smcp_proto.errors import Internal, NotFound, SmcpError, TimedOut, Unavailable
+from smcp_proto.schemas import AgentCallData
 from smcp_proto.validation import mended
 
 _log = logging.getLogger("smcp_gateway.relay")
@@ -183,6 +184,25 @@ class Relay:
         if not found.member:
             raise NotFound("no such Computer in this office", details={"computer": pending.computer})
         return found.moving
+
+
+async def cancel(request: AgentCallData, call: Call, *, registry: RegistryClient, calls: CallTable) -> None:
+    """Tell the office; a call of the same name that waits here is settled by its Computer, or soon after by us.
+
+    Raises:
+        Unavailable: no registry answers; the call goes on.
+    """
+    caller = call.caller
+    assert caller.office is not None
+    assert caller.name is not None
+    body = call.raw or exact_json.written(call.payload)
+    # its time runs from here: a registry that is slow to acknowledge must not make the Agent wait longer
+    cancelled = calls.cancel(caller.session, request.req_id, now=asyncio.get_running_loop().time())
+    try:
+        await registry.tell(caller.office, "agent", caller.name, call.row.verb, body, req_id=request.req_id)
+    except (SmcpError, BusError):
+        calls.take_back_cancel(cancelled)  # and nothing that an earlier cancel has told
+        raise
 
 
 def _not_available() -> Unavailable:

@@ -1,25 +1,24 @@
-"""What clients may ask, and the handler of each."""
+"""The events that clients may send, and the handler of each."""
 
 from functools import partial
 
-from smcp_bus.dispatch import Call, Dispatcher, Ended
+from smcp_bus.dispatch import Call, Dispatcher, Ended, Handler
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.tracing import client_spans, office_of, trace_id_of
 from smcp_gateway.calls.pending import CallTable
 from smcp_gateway.computers.relay_computers import RelayComputers
-from smcp_gateway.handlers.cancel import cancel
 from smcp_gateway.handlers.list_resources import ListResources
-from smcp_gateway.handlers.relay import Relay
+from smcp_gateway.handlers.relay import Relay, cancel
 from smcp_gateway.handlers.resources import ReadLimits, resource_updated, with_reply_limit
 from smcp_gateway.handlers.rooms import join_office, leave_office, list_room, update
-from smcp_gateway.passing_on import PassingOn
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Sessions
+from smcp_proto.catalog import Row, upstream
 from smcp_service.logging import bind_call
 
 
-def client_door(
+def client_routes(
     sessions: Sessions,
     offices: Offices,
     memberships: Memberships,
@@ -30,9 +29,19 @@ def client_door(
     limits: ReadLimits,
     ended: Ended,
 ) -> Dispatcher:
-    """The dispatcher in front of which the Socket.IO server stands."""
+    """The dispatcher behind the Socket.IO server."""
     listing = limits.before(ListResources(relay, offices))
     showing = limits.before(partial(with_reply_limit, relay=relay, sessions=sessions))
+    relaying = limits.before(relay)
+    updating: Handler = partial(update, registry=registry, computers=computers)
+
+    def fallback(row: Row) -> Handler | None:
+        """Events that are passed on without being understood: those of the catalog, and those that come later."""
+        if row.event.startswith("client:"):
+            return relaying
+        is_said_by_a_computer = row.event.startswith("server:update_") or upstream(row) is not None
+        return updating if is_said_by_a_computer else None
+
     return Dispatcher(
         {
             "server:join_office": partial(join_office, sessions=sessions, memberships=memberships),
@@ -45,7 +54,7 @@ def client_door(
             "client:resources/templates/list": listing,
             "notify:resources/updated": partial(resource_updated, computers=computers),
         },
-        otherwise=PassingOn(relay=limits.before(relay), update=partial(update, registry=registry, computers=computers)),
+        otherwise=fallback,
         passed_on={"client:tool_call"},
         tracing=client_spans(),
         observe=log_fields,
