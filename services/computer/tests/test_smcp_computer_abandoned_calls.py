@@ -82,7 +82,9 @@ async def test_calls_go_on_whose_agent_is_back_or_asks_for_them_again_or_may_be_
         await told(here, "leave_office", "missed", 9)
         await here.ask("get_tools")  # behind that leave
         assert isinstance(here.computer.membership, Membership)
-        here.computer.membership._ownership.close("the connection to NATS broke")  # and "missed" may have entered meanwhile
+        here.computer.membership._ownership.close(
+            "the connection to NATS broke"
+        )  # and "missed" may have entered meanwhile
         await cancelled("later", 10)
         assert [agent for agent, call in calls.items() if not call.done()] == ["back", "asks", "missed"]
         assert not again.done()

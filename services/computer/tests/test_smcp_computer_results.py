@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from smcp_agent.results import call_result
-from smcp_computer.results import to_wire
+from smcp_proto.tool_results import with_meta as to_wire
 
 OURS = {"a2c_timeout": True, "a2c_cancelled": True, "a2c_forbidden": True, "a2c_result_expired": True}
 

@@ -10,7 +10,7 @@ import pytest
 
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming
-from smcp_gateway.calls import route as call_route
+from smcp_gateway.calls import table as call_route
 from smcp_testing.deaf_agent import DeafAgent, deaf_agent
 from smcp_testing.gateway_world import MIB, World, connected, gateway_world
 from smcp_testing.nats_process import NatsServer

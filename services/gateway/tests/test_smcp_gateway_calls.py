@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from smcp_bus.dispatch import RawJson
-from smcp_gateway.calls.pending import CANCELLED, CallTable, PendingCall
+from smcp_gateway.calls.table import CANCELLED, CallTable, PendingCall
 from smcp_proto.errors import Unavailable
 from smcp_testing.waiting import eventually
 

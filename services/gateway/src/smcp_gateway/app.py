@@ -19,8 +19,7 @@ from smcp_bus.registry_contract import LeaseRenewal
 from smcp_gateway.auth.guard import Guard
 from smcp_gateway.background_tasks import Errands
 from smcp_gateway.calls.owner_probe import OwnerProbe
-from smcp_gateway.calls.pending import CallTable, PendingCall
-from smcp_gateway.calls.route import CallRoute
+from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.drain import Drain
 from smcp_gateway.handlers.relay import Relay

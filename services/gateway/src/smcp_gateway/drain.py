@@ -18,7 +18,7 @@ from typing import Final
 from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertOutcome
-from smcp_gateway.calls.pending import CallTable
+from smcp_gateway.calls.table import CallTable
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.repair import asserted
 from smcp_gateway.sockets.session import Session, Sessions

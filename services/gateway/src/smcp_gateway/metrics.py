@@ -5,7 +5,7 @@ from collections.abc import Callable
 from smcp_bus.dispatch import Ended
 from smcp_bus.lease import LeaseKeeper
 from smcp_bus.metrics import counted
-from smcp_gateway.calls.pending import CallTable
+from smcp_gateway.calls.table import CallTable
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Sessions

@@ -5,7 +5,7 @@ from functools import partial
 from smcp_bus.dispatch import Call, Dispatcher, Ended, Handler
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.tracing import client_spans, office_of, trace_id_of
-from smcp_gateway.calls.pending import CallTable
+from smcp_gateway.calls.table import CallTable
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.handlers.list_resources import ListResources
 from smcp_gateway.handlers.relay import Relay, cancel
@@ -32,13 +32,13 @@ def client_routes(
     """The dispatcher behind the Socket.IO server."""
     listing = limits.before(ListResources(relay, offices))
     showing = limits.before(partial(with_reply_limit, relay=relay, sessions=sessions))
-    relaying = limits.before(relay)
+    metered_relay = limits.before(relay)
     updating: Handler = partial(update, registry=registry, computers=computers)
 
     def fallback(row: Row) -> Handler | None:
         """Events that are passed on without being understood: those of the catalog, and those that come later."""
         if row.event.startswith("client:"):
-            return relaying
+            return metered_relay if row.metered else relay
         is_said_by_a_computer = row.event.startswith("server:update_") or upstream(row) is not None
         return updating if is_said_by_a_computer else None
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.owner import Owner, RunningCall, Seat, Stop
-from smcp_computer import results
 from smcp_computer.confirmation import Confirmation
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerError
 from smcp_computer.mcp.sdk import CallSpan
@@ -18,6 +17,7 @@ from smcp_computer.metrics import CallEnded
 from smcp_computer.resources.index import History
 from smcp_computer.resources.replies import too_large
 from smcp_computer.tools import Catalogue
+from smcp_proto import tool_results
 from smcp_proto.errors import SmcpError, TooLarge
 from smcp_proto.schemas.tools import ToolCallReq
 
@@ -132,7 +132,7 @@ class ToolCalls:
             return stop
 
         def timed_out(tool: str, seconds: float) -> dict[str, Any]:
-            return results.not_confirmed(tool, seconds) if record.asking else results.timed_out(tool, seconds)
+            return _not_confirmed(tool, seconds) if record.asking else tool_results.timed_out(tool, seconds)
 
         try:
             left = call.deadline - asyncio.get_running_loop().time()
@@ -162,7 +162,7 @@ class ToolCalls:
         except Exception as error:  # noqa: BLE001 -- handed on to whoever awaits the call, unless it is settled
             self._owner.settle(running, error)
         finally:  # a task that somebody else cancelled
-            broken_off = results.failed("the call was broken off on the Computer")
+            broken_off = tool_results.failed("the call was broken off on the Computer")
             self._owner.settle(running, exact_json.written(broken_off))
 
     async def _run(self, request: ToolCallReq, limit: float, span: CallSpan, record: CallRecord) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class ToolCalls:
         record.asking = False
         if refusal is not None:
             record.ended("refused", refusal)
-            return results.failed(f"the tool {name!r} {refusal}")
+            return tool_results.failed(f"the tool {name!r} {refusal}")
         self._history.called(target.ref.server)
         try:
             result = await target.supervisor.call(
@@ -194,16 +194,27 @@ class ToolCalls:
             raise too_large(error) from None
         except ServerError as error:
             record.ended("failed", str(error))
-            return results.failed(str(error))
+            return tool_results.failed(str(error))
         except TimeoutError:
             record.ended("timeout")
-            return results.timed_out(name, limit)
+            return tool_results.timed_out(name, limit)
         record.ended("tool_error" if result.get("isError") is True else "ok")
-        return results.to_wire(result)
+        return tool_results.with_meta(result)
 
     def _refused(self, name: str) -> dict[str, Any]:
         if self._catalogue.is_forbidden(name):
-            return results.forbidden(name)
+            return _forbidden(name)
         others = self._catalogue.candidates(name)
         hint = f"; it is listed as {' and '.join(map(repr, others))}" if others else ""
-        return results.failed(f"this Computer has no tool {name!r}{hint}")
+        return tool_results.failed(f"this Computer has no tool {name!r}{hint}")
+
+
+def _forbidden(tool: str) -> dict[str, Any]:
+    return tool_results.failed(f"the tool {tool!r} is forbidden on this Computer", a2c_forbidden=True)
+
+
+def _not_confirmed(tool: str, seconds: float) -> dict[str, Any]:
+    """Its time ran out while the user was asked."""
+    asked_for = tool_results.asked_for(seconds)
+    text = f"the tool {tool!r} was not run: the user of this Computer did not confirm it within {asked_for}"
+    return tool_results.failed(text, a2c_timeout=True, a2c_not_confirmed=True)

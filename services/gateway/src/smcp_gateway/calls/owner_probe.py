@@ -27,7 +27,7 @@ from smcp_bus.bus import Bus, Reply
 from smcp_bus.errors import BusError, NoResponder, RequestTimedOut
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
-from smcp_gateway.calls.pending import CallTable, PendingCall
+from smcp_gateway.calls.table import CallTable, PendingCall
 from smcp_proto.errors import GONE, Unavailable
 
 EVERY_S: Final = 0.25

@@ -22,7 +22,7 @@ from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID
 from smcp_bus.owner import MOVING
 from smcp_bus.registry_client import RegistryClient, to_error
 from smcp_bus.tracing import sending
-from smcp_gateway.calls.pending import CallTable, PendingCall
+from smcp_gateway.calls.table import CallTable, PendingCall
 from smcp_proto.catalog import TimeClass
 from smcp_proto.errors import Internal, NotFound, SmcpError, TimedOut, Unavailable
 from smcp_proto.schemas import AgentCallData

@@ -47,10 +47,10 @@ class ReadLimits:
         return len(self._offices)
 
     def before(self, handler: Handler) -> Handler:
-        """The same handler, behind the limit: what it refuses does not come to the handler."""
+        """The same handler of a metered event, behind the limit: what it refuses does not come to the handler."""
 
         async def limited(request: Any, call: Call) -> Any:
-            if call.row.metered and self._per_s and call.caller.office is not None:
+            if self._per_s and call.caller.office is not None:
                 self.take(call.caller.office)
             return await handler(request, call)
 

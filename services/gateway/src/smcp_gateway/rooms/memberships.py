@@ -15,7 +15,7 @@ from smcp_bus.errors import BusError, ConnectionLost, TransferFailed
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, Joined
 from smcp_gateway.background_tasks import Errands
-from smcp_gateway.calls.pending import CallTable
+from smcp_gateway.calls.table import CallTable
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.rooms.offices import Doubt, Office, Offices
 from smcp_gateway.rooms.orphaned_calls import OrphanedCalls

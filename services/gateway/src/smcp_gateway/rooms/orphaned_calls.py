@@ -9,7 +9,7 @@ import orjson
 
 from smcp_bus.owner import ABSENT_S
 from smcp_bus.registry_client import RegistryClient
-from smcp_gateway.calls.pending import CallTable
+from smcp_gateway.calls.table import CallTable
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Membership, Session
 from smcp_proto.errors import NotInOffice
