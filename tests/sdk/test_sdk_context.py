@@ -192,7 +192,7 @@ async def test_a_desktop_and_a_catalog_that_lack_something_are_asked_for_again(n
         SmcpAgent(world.url, office=OFFICE, name="bot") as agent,
     ):
         subscribed = computer.resources.upstream.subscribed
-        await eventually(lambda: len(subscribed("desk")) == 3 and not computer.announcer.untold, timeout=PATIENCE_S)
+        await eventually(lambda: len(subscribed("desk")) == 3 and not computer.outbox.untold, timeout=PATIENCE_S)
         assert (await agent.desktop(COMPUTER))["a2c_missing"] == 1
         assert (await agent.finder(COMPUTER))["a2c_as_listed"] == 1
         supervisor = computer.fleet.supervisors["desk"]

@@ -213,7 +213,7 @@ async def test_the_office_is_told_of_each_server_whose_list_changed(nats_url: st
     a, b = configs.context("2025", host="a", windows=1), configs.context("2026", host="b", windows=1)
     async with world(nats_url, a=a, b=b) as here:
         await ResourceAgent(here).uris()
-        await eventually(lambda: len(here.computer.announcer) == 0)
+        await eventually(lambda: here.computer.outbox.held() == {"untold": 0})
         here.heard.clear()
         await here.tell("b", "tell_list")
         for number in range(3):

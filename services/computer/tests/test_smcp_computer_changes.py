@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric
 
-from smcp_computer.announcing import CONFIG, DESKTOP, FINDER
+from smcp_computer.outbox import CONFIG, DESKTOP, FINDER
 from smcp_computer.resources import index, subscriptions
 from smcp_computer.resources.index import SkippedServers
 from smcp_testing.computer_office import NAME, World, world
@@ -124,10 +124,10 @@ async def test_a_window_that_is_listed_with_another_query_is_the_same_window(nat
         await here.tell("desk", "remove", uri=WINDOW)
         subscribed = here.computer.resources.upstream.subscribed
         await eventually(lambda: subscribed("desk") == {asked_for}, timeout=30)
-        here.computer.announcer.changed(CONFIG)  # told after what there was to tell
+        here.computer.outbox.changed(CONFIG)  # told after what there was to tell
         await next_told(here, CONFIG)
         assert here.told(DESKTOP) == []
-        assert DESKTOP not in here.computer.announcer.untold
+        assert DESKTOP not in here.computer.outbox.untold
         await here.tell("desk", "update", uri=asked_for, text="new")
         assert await next_told(here, DESKTOP) == [TOLD]
         assert (await here.ask("get_desktop"))["desktops"] == [f"{WINDOW}\n\nnew"]
@@ -184,7 +184,7 @@ async def test_a_server_that_cannot_be_subscribed_to_takes_no_part(nats_url: str
         await here.tell("desk", "update", uri=WINDOW)
         await eventually(lambda: f"dpe://{HOST}/new" in here.computer.resources.index.known("desk"))
         assert other in here.computer.resources.index.known("desk")
-        assert not here.computer.announcer.untold & {DESKTOP, FINDER}
+        assert not here.computer.outbox.untold & {DESKTOP, FINDER}
         assert here.told(DESKTOP) + here.told(FINDER) == []
         assert (await here.ask("get_desktop"))["desktops"] == []
         assert await here.tell("desk", "reads") == {}
@@ -206,10 +206,10 @@ async def test_what_the_office_is_told_waits_for_nothing_that_is_refused(
 ) -> None:
     async with world(nats_url, desk=configs.context("2025", windows=1)) as here:
         await settled(here, "desk", WINDOW)
-        here.computer.announcer.changed("tool_call_cancel")  # not for a Computer to say
+        here.computer.outbox.changed("tool_call_cancel")  # not for a Computer to say
         await here.tell("desk", "update", uri=WINDOW)
         assert await next_told(here, DESKTOP) == [TOLD]
-        assert here.computer.announcer.untold == frozenset(), "what is refused for good is not tried again"
+        assert here.computer.outbox.untold == frozenset(), "what is refused for good is not tried again"
     assert caplog.text.count("tool_call_cancel cannot be told, and is dropped") == 1
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from smcp_computer.announcing import CONFIG
 from smcp_computer.core import Computer
 from smcp_computer.mcp.sdk import CallSpan
+from smcp_computer.outbox import CONFIG
 from smcp_testing.computer_world import native_computer
 from smcp_testing.context_computer import PAGE_HOST, page_documents
 from smcp_testing.gateway_world import Client, connected, gateway_world
@@ -56,7 +56,7 @@ class Scene:
 
         async def quiet() -> bool:
             self.agent.events.clear()
-            self.computer.announcer.changed(CONFIG)  # told after what is being told
+            self.computer.outbox.changed(CONFIG)  # told after what is being told
             await self.hears("notify:update_config")
             return not (self.agent.told("notify:update_desktop") or self.agent.told("notify:update_finder"))
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from smcp_computer.announcing import DESKTOP
 from smcp_computer.config.file import parse_config
 from smcp_computer.mcp import subscriptions
 from smcp_computer.mcp.events import ResourceUpdated, ServerEvent
 from smcp_computer.mcp.sdk import CallSpan
 from smcp_computer.mcp.session import Connection, connect
+from smcp_computer.outbox import DESKTOP
 from smcp_testing.computer_office import NAME, World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually
@@ -70,7 +70,7 @@ async def test_a_stream_that_ends_as_it_begins_is_opened_again(
 
         await eventually(is_shown)
         await eventually(lambda: here.computer.resources.upstream.subscribed("one") == {WINDOW})
-        await eventually(lambda: not here.computer.announcer.untold)
+        await eventually(lambda: not here.computer.outbox.untold)
         here.heard.clear()
         await here.tell("one", "update", uri=WINDOW, text="new")
         await eventually(lambda: {"computer": NAME} in here.told(DESKTOP))

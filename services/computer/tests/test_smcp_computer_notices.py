@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from smcp_computer import announcing
+from smcp_computer import outbox
 from smcp_computer.mcp.events import ResourceUpdated
 from smcp_testing.computer_office import World, world
 from smcp_testing.mcp_servers import configs
@@ -23,10 +23,10 @@ async def test_an_update_whose_uri_the_wire_does_not_carry_is_dropped_and_said_o
     async with world(nats_url, one=configs.context("2025", content=[{"uri": "note://a/b/"}])) as here:
         alice = ResourceAgent(here)
         await alice.result("resources/subscribe", uri="note://a/b/")
-        events, notices = here.computer.fleet.events, here.computer.announcer
+        events, notices = here.computer.fleet.events, here.computer.outbox
         for uri in ("note://a/b" + "/c" * 20_000, "note://a/b/\ud800", ""):
             events.tell(ResourceUpdated("one", uri))
-        assert len(notices) == 0
+        assert outbox.UPDATED not in notices.untold
         for uri in ("note://a/b/c", "note://a/b/d?" + "x" * (8192 - len("note://a/b/d?"))):
             events.tell(ResourceUpdated("one", uri))
         await eventually(lambda: len(here.told("resources_updated")) == 2)
@@ -52,14 +52,14 @@ async def test_a_uri_of_any_depth_costs_no_more_than_its_length(nats_url: str) -
 async def test_more_updates_of_a_server_than_are_kept_become_one_changed_list(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(announcing, "MOST_UPDATES", 3)
+    monkeypatch.setattr(outbox, "MOST_UNTOLD", 3)
     async with world(nats_url, one=configs.context("2026", content=[{"uri": "note://a/b"}])) as here:
         await ResourceAgent(here).result("resources/subscribe", uri="note://a/b")
-        await eventually(lambda: len(here.computer.announcer) == 0)
+        await eventually(lambda: here.computer.outbox.held() == {"untold": 0})
         here.heard.clear()
         for number in range(4):
             here.computer.fleet.events.tell(ResourceUpdated("one", f"note://a/b/{number}"))
-        assert len(here.computer.announcer) == 1
+        assert here.computer.outbox.untold == {outbox.LIST_CHANGED}
         await eventually(lambda: here.told("resources_list_changed"))
         [told] = here.told("resources_list_changed")
         assert (told["serverId"], told["a2c_missed"]) == ("one", True)
@@ -76,8 +76,8 @@ async def test_a_server_that_tells_very_much_holds_up_no_other(nats_url: str) ->
         alice = ResourceAgent(here)
         for uri in ("note://a/b", "note://c"):
             await alice.result("resources/subscribe", uri=uri)
-        notices = here.computer.announcer
-        await eventually(lambda: not len(notices))
+        notices = here.computer.outbox
+        await eventually(lambda: notices.held() == {"untold": 0})
         here.heard.clear()
         for number in range(11_000):
             here.computer.fleet.events.tell(ResourceUpdated("one", f"note://a/b/{number}"))
@@ -99,13 +99,13 @@ async def test_what_can_never_be_told_is_dropped_with_one_warning_and_holds_up_n
 ) -> None:
     async with world(nats_url, one=configs.context("2026", content=[{"uri": "note://small"}])) as here:
         await ResourceAgent(here).result("resources/subscribe", uri="note://small")
-        notices = here.computer.announcer
+        notices = here.computer.outbox
         for number in range(3):
             refused = f"note://small/{number}" + "x" * 9000
             notices.resource_updated("alice", "one", refused, None)
         await here.tell("one", "update", uri="note://small")
         await eventually(lambda: here.told("resources_updated"))
-        await eventually(lambda: not len(notices))
+        await eventually(lambda: notices.held() == {"untold": 0})
         assert told_uris(here) == ["note://small"]
     assert caplog.text.count("resources_updated of MCP server 'one' cannot be told, and is dropped") == 1
     assert "could not be told" not in caplog.text
@@ -117,7 +117,7 @@ async def test_of_a_title_without_end_as_much_is_told_as_is_a_title(nats_url: st
         await ResourceAgent(here).result("resources/subscribe", uri="note://big")
         await here.tell("one", "update", uri="note://big")
         await eventually(lambda: here.told("resources_updated"))
-        assert here.told("resources_updated")[0]["payload"]["params"]["title"] == "x" * announcing.MAX_TITLE
+        assert here.told("resources_updated")[0]["payload"]["params"]["title"] == "x" * outbox.MAX_TITLE
 
 
 async def test_what_is_wrong_with_a_list_is_said_again_in_the_servers_next_life(

@@ -13,8 +13,8 @@ import pytest
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming, Reply, RequestHandler
 from smcp_bus.headers import ERROR
-from smcp_computer.announcing import CONFIG, DESKTOP, FINDER, LIST_CHANGED, UPDATED
 from smcp_computer.core import Computer
+from smcp_computer.outbox import CONFIG, DESKTOP, FINDER, LIST_CHANGED, UPDATED
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import Client, connected, gateway_world
 from smcp_testing.interposed_buses import InterposedBuses
@@ -63,7 +63,7 @@ async def office(nats_url: str, refusing: Refusing) -> AsyncIterator[tuple[Compu
         connected(there.url) as agent,
     ):
         assert await agent.join("agent", "anna", OFFICE) == [True, None]
-        await eventually(lambda: not computer.announcer.untold)
+        await eventually(lambda: not computer.outbox.untold)
         agent.events.clear()
         yield computer, agent
 
@@ -75,15 +75,15 @@ async def test_what_is_refused_for_now_is_told_again_and_once_and_holds_up_nothi
     async with office(nats_url, refusing) as (computer, agent):
         asked = refusing.asked[DESKTOP]
         refusing.always.add(DESKTOP)
-        computer.announcer.changed(DESKTOP, CONFIG, FINDER)
+        computer.outbox.changed(DESKTOP, CONFIG, FINDER)
         await eventually(lambda: agent.told(f"notify:{CONFIG}") and agent.told(f"notify:{FINDER}"))
         assert agent.told(f"notify:{DESKTOP}") == []
         refusing.codes[DESKTOP] = [503, 429]
         refusing.always.clear()
         await eventually(lambda: agent.told(f"notify:{DESKTOP}"))
         assert refusing.asked[DESKTOP] - asked >= 4
-        assert computer.announcer.untold == frozenset()
-        computer.announcer.changed(CONFIG)
+        assert computer.outbox.untold == frozenset()
+        computer.outbox.changed(CONFIG)
         await eventually(lambda: len(agent.told(f"notify:{CONFIG}")) == 2)
         assert agent.told(f"notify:{DESKTOP}") == [TOLD]
     assert f"{DESKTOP} could not be told: not now" in caplog.text
@@ -94,7 +94,7 @@ async def test_what_is_told_in_the_end_is_what_is_so_then(nats_url: str) -> None
     async with office(nats_url, refusing) as (computer, agent):
         refusing.always.add(UPDATED)
         refusing.held.clear()
-        notices = computer.announcer
+        notices = computer.outbox
         notices.resource_updated("anna", "one", "note://1", "old")
         await eventually(lambda: refusing.asked[UPDATED])
         notices.resource_updated("anna", "one", "note://1", "new")
@@ -115,7 +115,7 @@ def params(told: Any) -> Any:
 async def test_what_is_dropped_while_it_is_refused_is_not_told_again(nats_url: str) -> None:
     refusing = Refusing()
     async with office(nats_url, refusing) as (computer, agent):
-        notices = computer.announcer
+        notices = computer.outbox
         refusing.always.add(UPDATED)
         refusing.held.clear()
         notices.resource_updated("anna", "one", "note://1", None)
@@ -124,7 +124,7 @@ async def test_what_is_dropped_while_it_is_refused_is_not_told_again(nats_url: s
         refusing.held.set()
         notices.list_changed("one")
         await eventually(lambda: agent.told("notify:resources/list_changed"))
-        assert len(notices) == 0
+        assert not notices.untold
         refusing.always.clear()
         notices.list_changed("two")
         await eventually(lambda: len(agent.told("notify:resources/list_changed")) == 2)

@@ -71,10 +71,10 @@ async def test_the_place_is_confirmed_after_nats_was_away(nats_server: NatsServe
     async with registry(url), computer(url, {"box": configs.stdio()}, lease_s=2.0) as here:
         await nats_server.stop()
         await eventually(lambda: here.membership.problem is not None, timeout=10)
-        here.announcer.changed("update_tool_list")
+        here.outbox.changed("update_tool_list")
         await nats_server.start()
         await eventually(lambda: here.membership.problem is None, timeout=20)
-        await eventually(lambda: not here.announcer.untold, timeout=10)
+        await eventually(lambda: not here.outbox.untold, timeout=10)
         assert here.fleet.supervisors["box"].starts == 1
 
 

@@ -77,7 +77,7 @@ async def test_who_asked_for_templates_is_told_that_they_may_be_others(nats_url:
         alice = ResourceAgent(here)
         await eventually(lambda: here.computer.resources.index.is_listed("one"), timeout=30)
         assert names(await alice.result(TEMPLATES)) == ["page", "element"]
-        await eventually(lambda: len(here.computer.announcer) == 0)
+        await eventually(lambda: here.computer.outbox.held() == {"untold": 0})
         here.heard.clear()
         await here.tell("one", "put_template", **NOTES)
         await eventually(lambda: here.told("resources_list_changed"))

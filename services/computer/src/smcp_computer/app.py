@@ -70,7 +70,7 @@ async def open_computer(
             bus,
             registry,
             ownership,
-            computer.announcer,
+            computer.outbox,
             office=settings.office,
             name=settings.name,
             session=bus.process,
@@ -149,6 +149,6 @@ async def open_service(
             stack.callback(measure_bus(metrics.meter, bus))
             stats.add("bus", lambda: asdict(bus.stats()))
         stats.add("computer", computer.calls.held)
-        stats.add("updates", computer.announcer.held)
+        stats.add("updates", computer.outbox.held)
         get_logger(__name__).info("serving", health=health.url, office=settings.office, computer=settings.name)
         yield computer

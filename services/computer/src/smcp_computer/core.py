@@ -18,7 +18,6 @@ from smcp_bus.dispatch import Call, Dispatcher, Handler, Tracing
 from smcp_bus.owner import Keeping, Owner, Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_bus.tracing import office_of, trace_id_of
-from smcp_computer.announcing import CAPABILITIES, TOOL_LIST, Announcer
 from smcp_computer.config.file import ComputerConfig, load_config
 from smcp_computer.config.inputs import InputResolver, network_variables
 from smcp_computer.config.redact import shown
@@ -26,7 +25,7 @@ from smcp_computer.confirmation import Asker, Confirmation
 from smcp_computer.handlers.tool_call import ToolCalls
 from smcp_computer.mcp.supervisor import Fleet, Limits
 from smcp_computer.metrics import calls_timed, measure
-from smcp_computer.office_client import OfficeClient
+from smcp_computer.outbox import CAPABILITIES, TOOL_LIST, OfficeClient, Outbox
 from smcp_computer.resource_services import ResourceServices
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.tools import Catalogue
@@ -84,7 +83,7 @@ class Computer:
     owner: Owner
     seat: Seat
     calls: ToolCalls
-    announcer: Announcer
+    outbox: Outbox
     resources: ResourceServices
     confirmation: Confirmation
     membership: OfficeMembership = field(init=False)
@@ -106,7 +105,7 @@ class Computer:
 
         running = [
             self.tasks.start(join(), name="membership"),
-            self.tasks.start(self.announcer.run(), name="announcer"),
+            self.tasks.start(self.outbox.run(), name="outbox"),
         ]
         try:
             yield
@@ -166,7 +165,7 @@ async def open_core(
     for warning in config.warnings:
         if warning not in config.undeclared:  # its server says so
             _log.warning("configuration: %s", warning)
-    announcer = Announcer(
+    outbox = Outbox(
         office,
         settings.office,
         settings.name,
@@ -183,7 +182,7 @@ async def open_core(
             environment=network if settings.pass_network_env else {},
             withheld=() if settings.pass_network_env else tuple(sorted(network)),
         ),
-        on_change=lambda: announcer.changed(TOOL_LIST) if catalogue.refresh() else None,
+        on_change=lambda: outbox.changed(TOOL_LIST) if catalogue.refresh() else None,
     )
     catalogue = Catalogue(fleet.supervisors)
     readiness.add("mcp_servers", lambda: None if fleet.settled else "starting")
@@ -202,7 +201,7 @@ async def open_core(
         return owner.pending(seat, question)
 
     async with background() as tasks:
-        resources = ResourceServices(settings, fleet, announcer, tasks, max_body=max_body)
+        resources = ResourceServices(settings, fleet, outbox, tasks, max_body=max_body)
         confirmation = Confirmation(settings.confirm, options.get("asker"))
         calls = ToolCalls(
             catalogue,
@@ -242,7 +241,7 @@ async def open_core(
                 owner,
                 seat,
                 calls,
-                announcer,
+                outbox,
                 resources,
                 confirmation,
             )

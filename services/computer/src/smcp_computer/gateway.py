@@ -81,7 +81,7 @@ async def open_gateway_computer(
 class GatewayMembership:
     """The membership of a Computer by a gateway: connected, joined, and again after every loss.
 
-    Also what the Computer says to the office (`office_client.OfficeClient`), and what it is asked.
+    Also what the Computer says to the office (`outbox.OfficeClient`), and what it is asked.
     """
 
     def __init__(self, settings: ComputerSettings, token: Token | None) -> None:
@@ -158,7 +158,7 @@ class GatewayMembership:
         self.joined.set()
         self._computer.resources.in_office()
         self._computer.seat.held(anew=True)
-        self._computer.announcer.resume()
+        self._computer.outbox.resume()
         by = "" if connection is None else connection.url
         _log.info("in the office %r as %r, by %s", self._office, self._me.name, by)
 

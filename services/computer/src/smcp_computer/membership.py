@@ -16,7 +16,7 @@ from smcp_bus.lease import LeaseKeeper
 from smcp_bus.owner import Ownership
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal
-from smcp_computer.announcing import Announcer
+from smcp_computer.outbox import Outbox
 from smcp_proto.errors import NotAllowed, SmcpError
 from smcp_proto.names import encode_name
 
@@ -40,7 +40,7 @@ class Membership:
         bus: Bus,
         registry: RegistryClient,
         ownership: Ownership,
-        announcer: Announcer,
+        outbox: Outbox,
         *,
         office: str,
         name: str,
@@ -51,7 +51,7 @@ class Membership:
         self._bus = bus
         self._registry = registry
         self._ownership = ownership
-        self._announcer = announcer
+        self._outbox = outbox
         self._office = office
         self._name = name
         self._capabilities = capabilities
@@ -105,7 +105,7 @@ class Membership:
                     had = False
                 if had:
                     backoff.reset()
-                    self._announcer.resume()
+                    self._outbox.resume()
                     await self._ownership.wait_closed()
                     self._problem = "the place is being confirmed"
                 else:
@@ -158,7 +158,7 @@ class Membership:
 
     async def _join(self) -> None:
         # who hears of our entering asks for everything; what changes from here on is told
-        untold = self._announcer.forget()
+        untold = self._outbox.forget()
         self._overtaken = 0
         said = {"role": "computer", "name": self._name, "office_id": self._office}
         body = orjson.dumps({**said, "capabilities": self._capabilities()})
@@ -171,7 +171,7 @@ class Membership:
             self._entered = self._entered or told
         finally:
             if not told:
-                self._announcer.changed(*untold)
+                self._outbox.changed(*untold)
 
     def _opened(self, generation: int, how: str) -> bool:
         if self._overtaken > self._revision or not self._ownership.open(generation):

@@ -1,21 +1,57 @@
-"""What a Computer still has to tell its office: kept until it was told, over a broken connection, too."""
+"""What a Computer still has to tell its office: kept until it was told, over a broken connection, too.
+
+What says the same is told once. What is refused and may heal goes to the end and is tried again after a pause; what
+cannot heal is dropped, with one warning.
+"""
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
 
+import orjson
+
+from smcp_bus import exact_json
 from smcp_bus.backoff import Backoff
 from smcp_bus.errors import BodyTooLarge, BusError
-from smcp_computer.office_client import OfficeClient
 from smcp_proto.errors import NotInOffice, RateLimited, SmcpError, TimedOut, Unavailable
+from smcp_proto.names import Role
+from smcp_proto.schemas.resources import MISSED
+
+_log = logging.getLogger("smcp_computer.outbox")
+
+TOOL_LIST: Final = "update_tool_list"
+CONFIG: Final = "update_config"
+DESKTOP: Final = "update_desktop"
+FINDER: Final = "update_finder"
+CAPABILITIES: Final = "update_capabilities"
+UPDATED: Final = "resources_updated"
+LIST_CHANGED: Final = "resources_list_changed"
+RESOURCES: Final = (UPDATED, LIST_CHANGED)
 
 HEALING: Final = (NotInOffice, RateLimited, TimedOut, Unavailable)
 """Refusals that end by themselves. What is refused otherwise would be refused for ever."""
-ALL: Final = ""
-"""In place of a verb: the bus does not work, for any of them."""
+MOST_UNTOLD: Final = 1000
+"""Updates of one server that wait: it may name what nobody ever listed. Above it Agents are told to subscribe again."""
+MAX_TITLE: Final = 1000
+"""Characters of a title that are told."""
 
-Body = Callable[[], bytes]
+_LIST_CHANGED: Final = {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
+
+
+class OfficeClient(Protocol):
+    """To whom it is said: the registry over NATS, or a gateway."""
+
+    async def tell(self, office: str, role: Role, name: str, verb: str, body: bytes) -> None:
+        """An event that becomes a notification.
+
+        Raises:
+            SmcpError: it was refused.
+            BusError: it could not be said, or it is not known whether it was taken.
+        """
 
 
 class Key(NamedTuple):
@@ -30,93 +66,102 @@ class Key(NamedTuple):
 class _Entry(NamedTuple):
     at: float
     """When it is told at the earliest (loop time)."""
-    body: Body
+    body: Callable[[], bytes]
 
 
 class Outbox:
     """`run` must be running.
 
-    The servers take turns, so that one with much to tell holds up no other. What is refused and may heal is tried again
-    after a pause, in which only what is of its verb waits; what cannot heal is dropped, with one warning.
-
     Args:
         may_tell: whether this Computer is a member now.
-        gather_s: what is added again within so many seconds is told once.
-        log: where it is said what could not be told.
+        gather_s: changes of one kind that come within so many seconds are told as one.
+        content: what is told beside this Computer's name, by verb.
     """
 
     def __init__(
         self,
-        registry: OfficeClient,
+        client: OfficeClient,
         office: str,
         name: str,
         *,
         may_tell: Callable[[], bool],
         gather_s: float,
-        log: logging.Logger,
+        content: Mapping[str, Callable[[], Mapping[str, Any]]] = MappingProxyType({}),
     ) -> None:
-        self._registry = registry
+        self._client = client
         self._office = office
         self._name = name
         self._may_tell = may_tell
         self._gather_s = gather_s
-        self._log = log
-        self._lanes: dict[tuple[str, str], dict[Key, _Entry]] = {}
-        """By verb and server, in the order in which it is told; none is empty."""
+        self._content = content
+        self._waiting: dict[Key, _Entry] = {}
+        """In the order in which it is told."""
+        self._updates: Counter[str] = Counter()
+        """How many updates of each server are among it."""
         self._telling: Key | None = None
         """What is being told, and has not been dropped meanwhile."""
-        self._held: dict[str, float] = {}
-        """Verbs that were refused for now: until when (loop time)."""
-        self._backoffs: dict[str, Backoff] = {}
-        self._said: set[tuple[str, str, type[Exception]]] = set()
-        """Of what it was said that it is dropped, since this Computer became a member."""
+        self._held_until = 0.0
+        self._backoff = Backoff(first_s=0.2, longest_s=5.0)
+        self._dropped: set[tuple[str, str, type[Exception]]] = set()
+        """What the log has said since this Computer became a member."""
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    def __len__(self) -> int:
-        return sum(map(len, self._lanes.values()))
-
-    def __iter__(self) -> Iterator[Key]:
-        return (key for lane in self._lanes.values() for key in lane)
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._lanes.get((key.verb, key.server), ())
+    @property
+    def untold(self) -> frozenset[str]:
+        """The verbs of what waits."""
+        return frozenset(key.verb for key in self._waiting)
 
     def held(self) -> dict[str, int]:
-        """How much is still to be told, or is being told now."""
-        return {"untold": len(self) + (self._telling is not None)}
+        """How much waits, or is being told now."""
+        return {"untold": len(self._waiting) + (self._telling is not None)}
 
-    def count(self, verb: str, server: str) -> int:
-        """How many of these are still to be told."""
-        return len(self._lanes.get((verb, server), ()))
+    def changed(self, *verbs: str) -> None:
+        """This Computer itself has changed: `update_*`."""
+        for verb in verbs:
+            self._add(Key(verb), partial(self._state, verb))
 
-    def add(self, key: Key, body: Body) -> None:
-        """Tell it soon. `body` is called when it is told; the one that was given last counts."""
-        lane = self._lanes.setdefault((key.verb, key.server), {})
-        lane[key] = _Entry(lane[key].at if key in lane else self._loop.time() + self._gather_s, body)
-        self._wake.set()
+    def resource_updated(self, agent: str | None, server: str, uri: str, title: str | None) -> None:
+        """A resource changed that the Agent has subscribed to. `title`: as the server's list has it."""
+        key = Key(UPDATED, server, uri, agent)
+        if self._updates[server] >= MOST_UNTOLD and key not in self._waiting:
+            _log.warning("MCP server %r tells of more changes than can be passed on one by one", server)
+            self.missed(server)
+            return
+        params = {"uri": uri} | ({} if title is None else {"title": _bounded(title)})
+        payload = {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": params}
+        self._add_envelope(key, payload, {} if agent is None else {"agent": agent})
 
-    def drop(self, which: Callable[[Key], bool]) -> None:
-        """These are of no use to anybody any more."""
-        for key in [key for key in self if which(key)]:
-            self._take((key.verb, key.server), key)
-        if self._telling is not None and which(self._telling):
-            self._telling = None
+    def list_changed(self, server: str) -> None:
+        """The list of a server changed."""
+        self._add_envelope(Key(LIST_CHANGED, server), _LIST_CHANGED, {})
+
+    def missed(self, server: str | None) -> None:
+        """Agents may have missed changes of a server, or of all, and are to subscribe again. Updates that wait are
+        dropped: the Agent may be another one by now."""
+        self._drop(lambda key: key.verb == UPDATED and server in (None, key.server))
+        self._add_envelope(Key(LIST_CHANGED, server or "", MISSED), _LIST_CHANGED, {MISSED: True})
+
+    def forget(self) -> frozenset[str]:
+        """Whoever sees this Computer enter asks for everything anyway. Returns what was to be told of its state."""
+        untold = self.untold.difference(RESOURCES)
+        self._drop(lambda key: key.verb not in RESOURCES)
+        return untold
 
     def resume(self) -> None:
         """This Computer is a member (again): tell what was left."""
-        self._held = {ALL: self._loop.time() + self._gather_s}  # who hears it comes back from the same break
-        self._said.clear()
+        self._held_until = self._loop.time() + self._gather_s  # those who hear it come back from the same break
+        self._backoff.reset()
+        self._dropped.clear()
         self._wake.set()
 
     async def run(self) -> None:
         """Tell until cancelled."""
         while True:
             self._wake.clear()
-            if self._may_tell():
-                await self._turn()
-            due = self._due() if self._may_tell() else None
+            due = self._due()
             if due is not None and due <= self._loop.time():
+                await self._tell_first()
                 continue
             try:
                 async with asyncio.timeout_at(due):
@@ -124,52 +169,70 @@ class Outbox:
             except TimeoutError:
                 pass
 
-    async def _turn(self) -> None:
-        """Tell one of each server and verb whose time has come."""
-        for place in list(self._lanes):
-            lane = self._lanes.get(place)
-            if lane is None or self._due_of(place) > self._loop.time():
-                continue
-            key = self._telling = next(iter(lane))
-            entry = self._take(place, key)  # a change while it is told is told again
-            if not await self._told(key, entry) and self._telling is not None:
-                self._lanes.setdefault(place, {}).setdefault(key, entry)
-            self._telling = None
+    def _due(self) -> float | None:
+        """When the first is told; None: when something happens."""
+        if not self._waiting or not self._may_tell():
+            return None
+        return max(self._held_until, next(iter(self._waiting.values())).at)
 
-    async def _told(self, key: Key, entry: _Entry) -> bool:
-        """Whether nothing is left to do for it."""
+    async def _tell_first(self) -> None:
+        key = self._telling = next(iter(self._waiting))
+        entry = self._take(key)  # a change while it is told is told again
         try:
-            await self._registry.tell(self._office, "computer", self._name, key.verb, entry.body())
+            await self._client.tell(self._office, "computer", self._name, key.verb, entry.body())
         except (BusError, SmcpError) as error:
             if isinstance(error, BodyTooLarge) or not isinstance(error, (BusError, *HEALING)):
                 self._give_up(key, error)
-                return True
-            self._log.warning("%s could not be told: %s", key.verb, error)
-            held = ALL if isinstance(error, BusError) else key.verb
-            backoff = self._backoffs.setdefault(held, Backoff(first_s=0.2, longest_s=5.0))
-            self._held[held] = self._loop.time() + backoff.next()
-            return False
-        for which in (ALL, key.verb):
-            self._backoffs.pop(which, None)
-        return True
+                return
+            _log.warning("%s could not be told: %s", key.verb, error)
+            self._held_until = self._loop.time() + self._backoff.next()
+            if self._telling is not None:
+                self._put(key, self._waiting.get(key, entry))
+        else:
+            self._backoff.reset()
+        finally:
+            self._telling = None
 
     def _give_up(self, key: Key, error: Exception) -> None:
         cause = (key.verb, key.server, type(error))
-        if cause not in self._said:
-            self._said.add(cause)
+        if cause not in self._dropped:
+            self._dropped.add(cause)
             of = f" of MCP server {key.server!r}" if key.server else ""
-            self._log.warning("%s%s cannot be told, and is dropped: %s", key.verb, of, error)
+            _log.warning("%s%s cannot be told, and is dropped: %s", key.verb, of, error)
 
-    def _take(self, place: tuple[str, str], key: Key) -> _Entry:
-        entry = self._lanes[place].pop(key)
-        if not self._lanes[place]:
-            del self._lanes[place]
-        return entry
+    def _add(self, key: Key, body: Callable[[], bytes]) -> None:
+        """`body` is called when it is told; the one that was given last counts."""
+        known = self._waiting.get(key)
+        self._put(key, _Entry(self._loop.time() + self._gather_s if known is None else known.at, body))
+        self._wake.set()
 
-    def _due(self) -> float | None:
-        """When there is something to do; None: when something is added."""
-        return min(map(self._due_of, self._lanes), default=None)
+    def _put(self, key: Key, entry: _Entry) -> None:
+        if key.verb == UPDATED and key not in self._waiting:
+            self._updates[key.server] += 1
+        self._waiting[key] = entry
 
-    def _due_of(self, place: tuple[str, str]) -> float:
-        first = next(iter(self._lanes[place].values()))
-        return max(first.at, self._held.get(ALL, 0.0), self._held.get(place[0], 0.0))
+    def _take(self, key: Key) -> _Entry:
+        if key.verb == UPDATED:
+            self._updates[key.server] -= 1
+        return self._waiting.pop(key)
+
+    def _add_envelope(self, key: Key, payload: Mapping[str, Any], more: Mapping[str, Any]) -> None:
+        envelope = {"roomId": self._office, "computerId": self._name, **more}
+        if key.server:
+            envelope["serverId"] = key.server
+        self._add(key, partial(exact_json.written, {**envelope, "payload": payload}))
+
+    def _drop(self, which: Callable[[Key], bool]) -> None:
+        for key in [key for key in self._waiting if which(key)]:
+            self._take(key)
+        if self._telling is not None and which(self._telling):
+            self._telling = None
+
+    def _state(self, verb: str) -> bytes:
+        more = self._content[verb]() if verb in self._content else {}
+        return orjson.dumps({"computer": self._name, **more})
+
+
+def _bounded(title: str) -> str:
+    """As much of a title as is told, of what the wire carries."""
+    return title[:MAX_TITLE].encode(errors="ignore").decode()

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming
 from smcp_bus.dispatch import Handler
-from smcp_computer.announcing import CAPABILITIES, Announcer
 from smcp_computer.desktop import Desktop, get_desktop
 from smcp_computer.finder.metadata import ResponseChecks
 from smcp_computer.finder.metadata_cache import MetadataCache
@@ -21,6 +20,7 @@ from smcp_computer.handlers.get_resources import EVENT, GetResources
 from smcp_computer.handlers.resources import ResourceQueries
 from smcp_computer.handlers.subscribe import SubscriptionRequests
 from smcp_computer.mcp.supervisor import Fleet
+from smcp_computer.outbox import CAPABILITIES, Outbox
 from smcp_computer.resources.changes import ResourceChanges
 from smcp_computer.resources.directory import Directory
 from smcp_computer.resources.index import Capabilities, History, ResourceIndex, SkippedServers
@@ -49,7 +49,7 @@ class ResourceServices:
         self,
         settings: ComputerSettings,
         fleet: Fleet,
-        announcer: Announcer,
+        outbox: Outbox,
         tasks: Background,
         *,
         max_body: int,
@@ -58,8 +58,8 @@ class ResourceServices:
         self.history = History()
         self.index = ResourceIndex(supervisors, events)
         self.upstream = UpstreamSubscriptions(supervisors, events)
-        self.agents = AgentSubscriptions(self.upstream, announcer.missed)
-        self.capabilities = Capabilities(self.index, lambda: announcer.changed(CAPABILITIES))
+        self.agents = AgentSubscriptions(self.upstream, outbox.missed)
+        self.capabilities = Capabilities(self.index, lambda: outbox.changed(CAPABILITIES))
         self.cache = MetadataCache(
             self._read, tasks, self.upstream.subscribed, events, cache_bytes=settings.finder_cache_bytes
         )
@@ -69,7 +69,7 @@ class ResourceServices:
             self.agents,
             events,
             self.cache,
-            announcer,
+            outbox,
         )
         skipped = SkippedServers(get_meter("smcp_computer"))
         directory = Directory(supervisors, self.index, self.history, skipped, events)

@@ -284,7 +284,7 @@ async def open_system(options: UpOptions, settings: UpSettings, directory: Path)
                 settings.computer, computer_bus, config=settings.configuration, readiness=ready, asker=asker
             ) as computer:
                 gateway.front.stats.add("computer", computer.calls.held)
-                gateway.front.stats.add("updates", computer.announcer.held)
+                gateway.front.stats.add("updates", computer.outbox.held)
                 await _ready(computer)
                 yield System(
                     url=gateway.url,

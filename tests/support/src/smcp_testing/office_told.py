@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from smcp_computer.announcing import CONFIG
+from smcp_computer.outbox import CONFIG
 from smcp_testing.computer_office import World
 from smcp_testing.waiting import eventually
 
@@ -27,9 +27,9 @@ async def forgotten(here: World) -> None:
 
 async def all_told(here: World) -> None:
     """What there was to tell has been told."""
-    await eventually(lambda: not here.computer.announcer.untold)
+    await eventually(lambda: not here.computer.outbox.untold)
     before = len(here.told(CONFIG))
-    here.computer.announcer.changed(CONFIG)  # told after what is being told
+    here.computer.outbox.changed(CONFIG)  # told after what is being told
     await next_told(here, CONFIG, before + 1)
 
 

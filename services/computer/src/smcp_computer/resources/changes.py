@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from smcp_computer.announcing import DESKTOP, FINDER, Announcer
 from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.mcp.events import (
     ResourcesSubscribed,
@@ -21,6 +20,7 @@ from smcp_computer.mcp.events import (
     ServerGone,
     ServerReady,
 )
+from smcp_computer.outbox import DESKTOP, FINDER, Outbox
 from smcp_computer.resources.index import NOTHING, Listing, ResourceIndex
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
 from smcp_proto.uris import DPE, HOSTED, WINDOW, HostConflict, host_conflicts, scheme_of, without_query
@@ -67,13 +67,13 @@ class ResourceChanges:
         agents: AgentSubscriptions,
         events: ServerEvents,
         cache: MetadataCache,
-        announcer: Announcer,
+        outbox: Outbox,
     ) -> None:
         self._index = index
         self._upstream = upstream
         self._agents = agents
         self._cache = cache
-        self._announcer = announcer
+        self._outbox = outbox
         self._conflicts = HostConflicts()
         self._schemes: Mapping[str, _Scheme] = {
             WINDOW: _Scheme(DESKTOP, without_query),
@@ -96,7 +96,7 @@ class ResourceChanges:
                 self._tell_schemes(server, {scheme_of(uri)})
                 title = self._index.known(server).get(uri, {}).get("title")
                 for agent in self._agents.concerned(server, uri):
-                    self._announcer.resource_updated(agent, server, uri, title if isinstance(title, str) else None)
+                    self._outbox.resource_updated(agent, server, uri, title if isinstance(title, str) else None)
             case ResourcesSubscribed(server, uris):
                 self._cache.subscribed(server, uris)
                 self._tell_schemes(
@@ -123,7 +123,7 @@ class ResourceChanges:
         features = self._index.features(server)
         if features is not None and features.subscribe:
             for scheme in schemes & self._schemes.keys():
-                self._announcer.changed(self._schemes[scheme].update)
+                self._outbox.changed(self._schemes[scheme].update)
 
     def _on_list(self, server: str) -> None:
         """A server's list was taken anew, or it came or went."""
@@ -137,7 +137,7 @@ class ResourceChanges:
             if features is not None and self._index.is_listed(server):
                 self._upstream.want(scheme.update, server, now)
             if scheme.is_changed(server, now):
-                self._announcer.changed(scheme.update)
+                self._outbox.changed(scheme.update)
             else:
                 _log.debug("MCP server %r: the same %s:// resources as before", server, name)
 
@@ -148,7 +148,7 @@ class ResourceChanges:
         if outdated != before or dict(listing) != dict(announced):
             self._announced[server] = (listing, outdated)
             if self._entered:
-                self._announcer.list_changed(server)
+                self._outbox.list_changed(server)
 
 
 _log = logging.getLogger("smcp_computer.resources")
