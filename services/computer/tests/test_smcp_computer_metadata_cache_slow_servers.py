@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from smcp_computer.finder import metadata_cache as cache_module
-from smcp_computer.finder.metadata_cache import AT_ONCE, PER_SERVER
+from smcp_computer.finder.metadata_cache import PER_SERVER
 from smcp_computer.mcp.errors import ServerNotRunning, ServerTimedOut
 from smcp_testing.document_servers import Servers, answer, listed, opened, titles
 
@@ -77,7 +77,7 @@ async def test_however_many_servers_are_silent_another_one_is_read() -> None:
             await never.wait()
         return await servers(server, uri, timeout)
 
-    silent = {f"silent{number}": listed(f"silent{number}", 12) for number in range(AT_ONCE)}
+    silent = {f"silent{number}": listed(f"silent{number}", 12) for number in range(64)}
     async with opened(read) as library:
         documents = await library.documents({**silent, "well": listed("well", 3)}, timeout=1)
         assert titles(documents)[-3:] == ["title of d0", "title of d1", "title of d2"]

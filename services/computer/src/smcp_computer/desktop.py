@@ -34,16 +34,12 @@ AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A window that could not be read."""
-
     uri: str
     why: ServerError
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one MCP server gave."""
-
     windows: list[Window]
     unread: list[Unread] = field(default_factory=list)
     """Windows that are left out."""
@@ -130,7 +126,6 @@ class Desktop:
         return shown, sum(part.missing for part in parts)
 
     async def aclose(self) -> None:
-        """Wait for what is being broken off."""
         if self._left:
             await asyncio.wait(self._left)
 
@@ -201,7 +196,6 @@ async def read_windows(
 
 
 def windows_of(listed: Iterable[Json], only: WindowUri | None) -> Iterator[Json]:
-    """The resources that say that they are windows; with `only` those that are this one."""
     for resource in listed:
         uri = resource["uri"]
         if scheme_of(uri) == WINDOW and (only is None or window_uri(uri) == only):

@@ -17,8 +17,7 @@ from smcp_computer.finder.metadata import ResponseChecks
 from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.handlers.get_finder import Finder
 from smcp_computer.handlers.get_resources import EVENT, GetResources
-from smcp_computer.handlers.resources import ResourceQueries
-from smcp_computer.handlers.subscribe import SubscriptionRequests
+from smcp_computer.handlers.resources import ResourceQueries, SubscriptionRequests
 from smcp_computer.mcp.supervisor import Fleet
 from smcp_computer.outbox import CAPABILITIES, Outbox
 from smcp_computer.resources.changes import ResourceChanges
@@ -116,7 +115,6 @@ class ResourceServices:
             self.agents.left(agent)
 
     async def run(self) -> None:
-        """Follow the MCP servers, until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.index.run(), name="index")

@@ -79,7 +79,6 @@ def _text(result: Mapping[str, Any]) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """Whole numbers of any size as they are. Raises ValueError."""
     try:
         return exact_json.read(text.encode())
     except ValueError:

@@ -40,8 +40,6 @@ SILENT: Final = 3
 """A server that timed out so often in a row is not asked for `RETRY_S`."""
 PER_SERVER: Final = 4
 """Reads at a time of one server."""
-AT_ONCE: Final = 64
-"""Reads at a time of all servers together, beside one of each server, so that silent servers hold up no others."""
 AS_LISTED: Final = "is shown as it is listed"
 
 Read = Callable[[str, str, float], Awaitable[Mapping[str, Any]]]
@@ -83,8 +81,6 @@ class _Server:
     readers: set["asyncio.Task[None]"] = field(default_factory=set)
     changed: bool = False
     """Something changed while it is read: the readers look for it before they end."""
-    alone: bool = False
-    """Whether the one read goes on that waits for no other server."""
     silent: int = 0
     """Time-outs in a row."""
     put_off_until: float = 0.0
@@ -131,12 +127,10 @@ class MetadataCache:
         self._is_full = False
         self._warnings = WarnOnce(_log, events)
         self._servers: dict[str, _Server] = {}
-        self._turn = asyncio.Semaphore(AT_ONCE)
         self._loop = asyncio.get_running_loop()
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of metadata that are kept now."""
         return self._bytes
 
     async def documents(self, lists: Mapping[str, Listing], *, timeout: float) -> list[Document]:
@@ -159,7 +153,6 @@ class MetadataCache:
         return [entry.read or entry.listed for entry in self._shown(lists)]
 
     def as_listed(self, servers: Collection[str]) -> int:
-        """How many documents of these servers are shown as `resources/list` describes them."""
         return sum(entry.read is None or entry.read is entry.listed for entry in self._shown(servers))
 
     def changed(self, server: str, uri: str | None = None) -> None:
@@ -229,7 +222,6 @@ class MetadataCache:
                 self._forget(entry)
 
     def _start(self, server: _Server) -> set["asyncio.Task[None]"]:
-        """Have read what is missing of a server; returns the tasks that read it."""
         now = self._loop.time()
         if server.put_off_until > now:
             return set()
@@ -246,28 +238,15 @@ class MetadataCache:
                 server.want_missing(self._loop.time())
             if not server.wanted:
                 return
-            if server.alone:
-                async with self._turn:
-                    await self._read_next(server)
-                continue
-            server.alone = True
-            try:
-                await self._read_next(server)
-            finally:
-                server.alone = False
-
-    async def _read_next(self, server: _Server) -> None:
-        while server.wanted:
             entry = server.wanted.popleft()
-            if entry.is_missing(self._loop.time()) and server.entries.get(entry.uri) is entry:
-                entry.asked = True
-                version = entry.version
-                try:
-                    await self._read_one(server, entry, version)
-                finally:
-                    if entry.version == version:
-                        entry.asked = False
-                return
+            if not entry.is_missing(self._loop.time()) or server.entries.get(entry.uri) is not entry:
+                continue
+            entry.asked, version = True, entry.version
+            try:
+                await self._read_one(server, entry, version)
+            finally:
+                if entry.version == version:
+                    entry.asked = False
 
     async def _read_one(self, server: _Server, entry: _Entry, version: int) -> None:
         document, size, left_out, why = None, 0, False, ""

@@ -133,6 +133,5 @@ def fitting(summaries: Sequence[Summary], room: int) -> tuple[list[bytes], froze
 
 
 def shortened(summary: Summary) -> dict[str, Any]:
-    """What names a document, and what says shortly what it is."""
     told = {name: summary[name] for name in TELLING if name in summary and len(str(summary[name])) <= LONGEST}
     return {name: summary[name] for name in NAMING if name in summary} | told

@@ -31,17 +31,11 @@ _ANNOTATIONS: Final = {"audience": "audience", "priority": "priority", "lastModi
 
 
 class GetResourcesReq(AgentCallData):
-    """What the package sends."""
-
     mcp_server: ServerName
     cursor: Cursor | None = None
 
 
 class GetResources:
-    """Args:
-    max_body: bytes that an answer may have on the bus.
-    """
-
     def __init__(self, supervisors: Mapping[str, Supervisor], *, max_body: int) -> None:
         self._supervisors = supervisors
         self._max_body = max_body
@@ -86,7 +80,6 @@ class GetResources:
 
 
 def published(item: object) -> dict[str, Any] | None:
-    """A resource in the package's shape; None where it is none."""
     if not (isinstance(item, Mapping) and isinstance(item.get("uri"), str) and isinstance(item.get("name"), str)):
         return None
     resource = {"uri": item["uri"], "name": item["name"]} | _renamed(item, _KEYS)

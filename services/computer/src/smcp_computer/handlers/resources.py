@@ -1,4 +1,4 @@
-"""`client:resources/list`, `client:resources/templates/list`, `client:resources/read`, `client:completion/complete`.
+"""The handlers of `client:resources/*` and `client:completion/complete`.
 
 Over the MCP servers of this Computer, or of the one that `serverId` names (computer.txt, resources chapter, 4.3).
 """
@@ -13,21 +13,33 @@ import mcp_types as types
 
 from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.finder.metadata import ResponseChecks
-from smcp_computer.mcp.errors import RESOURCE_NOT_FOUND, BadAnswer, RequestRefused, ServerError, ServerNotRunning
+from smcp_computer.mcp.errors import (
+    RESOURCE_NOT_FOUND,
+    BadAnswer,
+    NotTold,
+    RequestRefused,
+    ServerError,
+    ServerNotRunning,
+    ServerTimedOut,
+)
 from smcp_computer.reply_limits import Budget
 from smcp_computer.resources.directory import Directory
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.pages import Kind, named_apart, page_of, read_cursor, write_cursor
 from smcp_computer.resources.replies import Envelopes, is_not_found
 from smcp_computer.resources.routing import NOTHING_CHOSEN
+from smcp_computer.resources.subscriptions import AgentSubscriptions
 from smcp_proto.errors import Malformed
 from smcp_proto.schemas.resources import (
     CompleteReq,
     ListResourcesReq,
     ListResourceTemplatesReq,
     ReadResourceReq,
+    SubscribeResourceReq,
+    UnsubscribeResourceReq,
 )
 from smcp_proto.tool_results import with_meta
+from smcp_proto.uris import without_query
 
 _log = logging.getLogger("smcp_computer.resources")
 
@@ -56,7 +68,6 @@ class ResourceQueries:
         return await self._page("resources", request, call)
 
     async def templates(self, request: ListResourceTemplatesReq, call: Call) -> RawJson:
-        """One page of templates. Over several servers a name that they share is prefixed by the server's."""
         return await self._page("templates", request, call)
 
     async def read(self, request: ReadResourceReq, call: Call) -> RawJson:
@@ -220,7 +231,6 @@ async def _share(server: str, ask: Ask, timeout: float) -> Json | ServerError:
 
 
 def _checked(server: str, result: Json) -> Json:
-    """Raises BadAnswer where it is no completion: what is put together has to have the types that MCP says."""
     completion = result.get("completion")
     values = completion.get("values") if isinstance(completion, Mapping) else None
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
@@ -236,3 +246,69 @@ def _has_more(completion: Json) -> bool:
 
 def _has_nothing(error: ServerError) -> bool:
     return isinstance(error, RequestRefused) and error.code in NOTHING_TO_OFFER
+
+
+class SubscriptionRequests:
+    """Each method is a handler."""
+
+    def __init__(
+        self, directory: Directory, index: ResourceIndex, agents: AgentSubscriptions, envelopes: Envelopes
+    ) -> None:
+        self._directory = directory
+        self._index = index
+        self._agents = agents
+        self._envelopes = envelopes
+
+    async def subscribe(self, request: SubscribeResourceReq, call: Call) -> RawJson:
+        """Have the Agent told of changes of a resource for as long as it is in the office.
+
+        However a document is to be shown (`?format=markdown`), it is the document that changes, and is told of.
+        Of several servers that may have it the first one that tells of it counts; its name is in the reply.
+
+        Raises:
+            Malformed: the URI is none, or no server tells of it (`SMCP_SUBSCRIPTION_NOT_SUPPORTED`).
+            NotFound: no server has it.
+            RateLimited: the Agent has too many subscriptions.
+            SmcpError: `serverId` cannot be asked; no answer came.
+        """
+        payload, budget = request.payload, Budget.of(call)
+        uri = self._directory.checked(payload.params.uri, request.serverId)
+        servers = await self._directory.candidates(uri, request.serverId, timeout=budget.left)
+        failed: ServerError | None = None
+        for server in servers:
+            told_of = self._directory.told_of(uri, server)
+            failed = await self._failed(request.agent, server, told_of, budget)
+            if failed is None:
+                return self._envelopes.result(request, payload, {}, server)
+            if not (isinstance(failed, NotTold | ServerNotRunning) or is_not_found(failed)):
+                break
+        assert failed is not None  # there is at least one candidate
+        return self._envelopes.error(request, payload, failed)
+
+    async def unsubscribe(self, request: UnsubscribeResourceReq, call: Call) -> RawJson:
+        """End it, at the server that `serverId` names, or at all. Where there is no subscription, nothing is done.
+
+        Raises:
+            NotFound: there is no server `serverId`.
+        """
+        payload = request.payload
+        if request.serverId is not None:
+            self._directory.check_known(request.serverId)
+        uri = payload.params.uri
+        if not self._agents.has(request.agent, uri):
+            uri = without_query(self._directory.checked(uri, request.serverId))
+        self._agents.unsubscribe(request.agent, request.serverId, uri)
+        return self._envelopes.result(request, payload, {}, request.serverId)
+
+    async def _failed(self, agent: str | None, server: str, uri: str, budget: Budget) -> ServerError | None:
+        features = self._index.features(server)
+        if features is not None and not features.subscribe:
+            return NotTold(server, "does not tell when its resources change")
+        try:
+            async with asyncio.timeout_at(budget.until):
+                await self._agents.subscribe(agent, server, uri)
+        except TimeoutError:
+            return ServerTimedOut(server, "did not answer in time")
+        except ServerError as error:
+            return error
+        return None

@@ -32,8 +32,6 @@ NONE: Final[frozenset[str]] = frozenset()
 
 @dataclass
 class _Scheme:
-    """The resources of one scheme, by server."""
-
     update: str
     """What the office is told; also the holder of the subscriptions."""
     identity: Callable[[str], str]
@@ -44,7 +42,6 @@ class _Scheme:
     """Identities, in the present life of the server."""
 
     def is_changed(self, server: str, uris: frozenset[str]) -> bool:
-        """Whether the server lists other resources than before."""
         before = self.listed.get(server, NONE)
         now = self.listed[server] = frozenset(map(self.identity, uris))
         self.subscribed[server] = self.subscribed.get(server, NONE) & now
@@ -126,7 +123,6 @@ class ResourceChanges:
                 self._outbox.changed(self._schemes[scheme].update)
 
     def _on_list(self, server: str) -> None:
-        """A server's list was taken anew, or it came or went."""
         features, known = self._index.features(server), self._index.known(server)
         self._conflicts.registered(server, known)
         self._announce(server, known)
@@ -166,7 +162,6 @@ class HostConflicts:
         self._warned: set[HostConflict] = set()
 
     def registered(self, server: str, uris: Iterable[str]) -> None:
-        """A server lists these now."""
         # a host stands many times in a long list, and is parsed once
         found = frozenset(_host_alone(uri) for uri in uris if scheme_of(uri) in HOSTED)
         if self._hosts.get(server, NONE) == found:

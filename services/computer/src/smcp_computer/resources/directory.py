@@ -40,8 +40,6 @@ NO_TEMPLATES: Final[tuple[Item, ...]] = ()
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """What servers list, by name."""
-
     items: Mapping[str, Sequence[Item]]
     left_out: Sequence[str] = ()
     """Servers whose items are missing, by name: they are not running, failed or were silent."""
@@ -86,7 +84,6 @@ class Directory:
             raise not_supported(f"MCP server {server!r} has no resources")
 
     def check_known(self, server: str) -> None:
-        """Raises NotFound where there is no such server here."""
         if server not in self._supervisors:
             raise not_found("this Computer has no such MCP server", field="serverId")
 
@@ -190,11 +187,9 @@ class Directory:
         return found
 
     def _known(self) -> list[Served]:
-        """Without asking anybody, and without templates."""
         return [self._serve(server, self._index.known(server), NO_TEMPLATES) for server in self._index.servers()]
 
     async def _all(self, timeout: float) -> list[Served]:
-        """With templates, all as it is now."""
         servers = self._index.servers()
         listings, templates = await asyncio.gather(
             self._of_all(self._listing, servers, timeout),
@@ -218,7 +213,6 @@ class Directory:
     async def _of_all(
         self, ask: Callable[[str, float], Awaitable[Found]], servers: Sequence[str], timeout: float
     ) -> dict[str, Found]:
-        """What each server answers; those that fail are left out."""
 
         async def one(server: str) -> tuple[Found] | None:
             try:

@@ -44,8 +44,6 @@ class _Kept(Generic[Items]):
 
 @dataclass
 class _Listed:
-    """What is known of one server."""
-
     supervisor: Supervisor
     resources: _Kept[Listing] = field(default_factory=lambda: _Kept(NOTHING))
     templates: _Kept[tuple[Json, ...]] = field(default_factory=lambda: _Kept(()))
@@ -81,7 +79,6 @@ class ResourceIndex:
         ]
 
     def without_resources(self) -> list[str]:
-        """Those that can be asked and have none."""
         return [
             name
             for name, listed in self._listed.items()
@@ -101,7 +98,6 @@ class ResourceIndex:
         return resources
 
     def features(self, server: str) -> Features | None:
-        """What it can do with resources; None where it is not ready or has none."""
         listed = self._listed.get(server)
         resources = listed.supervisor.resources if listed is not None else None
         return None if resources is None else resources.features
@@ -119,7 +115,6 @@ class ResourceIndex:
         return 0 if listed is None else listed.templates_outdated
 
     def is_listed(self, server: str) -> bool:
-        """Whether it has listed its resources in its present life."""
         listed = self._listed.get(server)
         return listed is not None and listed.resources.asked > 0
 
@@ -156,7 +151,6 @@ class ResourceIndex:
         return end
 
     async def run(self) -> None:
-        """Keep it true, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for name, listed in self._listed.items():
                 tasks.create_task(self._keep(name, listed), name=f"resources:{name}")
@@ -300,19 +294,15 @@ class History:
         self._servers: dict[str, None] = {}
 
     def called(self, server: str) -> None:
-        """A tool of that server is called now."""
         self._servers.pop(server, None)
         self._servers[server] = None
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """Oldest first, each once."""
         return tuple(self._servers)
 
 
 class SkippedServers:
-    """`smcp.computer.servers_without_resources`: one for each such server and each operation that skipped it."""
-
     def __init__(self, meter: Meter) -> None:
         self._counter = meter.create_counter(
             "smcp.computer.servers_without_resources",
@@ -327,13 +317,9 @@ class SkippedServers:
         )
 
     def count_left_out(self, operation: str, servers: Iterable[str]) -> None:
-        """`smcp.computer.servers_left_out`: of those that may have resources. Arguments as of `count`."""
         for server in servers:
             self._left_out.add(1, {"smcp.operation": operation, "smcp.mcp_server": server})
 
     def count(self, operation: str, servers: Iterable[str]) -> None:
-        """Args:
-        operation: the verb of the event, as `get_desktop`.
-        """
         for server in servers:
             self._counter.add(1, {"smcp.operation": operation, "smcp.mcp_server": server})

@@ -35,13 +35,11 @@ class Position:
 
 
 def mark_of(uri: str) -> str:
-    """A digest of the item's URI: a URI itself may be longer than a cursor."""
     digest = hashlib.blake2b(uri.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).digest()
     return base64.urlsafe_b64encode(digest).decode()
 
 
 def write_cursor(position: Position) -> str:
-    """The opaque text that `read_cursor` reads."""
     fields = [position.kind[0], position.server, position.number, position.mark]
     return base64.urlsafe_b64encode(orjson.dumps(fields)).decode().rstrip("=")
 
@@ -103,8 +101,6 @@ URI_KEY: Final[Mapping[Kind, str]] = {"resources": "uri", "templates": "uriTempl
 
 @dataclass(slots=True)
 class Page:
-    """One page for an Agent."""
-
     items: list[Item] = field(default_factory=list)
     next: Position | None = None
     """None: this was the last one."""
@@ -156,7 +152,6 @@ def named_apart(lists: Mapping[str, Sequence[Item]]) -> dict[str, list[Item]]:
 
 
 def _name(item: Item) -> str:
-    """Empty where a server sent none, or something else than a text."""
     name = item.get("name")
     return name if isinstance(name, str) else ""
 

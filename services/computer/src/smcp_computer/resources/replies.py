@@ -26,7 +26,6 @@ WITH_URI: Final = SUBSCRIPTIONS | {"resources/read"}
 
 
 def flat(error: ServerError) -> SmcpError:
-    """The flat error for a server that gave no answer."""
     match error:
         case NotTold():
             return not_supported(str(error), SmcpCode.SUBSCRIPTION_NOT_SUPPORTED)
@@ -39,7 +38,6 @@ def flat(error: ServerError) -> SmcpError:
 
 
 def too_large(error: AnswerTooLarge) -> TooLarge:
-    """The 413 that names the server."""
     known = {} if error.size is None else {"size": error.size}
     return TooLarge(str(error), details={**known, "limit": error.limit})
 
@@ -50,12 +48,10 @@ def not_supported(message: str, code: SmcpCode = SmcpCode.NOT_SUPPORTED) -> Malf
 
 
 def not_found(message: str, **details: str) -> NotFound:
-    """`NotFound` with `details.smcp_code` = `SMCP_RESOURCE_NOT_FOUND`."""
     return NotFound(message, details={"smcp_code": str(SmcpCode.NOT_FOUND), **details})
 
 
 def code_of(method: str, error: RequestRefused) -> SmcpCode | None:
-    """Which of our codes an error of a server is, if any."""
     match error.code:
         case types.METHOD_NOT_FOUND:
             return SmcpCode.SUBSCRIPTION_NOT_SUPPORTED if method in SUBSCRIPTIONS else SmcpCode.NOT_SUPPORTED
@@ -65,12 +61,10 @@ def code_of(method: str, error: RequestRefused) -> SmcpCode | None:
 
 
 def is_not_found(error: ServerError) -> bool:
-    """Whether a server says that it has no resource of the URI that it was asked for."""
     return isinstance(error, RequestRefused) and code_of("resources/read", error) is SmcpCode.NOT_FOUND
 
 
 def with_code(data: Any, code: SmcpCode | None) -> Any:
-    """An error's data with our code beside what the server said."""
     if code is None:
         return data
     said = data if isinstance(data, Mapping) else {} if data is None else {"data": data}
@@ -78,11 +72,6 @@ def with_code(data: Any, code: SmcpCode | None) -> Any:
 
 
 class Envelopes:
-    """Args:
-    name: this Computer's.
-    max_body: bytes that an answer may have on the bus.
-    """
-
     def __init__(self, name: str, *, max_body: int) -> None:
         self._name = name
         self._max_body = max_body

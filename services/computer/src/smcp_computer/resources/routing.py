@@ -32,8 +32,6 @@ _DOCUMENT_ARGUMENT: Final = re.compile(r"dpe://[^/{}]+/\{(\w+)\}", re.ASCII | re
 
 @dataclass(frozen=True)
 class Served:
-    """What one MCP server lists."""
-
     server: str
     uris: Collection[str]
     templates: Sequence[str] = ()
@@ -41,13 +39,11 @@ class Served:
 
     @cached_property
     def hosts(self) -> frozenset[str]:
-        """Of its `dpe://` and `window://` URIs and templates."""
         hosts = {host_of(uri) for uri in self.uris} | {template_host(template) for template in self.templates}
         return frozenset(host for host in hosts if host is not None)
 
     @cached_property
     def windows(self) -> Mapping[WindowUri, str]:
-        """Its `window://` URIs by the windows that they name; of several that name one the first."""
         found: dict[WindowUri, str] = {}
         for uri in self.uris:
             window = window_uri(uri)
@@ -105,7 +101,6 @@ def candidates(uri: str, servers: Iterable[Served], history: Sequence[str]) -> l
 
 
 def listed_by(uri: str, servers: Iterable[Served]) -> list[str]:
-    """The servers that list what `uri` names."""
     return [each.server for each in servers if each.listed(uri) is not None]
 
 
@@ -181,7 +176,6 @@ def is_same(one: str, other: str) -> bool:
 
 
 def _of_host(uri: str, servers: Iterable[Served], history: Sequence[str]) -> list[str]:
-    """The servers of the host of a URI, the nearest to it first."""
     host = host_of(uri)
     left = [each for each in servers if host is not None and host in each.hosts]
     order: list[str] = []
@@ -193,7 +187,6 @@ def _of_host(uri: str, servers: Iterable[Served], history: Sequence[str]) -> lis
 
 
 def _fixed_parts(template: str) -> list[str]:
-    """What stands before, between and behind the expressions in braces."""
     head, *expressions = template.split("{")
     return [head, *(expression.partition("}")[2] for expression in expressions)]
 

@@ -101,7 +101,6 @@ class UpstreamSubscriptions:
         return frozenset(upstream.holders.get(uri, ())) if upstream is not None else frozenset()
 
     def subscribed(self, server: str) -> frozenset[str]:
-        """The URIs whose updates the server sends."""
         upstream = self._servers[server]
         upstream.current()
         return frozenset(upstream.subscribed)
@@ -123,7 +122,6 @@ class UpstreamSubscriptions:
             raise
 
     def release(self, holder: Hashable, server: str, uri: str) -> None:
-        """End what `hold` began; the server is told where nobody else holds it."""
         self._servers[server].release(holder, uri)
 
     def want(self, holder: Hashable, server: str, uris: Collection[str]) -> None:
@@ -182,7 +180,6 @@ class UpstreamSubscriptions:
                     upstream.answer(uri, ServerNotRunning(upstream.supervisor.name, "is being stopped"))
 
     def _begin(self, upstream: _Upstream) -> None:
-        """Ask for what is held, and end what is not; in the background."""
         connection = upstream.current()
         if connection is None:
             return
@@ -262,8 +259,6 @@ class UpstreamSubscriptions:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Holds an Agent's subscriptions at the MCP servers."""
-
     agent: Agent
 
 
@@ -282,7 +277,6 @@ class AgentSubscriptions:
 
     @property
     def agents(self) -> frozenset[Agent]:
-        """Those that have subscribed to something."""
         return frozenset(agent for agent, mine in self._agents.items() if mine)
 
     async def subscribe(self, agent: Agent, server: str, uri: str) -> None:
@@ -309,7 +303,6 @@ class AgentSubscriptions:
             self._upstream.release(Holder(agent), server, uri)  # dropped meanwhile
 
     def has(self, agent: Agent, uri: str) -> bool:
-        """Whether it has subscribed to this very URI, at any server."""
         return any(uri == subscribed for _, subscribed in self._agents.get(agent, ()))
 
     def unsubscribe(self, agent: Agent, server: str | None, uri: str) -> None:
@@ -333,7 +326,6 @@ class AgentSubscriptions:
             self._dropped(server)
 
     def concerned(self, server: str, uri: str) -> Iterator[Agent]:
-        """The Agents that have subscribed to a resource, or to one above it."""
         if self._agents:
             keys = {(server, each) for each in (uri, *resources_above(uri))}
             yield from [agent for agent, mine in self._agents.items() if not mine.isdisjoint(keys)]

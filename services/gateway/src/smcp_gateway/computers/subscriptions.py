@@ -39,8 +39,6 @@ None where the Agent named none."""
 
 
 class Subscriptions:
-    """The table of one Computer."""
-
     def __init__(self, *, most: int = MAX_SUBSCRIPTIONS) -> None:
         self._most = most
         self._agents: dict[Agent, Subscribed] = {}
@@ -98,7 +96,6 @@ class Subscriptions:
 
 
 def granted(answer: bytes) -> bool:
-    """Whether a Computer has answered a JSON-RPC request with a result."""
     try:
         envelope = orjson.loads(answer)
     except orjson.JSONDecodeError:
@@ -112,8 +109,6 @@ def _digest(uri: str) -> bytes:
 
 
 class Key(NamedTuple):
-    """Updates with the same key are told once."""
-
     agent: Agent
     server: str | None
     uri: str
@@ -204,6 +199,5 @@ class Updates:
 
 
 def missed_body(office: str, computer: str) -> bytes:
-    """The `resources/list_changed` that tells Agents to subscribe again."""
     payload = {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"}
     return orjson.dumps({"roomId": office, "computerId": computer, "payload": payload, MISSED: True})

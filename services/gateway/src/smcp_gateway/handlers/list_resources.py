@@ -53,8 +53,6 @@ _MARK: Final = "office"
 
 @dataclass(frozen=True, slots=True)
 class OfficeCursor:
-    """Where a list goes on."""
-
     verb: str
     """Of which list: one of resources does not go on as one of templates."""
     computer: str
@@ -89,14 +87,11 @@ def read_cursor(text: str, verb: str) -> OfficeCursor:
 
 
 def unreadable() -> Malformed:
-    """The 400 for a cursor that no such list gave."""
     reason = "is none that this list gave"
     return Malformed(f"{FIELD}: {reason}", details={"field": FIELD, "reason": reason})
 
 
 class Reason(Enum):
-    """Why a Computer was left out."""
-
     LEFT = "left"
     NOT_SUPPORTED = "not_supported"
     SILENT = "silent"
@@ -104,8 +99,6 @@ class Reason(Enum):
 
 
 class Skip(Exception):
-    """This Computer is left out."""
-
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.value)
         self.reason = reason
@@ -113,8 +106,6 @@ class Skip(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """What a Computer answered."""
-
     envelope: dict[str, Any]
     items: list[Any]
     next: str | None
@@ -152,10 +143,6 @@ class ListResources:
         return RawJson(exact_json.written(await self._page(request, call, list(_rest(names, cursor)))))
 
     async def _page(self, request: Request, call: Call, rest: list[tuple[str, str | None]]) -> dict[str, Any]:
-        """
-        Args:
-            rest: names, and for the first one perhaps its own cursor.
-        """
         until = min(self._loop.time() + PAGE_S, call.deadline)
         left_out: list[str] = []
         verb = call.row.verb
@@ -216,7 +203,6 @@ def _rest(names: list[str], cursor: OfficeCursor | None) -> Iterator[tuple[str, 
 
 
 def _addressed(payload: Any, name: str, inner: str | None) -> dict[str, Any]:
-    """The request as that Computer gets it; fields that are not known stay."""
     message = payload["payload"]
     params = {**(message.get("params") or {}), "cursor": inner}
     if inner is None:
@@ -225,7 +211,6 @@ def _addressed(payload: Any, name: str, inner: str | None) -> dict[str, Any]:
 
 
 def _refused(code: int, details: Any, inner: str | None) -> Exception:
-    """What a flat error of a Computer means for the list."""
     details = details if isinstance(details, dict) else {}
     if inner is not None and code == ErrorCode.MALFORMED and details.get("field") == FIELD:
         return unreadable()
@@ -236,7 +221,6 @@ def _refused(code: int, details: Any, inner: str | None) -> Exception:
 
 
 def _read(envelope: Any, verb: str, inner: str | None) -> _Page:
-    """Raises as `ListResources._ask`."""
     message = envelope.get("payload") if isinstance(envelope, dict) else None
     if not isinstance(message, dict):
         code = envelope.get("code") if isinstance(envelope, dict) else None
