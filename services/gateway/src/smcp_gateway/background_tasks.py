@@ -2,15 +2,12 @@
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
+from smcp_bus.backoff import Backoff
 from smcp_bus.errors import BusError
 from smcp_proto.errors import Malformed, NotAllowed, SmcpError
-
-FIRST_PAUSE_S: Final = 0.1
-LONGEST_PAUSE_S: Final = 5.0
 
 _log: Final = logging.getLogger("smcp_gateway.background_tasks")
 
@@ -63,7 +60,7 @@ class Errands:
             _log.info("%s did not work: %s", what, type(error).__name__)
 
     async def _until_done(self, what: str, errand: Errand) -> None:
-        pause = FIRST_PAUSE_S
+        backoff = Backoff(first_s=0.1, longest_s=5.0)
         while True:
             try:
                 await errand()
@@ -74,5 +71,4 @@ class Errands:
                 _log.info("%s did not work yet: %s", what, type(error).__name__)
             else:
                 return
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 -- not a secret
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+            await asyncio.sleep(backoff.next())

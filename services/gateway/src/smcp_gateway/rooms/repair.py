@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
+from smcp_bus.backoff import Backoff
 from smcp_bus.bus import Connection
 from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
@@ -25,9 +26,7 @@ from smcp_proto.errors import NotInOffice, SmcpError, Unavailable
 
 BATCH: Final = 500
 AT_ONCE: Final = 16
-PAUSE_S: Final = 0.2
 READ_FIRST_S: Final = 0.05
-LONGEST_PAUSE_S: Final = 2.0
 
 _log: Final = logging.getLogger("smcp_gateway.rooms.repair")
 
@@ -112,18 +111,17 @@ class Repair:
 
     async def run(self) -> None:
         """Repair whenever it is wanted, until cancelled; what does not work is tried again."""
-        pause = PAUSE_S
+        backoff = Backoff(first_s=0.2, longest_s=2.0)
         while True:
             generation = await self._generations.wanted()
             try:
                 await self._repair(generation)
             except (BusError, SmcpError) as error:
                 _log.warning("the offices are not repaired yet: %s", type(error).__name__)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE_S)
+                await asyncio.sleep(backoff.next())
                 self._generations.want()
             else:
-                pause = PAUSE_S
+                backoff.reset()
 
     async def _repair(self, generation: int) -> None:
         await self._registry.renew_lease(self._describe())
