@@ -72,8 +72,8 @@ def test_each_way_of_its_environment_is_a_configuration_of_a_computer(
     assert (settings.gateway_url is None) == ("SMCP_NATS_URL" in way)
 
 
-def test_there_are_three_ways() -> None:
-    assert [way.get("SMCP_NATS_URL", "")[:4] for way in WAYS] == ["", "wss:", "nats"]
+def test_there_are_two_ways() -> None:
+    assert [way.get("SMCP_NATS_URL", "")[:4] for way in WAYS] == ["", "tls:"]
 
 
 def test_its_files_are_where_it_may_read_and_write() -> None:

@@ -154,7 +154,7 @@ async def test_a_killed_gateway_answers_503_and_its_computers_leave(nats_server:
             await victim.kill()
             answer = await waiting
             assert answer["code"] == 503
-            assert answer["details"] == {"may_have_run": True}
+            assert answer["details"] == {"may_have_run": True, "gone": True}
             assert loop.time() - began < 5
             await eventually(lambda: anna.told("notify:leave_office"), timeout=10 * SHORT_LEASE_S)
             assert (await anna.call("client:get_tools", query()))["code"] == 404
