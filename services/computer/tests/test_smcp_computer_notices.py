@@ -31,7 +31,7 @@ async def test_an_update_whose_uri_the_wire_does_not_carry_is_dropped_and_said_o
             events.tell(ResourceUpdated("one", uri))
         await eventually(lambda: len(here.told("resources_updated")) == 2)
         assert len(here.told("resources_updated")[1]["payload"]["params"]["uri"]) == 8192
-    assert caplog.text.count("with URIs that are none, or too long") == 1
+    assert caplog.text.count("of URIs that are invalid or too long") == 1
 
 
 async def test_a_uri_of_any_depth_costs_no_more_than_its_length(nats_url: str) -> None:
