@@ -14,7 +14,7 @@ from smcp_bus.errors import BodyTooLarge, BusError, NoResponder
 from smcp_bus.nats.chunks import SIZE, Outgoing
 from smcp_bus.nats.config import BusConfig as BusConfig
 from smcp_bus.nats.config import BusStats as BusStats
-from smcp_bus.nats.inbox import ROOT, Inbox, Waiter
+from smcp_bus.nats.inbox import ROOT, Inbox, PendingReply
 from smcp_bus.nats.link import Link
 from smcp_bus.nats.serving import Backlog, Listening, Serving
 from smcp_bus.nats.transfers import Transfers
@@ -91,7 +91,7 @@ class NatsBus:
     def stats(self) -> BusStats:
         """What it holds now: for metrics, and for tests that nothing is left."""
         return BusStats(
-            pending=len(self._inbox.places),
+            pending=len(self._inbox.entries),
             running=sum(received.running for received in self._received.values()),
             waiting=sum(received.waiting for received in self._received.values()),
             outgoing_bytes=self.transfers.outgoing_bytes,
@@ -130,14 +130,14 @@ class NatsBus:
             await self._link.room(deadline)
         head = encode_request_head(headers, max(0, int(timeout * 1000)))
         self._link.check(subject, len(part), len(head))
-        waiter = Waiter(self._loop.create_future(), subject, outgoing)
-        token, reply_subject = self._inbox.enter(waiter)
-        timer = self._loop.call_at(deadline, waiter.expire)
+        pending = PendingReply(self._loop.create_future(), subject, outgoing)
+        token, reply_subject = self._inbox.enter(pending)
+        timer = self._loop.call_at(deadline, pending.expire)
         try:
             self._client.send(subject, reply_subject, head, part)
             if outgoing is not None and progress is not None:
                 progress.request_moved()
-            result = await waiter.future
+            result = await pending.future
         finally:
             timer.cancel()
             self._inbox.leave(token)
@@ -253,9 +253,9 @@ class NatsBus:
 
     def _denied(self, text: str) -> None:
         _log.warning("nats-server refused: %s", text)
-        for place in list(self._inbox.places.values()):
-            if isinstance(place, Waiter) and is_of_publishing(text, place.subject):
-                place.fail(NoResponder("not permitted to ask on this subject"))
+        for entry in list(self._inbox.entries.values()):
+            if isinstance(entry, PendingReply) and is_of_publishing(text, entry.subject):
+                entry.fail(NoResponder("not permitted to ask on this subject"))
 
     async def open(self) -> None:
         await self._link.open(self._inbox_prefix)

@@ -4,7 +4,7 @@ The first message carries chunk 0 and says in its headers how large the whole is
 each by its index, and ends with `done`:
 
     sender   → receiver   Smcp-Size: 1300000, Smcp-Chunks: 3       chunk 0; its reply subject reaches the sender
-    receiver → sender     Smcp-Chunk: 1   (reply: a place of the receiver)
+    receiver → sender     Smcp-Chunk: 1   (reply: an address in the inbox of the receiver)
     sender   → receiver   Smcp-Chunk: 1                            chunk 1
     …
     receiver → sender     Smcp-Chunk: done
@@ -151,7 +151,7 @@ _STALL_S: Final = 15.0
 
 
 class Pulling:
-    """One body on its way in; a place in the inbox.
+    """One body on its way in; an entry of the inbox.
 
     `future` ends with the whole body, or with the `BusError` that says why not. Nothing is asked for before `start`.
     """

@@ -30,7 +30,7 @@ def is_inbox(address: bytes) -> bool:
     return address.startswith(b"_INBOX.")
 
 
-class Place(Protocol):
+class Entry(Protocol):
     def receive(self, reply: str, head: bytes, body: bytes) -> None:
         """A message came. It must neither block nor raise."""
 
@@ -39,9 +39,9 @@ class Place(Protocol):
 
 
 class Inbox:
-    """`<prefix>.<process>.*`: token → place.
+    """`<prefix>.<process>.*`: token → entry.
 
-    A place leaves the table by `leave`, whatever became of it; what arrives for a token that has gone is dropped.
+    An entry leaves the table by `leave`, whatever became of it; what arrives for a token that has gone is dropped.
     """
 
     def __init__(self, prefix: str, process: str, stray: Callable[[str, bytes], None]) -> None:
@@ -52,13 +52,13 @@ class Inbox:
         self._count = 0
         self._secrets = b""
         self._used = 0
-        self.places: dict[bytes, Place] = {}
+        self.entries: dict[bytes, Entry] = {}
 
     def subscribe(self, client: NatsClient) -> None:
         client.attach(f"{self._root}*", "", self._receive)
 
-    def enter(self, place: Place) -> tuple[bytes, str]:
-        """Give `place` a token; returns it and the subject that reaches it."""
+    def enter(self, entry: Entry) -> tuple[bytes, str]:
+        """Give `entry` a token; returns it and the subject that reaches it."""
         self._count += 1
         if self._used == len(self._secrets):
             self._secrets, self._used = os.urandom(_DRAWN).hex().encode(), 0
@@ -66,23 +66,23 @@ class Inbox:
         self._used += _SECRET
         # Whoever is asked learns one token; it must not be able to guess the others', and have somebody answer there.
         token = b"%x-%b" % (self._count, secret)
-        self.places[token] = place
+        self.entries[token] = entry
         return token, f"{self._root}{token.decode()}"
 
     def leave(self, token: bytes) -> None:
-        self.places.pop(token, None)
+        self.entries.pop(token, None)
 
     def lose_all(self) -> None:
-        for place in list(self.places.values()):
-            place.lost()
+        for entry in list(self.entries.values()):
+            entry.lost()
 
     def _receive(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
         if reply and not is_inbox(reply):
             _log.warning("a message wants its answer outside of the inboxes; it gets none")
             reply = b""
-        place = self.places.get(subject[self._cut :])
-        if place is not None:
-            place.receive(reply.decode(), head, body)
+        entry = self.entries.get(subject[self._cut :])
+        if entry is not None:
+            entry.receive(reply.decode(), head, body)
         elif reply and head:
             self._stray(reply.decode(), head)
 
@@ -91,7 +91,7 @@ RawAnswer = tuple[str, bytes, bytes]
 """Reply subject, header block, body."""
 
 
-class Waiter:
+class PendingReply:
     """A request that waits for its answer, and meanwhile gives the rest of its own body.
 
     `future` ends with the answer or the `BusError` that stands for it: as a result, never raised, so that nothing

@@ -22,7 +22,7 @@ from smcp_bus.nats.chunks import (
     chunk_head,
     is_chunk,
 )
-from smcp_bus.nats.inbox import Inbox, Waiter
+from smcp_bus.nats.inbox import Inbox, PendingReply
 from smcp_bus.nats.link import Link
 from smcp_bus.nats.serving import error_reply
 from smcp_bus.nats.wire import decode_head, encode_head, is_no_responders
@@ -60,7 +60,7 @@ class Transfers:
 
     @property
     def outgoing_bytes(self) -> int:
-        requests = (place.outgoing for place in self._inbox.places.values() if isinstance(place, Waiter))
+        requests = (entry.outgoing for entry in self._inbox.entries.values() if isinstance(entry, PendingReply))
         return self._kept.bytes + sum(outgoing.plan.total for outgoing in requests if outgoing is not None)
 
     def interpose(self, wrap: Callable[[Send], Send]) -> None:
@@ -184,7 +184,7 @@ class Transfers:
             self._link.send(address, "", chunk_head(DONE), b"")
 
     def stray(self, reply: str, head: bytes) -> None:
-        """Something came for a place that has gone: tell who pulls from it, and who keeps the rest of an answer for it.
+        """A message for an entry that has gone: tell who pulls from it, and who keeps the rest of an answer for it.
 
         `reply` lies in an inbox: see `smcp_bus.nats.inbox.is_inbox`.
         """
@@ -202,7 +202,7 @@ STALE_S: Final = 6.0
 
 
 class Kept:
-    """The rest of one answer; a place in the inbox."""
+    """The rest of one answer; an entry of the inbox."""
 
     def __init__(self, answers: "KeptAnswers", outgoing: Outgoing, until: float, now: float) -> None:
         self._answers = answers
