@@ -3,7 +3,7 @@
 import pytest
 
 from smcp_agent import SmcpAgent
-from smcp_agent.connecting.http import Opening
+from smcp_agent.connecting.http import HttpSession
 from smcp_agent.connecting.options import Transport
 from smcp_agent.errors import TooLarge
 from smcp_testing.fake_gateway import fake_gateway
@@ -36,13 +36,13 @@ async def test_what_a_server_would_cut_the_connection_for_is_too_large_and_is_no
     "said", ["", "0", "0{", '0{"maxPayload": true}', '0{"maxPayload": 0}', "0{}", '4{"maxPayload": 9}', b"\xff", None]
 )
 def test_a_server_that_does_not_say_it_leaves_the_limit_open(said: object) -> None:
-    opening = Opening()
+    opening = HttpSession()
     opening._hear(said)
     assert opening.max_payload is None
 
 
 def test_what_comes_after_the_opening_is_no_opening() -> None:
-    opening = Opening()
+    opening = HttpSession()
     opening._hear('0{"maxPayload": 7}\x1e40')
     opening._hear('0{"maxPayload": 8}')
     assert opening.max_payload == 7

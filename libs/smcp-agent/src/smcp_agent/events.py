@@ -261,10 +261,10 @@ class EventHub:
             stream.close()
 
 
-Told = CapabilitiesChanged | DesktopChanged | FinderChanged | ResourcesChanged | ResourceUpdated
+ComputerNotice = CapabilitiesChanged | DesktopChanged | FinderChanged | ResourcesChanged | ResourceUpdated
 
 
-def told(event: str, data: Mapping[str, Any]) -> Told | None:
+def notice_of(event: str, data: Mapping[str, Any]) -> ComputerNotice | None:
     """The event that a notification is; None for one that is about something else, or not what it should be."""
     match event:
         case "notify:update_desktop":

@@ -1,4 +1,4 @@
-"""What goes on in the office: notifications and lists of the room in, events and fetches of tools out."""
+"""Follows the office: turns notifications and lists of the room into events, and keeps the caches true."""
 
 import asyncio
 import logging
@@ -18,6 +18,7 @@ from smcp_agent.events import (
     CapabilitiesChanged,
     ComputerEntered,
     ComputerLeft,
+    ComputerNotice,
     ConfigChanged,
     DesktopChanged,
     Disconnected,
@@ -27,8 +28,7 @@ from smcp_agent.events import (
     Reconnected,
     RejoinRefused,
     ResourcesChanged,
-    Told,
-    told,
+    notice_of,
 )
 from smcp_agent.rpc import reply_of
 from smcp_proto.schemas import EnterOfficeReq, ListRoomReq, ListRoomRet
@@ -138,7 +138,7 @@ class Context:
         self.finders.outdate(again=False)
         self.resources.outdate()
 
-    def take(self, event: Told) -> None:
+    def take(self, event: ComputerNotice) -> None:
         """A Computer says that something is old."""
         computer = event.computer
         match event:
@@ -236,7 +236,7 @@ class Office:
                 self._publish(ConfigChanged(computer))
                 self._refresh(computer)
             case _:
-                change = told(event, data)
+                change = notice_of(event, data)
                 if change is not None:
                     self._context.take(change)
                 self._publish(change or Notified(event, data))

@@ -1,4 +1,4 @@
-"""Requests over a link that may break in between, and the cancels of calls that nobody waits for any more."""
+"""Requests over a link that may break, their repeats, and the cancels of calls that nobody waits for any more."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""How a command of `smcp-agent` runs to its exit code: what ends it, and what is said of its end."""
+"""Runs a command of `smcp-agent` to its exit code, and explains its errors."""
 
 import asyncio
 import getpass

@@ -14,8 +14,7 @@ from smcp_agent.connecting.options import ConnectionOptions, with_token
 from smcp_agent.errors import CannotConnect, Malformed, NotAuthenticated, RateLimited, SmcpError
 
 HEAD_START_S: Final = 1.0
-"""How long a URL may take to answer before the next one is tried beside it. A host that stands still takes the
-connection and says nothing, and that is not to be told from a slow one."""
+"""How long a URL may take to answer before the next one is tried beside it: a host that hangs looks like a slow one."""
 READY_S: Final = 2.0
 """How long a gateway may take to say whether it is ready."""
 
@@ -127,7 +126,7 @@ async def _is_ready(session: aiohttp.ClientSession, url: str) -> bool:
 
 
 async def _end(attempts: Iterable[asyncio.Task[Connection]]) -> None:
-    """Break off the attempts that lost the race; one that has won, too, is closed."""
+    """Cancel the attempts that lost the race, and close those that connected all the same."""
     attempts = list(attempts)
     for attempt in attempts:
         attempt.cancel()

@@ -17,7 +17,7 @@ import socketio
 from socketio.exceptions import BadNamespaceError
 from socketio.exceptions import ConnectionError as SocketIOConnectionError
 
-from smcp_agent.connecting.http import Opening, reason, refusal, was_refused
+from smcp_agent.connecting.http import HttpSession, reason, refusal, was_refused
 from smcp_agent.connecting.options import Answer, ConnectionOptions
 from smcp_agent.connecting.wire_json import JsonText, WireJson, packet_class
 from smcp_agent.errors import CannotConnect, SmcpError, is_cut_off, received_error
@@ -29,21 +29,17 @@ CUT_OFF_REPLIES: Final = 3
 """So many 503 in a row of a gateway without NATS are more than the moment in which it connects again."""
 NEVER_S: Final = 10 * 365 * 24 * 3600.0
 CLOSE_S: Final = 1.0
-"""A closing handshake may take so long; nothing depends on it, the office was left before."""
-
+"""A closing handshake may take so long; the office was left before."""
 
 logger = logging.getLogger("smcp_agent.transport")
 logger.setLevel(logging.ERROR)
-"""Below, python-socketio logs whole packets: arguments and results of tools do not belong into an application's log."""
+"""Below that, python-socketio logs whole packets, with arguments and results of tools."""
 
 Notice = Callable[[str, Mapping[str, Any]], None]
 
 
 class ConnectionBroken(Exception):
-    """The connection ended before the ack came.
-
-    `sent` is False where the request cannot have reached the server, or the server says that it did not begin it.
-    """
+    """The connection ended before the ack came. `sent` is False if the request was surely not begun."""
 
     def __init__(self, reason: str, *, sent: bool) -> None:
         super().__init__(reason)
@@ -63,14 +59,13 @@ class Connection:
         self.lost = asyncio.Event()
         self.reason = ""
         self.silent = False
-        """Whether it was lost because nothing was heard any more: a host that stands still, or a dead line."""
+        """Whether it was lost because nothing was heard any more."""
         self.moving = False
-        """Whether the gateway said, when it closed it, that it sends the client away; as a rule the place is kept."""
+        """Whether the gateway closed it to move the client; as a rule its place in the office is kept."""
         self.doubted = asyncio.Event()
-        """Set when the gateway answered several requests in a row that it has lost NATS, and when the connection is
-        lost."""
+        """Set after several answers in a row that the gateway has lost NATS, and when the connection is lost."""
         self.heartbeat_s = 0.0
-        """The server promised to be heard at least so often (seconds)."""
+        """The server promised to send something at least so often (seconds)."""
         self._cut_off = 0
         self._options = options
         self._on_notice = on_notice
@@ -78,8 +73,8 @@ class Connection:
         """Requests that wait for their ack; None: there will be none."""
         self._begun = True
         self._refusal: object = None
-        self._opening = Opening()
-        self._session = self._opening.http_session()
+        self._http = HttpSession()
+        self._session = self._http.open()
         self._json = WireJson(options.max_request)
         self._sio = _client(options, self._session, self._json)
         self._sio.on("disconnect", self._on_disconnect, namespace=NAMESPACE)
@@ -133,7 +128,7 @@ class Connection:
                 async with asyncio.timeout(CLOSE_S):
                     await self._sio.disconnect()
         finally:
-            await self._opening.close(within=CLOSE_S)
+            await self._http.close(within=CLOSE_S)
             await self._session.close()
             for loop in loops:
                 if loop is not None and not loop.done():
@@ -167,8 +162,8 @@ class Connection:
                 raise refusal(error) or self._refused() or self._cannot(error) from error
             except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
                 raise self._cannot(error) from error
-            if self._opening.max_payload is not None:
-                self._json.limit(self._opening.max_payload)
+            if self._http.max_payload is not None:
+                self._json.limit(self._http.max_payload)
             self.heartbeat_s = self._sio.eio.ping_interval + self._sio.eio.ping_timeout
             if transport == "websocket":
                 self._count_bytes()
@@ -182,7 +177,7 @@ class Connection:
 
         engine.io waits so long for a whole message, and 20 MB take longer on a line of 16 Mbit/s.
         """
-        protocol = self._opening.protocol
+        protocol = self._http.protocol
         if protocol is not None:
             protocol.read_timeout = self.heartbeat_s
             protocol.start_timeout()
@@ -231,9 +226,9 @@ class Connection:
 
     def _heard_nothing(self) -> bool:
         """python-engineio's own time is up first where nothing came after the opening: that wait had begun before."""
-        protocol = self._opening.protocol
+        protocol = self._http.protocol
         timed_out = protocol is not None and isinstance(protocol.exception(), aiohttp.SocketTimeoutError)
-        return timed_out or self._opening.unheard
+        return timed_out or self._http.unheard
 
     def _on_event(self, event: str, *args: Any) -> None:
         data = args[0] if args and isinstance(args[0], dict) else {}

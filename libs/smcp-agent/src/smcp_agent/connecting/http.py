@@ -1,5 +1,7 @@
-"""What is heard on a connection, and python-engineio does not keep: more of engine.io's open packet, and
-whether nothing was heard any more."""
+"""The HTTP session under a connection, and why a connection could not be opened.
+
+The session notes what python-engineio does not keep: the size limit in the open packet, the socket, and silence.
+"""
 
 import asyncio
 import json
@@ -17,12 +19,11 @@ from aiohttp.client_proto import ResponseHandler
 from smcp_agent.errors import NotAuthenticated, RateLimited, SmcpError
 
 
-class Opening:
-    """Reads along on one connection.
+class HttpSession:
+    """Makes the HTTP session of one connection, and notes what goes over it.
 
     Attributes:
-        max_payload: bytes of the largest message that the server takes; it cuts off who sends a larger one. None as
-            long as it has not said so.
+        max_payload: bytes of the largest message that the server accepts; None as long as it has not said so.
         protocol: of the WebSocket's connection; None without one.
         unheard: whether python-engineio gave up waiting for a message: it waits as long as the server promised a ping.
     """
@@ -34,16 +35,14 @@ class Opening:
         self._sockets: list[aiohttp.ClientWebSocketResponse] = []
 
     async def close(self, *, within: float) -> None:
-        """Close the WebSockets that are still open: python-engineio leaves one as it is that fell silent, or whose
-        opening is broken off, and aiohttp warns of its connection then. Takes at most `within` s.
-        """
+        """Close the WebSockets that python-engineio left open, within so many seconds: aiohttp warns of them."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 for socket in self._sockets:
                     await socket.close()
 
-    def http_session(self) -> aiohttp.ClientSession:
-        """The session for the connection; both transports are read."""
+    def open(self) -> aiohttp.ClientSession:
+        """The session for the connection."""
         hear, opened, gave_up = self._hear, self._sockets.append, self._gave_up
 
         class WebSocket(aiohttp.ClientWebSocketResponse):
@@ -99,8 +98,7 @@ _DESCRIPTION: Final = re.compile(r'error_description="([^"]*)"')
 
 
 def was_refused(error: BaseException) -> bool:
-    """Whether a WebSocket's handshake got an HTTP answer that is not "not now", and not about who asks: another
-    transport may do."""
+    """Whether an HTTP answer refused the WebSocket for good, and not for who asks: another transport may work."""
     return (
         any(isinstance(each, aiohttp.WSServerHandshakeError) and each.status < 500 for each in _chain(error))
         and refusal(error) is None
@@ -108,7 +106,7 @@ def was_refused(error: BaseException) -> bool:
 
 
 def refusal(error: BaseException) -> SmcpError | None:
-    """What a WebSocket's handshake was refused with: NotAuthenticated (401), RateLimited (429); None: neither."""
+    """The error for a WebSocket's handshake that got 401 or 429; None for any other."""
     for each in _chain(error):
         if isinstance(each, aiohttp.WSServerHandshakeError):
             headers: Mapping[str, str] = each.headers or {}
@@ -123,7 +121,7 @@ def refusal(error: BaseException) -> SmcpError | None:
 
 
 def reason(error: BaseException) -> str | None:
-    """What the network said, below python-socketio's "Connection error"."""
+    """Why the network failed, from the causes of python-socketio's "Connection error"."""
     for each in _chain(error):
         if isinstance(each, aiohttp.WSServerHandshakeError):
             return f"HTTP {each.status}"

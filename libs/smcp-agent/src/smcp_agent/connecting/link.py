@@ -1,4 +1,4 @@
-"""A member's place in its office, held over broken connections: connect, join, and again, for ever.
+"""Keeps a member in its office: connects, joins, and does so again after each loss.
 
 The member is an Agent, or a Computer on Socket.IO.
 """
@@ -33,9 +33,9 @@ JOIN_S: Final = 12.0
 """The server side has 10 s for a join."""
 LEAVE_S: Final = 2.0
 UNKNOWN: Final = 2
-"""How often in a row the token is not accepted before that is news: the first one may have ended on its way."""
+"""So many refusals of the token in a row are reported: the first token may have expired on its way."""
 REFUSED_PATIENCE_S: Final = 20.0
-"""How long a refused re-join is not news: the socket that broke may still be counted as alive."""
+"""A refused re-join is reported after so long: the broken socket may still count as alive."""
 ELSEWHERE_S: Final = 3.0
 """A gateway that answers joins with 503 for so long is left: more than it takes to connect to another node of NATS."""
 SETTLE_S: Final = 2.0
@@ -43,25 +43,25 @@ SETTLE_S: Final = 2.0
 FIRST_DELAY_S: Final = 0.25
 MAX_DELAY_S: Final = 5.0
 STABLE_S: Final = 10.0
-"""A connection that lasted so long was a good one: the next attempts begin with short pauses again."""
+"""After a connection that lasted so long, the pauses between attempts begin short again."""
 
 logger = logging.getLogger(__name__)
 
 
 class Listener(Protocol):
-    """Who is told what happens to the link. `joining` and the `on_` methods must not block."""
+    """Hears what happens to the link. `joining` and the `on_` methods must not block."""
 
     def joining(self) -> None:
-        """A connection is there, and the join is about to be asked for."""
+        """A connection is open, and the join is next."""
 
     async def joined(self, connection: Connection) -> None:
-        """The member is in the office. Not for the first join; a ConnectionBroken from here is one of the link."""
+        """The member is in the office again. A ConnectionBroken from here makes the link connect again."""
 
     def on_lost(self, reason: str) -> None:
         """The connection has ended, and another one is being made."""
 
     def on_refused(self, why: str) -> None:
-        """The server refuses the place; it is asked for again. `why` is for people."""
+        """The server refused the join, which is tried again. `why` is for people."""
 
 
 class Link:
@@ -83,7 +83,7 @@ class Link:
         self._connection: Connection | None = None
         self._failure: Callable[[], SmcpError] | None = None
         self._moving = False
-        """Whether the gateway of the last connection sent the agent away, and said that it keeps its place."""
+        """Whether the last gateway moved the member away, which keeps its place for a while."""
         self._changed = asyncio.Event()
 
     @property
@@ -125,7 +125,6 @@ class Link:
             return connection
 
     async def _enter(self, connection: Connection) -> None:
-        """Join for the first time; raises what `open` says."""
         self._listener.joining()
         try:
             refused = await self._join(connection)
@@ -186,7 +185,7 @@ class Link:
             await self._changed.wait()
 
     def drop(self, connection: Connection) -> None:
-        """Give up a connection whose membership the server does not know any more."""
+        """Give up a connection that the server does not count as a member any more."""
         if connection is self._connection:
             connection.give_up("the server does not count the agent as a member any more")
 
@@ -263,20 +262,18 @@ class Link:
         self._failure = None
 
     def _refuse(self, error: SmcpError) -> None:
-        """What waits, and what comes, fails with it until the agent is in its office again."""
+        """Fail all requests with this error until the member is in its office again."""
         if self._failure is None:
             self._listener.on_refused(error.details.get("why", error.message))
             self.fail(partial(anew, error))
 
     async def _refusal(self, connection: Connection) -> SmcpError | None:
-        """As `_join`, with errors as refusals: whatever is said to a re-join, asking again is all there is to do."""
         try:
             return await self._join(connection)
         except SmcpError as error:
             return error
 
     async def _join(self, connection: Connection) -> SmcpError | None:
-        """Ask for the place; returns why it was refused, None if it was not."""
         place = self._place.model_dump(exclude_unset=True) | ({MOVED: True} if self._moving else {})
         ack = await connection.request("server:join_office", place, timeout=JOIN_S)
         return refusal_in(
@@ -293,7 +290,7 @@ class Link:
 
 
 def pause(attempt: int) -> float:
-    """Seconds before the next attempt: growing, and jittered so that a replica's clients do not all come at once."""
+    """Seconds before the next attempt: growing, with jitter."""
     return random.uniform(0, min(MAX_DELAY_S, FIRST_DELAY_S * 2 ** min(attempt, 10)))  # noqa: S311
 
 

@@ -1,4 +1,4 @@
-"""How a connection is to be made, and what is said in it about who connects."""
+"""How to connect, and as whom."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""What the Agent is subscribed to, made again where the other side lost it."""
+"""The subscriptions of an Agent, renewed after each interruption."""
 
 import asyncio
 import logging
