@@ -20,7 +20,7 @@ from smcp_agent import (
 )
 from smcp_agent.errors import Malformed
 from smcp_testing.waiting import eventually
-from tests.sdk.system import COMPUTER, OFFICE, System, open_system
+from tests.sdk.system import COMPUTER, OFFICE, System, gateway_at, open_system
 
 PATIENCE_S = 20.0
 
@@ -154,6 +154,21 @@ async def test_a_call_survives_the_restart_of_the_only_gateway_and_runs_once(nat
         assert any(isinstance(event, Disconnected) for event in told)
         assert result.text == "slept 3.0"
         assert system.ran() == ["sleep m"]
+
+
+async def test_a_call_survives_the_death_of_one_of_the_gateways_behind_its_only_url_and_runs_once(
+    nats_url: str, tmp_path: Path
+) -> None:
+    async with open_system(nats_url, tmp_path) as system, gateway_at(nats_url) as other, system.line() as line:
+        async with SmcpAgent(line.url, office=OFFICE, name="bot") as agent:
+            call = asyncio.create_task(agent.call_tool(COMPUTER, "sleep", {"seconds": 3, "mark": "m"}, timeout=60))
+            await eventually(lambda: "sleep m" in system.ran(), timeout=PATIENCE_S)
+            line.port = int(other.rpartition(":")[2])  # as a load balancer that notices
+            await system.kill_gateway()
+            async with asyncio.timeout(60):
+                assert (await call).text == "slept 3.0"
+            assert agent.connected
+            assert system.ran() == ["sleep m"]
 
 
 @pytest.mark.rule("answers.calls.not-repeated")
