@@ -29,8 +29,6 @@ from smcp_registry.records import Announce, MemberRecord, State, owned_by
 
 
 class Owner(Enum):
-    """What is known of the present owner."""
-
     NOT_ASKED = "not asked"
     ALIVE = "alive"
     GONE = "gone"
@@ -40,8 +38,6 @@ class Owner(Enum):
 
 
 class Action(Enum):
-    """What is to be done about a claim."""
-
     CLAIM = "claim"
     """Write the claimant's record over the one that was decided on."""
     UNCHANGED = "unchanged"

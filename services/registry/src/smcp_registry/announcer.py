@@ -134,7 +134,6 @@ class Announcer:
 
 
 def _differences(found: api.ConsumerConfig, plan: api.ConsumerConfig) -> list[str]:
-    """What is wrong with an existing consumer."""
     wrong = []
     for field in CHECKED:
         has, needed = getattr(found, field) or None, getattr(plan, field) or None

@@ -48,8 +48,6 @@ class JetStreamBus(Bus, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """A registry that serves."""
-
     readiness: Readiness
     view: MembersView
     leases: Leases

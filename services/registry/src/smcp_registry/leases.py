@@ -134,8 +134,6 @@ class Leases(View):
 
 
 class Owners:
-    """Asks `alive`."""
-
     def __init__(
         self,
         bus: Bus,

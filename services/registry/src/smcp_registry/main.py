@@ -83,5 +83,4 @@ async def open_service(settings: RegistrySettings, credentials: Credentials | No
 
 
 def main() -> None:
-    """Read the command line, and run."""
     run_app(app)

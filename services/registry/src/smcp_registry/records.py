@@ -16,16 +16,12 @@ from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
 
 
 class State(StrEnum):
-    """Whether the record of a seat is of a member."""
-
     MEMBER = "member"
     LEFT = "left"
     """A tombstone: it tells of the leave, and is purged later."""
 
 
 class Announce(StrEnum):
-    """What the office is told of a change."""
-
     NOTHING = "nothing"
     ENTER = "enter"
     LEAVE = "leave"
@@ -62,7 +58,6 @@ class MemberRecord(BaseModel):
 
     @property
     def is_member(self) -> bool:
-        """Whether somebody has the seat; False for a tombstone."""
         return self.state is State.MEMBER
 
     @property
@@ -89,7 +84,6 @@ def record_key(office: str, role: Role, name: str) -> str:
 
 
 def lease_key(credential: str, process: str) -> str:
-    """The key in the bucket `leases`: one per owner process."""
     return f"{encode_name(credential)}.{encode_name(process)}"
 
 

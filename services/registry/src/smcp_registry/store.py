@@ -216,8 +216,6 @@ async def write_member(bucket: Bucket, key: str, record: MemberRecord, *, last: 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The buckets."""
-
     members: Bucket
     leases: Bucket
     moving: Bucket

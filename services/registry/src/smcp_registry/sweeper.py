@@ -137,7 +137,6 @@ class Sweeper:
             _log.info("a sweep was not finished: %s", errors.exceptions[0])
 
     async def _end_move(self, key: str, entry: Entry) -> None:
-        """Remove a member that moves, once its time is over."""
         record = entry.record
         try:
             async with self._asking:

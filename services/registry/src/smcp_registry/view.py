@@ -42,8 +42,6 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """The record of a leave."""
-
     revision: int
     seen: float
     """Loop time (seconds) at which this registry saw it first."""
@@ -115,7 +113,6 @@ class MembersView(View):
         return self._processes
 
     def by_role(self) -> dict[str, int]:
-        """How many members there are of each role."""
         roles = {"agent": 0, "computer": 0}
         for entry in self._entries.values():
             roles[entry.record.role] += 1
@@ -123,7 +120,6 @@ class MembersView(View):
 
     @property
     def offices(self) -> int:
-        """How many have members."""
         return len(self._offices)
 
     def moving(self) -> Mapping[str, Entry]:
@@ -131,7 +127,6 @@ class MembersView(View):
         return {key: self._entries[key] for key in self._moving}
 
     def entry(self, key: str) -> Entry | None:
-        """The member under a key of the bucket; None where there is none."""
         return self._entries.get(key)
 
     def untouched(self, key: str) -> bool:
@@ -139,7 +134,6 @@ class MembersView(View):
         return self.synced and key not in self._entries and key not in self._tombstones
 
     def tombstones(self) -> Mapping[str, Tombstone]:
-        """The tombstones that are not purged yet, by key."""
         return self._tombstones
 
     async def reached(self, revision: int, seconds: float) -> bool:

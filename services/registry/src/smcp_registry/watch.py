@@ -63,7 +63,6 @@ class View:
 
     @property
     def synced(self) -> bool:
-        """Whether the view follows the bucket now."""
         return self._synced.is_set()
 
     async def wait_synced(self) -> None:

@@ -1,4 +1,4 @@
-"""Sessions become members of offices and cease to be: what the gateway does beside the registry's decision."""
+"""Joins and leaves of this gateway's sessions, round the registry's decision."""
 
 import asyncio
 import logging
@@ -254,7 +254,6 @@ class Memberships:
             await self._offices.release(office)
 
     async def _release(self, session: Session, membership: Membership, req_id: str = "") -> None:
-        """Give the place up, by whichever of its claims the registry knows the member."""
         assert session.role is not None
         assert session.name is not None
         for claim in membership.claims:

@@ -39,7 +39,6 @@ class Notice:
 
     @property
     def entered(self) -> bool:
-        """Whether it tells of an enter."""
         return self.event == "notify:enter_office"
 
 

@@ -36,7 +36,7 @@ Generation = Callable[[], int]
 
 
 class Office:
-    """One office: its members here, those on their way in, and the picture that they have of it."""
+    """One office: its members here, those on their way in, and its roster."""
 
     def __init__(
         self,
@@ -82,11 +82,9 @@ class Office:
                 await self._pass_on([session], notice)
 
     def remove(self, session: Session) -> None:
-        """The session is no member here any more. Idempotent."""
         self.members.pop(session, None)
 
     async def hear(self, incoming: Incoming) -> None:
-        """A notification of the registry."""
         try:
             notice = read_notice(incoming)
         except ValueError as error:
@@ -177,8 +175,6 @@ class Office:
 
 
 class Offices:
-    """All offices that are held here."""
-
     def __init__(
         self,
         bus: Bus,

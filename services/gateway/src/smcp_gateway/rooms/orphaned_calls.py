@@ -1,4 +1,4 @@
-"""The calls that an Agent leaves behind when it goes: who cancels them, and when."""
+"""Cancels the calls of Agents that leave or lose their connection."""
 
 import asyncio
 from contextlib import suppress
@@ -20,8 +20,6 @@ GRACE_S: Final = ABSENT_S
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What ran when a session went."""
-
     req_ids: list[str]
     """Of each call whose Computer can be told to stop."""
     goodbye: bool

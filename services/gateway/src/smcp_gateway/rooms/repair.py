@@ -1,4 +1,4 @@
-"""After the connection to NATS was down: the gateway's members are asserted, and told what they missed.
+"""After an outage of NATS: asserts the gateway's members at a registry, and tells them what they missed.
 
 Nothing that was announced meanwhile came here, and the registry may have let members go. So the lease is renewed, all
 members are asserted, those whose place is another's now are sent away, and for each office the registry's list is
@@ -40,7 +40,6 @@ class Generations:
         self._down = False
 
     def on_connection(self, connection: Connection) -> None:
-        """The bus's watcher."""
         match connection:
             case Connection.DOWN:
                 self._down = True
@@ -69,8 +68,6 @@ class Generations:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a member was when it was asserted."""
-
     session: Session
     membership: Membership
     said: Member
@@ -203,7 +200,6 @@ class Repair:
 
 
 def asserted(session: Session, membership: Membership, *, moving: bool) -> Member:
-    """What is asserted of a member."""
     assert session.role is not None
     assert session.name is not None
     return Member(office=membership.office, role=session.role, name=session.name, claim=membership.claim, moving=moving)

@@ -1,4 +1,4 @@
-"""Who is in an office, as its members on this gateway were told: which news is news, and to whom. Pure.
+"""Who is in an office, as its members on this gateway were told. Decides which enters and leaves are new. Pure.
 
 Enters and leaves carry epochs (see `smcp_bus.headers.EPOCH`) and may come twice, late, or not at all (the connection
 was down). So there are two memories: the last epoch per member, which drops what is not newer, and who is present
@@ -23,8 +23,6 @@ def member_keys(sessions: Iterable[SessionInfo]) -> list[MemberKey]:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What to do with an enter or leave that came."""
-
     told_already: bool
     """Who was a member before the connection was down last knows it: a comparison has told it, or what came between
     was missed. Only later ones are to be told."""
@@ -32,8 +30,6 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a comparison with the registry's list found."""
-
     entered: list[MemberKey]
     left: list[MemberKey]
     stayed: list[MemberKey]
