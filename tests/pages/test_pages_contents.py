@@ -89,3 +89,15 @@ CONFIGURATIONS: Final = [
 @pytest.mark.parametrize(("page", "text"), CONFIGURATIONS, ids=[name(page) for page, _ in CONFIGURATIONS])
 def test_every_configuration_is_one_that_a_computer_takes(page: Path, text: str) -> None:
     assert parse_config(text).warnings == ()
+
+
+def test_the_ways_of_the_architecture_name_files_and_functions_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(smcp_[\w/]+\.py)` \| (?:`(\w+)`)? *\|", text, re.MULTILINE)
+    assert rows
+    wrong = []
+    for file, function in rows:
+        found = [*ROOT.glob(f"libs/*/src/{file}"), *ROOT.glob(f"services/*/src/{file}")]
+        if not found or (function and not re.search(rf"def {function}\(", found[0].read_text(encoding="utf-8"))):
+            wrong.append((file, function))
+    assert wrong == []
