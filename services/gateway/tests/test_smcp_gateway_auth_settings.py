@@ -13,7 +13,7 @@ import pytest
 from smcp_gateway.auth import keys as key_file
 from smcp_gateway.auth.keys import new_key
 from smcp_gateway.auth.settings import is_loopback
-from smcp_gateway.http_server import open_front
+from smcp_gateway.http_server import open_http_server
 from smcp_gateway.settings import GatewaySettings
 from smcp_service.settings import SettingsError
 from smcp_testing.gateway_world import connected, gateway_world
@@ -62,7 +62,7 @@ async def test_it_does_not_even_start(nats_url: str) -> None:
 
 async def test_who_opens_a_gateway_without_the_command_is_refused_too() -> None:
     with pytest.raises(SettingsError, match="SMCP_GATEWAY_HOST"):
-        async with open_front(GatewaySettings(gateway_host="0.0.0.0", gateway_port=0)):
+        async with open_http_server(GatewaySettings(gateway_host="0.0.0.0", gateway_port=0)):
             raise AssertionError("it listens")
 
 

@@ -11,10 +11,10 @@ from typing import Final
 import pytest
 
 from smcp_gateway.app import Gateway
-from smcp_gateway.sockets.engine import ANNOUNCED, AT_ONCE, text_header
 from smcp_gateway.sockets.outbox import Outbox
 from smcp_gateway.sockets.packet import Frame
 from smcp_gateway.sockets.session import Session
+from smcp_gateway.sockets.websocket import ANNOUNCED, AT_ONCE, text_header
 from smcp_testing.gateway_world import gateway_world
 from smcp_testing.raw_websocket import CLOSE, KIB, TEXT, RawWebSocket
 from smcp_testing.waiting import eventually

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from smcp_gateway.sockets.engine import BURST
+from smcp_gateway.sockets.websocket import BURST
 from smcp_testing.gateway_world import World, connected, gateway_world
 from smcp_testing.raw_websocket import CLOSE, CONTINUATION, KIB, PONG, TEXT, RawWebSocket, client_frame
 from smcp_testing.waiting import eventually

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from smcp_gateway.sockets.engine import moved_bytes
+from smcp_gateway.sockets.websocket import moved_bytes
 from smcp_testing.waiting import eventually
 
 

@@ -17,7 +17,7 @@ from smcp_bus.lease import LeaseKeeper
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_gateway.auth.guard import Guard
-from smcp_gateway.background_tasks import Errands
+from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.owner_probe import OwnerProbe
 from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall
 from smcp_gateway.computers.relay_computers import RelayComputers
@@ -25,7 +25,7 @@ from smcp_gateway.drain import Drain
 from smcp_gateway.handlers.relay import Relay
 from smcp_gateway.handlers.resources import ReadLimits
 from smcp_gateway.handlers.rooms import alive
-from smcp_gateway.http_server import Front, open_front
+from smcp_gateway.http_server import HttpServer, open_http_server
 from smcp_gateway.metrics import calls_timed, measure
 from smcp_gateway.rebalance import Rebalance
 from smcp_gateway.rooms.memberships import Memberships
@@ -39,7 +39,7 @@ from smcp_gateway.sockets.socketio_server import SocketIoServer
 from smcp_service.health import Readiness
 from smcp_service.lifecycle import background
 
-LAST_ERRANDS_S: Final = 5.0
+LAST_TASKS_S: Final = 5.0
 """How long a stopping gateway tells the registry of the members that it had."""
 LONGEST_PING_S: Final = 4.0
 """Between two pings: a half-open client is found within 10 s."""
@@ -59,7 +59,7 @@ class GatewayBus(Bus, Protocol):
 class Gateway:
     """A gateway that runs."""
 
-    front: Front
+    front: HttpServer
     process: str
     sessions: Sessions
     offices: Offices
@@ -101,7 +101,7 @@ class Gateway:
 
 @asynccontextmanager
 async def open_gateway(
-    settings: GatewaySettings, bus: GatewayBus, *, front: Front | None = None
+    settings: GatewaySettings, bus: GatewayBus, *, front: HttpServer | None = None
 ) -> AsyncIterator[Gateway]:
     """Serve Socket.IO clients on `bus` while the body runs; leaving it drains.
 
@@ -120,7 +120,7 @@ async def open_gateway(
         return LeaseRenewal(sockets=len(sessions), members=len(sessions.members()), accepting=not transport.draining)
 
     async with AsyncExitStack() as stack, background() as tasks:
-        errands = Errands(lambda work: tasks.start(work, name="errand"))
+        background_tasks = BackgroundTasks(lambda work: tasks.start(work, name="background task"))
 
         async def tell(told: Iterable[Session], event: str, body: bytes) -> None:
             await transport.tell(told, event, body)
@@ -134,7 +134,7 @@ async def open_gateway(
         computers = RelayComputers(
             bus,
             registry,
-            errands,
+            background_tasks,
             send=send,
             room=room,
             is_present=lambda office, member: offices.has(office, member),  # noqa: PLW0108 -- it is made below
@@ -149,7 +149,7 @@ async def open_gateway(
             registry,
             offices,
             computers,
-            errands,
+            background_tasks,
             calls,
             generation=lambda: generations.current,
             doubt=generations.want,
@@ -162,7 +162,7 @@ async def open_gateway(
         )
         route = CallRoute(bus, computers.serving)
         if front is None:
-            front = await stack.enter_async_context(open_front(settings))
+            front = await stack.enter_async_context(open_http_server(settings))
         dispatcher = client_routes(
             sessions,
             offices,
@@ -170,7 +170,7 @@ async def open_gateway(
             computers,
             registry,
             calls,
-            Relay(route, registry, calls, _cancelling(errands, registry), lambda: bus.has_other_nodes),
+            Relay(route, registry, calls, _cancelling(background_tasks, registry), lambda: bus.has_other_nodes),
             limits,
             calls_timed(front.metrics),
         )
@@ -247,7 +247,7 @@ async def open_gateway(
                 try:
                     yield Gateway(front, process, sessions, offices, computers, calls, route, transport, readiness)
                 except BaseException:
-                    errands.close()  # an error, not a stop: the lease says the rest
+                    background_tasks.close()  # an error, not a stop: the lease says the rest
                     raise
                 readiness.drain()
                 transport.drain()
@@ -256,7 +256,7 @@ async def open_gateway(
                 await drain.run(within=settings.drain_s)
                 computers.stop()
                 memberships.stop()
-                await errands.settle(within=LAST_ERRANDS_S)
+                await background_tasks.settle(within=LAST_TASKS_S)
         finally:
             await route.close()
             await serving.drain()
@@ -280,13 +280,13 @@ def _lapsed(computers: RelayComputers, generations: Generations) -> Callable[[],
     return lapsed
 
 
-def _cancelling(errands: Errands, registry: RegistryClient) -> Callable[[PendingCall], None]:
+def _cancelling(background_tasks: BackgroundTasks, registry: RegistryClient) -> Callable[[PendingCall], None]:
     """Has a call that timed out here cancelled at its Computer."""
 
     def timed_out(call: PendingCall) -> None:
         if call.tracked:
             body = orjson.dumps({"agent": call.agent, "req_id": call.req_id})
-            errands.once(
+            background_tasks.once(
                 "cancelling a call that timed out",
                 lambda: registry.tell(call.office, "agent", call.agent, "tool_call_cancel", body),
             )

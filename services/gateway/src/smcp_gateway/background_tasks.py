@@ -1,4 +1,4 @@
-"""Short work that nobody waits for: telling the registry of a member that went, of a call that timed out."""
+"""Short work that nobody waits for: telling the registry of a member that left, of a call that timed out."""
 
 import asyncio
 import logging
@@ -11,11 +11,11 @@ from smcp_proto.errors import Malformed, NotAllowed, SmcpError
 
 _log: Final = logging.getLogger("smcp_gateway.background_tasks")
 
-Errand = Callable[[], Awaitable[object]]
+Work = Callable[[], Awaitable[object]]
 """Raises SmcpError or BusError where it did not work."""
 
 
-class Errands:
+class BackgroundTasks:
     """Tasks of a group; they end with it."""
 
     def __init__(self, start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
@@ -26,15 +26,13 @@ class Errands:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def once(self, what: str, errand: Errand) -> None:
+    def once(self, what: str, work: Work) -> None:
         """Try it; a failure is logged."""
-        if not self._closed:
-            self._run(self._once(what, errand))
+        self._run(self._once(what, work))
 
-    def until_done(self, what: str, errand: Errand) -> None:
+    def until_done(self, what: str, work: Work) -> None:
         """Try it until it works, or is refused for good (NotAllowed, Malformed)."""
-        if not self._closed:
-            self._run(self._until_done(what, errand))
+        self._run(self._until_done(what, work))
 
     async def settle(self, *, within: float) -> None:
         """Wait for what is under way, at most so long (seconds); the rest is given up."""
@@ -49,21 +47,24 @@ class Errands:
             task.cancel()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._closed:
+            work.close()
+            return
         task = self._start(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _once(self, what: str, errand: Errand) -> None:
+    async def _once(self, what: str, work: Work) -> None:
         try:
-            await errand()
+            await work()
         except (BusError, SmcpError) as error:
             _log.info("%s did not work: %s", what, type(error).__name__)
 
-    async def _until_done(self, what: str, errand: Errand) -> None:
-        backoff = Backoff(first_s=0.1, longest_s=5.0)
+    async def _until_done(self, what: str, work: Work) -> None:
+        backoff = Backoff(0.1, 5.0)
         while True:
             try:
-                await errand()
+                await work()
             except (NotAllowed, Malformed) as error:
                 _log.warning("%s was refused: %s", what, type(error).__name__)
                 return

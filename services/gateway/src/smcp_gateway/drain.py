@@ -1,10 +1,9 @@
-"""A gateway that stops gives its clients to the other replicas: one after the other, and each when it is quiet.
+"""A gateway that stops sends its clients to the other replicas: one after the other, and each when it is quiet.
 
-Everybody goes on as before until his turn has come and nothing of him or for him is unanswered, but for a third of the
-drain time at most (a Computer for a twelfth longer). Then the registry keeps his place for his identity (he is
-*moving*), nothing new is begun for him
-(he *leaves*), and when what runs has ended his connection is closed: he comes back to another replica and takes his
-place up again, and his office hears nothing of it. What still runs at the end of the drain time is cut off.
+A client is served until its slot, once nothing is in flight for it; for a third of the drain time at most (a Computer
+for a twelfth longer). Then the registry keeps its place for its identity (it is *moving*), nothing new is begun for it
+(it *leaves*), and when what runs has ended its connection is closed. It comes back to another replica and takes its
+place again, and its office hears nothing. What still runs at the end of the drain time is cut off.
 """
 
 import asyncio
@@ -82,7 +81,7 @@ class Drain:
         self._loop = asyncio.get_running_loop()
 
     async def run(self, *, within: float) -> None:
-        """Send everybody away, at the latest after `within` s. New connections are refused already."""
+        """Send all clients away within so many seconds. New connections are refused already."""
         begin = self._loop.time()
         if running := sum(call.tracked for call in self._calls):
             _log.info(waiting_for_calls(running, within))

@@ -57,8 +57,8 @@ async def bounded_upload(request: web.Request, handler: Answer) -> web.StreamRes
         raise web.HTTPRequestTimeout from None
 
 
-class Front:
-    """Where clients connect. Made by `open_front`.
+class HttpServer:
+    """Where clients connect. Made by `open_http_server`.
 
     Args:
         shown: whether `/statz` is answered.
@@ -115,7 +115,7 @@ class Front:
 
 
 @asynccontextmanager
-async def open_front(settings: GatewaySettings) -> AsyncIterator[Front]:
+async def open_http_server(settings: GatewaySettings) -> AsyncIterator[HttpServer]:
     """Listen while the body runs, and answer `/livez`, `/readyz`, `/metrics` (and `/statz`, where the settings say so).
 
     Raises:
@@ -130,7 +130,7 @@ async def open_front(settings: GatewaySettings) -> AsyncIterator[Front]:
         raise Failure(f"SMCP_AUTH_KEYS: {error}") from None
     guard = None if authority is None else Guard(authority, settings.proxies)
     async with open_metrics("smcp-gateway") as metrics:
-        front = Front(Readiness(), Stats(), metrics, shown=settings.stats, guard=guard)
+        front = HttpServer(Readiness(), Stats(), metrics, shown=settings.stats, guard=guard)
         runner = web.AppRunner(front.app, access_log=None, shutdown_timeout=SHUTDOWN_S)
         await runner.setup()
         try:

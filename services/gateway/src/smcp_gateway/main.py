@@ -14,7 +14,7 @@ from smcp_bus.nats.config import BusConfig, configured_credentials
 from smcp_bus.tracing import OWN_DECISION_KEY
 from smcp_gateway.app import Gateway, open_gateway
 from smcp_gateway.auth.settings import check_auth
-from smcp_gateway.http_server import open_front
+from smcp_gateway.http_server import open_http_server
 from smcp_gateway.settings import GatewaySettings
 from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_service.cli import check_config_option, keep_freed_memory, run_app, serve_command, version_option
@@ -70,7 +70,7 @@ async def open_service(settings: GatewaySettings, config: BusConfig) -> AsyncIte
         Failure: the address cannot be had, or NATS cannot be reached.
     """
     async with AsyncExitStack() as stack:
-        front = await stack.enter_async_context(open_front(settings))
+        front = await stack.enter_async_context(open_http_server(settings))
         get_logger(__name__).info("listening", url=front.url)
         if settings.gateway_port == 0:  # whoever asked for any port wants to know it, whatever the level of the log
             typer.echo(f"smcp-gateway listens on {front.url}")

@@ -12,9 +12,9 @@ from nats.js.errors import NotFoundError
 
 from smcp_gateway.computers.owned_computer import OwnedComputer
 from smcp_gateway.rooms.offices import Office
-from smcp_gateway.sockets.engine import Connection
 from smcp_gateway.sockets.outbox import Outbox
 from smcp_gateway.sockets.session import Session
+from smcp_gateway.sockets.websocket import Connection
 from smcp_testing.gateway_world import World, WorldBus
 from smcp_testing.waiting import eventually
 

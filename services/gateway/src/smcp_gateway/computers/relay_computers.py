@@ -20,7 +20,7 @@ from smcp_bus.owner import Owner, Ownership
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_bus.tracing import bus_spans
-from smcp_gateway.background_tasks import Errands
+from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.computers.owned_computer import OwnedComputer, OwnerDeps
 from smcp_gateway.computers.pending_acks import Room, Send
 from smcp_gateway.sockets.session import MemberKey, Session
@@ -51,7 +51,7 @@ class RelayComputers:
         self,
         bus: Bus,
         registry: RegistryClient,
-        errands: Errands,
+        background_tasks: BackgroundTasks,
         *,
         send: Send,
         room: Room,
@@ -62,7 +62,7 @@ class RelayComputers:
     ) -> None:
         self._bus = bus
         self._registry = registry
-        self._errands = errands
+        self._background = background_tasks
         self._is_present = is_present
         self._unconfirmed = unconfirmed
         self._ownership = Ownership(bus, lease_s=lease_s)
@@ -75,7 +75,15 @@ class RelayComputers:
         """One, but for the moment in which a name changes hands here."""
         self.owner = Owner()
         self._deps = OwnerDeps(
-            send, room, self.owner, bus.max_body, bus_spans(), observe, errands.until_done, self._tell, self._is_open
+            send,
+            room,
+            self.owner,
+            bus.max_body,
+            bus_spans(),
+            observe,
+            background_tasks.until_done,
+            self._tell,
+            self._is_open,
         )
 
     def __len__(self) -> int:
@@ -180,7 +188,7 @@ class RelayComputers:
             del self._by_subject[subject]
         owned.close()
         if owned.subscription is not None:
-            self._errands.once("giving up a Computer's subject", owned.subscription.drain)
+            self._background.once("giving up a Computer's subject", owned.subscription.drain)
 
     def serving(self, subject: str) -> RequestHandler | None:
         """What answers on that subject here and now: its claim is confirmed, calls run, and its client stays."""
@@ -241,7 +249,7 @@ class RelayComputers:
     def _confirm_soon(self, owned: OwnedComputer) -> None:
         if owned.claim is not None:
             generation = self._ownership.generation
-            self._errands.until_done("confirming a Computer", lambda: self._confirm(owned, generation))
+            self._background.until_done("confirming a Computer", lambda: self._confirm(owned, generation))
 
     async def _confirm(self, owned: OwnedComputer, generation: int) -> None:
         """Raises Unavailable, BusError: not yet."""

@@ -118,7 +118,7 @@ MISSED_KEY: Final = Key(None, None, MISSED)
 Tell = Callable[[str, bytes], Awaitable[object]]
 """Tells the office, given a verb and JSON. Raises BusError or SmcpError where it did not work."""
 Later = Callable[[str, Callable[[], Awaitable[object]]], None]
-"""`Errands.until_done`."""
+"""`BackgroundTasks.until_done`."""
 
 
 class Updates:

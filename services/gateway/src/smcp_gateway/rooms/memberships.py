@@ -14,7 +14,7 @@ from smcp_bus import exact_json
 from smcp_bus.errors import BusError, ConnectionLost, TransferFailed
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, Joined
-from smcp_gateway.background_tasks import Errands
+from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CallTable
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.rooms.offices import Doubt, Office, Offices
@@ -48,7 +48,7 @@ class Memberships:
         registry: RegistryClient,
         offices: Offices,
         computers: RelayComputers,
-        errands: Errands,
+        background_tasks: BackgroundTasks,
         calls: CallTable,
         *,
         generation: Generation,
@@ -58,7 +58,7 @@ class Memberships:
         self._registry = registry
         self._offices = offices
         self._computers = computers
-        self._errands = errands
+        self._background = background_tasks
         self._generation = generation
         self._doubt = doubt
         self._hang_up = hang_up
@@ -159,7 +159,7 @@ class Memberships:
             if office is not None:
                 await self._offices.release(office)
 
-        self._errands.until_done("telling of a member that left", end)
+        self._background.until_done("telling of a member that left", end)
 
     def stop(self) -> None:
         """The gateway stops: nobody here waits any more for who may come back."""
@@ -218,7 +218,7 @@ class Memberships:
         try:
             await announce()  # NotAllowed: the place was lost meanwhile
         except (BusError, Unavailable):
-            self._errands.until_done("announcing a switch", announce_later)  # there is no way back to the old office
+            self._background.until_done("announcing a switch", announce_later)  # there is no way back to the old office
         return announced
 
     async def _go_back(self, session: Session, old: Membership | None, req_id: str) -> None:
@@ -279,7 +279,7 @@ class Memberships:
                 await self._registry.leave(office.name, request.role, request.name, claim)
             await self._offices.release(office)
 
-        self._errands.until_done("giving up a claim", undo)
+        self._background.until_done("giving up a claim", undo)
 
 
 def claim_for(registry: RegistryClient, session: Session, request: EnterOfficeReq, *, announce: bool) -> Claim:

@@ -1,27 +1,23 @@
 """python-socketio and engine.io, fitted to the gateway: the one module that knows what is inside of them.
 
 Connecting and disconnecting are python-socketio's; events and acknowledgements are cut out of their packets and go
-straight to the gateway, and what is written waits in an `Outbox` that is bounded in bytes. A WebSocket is read and
-written here, without a task or timer per message. What an event means is not known here.
+straight to the gateway, and what is written waits in an `Outbox` that is bounded in bytes. What an event means is not
+known here.
 """
 
 import asyncio
 import logging
-import socket
-import struct
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextlib import suppress
 from typing import Any, Final
 
 import engineio
 import orjson
 import socketio
-from aiohttp import ClientConnectionResetError, StreamReader, WSCloseCode, WSMsgType, web
+from aiohttp import StreamReader, WSCloseCode, web
 from engineio.async_drivers.aiohttp import translate_request
 from engineio.async_socket import AsyncSocket
 from engineio.exceptions import EngineIOError
-from engineio.packet import NOOP, Packet
 from engineio.payload import Payload
 
 from smcp_gateway.sockets.outbox import Outbox
@@ -36,18 +32,9 @@ from smcp_gateway.sockets.packet import (
     ack_frame,
     read_packet,
 )
+from smcp_gateway.sockets.websocket import LINGER_S, Connection, moved_bytes, noop
 from smcp_proto.errors import Internal, Malformed
 
-LINGER_S: Final = 5.0
-"""How long a connection that was closed may take to say its last words."""
-BURST: Final = 64
-"""Messages of one client that are read before others get their turn."""
-ANNOUNCED: Final = 1024 * 1024
-"""Bytes from which a message is announced by a NOOP. A client that knows engine.io alone hears nothing while it
-arrives, and takes the gateway for gone when that lasts: so the time that it allows begins with it, not with the last
-ping."""
-AT_ONCE: Final = 64 * 1024
-"""Bytes that the socket may not have taken yet where more is written: as many as it takes at a time."""
 SWEEP_S: Final = 1.0
 """Between two looks at the clients, at most; a line is looked at several times before its ping is overdue."""
 SLOWEST: Final = 16 * 1024
@@ -59,7 +46,6 @@ CONNECT_S: Final = 10.0
 REFUSED_S: Final = 1.0
 """How long one that was refused may take to hear so."""
 
-_CLOSE, _PONG, _MESSAGE, _UPGRADE, _NOOP = b"1", b"3", b"4", b"5", b"6"
 _INTERNAL: Final = orjson.dumps(Internal("internal error").body().model_dump())
 
 _log: Final = logging.getLogger("smcp_gateway.sockets.engine")
@@ -70,156 +56,6 @@ OnEvent = Callable[[str, Inbound], Awaitable[bytes | None]]
 """Session and event in, the JSON of the acknowledgement's argument out; None where the session is gone."""
 OnAck = Callable[[str, int, bytes | None], None]
 """Session, id of the packet, and what was acknowledged; None: it cannot be read."""
-
-
-class Connection:
-    """What engine.io calls a WebSocket: made for a request, called once, ends with the connection."""
-
-    def __init__(self, handler: Callable[..., Awaitable[Any]], server: "Engine") -> None:
-        self._engine: Any = handler.__self__  # type: ignore[attr-defined] # a method of engine.io's socket
-        self._server = server
-        size = server.max_http_buffer_size
-        self._socket = web.WebSocketResponse(max_msg_size=size, timeout=LINGER_S, compress=False, decode_text=False)
-        self._transport: asyncio.Transport | None = None
-        self._goodbye = False
-        """The client closed the WebSocket in order; python-socketio's says nothing else when it disconnects."""
-        self._read_all = asyncio.Event()
-        """Nothing is read from the client any more."""
-
-    async def __call__(self, environ: dict[str, Any]) -> web.StreamResponse:
-        """Serve the WebSocket until it ends; engine.io calls this for the request that opens it."""
-        request: web.Request = environ["aiohttp.request"]
-        engine, sid = self._engine, self._engine.sid
-        try:
-            await self._socket.prepare(request)
-        except ConnectionResetError:  # the client has gone before it was answered
-            if not engine.connected:
-                await engine.close(wait=False, abort=True, reason=self._server.reason.TRANSPORT_CLOSE)
-            return web.Response()  # to nobody
-        if engine.connected and not await self._upgrade():
-            await self._socket.close()
-            return self._socket
-        engine.connected = engine.upgraded = True
-        if request.transport is not None:
-            self._transport = self._server.tcp[sid] = request.transport
-            engine.queue.at_once = self._write_at_once
-        writer = asyncio.get_running_loop().create_task(self._write())
-        try:
-            await self._read()
-        finally:
-            self._read_all.set()
-            engine.queue.put_nowait(None)  # ends the writer
-            await writer
-            self._server.tcp.pop(sid, None)
-            reasons = self._server.reason
-            reason = reasons.CLIENT_DISCONNECT if self._goodbye else reasons.TRANSPORT_CLOSE
-            await engine.close(wait=False, abort=True, reason=reason)
-        return self._socket
-
-    async def _upgrade(self) -> bool:
-        """A client that has polled so far moves here; False: it does not say what engine.io asks for."""
-        engine = self._engine
-        engine.upgrading = True  # polling requests get nothing more meanwhile
-        try:
-            async with asyncio.timeout(self._server.ping_interval + self._server.ping_timeout):
-                if await self._receive() != b"2probe":
-                    return False
-                await self._socket.send_str("3probe")
-                engine.queue.put_nowait(_noop())  # ends the polling request that waits
-                return await self._receive() == _UPGRADE
-        except (TimeoutError, ConnectionError):
-            return False
-        finally:
-            engine.upgrading = False
-
-    async def _receive(self) -> bytes | None:
-        """The next text message; None where the connection has ended. Binary ones are none of the protocol's."""
-        while True:
-            message = await self._socket.receive()
-            if message.type is WSMsgType.TEXT:
-                data: bytes = message.data
-                return data
-            if message.type is not WSMsgType.BINARY:
-                self._goodbye = message.type is WSMsgType.CLOSE and message.data == WSCloseCode.OK
-                return None
-
-    async def _read(self) -> None:
-        engine = self._engine
-        read = 0
-        while not engine.closed:
-            if (text := await self._receive()) is None:
-                return
-            read += 1
-            if read % BURST == 0:  # what has arrived already is read without waiting
-                await asyncio.sleep(0)
-            match text[:1]:
-                case b"4":
-                    await self._server.on_message(engine.sid, text, 1)
-                case b"3":
-                    engine.schedule_ping()
-                case b"1":
-                    await engine.close(wait=False, abort=True, reason=self._server.reason.CLIENT_DISCONNECT)
-                case _:
-                    _log.debug("a packet that is not engine.io's was ignored")
-
-    def _write_at_once(self, frame: Frame) -> bool:
-        """Write a frame without a task's turn; False where something else has to go first."""
-        transport = self._transport
-        if transport is None or self._socket.closed or transport.is_closing() or frame.size >= ANNOUNCED:
-            return False
-        if transport.get_write_buffer_size() > AT_ONCE:
-            return False
-        transport.writelines((text_header(frame.size), *frame.parts))
-        return True
-
-    async def _write(self) -> None:
-        outbox = self._engine.queue
-        try:
-            while (packet := await outbox.get()) is not None:
-                wire = packet.wire if isinstance(packet, Frame) else packet.encode().encode()
-                if len(wire) >= ANNOUNCED:
-                    await self._socket.send_frame(_NOOP, WSMsgType.TEXT)
-                await self._socket.send_frame(wire, WSMsgType.TEXT)
-        except (ClientConnectionResetError, ConnectionError):
-            _log.debug("a connection ended while it was written to")
-        await self._close(outbox.close_code)
-
-    async def _close(self, code: int) -> None:
-        """Say it, and let the client say it, too, before the TCP connection is closed: what it sends in this moment
-        would reset that, and it might never hear the code."""
-        if not self._read_all.is_set():
-            with suppress(ConnectionError, TimeoutError):
-                async with asyncio.timeout(LINGER_S):
-                    await self._socket.send_frame(code.to_bytes(2), WSMsgType.CLOSE)
-                    await self._read_all.wait()
-        await self._socket.close(code=code)
-
-
-def text_header(length: int) -> bytes:
-    """What stands before a text message of `length` bytes from a server on a WebSocket (RFC 6455, 5.2)."""
-    if length < 126:
-        return struct.pack("!BB", 0x81, length)
-    if length < 1 << 16:
-        return struct.pack("!BBH", 0x81, 126, length)
-    return struct.pack("!BBQ", 0x81, 127, length)
-
-
-_BYTES: Final = struct.Struct("=QQ")
-_BYTES_AT: Final = 120
-"""Where Linux's `struct tcp_info` has `tcpi_bytes_acked` and `tcpi_bytes_received`."""
-_TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)
-
-
-def moved_bytes(transport: asyncio.BaseTransport) -> int:
-    """What the peer has acknowledged and what came from it; 0 where the system does not say (it is Linux that does)."""
-    connection: Any = transport.get_extra_info("socket")
-    if _TCP_INFO is None or connection is None:
-        return 0
-    try:
-        info = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _BYTES_AT + _BYTES.size)
-    except (OSError, ValueError):  # it has ended; uvloop's says so with a ValueError
-        return 0
-    return sum(_BYTES.unpack_from(info, _BYTES_AT)) if len(info) >= _BYTES_AT + _BYTES.size else 0
 
 
 class Engine(engineio.AsyncServer):
@@ -288,7 +124,7 @@ class Engine(engineio.AsyncServer):
             elif self._moves(sid):  # the answer to the ping is late because the line is busy
                 socket.last_ping = time.time()
                 if not self.tcp[sid].get_write_buffer_size():  # it is writing, and must hear that we are there
-                    socket.queue.put_nowait(_noop())
+                    socket.queue.put_nowait(noop())
             await socket.check_ping_timeout()
 
     def _moves(self, sid: str) -> bool:
@@ -337,10 +173,6 @@ class Engine(engineio.AsyncServer):
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
                 return
-
-
-def _noop() -> Packet:
-    return Packet(NOOP)  # type: ignore[no-untyped-call]
 
 
 class _Body:

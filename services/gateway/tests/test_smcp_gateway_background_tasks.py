@@ -1,16 +1,16 @@
-"""Errands: what nobody waits for, tried until it works."""
+"""BackgroundTasks: what nobody waits for, tried until it works."""
 
 import asyncio
 
 import pytest
 
-from smcp_gateway.background_tasks import Errands
+from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_proto.errors import Malformed, NotAllowed, SmcpError, Unavailable
 from smcp_testing.waiting import eventually
 
 
 async def test_an_errand_is_tried_until_it_works() -> None:
-    errands = Errands(asyncio.create_task)
+    background_tasks = BackgroundTasks(asyncio.create_task)
     tried = 0
 
     async def errand() -> None:
@@ -19,14 +19,14 @@ async def test_an_errand_is_tried_until_it_works() -> None:
         if tried < 3:
             raise Unavailable("not now")
 
-    errands.until_done("an errand", errand)
-    await eventually(lambda: len(errands) == 0, timeout=10)
+    background_tasks.until_done("an errand", errand)
+    await eventually(lambda: len(background_tasks) == 0, timeout=10)
     assert tried == 3
 
 
 @pytest.mark.parametrize("refusal", [NotAllowed("no"), Malformed("no")])
 async def test_an_errand_that_is_refused_for_good_ends(refusal: SmcpError) -> None:
-    errands = Errands(asyncio.create_task)
+    background_tasks = BackgroundTasks(asyncio.create_task)
     tried = 0
 
     async def errand() -> None:
@@ -34,6 +34,6 @@ async def test_an_errand_that_is_refused_for_good_ends(refusal: SmcpError) -> No
         tried += 1
         raise refusal
 
-    errands.until_done("an errand", errand)
-    await eventually(lambda: len(errands) == 0)
+    background_tasks.until_done("an errand", errand)
+    await eventually(lambda: len(background_tasks) == 0)
     assert tried == 1
