@@ -145,7 +145,7 @@ async def test_an_owner_that_dies_is_noticed_long_before_the_calls_own_time_out(
         async with world.computer(OFFICE, "box", hanging) as box:
             waiting = asyncio.create_task(ask(anna, call(timeout=60)))
             await asyncio.wait_for(hanging.running.wait(), 5)
-            await box.subscription._host.release(box.subscription.sid)  # as if the process was gone
+            await box.subscription._bus.release(box.subscription.sid)  # as if the process was gone
             loop = asyncio.get_running_loop()
             began = loop.time()
             answer = await waiting
