@@ -67,7 +67,7 @@ async def test_nobody_else_hears_of_it_and_what_an_agent_asks_goes_on(nats_url: 
         assert len(anna.told(LIST_CHANGED)) == 2
 
 
-async def test_an_agent_that_was_sent_away_stays_subscribed_where_its_place_was_kept(nats_url: str) -> None:
+async def test_an_agent_that_was_sent_away_hears_updates_again_and_nobody_sees_it_leave(nats_url: str) -> None:
     async with two_gateways(nats_url) as (staying, leaving, leave), connected(staying.url) as client:
         box, events = Granting(client), list[Event]()
         assert await client.join("computer", BOX, OFFICE) == [True, None]
@@ -79,7 +79,6 @@ async def test_an_agent_that_was_sent_away_stays_subscribed_where_its_place_was_
             await eventually(lambda: ResourceUpdated(BOX, URI) in events)  # it may have changed meanwhile
             await box.updated()
             await eventually(lambda: ResourceUpdated(BOX, URI, title="t") in events)
-            assert len(box.asked) == 1
             assert client.told("notify:leave_office") == []
             await in_time(left)
 
