@@ -16,7 +16,7 @@ from smcp_agent import (
 )
 from smcp_agent.errors import BadReply, Malformed, Unavailable
 from smcp_testing.fake_gateway import FakeGateway, fake_gateway, tool
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import Stopwatch, eventually
 
 JsonObject = dict[str, Any]
 
@@ -155,12 +155,12 @@ async def test_a_reply_of_20_mb_arrives_and_the_server_is_told_what_fits() -> No
 async def test_after_the_time_out_the_sdk_gives_up_cancels_and_keeps_nothing() -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         gateway.answers["client:tool_call"] = gateway.never
-        loop = asyncio.get_running_loop()
-        start = loop.time()
+        watch = Stopwatch()
         calls = [agent.call_tool("red", "slow", timeout=1, req_id=f"r{number}") for number in range(50)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(outcome, NoAnswer) for outcome in outcomes)
-        assert 2.9 <= loop.time() - start < 10
+        assert watch.took > 2.9
+        assert watch.undisturbed < 10
         await eventually(lambda: len(gateway.seen("server:tool_call_cancel")) == 50)
         assert {"agent": "bot", "req_id": "r7"} in gateway.seen("server:tool_call_cancel")
         await eventually(lambda: pending(agent) == 0)

@@ -10,7 +10,7 @@ import pytest
 
 from smcp_gateway.sockets.engine import SWEEP_S
 from smcp_testing.gateway_world import NAMESPACE, connected, gateway_world
-from smcp_testing.waiting import eventually
+from smcp_testing.waiting import Stopwatch, eventually
 
 LIST = {"agent": "anna", "req_id": "1", "office_id": "office"}
 CALL = {"agent": "anna", "req_id": "1", "computer": "box", "tool_name": "t", "params": {}, "timeout": 5}
@@ -205,14 +205,13 @@ async def test_a_message_far_above_the_limit_closes_its_own_socket_alone(nats_ur
 @pytest.mark.rule("answers.connect.pings")
 async def test_a_client_that_does_not_answer_pings_is_found_within_ten_seconds(nats_url: str) -> None:
     async with gateway_world(nats_url, registry=False) as world, aiohttp.ClientSession() as http:
-        loop = asyncio.get_running_loop()
         async with http.ws_connect(f"{world.url}/socket.io/?EIO=4&transport=websocket") as socket:
             await socket.receive()
             await socket.send_str("40/smcp,")
             await eventually(lambda: len(world.gateways[0].sessions) == 1)
-            began = loop.time()
+            watch = Stopwatch()
             await eventually(lambda: len(world.gateways[0].sessions) == 0, timeout=10)
-            assert loop.time() - began < 10
+            assert watch.undisturbed < 10
 
 
 @pytest.mark.rule("answers.connect.pings")
