@@ -108,7 +108,7 @@ async def test_an_error_of_the_call_becomes_a_result_that_says_whether_the_tool_
                 return {"code": 503, "message": "its owner died", "details": {"may_have_run": True}}
 
             gateway.answers["client:tool_call"] = answer
-            block = await agent.run_anthropic_tool_use({"id": "t", "name": "stop", "input": {}})
+            block = await agent.run_anthropic_tool_use({"id": "t", "name": "stop", "input": {}}, timeout=3)
             assert block["is_error"] is True
             text = "Error 503: its owner died (the tool may have run nevertheless)"
             assert block["content"] == [{"type": "text", "text": text}]

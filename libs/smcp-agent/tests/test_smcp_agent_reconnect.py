@@ -152,7 +152,7 @@ async def test_whatever_refuses_a_repeat_the_first_try_may_have_run(code: int, d
 
         gateway.answers["client:tool_call"] = answer
         with pytest.raises(SmcpError) as caught:
-            await agent.call_tool("red", "slow")
+            await agent.call_tool("red", "slow", timeout=3)
         assert may_have_run(caught.value)
         assert caught.value.code == code
 
