@@ -1,0 +1,1 @@
+"""Tests of the whole system; without this module, tests/packaging would shadow the library of that name."""
