@@ -141,6 +141,9 @@ class BareMember:
         }
         answer = await self.ask("client:tool_call", request, timeout=timeout + 5)
         assert isinstance(answer, dict), answer
+        refused = (answer.get("meta") or {}).get("a2c_error")
+        if refused is not None:  # the form for a client that reads no flat errors
+            raise FlatError({**refused, "message": answer["content"][0]["text"]})
         return answer
 
     async def tools(self, computer: str) -> set[str]:

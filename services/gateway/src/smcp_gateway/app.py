@@ -234,7 +234,7 @@ async def open_gateway(
         )
         try:
             for name, work in {
-                "owner probe": OwnerProbe(bus, calls, lease_s=settings.lease_s).run(),
+                "owner probe": OwnerProbe(bus, registry, calls, lease_s=settings.lease_s).run(),
                 "repair": repair.run(),
                 "computers": computers.run(),
                 "lease": lease.run(),

@@ -2,7 +2,8 @@
 
 The bus says nothing about a request that was delivered and whose receiver then died. So the owner of every call that is
 older than a moment is asked `pending`, again and again. What it learns ends a call with 503 and `details.may_have_run`;
-no call is sent again here. `details.gone` says that a repeat would find nobody:
+no call is sent again here. Where the registry says that the Computer has left, it is 404. Otherwise `details.gone` says
+that a repeat would find nobody:
 
 - Nobody serves the subject, and a moment later neither. Where a node of NATS left just before, `gone` is not said: the
   owner may be looking for another node, and goes on with its calls meanwhile.
@@ -26,9 +27,10 @@ from smcp_bus import subjects
 from smcp_bus.bus import Bus, Reply
 from smcp_bus.errors import BusError, NoResponder, RequestTimedOut
 from smcp_bus.headers import ERROR, NOT_RUN
+from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_gateway.calls.table import CallTable, PendingCall
-from smcp_proto.errors import GONE, Unavailable
+from smcp_proto.errors import GONE, NotFound, SmcpError, Unavailable
 
 EVERY_S: Final = 0.25
 AWAY_S: Final = 0.4
@@ -39,6 +41,11 @@ OTHER_NODE_S: Final = 5.0
 STILL_S: Final = 16.0
 """For how long no part of a request may be asked for: an owner gives up after less, and never tells."""
 BATCH: Final = 1000
+MAY_HAVE_RUN: Final[dict[str, object]] = {"may_have_run": True}
+FIND: Final = 1 / 6
+"""Of the patience, what the registry has to say whether a silent owner is a member still."""
+FIND_GONE_S: Final = 0.1
+"""For how long it is asked that of an owner that is not there: a death is told within a second."""
 PATIENCE: Final = 0.75
 """Share of a lease for which an owner may be silent."""
 MOST_QUESTIONS: Final = 16
@@ -64,8 +71,9 @@ class OwnerProbe:
     lease_s: for three quarters of it an owner may be silent.
     """
 
-    def __init__(self, bus: Bus, calls: CallTable, *, lease_s: float) -> None:
+    def __init__(self, bus: Bus, registry: RegistryClient, calls: CallTable, *, lease_s: float) -> None:
         self._bus = bus
+        self._registry = registry
         self._calls = calls
         self._patience = PATIENCE * lease_s
         self._owners: dict[tuple[str, str], _Owner] = {}
@@ -101,7 +109,10 @@ class OwnerProbe:
                 if not there and owner.heard_at < now:
                     left_at = self._bus.node_left_at
                     looks_for_a_node = left_at is not None and self._loop.time() - left_at < OTHER_NODE_S
-                    self._end(calls, now, "the Computer is gone", gone=not looks_for_a_node)
+                    if looks_for_a_node:
+                        self._end(calls, now, Unavailable("the Computer is gone", details=MAY_HAVE_RUN))
+                    else:
+                        await self._end_gone(calls, now, "the Computer is gone", FIND_GONE_S)
         finally:
             owner.questions -= 1
 
@@ -117,21 +128,21 @@ class OwnerProbe:
             late = self._loop.time() - now - self._patience
             heard_at = max(owner.heard_at, *(call.moved_at or 0.0 for call in calls))
             if heard_at < now and late < OWN_LAG_S:
-                self._end(calls, now, "the Computer does not answer", gone=True)
+                await self._end_gone(calls, now, "the Computer does not answer", self._patience * FIND)
         except BusError:
             pass  # the connection broke: the bus ends these calls itself
         else:
-            self._hear(owner, calls, reply, now)
+            await self._hear(owner, calls, reply, now)
         return True
 
-    def _hear(self, owner: _Owner, calls: Sequence[PendingCall], reply: Reply, asked_at: float) -> None:
+    async def _hear(self, owner: _Owner, calls: Sequence[PendingCall], reply: Reply, asked_at: float) -> None:
         now = self._loop.time()
         owner.heard_at = now
         if NOT_RUN in reply.headers:
             # its connection broke, or it stood still: what it had answered may be lost
             owner.gated_since = owner.gated_since or now
             if now - owner.gated_since >= self._patience:
-                self._end(calls, asked_at, "the Computer is not confirmed any more", gone=True)
+                await self._end_gone(calls, asked_at, "the Computer is not confirmed any more", self._patience * FIND)
             return
         owner.gated_since = None
         answer = _read(reply)
@@ -141,19 +152,32 @@ class OwnerProbe:
                 continue
             key = (call.agent, call.req_id)
             if key in unknown:
-                self._end([call], asked_at, "the Computer does not know the call")
+                self._end([call], asked_at, Unavailable("the Computer does not know the call", details=MAY_HAVE_RUN))
             elif key not in ended:
                 call.ended_at = None
             elif call.ended_at is None:
                 call.ended_at = now  # its answer may be some steps behind this one
             elif call.ended_at <= asked_at:
-                self._end([call], asked_at, "the Computer's answer was lost")
+                self._end([call], asked_at, Unavailable("the Computer's answer was lost", details=MAY_HAVE_RUN))
 
-    def _end(self, calls: Sequence[PendingCall], asked_at: float, why: str, *, gone: bool = False) -> None:
+    async def _end_gone(self, calls: Sequence[PendingCall], asked_at: float, why: str, find_s: float) -> None:
+        """Nobody answers: 404 where the registry says within `find_s` seconds that the Computer has left, else 503."""
+        call = calls[0]
+        error: SmcpError = Unavailable(why, details=MAY_HAVE_RUN | {GONE: True})
+        try:
+            found = await self._registry.find(call.office, "agent", call.agent, call.computer, timeout=find_s)
+        except (SmcpError, BusError):
+            pass
+        else:
+            if not found.member:
+                details = MAY_HAVE_RUN | {"computer": call.computer}
+                error = NotFound("no such Computer in this office", details=details)
+        self._end(calls, asked_at, error)
+
+    def _end(self, calls: Sequence[PendingCall], asked_at: float, error: SmcpError) -> None:
         for call in calls:
             if call.ask_from <= asked_at:  # it was on the wire then, and still is: not between two tries
-                details = {"may_have_run": True} | ({GONE: True} if gone else {})
-                self._calls.settle(call, Unavailable(why, details=details))
+                self._calls.settle(call, error)
 
 
 def _arrives(call: PendingCall, now: float) -> bool:
