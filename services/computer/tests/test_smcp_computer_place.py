@@ -4,12 +4,16 @@ import asyncio
 import json
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from smcp_bus import subjects
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.nats.bus import BusConfig, open_bus
+from smcp_bus.registry_client import RegistryClient
+from smcp_bus.registry_contract import Joined
+from smcp_proto.errors import Unavailable
 from smcp_proto.names import MAX_NAME_LENGTH
 from smcp_registry.records import record_key, tombstone
 from smcp_registry.store import open_store, read_member, write_member
@@ -96,6 +100,32 @@ async def test_a_place_that_a_registry_took_away_from_the_living_is_claimed_agai
             await eventually(lambda: presence()[-2:] == ["leave_office", "enter_office"], timeout=10)
             await eventually(lambda: here.computer.membership.problem is None, timeout=10)
         assert (await here.call("echo", text="back"))["isError"] is False
+
+
+async def test_a_seat_claimed_again_counts_as_new_although_the_answer_to_the_claim_was_lost(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    join, lost = RegistryClient.join, list[Joined]()
+
+    async def loses_the_first_answer(client: RegistryClient, *arguments: Any, **options: Any) -> Joined:
+        joined = await join(client, *arguments, **options)
+        if not lost:
+            lost.append(joined)
+            raise Unavailable("the answer was lost", details={"may_have_run": True})
+        return joined
+
+    async with registry(nats_url), computer(nats_url) as here, open_bus(BusConfig(url=nats_url)) as bus:
+        monkeypatch.setattr(RegistryClient, "join", loses_the_first_answer)
+        since = here.seat.held_since
+        store = await open_store(bus, bus.jetstream(), lease_s=10.0, replicas=1)
+        member = await read_member(store.members, record_key(OFFICE, "computer", NAME))
+        assert member is not None
+        assert member.record is not None
+        last = member.revision
+        await write_member(store.members, record_key(OFFICE, "computer", NAME), tombstone(member.record), last=last)
+        # another may have had it meanwhile, and have run calls
+        await eventually(lambda: here.seat.held_since != since)
+        assert lost
 
 
 @pytest.mark.rule("events.flow.discovery.1", "events.must.computer.rooms", "computer.architecture.1")

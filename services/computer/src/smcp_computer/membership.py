@@ -151,6 +151,9 @@ class Membership:
             if not confirmed.mine:
                 _log.warning("the place in the office %r was lost; claiming it again", self._office)
                 self._claimed = False
+                self._entered = (
+                    True  # another may have had it meanwhile, also where the next claim is found made already
+                )
         if not self.lease.held:
             await self.lease.acquire()
         await self._join()
