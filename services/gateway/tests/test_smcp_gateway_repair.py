@@ -181,6 +181,28 @@ async def test_nobody_is_in_an_office_of_which_its_gateway_learns_nothing(nats_u
             await eventually(lambda: car.told("notify:leave_office") == [{"office_id": OFFICE, "computer": "box"}])
 
 
+async def test_a_join_is_taken_back_when_the_list_of_its_office_cannot_be_had(nats_url: str) -> None:
+    buses, silent = InterposedBuses(), False
+
+    async def between(incoming: Incoming, handler: RequestHandler) -> Reply:
+        if silent and subjects.verb_of(incoming.subject) == "list_room":
+            return Reply(b'{"code":503,"message":"not now","details":{"may_have_run":false}}', {ERROR: "503"})
+        return without_list(incoming, await handler(incoming))
+
+    buses.between = between
+    async with (
+        gateway_world(nats_url, gateways=2, bad=buses, lease_s=SHORT_LEASE_S) as world,
+        connected(world.gateways[1].url) as car,
+        connected(world.url) as box,
+    ):
+        assert await car.join("computer", "car", OFFICE) == [True, None]
+        silent = True
+        done, why = await box.join("computer", "box", OFFICE)
+        assert (done, why.split()[0]) == (False, "503")
+        await eventually(lambda: car.told("notify:leave_office") == [{"office_id": OFFICE, "computer": "box"}])
+        assert len(car.told("notify:enter_office")) == 1
+
+
 async def test_who_waits_for_a_list_that_does_not_come_waits_no_longer_behind_others(nats_url: str) -> None:
     buses, over = InterposedBuses(), asyncio.Event()
 

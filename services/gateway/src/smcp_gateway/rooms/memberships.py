@@ -188,12 +188,15 @@ class Memberships:
                         joined = await self._registry.join(*place, asking, body, req_id=req_id)
                         sessions = joined.sessions
                         if sessions is None:  # the registry's view is behind
-                            room = await self._registry.room(*place, after=joined.revision, req_id=req_id)
+                            try:
+                                room = await self._registry.room(*place, after=joined.revision, req_id=req_id)
+                            except (SmcpError, BusError) as error:
+                                raise _no_list() from error  # the place is claimed, whatever became of the list
                             sessions = room.sessions
                         office.roster.learn(member_keys(sessions))
                         return joined
             except TimeoutError:
-                raise Unavailable("no registry says who is in the office", details={"may_have_run": True}) from None
+                raise _no_list() from None
         return await self._registry.join(*place, claim, body, req_id=req_id)
 
     async def _switch(
@@ -310,6 +313,10 @@ def identity_of(session: Session, request: EnterOfficeReq) -> str:
 def unauthenticated_identity(request: EnterOfficeReq) -> str:
     """Who a client is that nobody has authenticated: its office, role and name."""
     return blake2b(orjson.dumps([request.office_id, request.role, request.name]), digest_size=16).hexdigest()
+
+
+def _no_list() -> Unavailable:
+    return Unavailable("no registry says who is in the office", details={"may_have_run": True})
 
 
 def may_have_run(error: BaseException) -> bool:
