@@ -125,7 +125,7 @@ bench: setup  ## Compare with the published server and a bare echo, side by side
 	$(BIN)/python -m bench.replica_size
 
 .PHONY: demo
-demo: setup  ## An Agent asks mcp-server-git and mcp-server-time through the whole chain
+demo: setup  ## Call tools of real MCP servers while one of two gateways is killed: every call returns
 	$(BIN)/smcp demo
 
 .PHONY: up

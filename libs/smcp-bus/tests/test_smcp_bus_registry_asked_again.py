@@ -69,7 +69,7 @@ async def test_where_no_registry_answers_that_is_said_within_a_lease(nats_url: s
         assert watch.took > 0.9
         assert watch.undisturbed < 2
         assert unavailable.value.details == {"may_have_run": True}
-        assert 5 <= registries.asked <= 12, "each of them may have gone to another registry"
+        assert 10 <= registries.asked <= 21, "each of them may have gone to another registry"
 
 
 async def test_a_slow_registry_is_heard_and_not_flooded(nats_url: str) -> None:
@@ -79,7 +79,7 @@ async def test_a_slow_registry_is_heard_and_not_flooded(nats_url: str) -> None:
         client = RegistryClient(bus, credential="open", process="ab" * 16)
         asyncio.get_running_loop().call_later(6, registries.never.set)
         assert (await client.join("lab", "computer", "pc", CLAIM, ENTER)).revision == 7
-        assert 5 < registries.asked < 10
+        assert 10 < registries.asked < 15
 
 
 async def test_a_lease_does_not_run_out_while_its_renewals_hit_a_registry_that_stands_still(nats_url: str) -> None:

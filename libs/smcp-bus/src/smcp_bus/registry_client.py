@@ -1,10 +1,10 @@
 """How a process asks the registries: the same requests for gateways and native Computers.
 
 Every request is bounded. One that has no answer (its registry was restarted, or is suspended) is asked again beside it,
-after 0.3 s and then each second, and the first answer counts: NATS picks a registry at random each time. Nothing is
-withdrawn meanwhile, since the answer of a slow registry may be the only one. Joins, leaves and renewals are idempotent
-by their claim, and a notification that comes twice says the same. Where the connection to NATS breaks, the `BusError`
-comes through.
+after 0.3 s and then each twentieth of its time, and the first answer counts: NATS picks a registry at random each time.
+Nothing is withdrawn meanwhile, since the answer of a slow registry may be the only one. Joins, leaves and renewals are
+idempotent by their claim, and a notification that comes twice says the same. Where the connection to NATS breaks, the
+`BusError` comes through.
 """
 
 import asyncio
@@ -42,12 +42,11 @@ ROOM_S: Final = 10.0
 """How long a request takes at most, tries included (seconds); no longer than a lease."""
 CONFIRM_S: Final = 2.5
 AGAIN_S: Final = 0.3
-"""A request without an answer is asked again after so long, then each `THEN_S` (seconds)."""
-THEN_S: Final = 1.0
+"""A request without an answer is asked again after so long (seconds), then each `1 / TRIES` of its time."""
+TRIES: Final = 20
+"""With one of two registries suspended, all of them miss once in 2**20; ten missed often enough to be seen."""
 BATCH_AGAIN_S: Final = 2.0
-"""The same for a batch of members, which takes its time."""
-FEWEST_TRIES: Final = 10
-"""Of a request that has less time than 10 s: with one of two registries suspended all of them miss once in 2**10."""
+"""A batch of members takes its time: it is asked again after so long each (seconds)."""
 
 
 class RegistryClient:
@@ -158,24 +157,24 @@ class RegistryClient:
         headers: Headers = NO_HEADERS,
         *,
         timeout: float | None = None,
-        again_s: float = AGAIN_S,
+        again_s: float | None = None,
     ) -> Model:
         return _read(model, (await self._send(subject, body, headers, timeout=timeout, again_s=again_s)).body)
 
     async def _send(
-        self, subject: str, body: bytes, headers: Headers, *, timeout: float | None = None, again_s: float = AGAIN_S
+        self, subject: str, body: bytes, headers: Headers, *, timeout: float | None = None, again_s: float | None = None
     ) -> Reply:
         timeout = self.room_s if timeout is None else timeout
         with sending(subject) as carried:
             return await self._first_reply(subject, body, {**headers, **carried}, timeout=timeout, again_s=again_s)
 
     async def _first_reply(
-        self, subject: str, body: bytes, headers: Headers, *, timeout: float, again_s: float
+        self, subject: str, body: bytes, headers: Headers, *, timeout: float, again_s: float | None
     ) -> Reply:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        share = timeout / FEWEST_TRIES
-        patience, backoff = min(again_s, share), Backoff(first_s=0.02, longest_s=0.5)
+        then = timeout / TRIES if again_s is None else again_s
+        patience, backoff = min(then, again_s or AGAIN_S), Backoff(first_s=0.02, longest_s=0.5)
         asked: set[asyncio.Task[Reply]] = set()
         ended: set[asyncio.Task[Reply]] = set()
         tried = False
@@ -186,7 +185,7 @@ class RegistryClient:
                     asked, timeout=min(left, patience), return_when=asyncio.FIRST_COMPLETED
                 )
                 if not ended:
-                    patience = min(max(again_s, THEN_S), share)
+                    patience = then
                 refused: Reply | None = None
                 for question in ended:
                     try:
