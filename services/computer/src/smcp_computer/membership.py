@@ -151,9 +151,7 @@ class Membership:
             if not confirmed.mine:
                 _log.warning("the place in the office %r was lost; claiming it again", self._office)
                 self._claimed = False
-                self._entered = (
-                    True  # another may have had it meanwhile, also where the next claim is found made already
-                )
+                self._entered = True  # another may have had it, also where the next claim is found made already
         if not self.lease.held:
             await self.lease.acquire()
         await self._join()
