@@ -1,6 +1,7 @@
 """What happens to the bus when nats-server goes, stands still, comes back, or objects."""
 
 import asyncio
+from functools import partial
 from urllib.parse import urlparse
 
 import pytest
@@ -9,6 +10,8 @@ from nats.aio.client import Server
 from smcp_bus.bus import Connection, Incoming, Reply
 from smcp_bus.errors import BusError, ConnectionLost, NoResponder, NotConnected, RequestTimedOut
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
+from smcp_testing.leaks import assert_no_tasks_beside
+from smcp_testing.line import Line, open_line
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
@@ -335,3 +338,20 @@ async def test_what_was_drained_does_not_come_back_with_the_connection(nats_serv
         await eventually(lambda: bus.connected)
         assert [await _served(bus, each) for each in ("gone", "away", "stays")] == [False, False, True]
         await stays.drain()
+
+
+async def test_a_bus_that_is_closed_while_it_connects_again_leaves_nothing_running(nats_server: NatsServer) -> None:
+    async with open_line(nats_server.port) as line:
+        before = asyncio.all_tasks()
+        for steps in range(0, 60, 3):  # closed at another step of connecting each time
+            async with open_bus(BusConfig(url=f"nats://{urlparse(line.url).netloc}", drain_timeout=0)):
+                carried = len(line.carried)
+                line.cut()
+                await eventually(partial(_more, line, carried))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+        await assert_no_tasks_beside(before)
+
+
+def _more(line: Line, than: int) -> bool:
+    return len(line.carried) > than

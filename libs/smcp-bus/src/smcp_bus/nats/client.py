@@ -77,8 +77,7 @@ class NatsClient:
                     await self.round_trip()
         except (TimeoutError, NotConnected, ConnectionLost):
             pass
-        self._socket.close()  # first: nats-py would wait for a dead peer to take what is left to write
-        await self._nats.close()
+        await self._socket.end(self._nats)
 
     @property
     def up(self) -> bool:

@@ -46,6 +46,10 @@ def drop(transport: asyncio.WriteTransport) -> None:
     transport.abort()
 
 
+_CANCEL_AGAIN_S: Final = 0.1
+"""How long a cancelled task may take to end (seconds); longer says that its cancellation got lost."""
+
+
 class _Line(asyncio.Protocol):
     """One TCP or TLS connection, and what came over it that nats-py has not read yet."""
 
@@ -128,6 +132,24 @@ class Socket(Transport):
     def carry(self, client: Client) -> None:
         """Have nats-py use this socket. There is no public way to give it a transport."""
         client._transport = self  # noqa: SLF001
+
+    async def end(self, client: Client) -> None:
+        """Close nats-py's connection for good, and end its reconnecting.
+
+        That may go on after nats-py's own `close`: its cancellation gets lost in `wait_for` (Python 3.11), and once it
+        is connected it takes itself for open again.
+        """
+        self.close()  # first: nats-py would wait for a dead peer to take what is left to write
+        await client.close()
+        while (task := client._reconnection_task) is not None:  # noqa: SLF001 -- there is no public way to end it
+            task.cancel()
+            await asyncio.wait({task}, timeout=_CANCEL_AGAIN_S)
+            self.close()
+            await client.close()
+            if task.done():
+                _ = task.cancelled() or task.exception()  # of two that met: taken note of
+                if client._reconnection_task is task:  # noqa: SLF001
+                    break
 
     def __bool__(self) -> bool:
         return True  # else nats-py puts its own in place of one that has not been connected yet
