@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from nats.js import api
-from nats.js.errors import BucketNotFoundError
+from nats.js.errors import BadRequestError, BucketNotFoundError
 from nats.js.kv import KeyValue
 
 from smcp_bus.bus import Reply
@@ -17,7 +17,18 @@ from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_proto.errors import Unavailable
 from smcp_registry.leases import Leases
-from smcp_registry.store import ANSWER_S, AT_A_TIME, HISTORY, Bucket, Conflict, Store, Stored, StoreUnusable, open_store
+from smcp_registry.store import (
+    ANSWER_S,
+    AT_A_TIME,
+    HISTORY,
+    NO_PEERS,
+    Bucket,
+    Conflict,
+    Store,
+    Stored,
+    StoreUnusable,
+    open_store,
+)
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
@@ -260,6 +271,30 @@ async def test_where_nats_server_never_says_what_time_it_is_the_store_cannot_be_
         monkeypatch.setattr(bus, "request", Forgetful(bus, 1_000_000).request)
         with pytest.raises(StoreUnusable, match="does not say what time it is: no answer in time"):
             await open_store(bus, bus.jetstream(), lease_s=10, replicas=1, start_s=0.5)
+
+
+async def test_a_registry_waits_for_the_nodes_of_a_cluster_that_is_starting(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_bus(BusConfig(url=nats_url)) as bus:
+        js, refusals = bus.jetstream(), 2
+        add = js.add_stream
+
+        async def add_stream(config: api.StreamConfig) -> api.StreamInfo:
+            nonlocal refusals
+            if refusals:
+                refusals -= 1
+                raise BadRequestError(
+                    code=400, err_code=NO_PEERS, description="no suitable peers for placement, peer offline"
+                )
+            return await add(config)
+
+        monkeypatch.setattr(js, "add_stream", add_stream)
+        store = await open_store(bus, js, lease_s=10, replicas=1)
+        assert await store.members.read("o.agent") == Stored(None, 0)
+        refusals = 1_000_000
+        with pytest.raises(StoreUnusable, match="leases cannot be made: no suitable peers"):
+            await open_store(bus, js, lease_s=10, replicas=1, start_s=0.5)
 
 
 def leases_of(store: Store, lease_s: float) -> Leases:

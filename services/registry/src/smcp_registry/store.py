@@ -65,6 +65,8 @@ DUPLICATES_S: Final = 120.0
 """JetStream's default window; entries that live shorter need a shorter one."""
 NAME_IN_USE: Final = 10058
 """JetStream's error code for a stream that exists with another configuration."""
+NO_PEERS: Final = 10005
+"""The same where too few nodes of the cluster are there now."""
 NO_REPLICAS: Final = 10074
 """The same for more than one replica where NATS is no cluster."""
 REVISIONS_PER_S: Final = 1_000_000
@@ -378,7 +380,10 @@ async def _made(bus: Bus, js: JetStreamContext, plan: _Plan, deadline: float) ->
             if isinstance(error, APIError) and error.err_code == NO_REPLICAS:
                 reason = f"SMCP_KV_REPLICAS is {plan.replicas}, and this NATS cannot keep so many: {reason}"
                 raise StoreMisfit(f"the bucket {plan.bucket} cannot be made: {reason}") from error
-            raise StoreUnusable(f"the bucket {plan.bucket} cannot be made: {reason}") from error
+            # right after a start of the cluster, its leader has not heard of all nodes yet
+            waits = isinstance(error, APIError) and error.err_code == NO_PEERS
+            if not waits or asyncio.get_running_loop().time() + PAUSE_S >= deadline:
+                raise StoreUnusable(f"the bucket {plan.bucket} cannot be made: {reason}") from error
         await asyncio.sleep(PAUSE_S)
 
 
