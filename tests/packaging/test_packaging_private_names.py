@@ -17,7 +17,7 @@ from typing import Any, Final
 from bench.published_env import ROOT
 
 ALLOWED: Final[dict[str, set[str]]] = {
-    "smcp_bus.nats.socket": {"_transport"},  # nats-py's client
+    "smcp_bus.nats.socket": {"_reconnection_task", "_transport"},  # nats-py's client
     "smcp_gateway.sockets.engine": {"engineio._async"},
     "smcp_service.metrics": {"opentelemetry._receive_metrics"},  # which every MetricReader has to define
 }
