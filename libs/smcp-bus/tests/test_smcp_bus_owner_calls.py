@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_bus import owner as module
-from smcp_bus.owner import Keeping, Owner, RunningCall, Seat, Stop
+from smcp_bus.owner import Keeping, Owner, RunningCall, Stop
+from smcp_bus.ownership import Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_proto.errors import Malformed, NotFound, Unavailable
 from smcp_proto.schemas.tools import ToolCallReq

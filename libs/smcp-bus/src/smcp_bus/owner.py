@@ -1,35 +1,26 @@
-"""The owner of a Computer: the process that serves its subject, and keeps its calls.
+"""The owner of a Computer keeps its calls: each runs once, has one answer, and can be cancelled.
 
-A native Computer owns itself; a gateway owns its Computers on Socket.IO. How a tool is run is theirs, everything else
-is here:
-
-- `Ownership`: whether this process may run anything now. The NATS client subscribes again by itself after a broken
-  connection, so nothing runs from the moment it breaks until the registry has confirmed the claim again. The same holds
-  where the process itself stood still (a suspended host): its seat may be another's now. A confirmation that waited in
-  the socket meanwhile opens nothing.
-- `Owner`: each call runs once, has one answer (whatever settles it first), and can be cancelled. The same call again
-  joins the one that runs, or gets the result that is kept.
+The process that serves a Computer's subject owns it: a native Computer itself, or the gateway of one on Socket.IO. How
+a tool is run is theirs. The same call again joins the one that runs, or gets the result that is kept.
 
 One `Owner` for a process, since the bound on its memory is the process's, and since a Computer that leaves and joins
-again must not run again what it ran.
+again must not run again what it ran. Whether it may run anything now is for `smcp_bus.ownership`.
 """
 
 import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-import orjson
 from xxhash import xxh3_128_digest
 
-from smcp_bus import exact_json, registry_contract, subjects
-from smcp_bus.bus import Bus, Connection, Incoming, Reply, RequestHandler
-from smcp_bus.headers import ERROR, NOT_RUN
+from smcp_bus import exact_json
+from smcp_bus.ownership import Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_proto import tool_results
-from smcp_proto.errors import ErrorCode, Malformed, SmcpError, Unavailable
+from smcp_proto.errors import Malformed, SmcpError, Unavailable
 from smcp_proto.schemas.tools import UNKNOWN_REPEAT, ToolCallReq
 
 _log = logging.getLogger("smcp_bus.owner")
@@ -45,112 +36,6 @@ HELD_BEFORE_S: Final = 5.0
 (seconds). Longer than a message may take."""
 RECENT_S: Final = 10.0
 """How old a repeat may be that is taken for a call which never arrived (seconds): the table forgets older ones."""
-
-MOVING: Final = "moving"
-"""The value of `Smcp-Not-Run` where the Computer changes its owner just now."""
-CLOSED_REPLY: Final = Reply(
-    orjson.dumps(Unavailable("this Computer is being confirmed; ask again").body().model_dump()),
-    {ERROR: str(int(ErrorCode.UNAVAILABLE)), NOT_RUN: "1"},
-)
-"""Nothing was run, asking again is safe."""
-MOVING_REPLY: Final = replace(CLOSED_REPLY, headers={**CLOSED_REPLY.headers, NOT_RUN: MOVING})
-"""The same of a Computer that is on its way here, or leaves."""
-
-
-class Ownership:
-    """Whether this process may run what arrives for its Computers. Closed at first; `run()` must be running meanwhile.
-
-    Args:
-        lease_s: after half of it without a beat of the loop the process is taken to have stood still.
-    """
-
-    def __init__(self, bus: Bus, *, lease_s: float) -> None:
-        self._bus = bus
-        self._longest_silence = lease_s / 2
-        self._open = False
-        self._generation = 0
-        self._closed = asyncio.Event()
-        self._closed.set()
-        self._loop = asyncio.get_running_loop()
-        self._beat = self._loop.time()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a request may run now."""
-        self._look()
-        return self._open
-
-    @property
-    def generation(self) -> int:
-        """Changes at each closing: taken before a claim is confirmed, given to `open` afterwards."""
-        self._look()  # a standstill from before the question says nothing against its answer
-        return self._generation
-
-    def open(self, generation: int) -> bool:
-        """Open it, unless it was closed since `generation` was taken. Returns whether it is open."""
-        self._look()
-        if generation != self._generation or not self._bus.connected:
-            return False
-        self._beat = self._loop.time()
-        self._open = True
-        self._closed.clear()
-        return True
-
-    def close(self, why: str) -> None:
-        """Close it now; what runs goes on, nothing new begins."""
-        if self._open:
-            _log.info("the ownership is not confirmed any more: %s", why)
-        self._open = False
-        self._generation += 1
-        self._closed.set()
-
-    async def wait_closed(self) -> None:
-        """Return when it is closed: time to have the claim confirmed."""
-        await self._closed.wait()
-
-    async def run(self) -> None:
-        """Watch the connection and the clock until cancelled; it is closed afterwards."""
-        unwatch = self._bus.watch(self._on_connection)
-        try:
-            while True:
-                self._look()
-                self._beat = self._loop.time()
-                await asyncio.sleep(self._longest_silence / 4)
-        finally:
-            unwatch()
-            self.close("stopped")
-
-    def _look(self) -> None:
-        """A standstill since the last beat is a closing, also where it is closed: the generation changes."""
-        now = self._loop.time()
-        if now - self._beat > self._longest_silence:
-            self._beat = now  # once for each
-            self.close("the process stood still")
-
-    def _on_connection(self, connection: Connection) -> None:
-        if connection is Connection.DOWN:
-            self.close("the connection to NATS broke")
-
-
-def owned(handler: RequestHandler, refusal: Callable[[], Reply | None]) -> RequestHandler:
-    """`handler`, but for the time in which `refusal` gives a reply: then that is the answer, and nothing runs.
-
-    Calls that run here go on meanwhile, so `pending` is still answered where all that it asks for are known. A call
-    that is not known may be another owner's: that is not for us to say.
-    """
-
-    async def guarded(incoming: Incoming) -> Reply:
-        refused = refusal()
-        if refused is None:
-            return await handler(incoming)
-        if subjects.verb_of(incoming.subject) == registry_contract.PENDING.verb:
-            reply = await handler(incoming)
-            if ERROR not in reply.headers and not orjson.loads(reply.body)["unknown"]:
-                return reply
-        return refused
-
-    return guarded
-
 
 CallKey = tuple[str, str, str, str]
 """(office, computer, agent, req_id)"""
@@ -178,23 +63,6 @@ class _Ended:
     body: bytes | None = field(repr=False)
     """None: its result is not kept, or it ended with an error."""
     error: SmcpError | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Seat:
-    """A Computer that this process owns."""
-
-    office: str
-    computer: str
-    cancel_grace_s: float = 0.0
-    """How long a cancelled call may still bring its own answer."""
-    held_since: float | None = None
-    """Since when it has its seat in the office without interruption (loop time)."""
-
-    def held(self, *, anew: bool) -> None:
-        """The registry has confirmed the seat; `anew`: it may have been another's meanwhile."""
-        if anew or self.held_since is None:
-            self.held_since = asyncio.get_running_loop().time()
 
 
 Stop = Callable[[str], None]

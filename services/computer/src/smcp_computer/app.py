@@ -12,7 +12,7 @@ from smcp_bus.errors import BusError
 from smcp_bus.metrics import measure_bus
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.nats.config import Credentials
-from smcp_bus.owner import Ownership
+from smcp_bus.ownership import Ownership
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.tracing import bus_spans
 from smcp_computer.config.file import ComputerConfig

@@ -15,7 +15,8 @@ from typing import Final, Protocol, TypedDict, Unpack
 
 from smcp_bus import registry_contract
 from smcp_bus.dispatch import Call, Dispatcher, Handler, Tracing
-from smcp_bus.owner import Keeping, Owner, Seat
+from smcp_bus.owner import Keeping, Owner
+from smcp_bus.ownership import Seat
 from smcp_bus.registry_contract import PendingAnswer, PendingQuestion
 from smcp_bus.tracing import office_of, trace_id_of
 from smcp_computer.config.file import ComputerConfig, load_config

@@ -13,7 +13,7 @@ from smcp_bus.backoff import Backoff
 from smcp_bus.bus import Bus, Connection
 from smcp_bus.errors import BusError
 from smcp_bus.lease import LeaseKeeper
-from smcp_bus.owner import Ownership
+from smcp_bus.ownership import Ownership
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal
 from smcp_computer.outbox import Outbox

@@ -12,7 +12,8 @@ from smcp_bus import registry_contract, subjects
 from smcp_bus.bus import Bus, Incoming, NoticeHandler, Subscription
 from smcp_bus.dispatch import Call, Dispatcher, computer_route, host_route, request_handler, serve_requests
 from smcp_bus.headers import EPOCH
-from smcp_bus.owner import CLOSED_REPLY, Owner, Ownership, Seat, owned
+from smcp_bus.owner import Owner
+from smcp_bus.ownership import CLOSED_REPLY, Ownership, Seat, owned
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
 from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
 from smcp_proto.schemas.base import AgentCallData

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, RawJson
-from smcp_bus.owner import Owner, RunningCall, Seat, Stop
+from smcp_bus.owner import Owner, RunningCall, Stop
+from smcp_bus.ownership import Seat
 from smcp_computer.confirmation import Confirmation
 from smcp_computer.mcp.errors import AnswerTooLarge, ServerError
 from smcp_computer.mcp.sdk import CallSpan

@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from smcp_bus import subjects
 from smcp_bus.bus import Bus, Connection, RequestHandler
 from smcp_bus.dispatch import Observe
-from smcp_bus.owner import Owner, Ownership
+from smcp_bus.owner import Owner
+from smcp_bus.ownership import Ownership
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_bus.tracing import bus_spans

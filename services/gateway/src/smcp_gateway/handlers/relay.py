@@ -19,7 +19,7 @@ from smcp_bus.bus import Admit, Headers, Progress, Reply
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.errors import BusError, NoResponder, NotConnected, RequestTimedOut
 from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID
-from smcp_bus.owner import MOVING
+from smcp_bus.ownership import MOVING
 from smcp_bus.registry_client import RegistryClient, to_error
 from smcp_bus.tracing import sending
 from smcp_gateway.calls.table import CallTable, PendingCall

@@ -11,7 +11,7 @@ from smcp_bus.bus import Incoming, Reply
 from smcp_bus.errors import NoResponder
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_bus.nats.bus import BusConfig, NatsBus, open_bus
-from smcp_bus.owner import CLOSED_REPLY, Ownership, owned
+from smcp_bus.ownership import CLOSED_REPLY, Ownership, owned
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.waiting import eventually
 
