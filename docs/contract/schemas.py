@@ -15,7 +15,7 @@ from pydantic_core import CoreSchema
 
 from smcp_proto import schemas
 from smcp_proto.errors import ErrorBody
-from smcp_proto.names import MAX_NAME_LENGTH, Name
+from smcp_proto.member_names import MAX_NAME_LENGTH, Name
 from smcp_proto.schemas.base import is_none
 from smcp_proto.schemas.config import IsoDuration
 from smcp_proto.schemas.resources import Reserved

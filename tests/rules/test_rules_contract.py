@@ -20,7 +20,7 @@ from smcp_bus import headers, subjects
 from smcp_gateway.sockets.socketio_server import SMALL_BYTES as ENFORCED_BYTES
 from smcp_proto.catalog import CATALOG, Ack, Row
 from smcp_proto.errors import ErrorBody, ErrorCode
-from smcp_proto.names import encode_name
+from smcp_proto.member_names import encode_name
 
 SCHEMAS = all_schemas()
 VALIDATORS = {**{name: TypeAdapter(model) for name, model in models().items()}, **unions()}

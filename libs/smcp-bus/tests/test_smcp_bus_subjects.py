@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_bus import subjects
-from smcp_proto.names import check_name
+from smcp_proto.member_names import check_name
 
 LITERALS = [
     (subjects.client("lab", "pc", "tool_call"), "smcp.v1.lab.client.pc.tool_call"),

@@ -15,7 +15,7 @@ import pytest
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.registry_contract import Assertion, AssertOutcome, Claim, Confirmed, Joined, Member
 from smcp_proto.errors import NotAllowed, NotInOffice, Unavailable
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_testing.bad_buses import FAULTS, BadBuses

@@ -4,7 +4,7 @@ from functools import partial
 
 from smcp_bus.errors import BusError
 from smcp_proto.errors import Unavailable
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 from smcp_testing.member_process import MemberProcess, member_process
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.registry_world import registries

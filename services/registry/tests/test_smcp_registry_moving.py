@@ -9,7 +9,7 @@ import pytest
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.registry_contract import Assertion, AssertOutcome, Claim, Member
 from smcp_proto.errors import NotAllowed
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 from smcp_registry.app import open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_testing.member_process import MemberProcess, dying_process, member_process, observe

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.js.kv import VALID_KEY_RE
 
-from smcp_proto.names import check_name
+from smcp_proto.member_names import check_name
 from smcp_registry.records import Announce, MemberRecord, announcements, record_key, tombstone
 from smcp_registry.view import opaque, session_info
 

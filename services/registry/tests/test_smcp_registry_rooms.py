@@ -8,7 +8,7 @@ import pytest
 
 from smcp_bus.registry_contract import Assertion, AssertOutcome, Member
 from smcp_proto.errors import NotAllowed, NotInOffice, Unavailable
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 from smcp_testing.member_process import MemberProcess, member_process, observe
 from smcp_testing.nats_process import NatsServer
 from smcp_testing.registry_world import registries

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.names import check_name
+from smcp_proto.member_names import check_name
 from smcp_standalone import nats_config, nats_files
 from smcp_standalone.nats_model import NatsModel, parse_model
 from smcp_standalone.nats_server import find_binary

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from nats.js import JetStreamContext
 from nats.js.kv import KeyValue
 
-from smcp_proto.names import encode_name
+from smcp_proto.member_names import encode_name
 from smcp_registry.records import MemberRecord
 from smcp_registry.store import MEMBERS
 from smcp_testing.nats_peer import nats_peer

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from socketio.exceptions import SocketIOError
 
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 from tests.e2e.actors.bare import NAMESPACE, BareMember, FlatError
 from tests.e2e.rooms.presence import MemberKey
 

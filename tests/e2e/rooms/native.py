@@ -22,7 +22,7 @@ from smcp_computer.core import OfficeMembership
 from smcp_computer.membership import Membership
 from smcp_computer.settings import ComputerSettings
 from smcp_proto.errors import SmcpError
-from smcp_proto.names import Role, encode_name
+from smcp_proto.member_names import Role, encode_name
 from tests.e2e.rooms.client import Outcome
 from tests.e2e.rooms.presence import MemberKey
 from tests.e2e.worlds.layout import Place

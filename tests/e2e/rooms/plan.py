@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from hypothesis import strategies as st
 
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 
 OFFICES: Final = 2
 GATEWAYS: Final = 2

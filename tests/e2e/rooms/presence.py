@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 
 MemberKey = tuple[Role, str]
 """Role and name."""

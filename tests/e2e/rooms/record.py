@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 from tests.e2e.rooms.ownership import Doubt, History, Kind, Lapse, Operation, Span
 
 

@@ -37,7 +37,7 @@ from smcp_proto.errors import (
     TooLarge,
     Unavailable,
 )
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 from smcp_proto.validation import HALF, MAX_TEXT, check_depth, field_with_half, malformed
 
 

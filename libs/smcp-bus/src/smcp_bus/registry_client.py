@@ -33,7 +33,7 @@ from smcp_bus.registry_contract import (
 )
 from smcp_bus.tracing import sending
 from smcp_proto.errors import ERRORS, ErrorBody, Internal, NotAllowed, SmcpError, Unavailable
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 from smcp_proto.schemas import ListRoomRet
 
 Model = TypeVar("Model", bound=BaseModel)

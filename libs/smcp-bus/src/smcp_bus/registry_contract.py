@@ -27,7 +27,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from smcp_proto.catalog import Ack, Row, SizeClass, TimeClass
-from smcp_proto.names import Name, Role
+from smcp_proto.member_names import Name, Role
 from smcp_proto.schemas import SessionInfo
 
 

@@ -11,7 +11,7 @@ Names stand encoded in them (`smcp_proto.names`), so each is one token.
 from dataclasses import dataclass
 from typing import Final, cast, get_args
 
-from smcp_proto.names import (
+from smcp_proto.member_names import (
     AgentName,
     ComputerName,
     CredentialName,

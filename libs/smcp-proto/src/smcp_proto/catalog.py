@@ -13,7 +13,7 @@ from typing import Final, Literal, get_args
 from pydantic import BaseModel
 
 from smcp_proto import schemas
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 
 Prefix = Literal["client", "server", "notify"]
 

@@ -23,7 +23,7 @@ from smcp_computer.settings import ComputerSettings
 from smcp_computer.subscriptions import CANCEL_VERB, cancel
 from smcp_proto import catalog
 from smcp_proto.errors import Malformed, NotInOffice, SmcpError, Unavailable
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeNotification
 from smcp_proto.schemas.base import AgentCallData
 from smcp_service.health import Readiness

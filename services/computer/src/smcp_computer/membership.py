@@ -18,7 +18,7 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim, LeaseRenewal
 from smcp_computer.outbox import Outbox
 from smcp_proto.errors import NotAllowed, SmcpError
-from smcp_proto.names import encode_name
+from smcp_proto.member_names import encode_name
 
 _log = logging.getLogger("smcp_computer.membership")
 

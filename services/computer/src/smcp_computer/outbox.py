@@ -18,7 +18,7 @@ from smcp_bus import exact_json
 from smcp_bus.backoff import Backoff
 from smcp_bus.errors import BodyTooLarge, BusError
 from smcp_proto.errors import NotInOffice, RateLimited, SmcpError, TimedOut, Unavailable
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 from smcp_proto.schemas.resources import MISSED
 
 _log = logging.getLogger("smcp_computer.outbox")

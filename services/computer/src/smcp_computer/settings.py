@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import BeforeValidator, Field, SecretStr
 
 from smcp_computer.confirmation import Confirm
-from smcp_proto.names import Name
+from smcp_proto.member_names import Name
 from smcp_service.settings import MIB, Seconds, ServiceSettings, SettingsError
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from smcp_bus.registry_contract import Claim
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 from smcp_registry.records import Announce, MemberRecord, State, owned_by
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from smcp_bus.registry_contract import Claim
-from smcp_proto.names import Role, encode_name
+from smcp_proto.member_names import Role, encode_name
 from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
 
 

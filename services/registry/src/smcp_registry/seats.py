@@ -8,7 +8,7 @@ from typing import Any, Final
 from smcp_bus.backoff import Backoff
 from smcp_bus.registry_contract import Claim
 from smcp_proto.errors import NotInOffice, Unavailable
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 from smcp_registry.admission import Action, Decision, Owner, claimed, decide
 from smcp_registry.leases import Owners
 from smcp_registry.records import Announce, MemberRecord, State, moving, owned_by, record_key, tombstone

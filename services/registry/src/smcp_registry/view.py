@@ -13,7 +13,7 @@ from hashlib import blake2b
 from pydantic import ValidationError
 
 from smcp_bus.registry_contract import Claim
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 from smcp_proto.schemas import SessionInfo
 from smcp_registry.records import MemberRecord, owned_by, record_key
 from smcp_registry.store import parse_record

@@ -16,7 +16,7 @@ from typing import Any, Final
 import bcrypt
 
 from smcp_bus.subjects import HOSTS, HOSTS_ASSERT_ALL, HOSTS_LEASE_ALL, OWNER_QUEUE, REGISTRY_QUEUE, ROOT
-from smcp_proto.names import encode_name
+from smcp_proto.member_names import encode_name
 from smcp_standalone.nats_model import JetStream, NatsModel, Tls
 
 PING_S: Final = 5

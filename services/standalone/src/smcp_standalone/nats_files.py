@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from smcp_proto.names import encode_name
+from smcp_proto.member_names import encode_name
 from smcp_service.settings import did_you_mean
 from smcp_standalone import nats_config
 from smcp_standalone.nats_config import Login

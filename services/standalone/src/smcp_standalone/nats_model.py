@@ -23,7 +23,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
-from smcp_proto.names import Name, encode_name
+from smcp_proto.member_names import Name, encode_name
 from smcp_service.lifecycle import Failure
 from smcp_service.settings import did_you_mean
 

@@ -14,7 +14,7 @@ from smcp_bus.headers import EPOCH
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, Claim, Joined, LeaseRenewal, Left
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 from smcp_testing.bad_buses import BadBuses
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, model_validator
 
-from smcp_proto.names import Name
+from smcp_proto.member_names import Name
 
 MAX_REQ_ID_LENGTH: Final = 256
 NO_CONTROL_CHARACTERS: Final = r"^[^\x00-\x1f\x7f-\x9f]*$"

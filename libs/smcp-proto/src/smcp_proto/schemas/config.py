@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, Tag, TypeAdapter
 
-from smcp_proto.names import Name
+from smcp_proto.member_names import Name
 from smcp_proto.schemas.base import AgentCallData, ServerName, Wire, absent
 from smcp_proto.schemas.tools import ToolMeta
 from smcp_proto.validation import by_type

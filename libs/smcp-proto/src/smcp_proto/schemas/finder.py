@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import Field
 
-from smcp_proto.names import Name
+from smcp_proto.member_names import Name
 from smcp_proto.schemas.base import AgentCallData, ReqId, Wire, absent
 
 ElementCategory = Literal[

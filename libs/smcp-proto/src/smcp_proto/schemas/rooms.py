@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from smcp_proto.names import Name, Role
+from smcp_proto.member_names import Name, Role
 from smcp_proto.schemas.base import AgentCallData, ReqId, ServerName, Wire, absent
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, PlainValidator
 
-from smcp_proto.names import Name
+from smcp_proto.member_names import Name
 from smcp_proto.schemas.base import AgentCallData, Attributes, ReqId, ToolName, Wire, absent
 
 Timeout = Annotated[int, Field(strict=True, ge=1, le=3600)]

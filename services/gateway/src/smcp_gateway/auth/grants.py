@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from smcp_proto.errors import NotAllowed
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 
 LONGEST: Final = 256
 """Characters of a pattern or a subject; a name has at most 128."""

@@ -21,7 +21,7 @@ from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, RawJson
 from smcp_gateway.rooms.offices import Offices
 from smcp_proto.errors import ErrorCode, Malformed, NotInOffice, SmcpError
-from smcp_proto.names import check_name
+from smcp_proto.member_names import check_name
 from smcp_proto.schemas import ListResourcesReq, ListResourceTemplatesReq
 from smcp_proto.schemas.resources import MAX_CURSOR, SmcpCode
 

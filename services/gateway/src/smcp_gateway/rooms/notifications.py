@@ -12,7 +12,7 @@ from smcp_gateway.computers.subscriptions import missed_body
 from smcp_gateway.sockets.session import MemberKey
 from smcp_proto import catalog
 from smcp_proto.catalog import EVERYBODY
-from smcp_proto.names import Role, check_name
+from smcp_proto.member_names import Role, check_name
 from smcp_proto.schemas import Capabilities
 
 ENTER = "enter_office"

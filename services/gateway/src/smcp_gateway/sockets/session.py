@@ -9,7 +9,7 @@ from smcp_bus.dispatch import Caller
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.auth.principal import Principal
 from smcp_gateway.sockets.reply_room import ReplyRoom
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 
 DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
 """Bytes that a client takes that says nothing: aiohttp's default. A larger message would close its socket."""

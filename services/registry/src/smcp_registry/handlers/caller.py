@@ -11,7 +11,7 @@ from smcp_bus.dispatch import Call
 from smcp_bus.headers import AFTER, CLAIM
 from smcp_bus.registry_contract import Claim
 from smcp_proto.errors import Malformed, NotInOffice, Unavailable
-from smcp_proto.names import Role, check_name
+from smcp_proto.member_names import Role, check_name
 from smcp_registry.records import record_key
 from smcp_registry.store import Bucket, read_member
 from smcp_registry.view import Entry, MembersView

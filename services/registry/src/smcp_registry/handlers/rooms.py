@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.registry_contract import Confirmed, FindComputer, Found, Joined, Left, Nothing
 from smcp_proto.errors import NotAllowed, NotInOffice, Unavailable
-from smcp_proto.names import Role
+from smcp_proto.member_names import Role
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq, SessionInfo
 from smcp_registry.admission import Action
 from smcp_registry.handlers.caller import Callers, after, claim_of, named

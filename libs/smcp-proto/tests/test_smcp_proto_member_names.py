@@ -8,7 +8,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from smcp_proto.names import MAX_NAME_LENGTH, Name, check_name, decode_name, encode_name
+from smcp_proto.member_names import MAX_NAME_LENGTH, Name, check_name, decode_name, encode_name
 
 KEY = re.compile(r"\A[-/_=.a-zA-Z0-9]+\Z")
 """What JetStream takes as a key."""
