@@ -10,7 +10,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric
 
 from smcp_computer.outbox import CONFIG, DESKTOP, FINDER
-from smcp_computer.resources import index, subscriptions
+from smcp_computer.resources import index
 from smcp_computer.resources.index import SkippedServers
 from smcp_testing.computer_office import NAME, World, world
 from smcp_testing.computer_world import native_computer
@@ -139,7 +139,7 @@ async def test_a_window_that_is_listed_with_another_query_is_the_same_window(nat
 async def test_what_changes_before_the_server_agreed_to_tell_of_it_is_told_then(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscriptions, "SUBSCRIBE_S", 120.0)
+    monkeypatch.setattr("smcp_computer.mcp.resources.SUBSCRIBE_S", 120.0)
     late = {WINDOW: "subscribe_late", DOCUMENT: "subscribe_late"}
     async with world(nats_url, desk=configs.context("2025", windows=1, documents=1, misbehave=late)) as here:
         await eventually(lambda: len(here.computer.resources.index.known("desk")) == 2, timeout=30)

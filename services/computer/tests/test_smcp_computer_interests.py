@@ -84,7 +84,7 @@ async def test_what_was_refused_is_asked_for_again_once_the_list_changed(
 
 
 async def test_a_subscription_that_is_never_answered_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "SUBSCRIBE_S", 120.0)
+    monkeypatch.setattr("smcp_computer.mcp.resources.SUBSCRIBE_S", 120.0)
     async with running(desk=configs.context("2025", windows=3, misbehave={WINDOW: "never"})) as servers:
         servers.upstream.want("desktop", "desk", [WINDOW, OTHER])
         await eventually(lambda: servers.upstream.subscribed("desk") == {OTHER})

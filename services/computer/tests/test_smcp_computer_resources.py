@@ -19,7 +19,6 @@ from smcp_computer.mcp.events import (
 )
 from smcp_computer.mcp.resources import Features
 from smcp_computer.resources import index as index_module
-from smcp_computer.resources import subscriptions
 from smcp_testing.mcp_servers import configs
 from smcp_testing.resource_servers import ERAS, OTHER, WINDOW, running
 from smcp_testing.waiting import eventually
@@ -186,7 +185,7 @@ async def test_a_subscription_that_the_server_does_not_grant_is_refused_and_not_
 
 
 async def test_a_hold_that_is_given_up_ends_no_other_hold_of_the_same_holder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "SUBSCRIBE_S", 60.0)
+    monkeypatch.setattr("smcp_computer.mcp.resources.SUBSCRIBE_S", 60.0)
     late = {WINDOW: "subscribe_late"}
     async with running(desk=configs.context("2025", windows=1, misbehave=late)) as servers:
         first, second = (asyncio.create_task(servers.upstream.hold("alice", "desk", WINDOW)) for _ in range(2))

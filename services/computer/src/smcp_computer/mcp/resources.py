@@ -1,21 +1,22 @@
 """The resources of one connection to an MCP server: listed, read, subscribed to; raw JSON as the server sent it."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import mcp_types as types
 
-from smcp_computer.mcp.errors import BadAnswer, ServerTimedOut
-from smcp_computer.mcp.sdk import Requests
-from smcp_computer.mcp.subscriptions import Answered, Subscriptions
+from smcp_computer.mcp.errors import BadAnswer, ServerError, ServerTimedOut
+from smcp_computer.mcp.sdk import REQUEST_S, Requests
+from smcp_computer.mcp.subscriptions import Subscriptions
 
 Json = Mapping[str, Any]
 """An object as MCP gives it: camelCase keys, nothing added or dropped."""
 
-REQUEST_S: Final = 30.0
-"""How long a server may take over one request, or one list with all its pages (seconds)."""
+Answered = Callable[[str, ServerError | None], None]
+"""Called once for each URI, as soon as the server has answered for it, with why it failed. It must not block."""
+
 SUBSCRIBE_S: Final = 10.0
 SHOWN: Final = 256
 """Characters of a URI that stand in a log: what a server sends has no bound."""
@@ -78,15 +79,29 @@ class Resources:
             raise BadAnswer(self.server, "sent contents that are no list")
         return result
 
-    async def subscribe_all(self, uris: Collection[str], answered: Answered, *, timeout: float = SUBSCRIBE_S) -> None:
+    async def subscribe_all(self, uris: Iterable[str], answered: Answered) -> None:
         """Ask for `ResourceUpdated` of these as long as the connection lasts; `answered` is called for each."""
-        if uris:
-            await self._subscriptions.subscribe(uris, answered, timeout=timeout)
+        await self._each(uris, self._subscriptions.subscribe, answered)
 
-    async def unsubscribe(self, *uris: str, timeout: float = SUBSCRIBE_S) -> None:
+    async def unsubscribe(self, *uris: str) -> None:
         """Be told of these no more. What goes wrong is not told: what a server tells unasked is ignored."""
-        if uris:
-            await self._subscriptions.unsubscribe(uris, timeout=timeout)
+        await self._each(uris, self._subscriptions.unsubscribe, lambda uri, error: None)
+
+    async def _each(self, uris: Iterable[str], ask: Callable[[str], Awaitable[None]], answered: Answered) -> None:
+        async def one(uri: str) -> None:
+            error: ServerError | None = None
+            try:
+                async with asyncio.timeout(SUBSCRIBE_S):
+                    await ask(uri)
+            except TimeoutError:
+                error = ServerTimedOut(self.server, "did not answer in time")
+            except ServerError as refused:
+                error = refused
+            answered(uri, error)
+
+        async with asyncio.TaskGroup() as tasks:
+            for uri in uris:
+                tasks.create_task(one(uri))
 
     async def complete(self, params: Json, *, timeout: float = REQUEST_S) -> dict[str, Any]:
         """The result of `completion/complete`; `params` are MCP's (`ref`, `argument`, `context`)."""

@@ -13,7 +13,8 @@ from opentelemetry.metrics import Meter
 from smcp_bus.backoff import Backoff
 from smcp_computer.mcp.errors import ServerDied, ServerError, ServerNotRunning, ServerTimedOut
 from smcp_computer.mcp.events import ResourcesChanged, ServerEvent, ServerEvents, ServerGone, ServerReady
-from smcp_computer.mcp.resources import REQUEST_S, Features, Json, Resources
+from smcp_computer.mcp.resources import Features, Json, Resources
+from smcp_computer.mcp.sdk import REQUEST_S
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.warn_once import WarnOnce
 

@@ -22,7 +22,7 @@ from smcp_computer.mcp.events import (
     ServerGone,
     ServerReady,
 )
-from smcp_computer.mcp.resources import SUBSCRIBE_S, Resources
+from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.resources.routing import is_same
 from smcp_computer.resources.warn_once import WarnOnce
@@ -197,7 +197,7 @@ class UpstreamSubscriptions:
                 self._answered(upstream, uri, error)
 
         async def ask() -> None:
-            await connection.subscribe_all(uris, answered, timeout=SUBSCRIBE_S)
+            await connection.subscribe_all(uris, answered)
             self._tell(upstream)
 
         self._start(upstream, uris, ask())
