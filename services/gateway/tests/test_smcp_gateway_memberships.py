@@ -1,6 +1,7 @@
 """Memberships that end otherwise than asked for: broken connections, answers that were lost, members swept away."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -8,16 +9,19 @@ from typing import Any
 import orjson
 import pytest
 
-from smcp_bus.bus import Incoming, Reply
+from smcp_bus import owner, subjects
+from smcp_bus.bus import Incoming, Reply, RequestHandler
+from smcp_bus.headers import ERROR
 from smcp_bus.nats.bus import open_bus
 from smcp_bus.nats.config import BusConfig
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.rooms import orphaned_calls
 from smcp_proto.errors import NotAllowed, Unavailable
-from smcp_registry.records import record_key, tombstone
+from smcp_registry.records import Announce, record_key, tombstone
 from smcp_registry.store import Bucket, open_store, read_member, write_member
 from smcp_testing.gateway_world import LEASE_S, SHORT_LEASE_S, Client, World, connected, gateway_world, reply
+from smcp_testing.interposed_buses import InterposedBuses
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
@@ -266,3 +270,59 @@ async def test_pings_are_so_frequent_that_a_client_notices_a_gateway_that_stands
         since = loop.time()
         await eventually(lambda: loop.time() - since > 2 * SHORT_LEASE_S, timeout=10)
         assert not client.gone.is_set()
+
+
+async def test_a_repeat_is_refused_after_the_seat_was_lost_and_the_answer_to_the_new_claim_too(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, "HELD_BEFORE_S", 0.0)
+    monkeypatch.setattr(owner, "RECENT_S", 600.0)
+    buses, asserted = InterposedBuses(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def between(incoming: Incoming, handler: RequestHandler) -> Reply:
+        reply = await handler(incoming)
+        if subjects.verb_of(incoming.subject) != "assert" or asserted.is_set():
+            return reply
+        asserted.set()
+        return Reply(b'{"code":503,"message":"not now","details":{}}', {ERROR: "503"})
+
+    async def runs(_: Any) -> Any:
+        return {"content": [], "isError": False}
+
+    numbers = itertools.count(1)
+    async with (
+        gateway_world(nats_url, bad=buses) as world,
+        connected(world.url) as anna,
+        connected(world.url) as client,
+        connected(world.url) as other,
+        open_bus(BusConfig(url=nats_url)) as bus,
+    ):
+        client.sio.on("client:tool_call", runs, namespace="/smcp")
+        assert await joins(client, "computer", "box", OFFICE)
+        assert await joins(other, "computer", "other", OFFICE)
+        assert await joins(anna, "agent", "anna", OFFICE)
+        sent = loop.time()  # by another owner, which had the seat for a moment, and ran it
+
+        async def repeat(number: int) -> Any:
+            age = round((loop.time() - sent) * 1000)
+            return await anna.call("client:tool_call", call(number) | {"a2c_repeat": age})
+
+        assert (await repeat(0))["isError"] is False
+        store = await open_store(bus, bus.jetstream(), lease_s=LEASE_S, replicas=1)
+        box, told = (record_key(OFFICE, "computer", name) for name in ("box", "other"))
+        buses.between = between
+        for key in (box, told):
+            stored = await read_member(store.members, key)
+            assert stored.record is not None
+            stone = tombstone(stored.record)
+            if key == box:  # its leave is one of those that an outage hides
+                stone = stone.model_copy(update={"announce": Announce.NOTHING})
+            await write_member(store.members, key, stone, last=stored.revision)
+
+        async def refused() -> bool:  # as soon as the gateway has asserted its members again
+            answer = await repeat(next(numbers))
+            return "does not know the call" in answer.get("message", "")
+
+        await asyncio.wait_for(asserted.wait(), 20)
+        await eventually(refused)

@@ -120,6 +120,22 @@ async def test_a_member_that_its_process_holds_after_all_stays_when_its_time_is_
         assert observer.of("pc") == ["enter_office"]
 
 
+@pytest.mark.parametrize("by", ["join", "assert"])
+async def test_a_member_that_claims_its_own_moving_seat_ends_the_move(nats_url: str, by: str) -> None:
+    async with registries(nats_url, move_s=30), member_process(nats_url) as old:
+        await old.join("lab", "agent", "asker")
+        claim = old.claim(identity="me")
+        await old.join("lab", "computer", "pc", claim)
+        await moves(old, "computer", "pc", claim)
+        await eventually(lambda: _is(found(old, "pc"), (True, True)))
+        if by == "join":
+            await old.join("lab", "computer", "pc", claim)
+        else:
+            member = Member(office="lab", role="computer", name="pc", claim=claim)
+            await old.registry.assert_members(Assertion(members=[member]))
+        await eventually(lambda: _is(found(old, "pc"), (True, False)))
+
+
 async def test_who_is_no_member_does_not_become_one_by_moving(nats_url: str) -> None:
     async with registries(nats_url, move_s=30), member_process(nats_url) as old, member_process(nats_url) as other:
         assert await moves(old, "computer", "pc", old.claim()) is AssertOutcome.REFUSED

@@ -47,7 +47,7 @@ async def test_a_claim_that_is_made_again_changes_nothing(nats_url: str) -> None
     async with blind_seats(nats_url) as seats, member_process(nats_url) as member:
         first = await seats.claim("lab", "computer", "pc", member.claim(), until=math.inf)
         again = await seats.claim("lab", "computer", "pc", member.claim(), until=math.inf)
-        assert (again.decision.action, again.revision) == (Action.UNCHANGED, first.revision)
+        assert (again.decision.action, again.stored.revision) == (Action.UNCHANGED, first.stored.revision)
 
 
 async def test_a_late_copy_of_a_join_that_was_given_up_brings_nobody_back(nats_url: str) -> None:

@@ -72,12 +72,22 @@ class Joined(_Contract):
 
     revision: int
     """Of the claimant's own record: enters and leaves up to here are older than its membership."""
+    tenure: int | None = None
+    """See `same_tenure`."""
     unchanged: bool = False
     """It was in this office already; nothing is announced."""
     taken_up: bool = False
     """It has the place of an owner from which it moved: for the office it was never away."""
     sessions: list[SessionInfo] | None = None
     """The office's members as of `revision` or later, where the claim asked for them and the view is new enough."""
+
+
+def same_tenure(before: int | None, now: int | None) -> bool:
+    """Whether a seat was nobody else's between two answers of the registries, by their `tenure`.
+
+    None, which is what older registries say, is never the same.
+    """
+    return now is not None and before == now
 
 
 class Left(_Contract):
@@ -92,6 +102,7 @@ class Confirmed(_Contract):
     mine: bool
     """The view holds this very claim (same owner, same incarnation)."""
     revision: int = 0
+    tenure: int | None = None
     view: int = 0
     """The revision that the registry's view has reached."""
 
@@ -167,6 +178,7 @@ class AssertedMember(_Contract):
 
     outcome: AssertOutcome
     revision: int = 0
+    tenure: int | None = None
     why: str | None = None
 
 

@@ -15,7 +15,7 @@ from smcp_bus.errors import BusError
 from smcp_bus.lease import LeaseKeeper
 from smcp_bus.ownership import Ownership
 from smcp_bus.registry_client import RegistryClient
-from smcp_bus.registry_contract import Claim, LeaseRenewal
+from smcp_bus.registry_contract import Claim, LeaseRenewal, same_tenure
 from smcp_computer.outbox import Outbox
 from smcp_proto.errors import NotAllowed, SmcpError
 from smcp_proto.member_names import encode_name
@@ -70,8 +70,8 @@ class Membership:
         """The newest revision at which somebody else changed it, as far as the office was told."""
         self._up = asyncio.Event()
         self._problem = "not joined yet"
-        self._entered = False
-        """The place that was had before was lost: the office was told that this Computer came."""
+        self._tenure: int | None = None
+        """Of the place when it was had last (`registry_contract.same_tenure`)."""
         self._listeners: list[Callable[[bool], None]] = []
         self.joined = asyncio.Event()
         """Set once the place was had for the first time."""
@@ -85,8 +85,8 @@ class Membership:
         return None if self._ownership.is_open else self._problem
 
     def listen(self, listener: Callable[[bool], None]) -> None:
-        """Call `listener` whenever the place is had (again), before anything is asked: with True where it is a new one,
-        and the office was told that this Computer came. It must not block."""
+        """Call `listener` whenever the place is had (again), before anything is asked: with True where it may have been
+        another's. It must not block."""
         self._listeners.append(listener)
 
     async def run(self) -> None:
@@ -147,17 +147,15 @@ class Membership:
             # a view that has not come so far yet cannot say; claiming asks the bucket itself
             if confirmed.mine and confirmed.view >= self._overtaken:
                 self._revision = max(self._revision, confirmed.view)
-                return self._opened(generation, "confirmed in")
+                return self._opened(generation, confirmed.tenure, "confirmed in")
             if not confirmed.mine:
                 _log.warning("the place in the office %r was lost; claiming it again", self._office)
                 self._claimed = False
-                self._entered = True  # another may have had it, also where the next claim is found made already
         if not self.lease.held:
             await self.lease.acquire()
-        await self._join()
-        return self._opened(generation, "in")
+        return self._opened(generation, await self._join(), "in")
 
-    async def _join(self) -> None:
+    async def _join(self) -> int | None:
         # who hears of our entering asks for everything; what changes from here on is told
         untold = self._outbox.forget()
         self._overtaken = 0
@@ -169,19 +167,19 @@ class Membership:
             self._claimed = True
             self._revision = joined.revision
             told = not joined.unchanged
-            self._entered = self._entered or told
+            return joined.tenure
         finally:
             if not told:
                 self._outbox.changed(*untold)
 
-    def _opened(self, generation: int, how: str) -> bool:
+    def _opened(self, generation: int, tenure: int | None, how: str) -> bool:
         if self._overtaken > self._revision or not self._ownership.open(generation):
             return False
         self._problem = ""
         self.joined.set()
+        kept, self._tenure = same_tenure(self._tenure, tenure), tenure
         for listener in self._listeners:
-            listener(self._entered)
-        self._entered = False
+            listener(not kept)
         _log.info("%s the office %r as %r", how, self._office, self._name)
         return True
 

@@ -107,8 +107,10 @@ def claimed(
     office: str,
     role: Role,
     name: str,
+    revision: int = 0,
 ) -> MemberRecord:
-    """The record that a claim leaves behind, written over `record`."""
+    """The record that a claim leaves behind, written over `record`, which stands at `revision`."""
+    goes_on = record is not None and record.is_member and owned_by(record, claim)
     told_of_leave = announce in (Announce.LEAVE, Announce.LEAVE_ENTER)
     stays_known = record is not None and record.is_visible and not told_of_leave
     return MemberRecord(
@@ -120,6 +122,7 @@ def claimed(
         process=claim.process,
         incarnation=claim.incarnation,
         identity=claim.identity,
+        tenure=record.tenure if record is not None and goes_on else revision,
         a2c_version=claim.a2c_version,
         capabilities=claim.capabilities,
         announced=stays_known or announce in (Announce.ENTER, Announce.LEAVE_ENTER),

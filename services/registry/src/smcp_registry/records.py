@@ -45,6 +45,8 @@ class MemberRecord(BaseModel):
     """Changes at each claim that a session makes."""
     identity: str
     """Who may take the seat up while it is moving."""
+    tenure: int | None = None
+    """The revision over which its owner claimed it: the same for as long as the seat was nobody else's."""
     a2c_version: str | None = None
     capabilities: dict[str, Any] | None = None
     announced: bool = True

@@ -25,10 +25,10 @@ Change = Callable[[StoredMember], Awaitable[MemberRecord | None]]
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What became of a claim. `revision` is the claimant's own record's, 0 where it was refused."""
+    """What became of a claim, and the claimant's own record; nothing where it was refused."""
 
     decision: Decision
-    revision: int = 0
+    stored: StoredMember
 
 
 class Seats:
@@ -69,13 +69,15 @@ class Seats:
             if not _stands(stored.record, claim) and not await self._is_meant(claim, until):
                 decision = Decision(Action.REFUSE, why=GIVEN_UP)
                 return None
-            record = claimed(stored.record, claim, decision.announce, office=office, role=role, name=name)
+            record = claimed(
+                stored.record, claim, decision.announce, office=office, role=role, name=name, revision=stored.revision
+            )
             if decision.action is Action.UNCHANGED and stored.record is not None and same(record, stored.record):
                 return None
             return record
 
-        revision = await self._write(key, change, first=NOTHING if self._untouched(key) else None)
-        return Claimed(decision, 0 if decision.action is Action.REFUSE else revision)
+        stored = await self._write(key, change, first=NOTHING if self._untouched(key) else None)
+        return Claimed(decision, NOTHING if decision.action is Action.REFUSE else stored)
 
     async def release(self, office: str, role: Role, name: str, claim: Claim) -> int:
         """Give the seat up; returns the tombstone's revision. Idempotent by the claim.
@@ -98,13 +100,13 @@ class Seats:
                 raise NotInOffice("not in this office")
             return tombstone(record) if record.is_member else None
 
-        revision = await self._write(record_key(office, role, name), change)
+        stored = await self._write(record_key(office, role, name), change)
         if not was_there:
             raise NotInOffice("not in this office")
-        return revision
+        return stored.revision
 
-    async def move(self, office: str, role: Role, name: str, claim: Claim) -> int:
-        """Keep the claimant's seat for its identity, from now on for `move_s`; returns the record's revision.
+    async def move(self, office: str, role: Role, name: str, claim: Claim) -> StoredMember:
+        """Keep the claimant's seat for its identity, from now on for `move_s`; returns its record.
 
         Nothing is announced. Asked again it begins anew.
 
@@ -137,8 +139,8 @@ class Seats:
 
         await self._write(record_key(office, role, name), change)
 
-    async def _write(self, key: str, change: Change, *, first: StoredMember | None = None) -> int:
-        """Write what `change` makes of what stands, again while others write meanwhile; returns the last revision."""
+    async def _write(self, key: str, change: Change, *, first: StoredMember | None = None) -> StoredMember:
+        """Write what `change` makes of what stands, again while others write meanwhile; returns what stands then."""
         backoff = Backoff(first_s=0.02, longest_s=0.2)
         stored = first
         for _ in range(ATTEMPTS):
@@ -146,9 +148,9 @@ class Seats:
                 stored = await read_member(self._store.members, key)
             record = await change(stored)
             if record is None:
-                return stored.revision
+                return stored
             try:
-                return await write_member(self._store.members, key, record, last=stored.revision)
+                return StoredMember(record, await write_member(self._store.members, key, record, last=stored.revision))
             except Conflict:
                 stored = None
                 await asyncio.sleep(backoff.next())

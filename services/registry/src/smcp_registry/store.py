@@ -193,6 +193,10 @@ class StoredMember:
     record: MemberRecord | None
     revision: int
 
+    @property
+    def tenure(self) -> int | None:
+        return None if self.record is None else self.record.tenure
+
 
 def parse_record(value: bytes | None, *, key: str) -> MemberRecord | None:
     """None where there is no record, or none that can be read (which is logged: its seat can be claimed)."""

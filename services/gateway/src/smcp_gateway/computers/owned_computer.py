@@ -18,7 +18,7 @@ from smcp_bus.bus import Incoming, Reply, Subscription
 from smcp_bus.dispatch import Call, Caller, Dispatcher, Observe, RawJson, Tracing, failed, to_reply
 from smcp_bus.owner import Owner, RunningCall, Stop, time_limit
 from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, Seat, owned
-from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion
+from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, same_tenure
 from smcp_gateway.computers.pending_acks import PendingAcks, Room, Send, tool_result
 from smcp_gateway.computers.subscriptions import Later, Subscriptions, Updates, granted
 from smcp_gateway.sockets.packet import event_frame
@@ -63,6 +63,7 @@ class OwnedComputer:
         self.claim: Claim | None = None
         """Once the registry has granted it."""
         self.seat = Seat(office, name, CANCEL_GRACE_S)
+        self._tenure: int | None = None
         self.confirmed = -1
         """Generation of the ownership in which the registry has confirmed the claim."""
         self.subscription: Subscription | None = None
@@ -97,10 +98,11 @@ class OwnedComputer:
         """Whether calls run: it is a member, and was confirmed since the ownership was lost last."""
         return not self.closed and self._deps.is_open(self.confirmed)
 
-    def granted(self, claim: Claim, *, anew: bool) -> None:
-        """The registry holds it by that claim; `anew`: it did not do so all the time."""
+    def granted(self, claim: Claim, tenure: int | None) -> None:
+        """The registry holds it by that claim."""
         self.claim = claim
-        self.seat.held(anew=anew)
+        self.seat.held(anew=not same_tenure(self._tenure, tenure))
+        self._tenure = tenure
 
     def _refusal(self) -> Reply | None:
         if self.is_open:

@@ -151,7 +151,9 @@ class RelayComputers:
             self.close(session, office)
             raise
 
-    def joined(self, session: Session, office: str, claim: Claim, generation: int, *, moved: bool = False) -> None:
+    def joined(
+        self, session: Session, office: str, claim: Claim, generation: int, *, tenure: int | None, moved: bool
+    ) -> None:
         """The registry has granted the claim, asked in that generation of the ownership: from here on calls run.
 
         Args:
@@ -159,18 +161,17 @@ class RelayComputers:
         """
         owned = self._owned.get((session.id, office))
         if owned is not None:
-            owned.granted(claim, anew=True)
+            owned.granted(claim, tenure)
             if moved:
                 owned.updates.missed()
             if not self._open(owned, generation):
                 self._confirm_soon(owned)
 
-    def asserted(self, session: Session, office: str, claim: Claim, generation: int, *, anew: bool) -> None:
-        """The registry holds the member by that claim, asked in that generation of the ownership; `anew`: it was
-        lost."""
+    def asserted(self, session: Session, office: str, claim: Claim, generation: int, *, tenure: int | None) -> None:
+        """The registry holds the member by that claim, asked in that generation of the ownership."""
         owned = self._owned.get((session.id, office))
         if owned is not None and owned.claim is not None:
-            owned.granted(claim, anew=anew)
+            owned.granted(claim, tenure)
             self._open(owned, generation)
 
     def close(self, session: Session, office: str) -> None:
@@ -262,6 +263,7 @@ class RelayComputers:
         if not confirmed.mine:
             self._unconfirmed()
             raise Unavailable("the registry does not hold this claim")
+        owned.granted(owned.claim, confirmed.tenure)
         self._open(owned, generation)
 
     def _on_connection(self, connection: Connection) -> None:

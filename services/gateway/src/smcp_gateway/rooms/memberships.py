@@ -105,8 +105,8 @@ class Memberships:
             if switching and isinstance(error, SmcpError) and session.membership is None:
                 await self._go_back(session, present, req_id)
             raise
-        membership = Membership(office.name, joined.revision, claim, generation)
-        self._computers.joined(session, office.name, claim, gate, moved=known_before)
+        membership = Membership(office.name, joined.revision, claim, generation, joined.tenure)
+        self._computers.joined(session, office.name, claim, gate, tenure=joined.tenure, moved=known_before)
         await self._admit(session, request, office, membership)
         if (request.model_extra or {}).get(MOVED) is True and not taken_up:
             await office.missed(session)

@@ -16,7 +16,7 @@ from smcp_bus.backoff import Backoff
 from smcp_bus.bus import Connection
 from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
-from smcp_bus.registry_contract import AssertedMember, Assertion, AssertOutcome, LeaseRenewal, Member
+from smcp_bus.registry_contract import AssertedMember, Assertion, AssertOutcome, LeaseRenewal, Member, same_tenure
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Office, Offices
@@ -153,7 +153,6 @@ class Repair:
     async def _settle(self, asked: "_Asked", answer: AssertedMember, gate: int) -> bool:
         """True: it is to be asked again. `gate` is the generation of the Computers' gate when it was asked."""
         membership = asked.membership
-        claimed = answer.outcome is AssertOutcome.CLAIMED or membership.ended_by > membership.epoch
         match answer.outcome:
             case AssertOutcome.UNAVAILABLE:
                 return True
@@ -166,16 +165,18 @@ class Repair:
             case AssertOutcome.UNCHANGED if answer.revision < membership.ended_by // 2:
                 return True  # that registry has not seen the leave yet
             case AssertOutcome.UNCHANGED:
-                membership.revision = max(membership.revision, answer.revision)  # asked twice, the first one claimed
+                membership.revision = max(membership.revision, answer.revision)
             case AssertOutcome.CLAIMED:
                 membership.revision = answer.revision
-        if claimed and (office := self._offices.get(membership.office)) is not None:
+        # not by the outcome: asked twice, the first one may have claimed it, and its answer was lost
+        kept, membership.tenure = same_tenure(membership.tenure, answer.tenure), answer.tenure
+        if not kept and (office := self._offices.get(membership.office)) is not None:
             await office.missed(asked.session)
         if asked.said.claim != membership.claim:
             return True  # it has made another one since
         if not asked.said.moving:  # that is said of a member by whatever claim
             membership.former = None
-        self._computers.asserted(asked.session, membership.office, membership.claims[0], gate, anew=claimed)
+        self._computers.asserted(asked.session, membership.office, membership.claims[0], gate, tenure=answer.tenure)
         return False
 
     async def _compare(self, office: Office, generation: int) -> None:

@@ -65,6 +65,8 @@ class Membership:
     """By which it is one, or is being asserted."""
     generation: int
     """How often this gateway's connection had come back when it joined (see `repair`)."""
+    tenure: int | None = None
+    """Changes where the seat may have been another's (`registry_contract.same_tenure`)."""
     ending: bool = False
     """The registry is being told that it ends: its leave is no news."""
     former: Claim | None = None

@@ -70,15 +70,19 @@ async def _assert(
         return AssertedMember(outcome=AssertOutcome.REFUSED, why="a process asserts its own members only")
     if member.moving:
         try:
-            return AssertedMember(outcome=AssertOutcome.UNCHANGED, revision=await seats.move(*seat, claim))
+            stored = await seats.move(*seat, claim)
+            return AssertedMember(outcome=AssertOutcome.UNCHANGED, revision=stored.revision, tenure=stored.tenure)
         except NotInOffice:
             return AssertedMember(outcome=AssertOutcome.REFUSED, why="it is no member any more")
     known = view.member(*seat)
     if known is not None and known.holds(claim) and known.record.announced and not known.record.moving:
-        return AssertedMember(outcome=AssertOutcome.UNCHANGED, revision=known.revision)
+        return AssertedMember(outcome=AssertOutcome.UNCHANGED, revision=known.revision, tenure=known.record.tenure)
     claimed = await seats.claim(*seat, claim, until=until)
     return AssertedMember(
-        outcome=OUTCOMES[claimed.decision.action], revision=claimed.revision, why=claimed.decision.why or None
+        outcome=OUTCOMES[claimed.decision.action],
+        revision=claimed.stored.revision,
+        tenure=claimed.stored.tenure,
+        why=claimed.decision.why or None,
     )
 
 

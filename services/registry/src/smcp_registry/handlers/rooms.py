@@ -52,12 +52,13 @@ async def join_office(
     sessions = None
     if claim.with_sessions:
         with suppress(Unavailable):  # it asks for the list by itself then
-            await callers.caught_up(claimed.revision, call)
+            await callers.caught_up(claimed.stored.revision, call)
             callers.check_not_lost(office)
             owner = (claim.credential, claim.process, claim.session)
             sessions = SESSIONS.validate_json(view.sessions_json(office, owner))
     return Joined(
-        revision=claimed.revision,
+        revision=claimed.stored.revision,
+        tenure=claimed.stored.tenure,
         unchanged=decision.action is Action.UNCHANGED,
         taken_up=decision.taken_up,
         sessions=sessions,
@@ -138,5 +139,6 @@ async def confirm(_: Nothing, call: Call, *, view: MembersView, callers: Callers
     claim = claim_of(call)
     await callers.settled(call)
     entry = view.member(*named(call))
-    mine = entry is not None and entry.holds(claim)
-    return Confirmed(mine=mine, revision=entry.revision if mine and entry is not None else 0, view=view.revision)
+    if entry is None or not entry.holds(claim):
+        return Confirmed(mine=False, view=view.revision)
+    return Confirmed(mine=True, revision=entry.revision, tenure=entry.record.tenure, view=view.revision)
