@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from smcp_agent.cache import ROUNDS, AnswerCache
+from smcp_agent.cache import ROUNDS, SIZE, AnswerCache, Query, Spawn
 from smcp_agent.errors import Closed, SmcpError, Unavailable
 from smcp_testing.profiles import scaled
 
@@ -41,13 +41,30 @@ class Side:
         self.questions.clear()
 
 
-Cache = AnswerCache[str, int]
+class Cache:
+    """An `AnswerCache` whose queries are named by a letter."""
+
+    def __init__(self, side: Side, spawn: Spawn, *, again: bool = False, size: int = SIZE) -> None:
+        self._side = side
+        self._again = again
+        self._cache = AnswerCache(spawn, size=size)
+
+    async def get(self, key: str) -> int:
+        return await self._cache.get(Query(key), lambda: self._side.fetch(key), again=self._again)
+
+    def outdate(self, *keys: str, kept: int | None = None, again: bool = True) -> None:
+        self._cache.outdate(
+            lambda query, answer: query.computer in keys and (kept is None or kept == answer), again=again
+        )
+
+    def forget(self, key: str) -> None:
+        self._cache.forget(key)
 
 
 @asynccontextmanager
 async def caching(side: Side, **options: Any) -> AsyncIterator[Cache]:
     async with asyncio.TaskGroup() as group:
-        yield AnswerCache(side.fetch, group.create_task, **options)
+        yield Cache(side, group.create_task, **options)
         side.error = None
         side.answer()
 
@@ -73,9 +90,9 @@ async def test_an_answer_is_kept_until_something_makes_it_old() -> None:
         assert await got(side, cache) == 0
         side.versions["a"] = 1
         assert await cache.get("a") == 0
-        cache.outdate(lambda key, _: key == "b")
+        cache.outdate("b")
         assert await cache.get("a") == 0
-        cache.outdate(lambda key, answer: (key, answer) == ("a", 0))
+        cache.outdate("a", kept=0)
         assert await got(side, cache) == 1
         assert side.asked == ["a", "a"]
 
@@ -86,7 +103,7 @@ async def test_what_is_said_while_the_question_is_under_way_makes_it_old_too() -
         getting = asyncio.create_task(cache.get("a"))
         await settle()
         side.versions["a"] = 1
-        cache.outdate()
+        cache.outdate("a")
         side.answer()
         await settle()
         assert not getting.done()
@@ -103,7 +120,7 @@ async def test_what_is_said_when_the_answer_is_there_but_not_given_yet_counts() 
         side.answer()
         await asyncio.sleep(0)  # the question has its answer, and who waits for it does not run yet
         side.versions["a"] = 1
-        cache.outdate()
+        cache.outdate("a")
         await settle()
         side.answer()
         assert await getting == 1
@@ -142,7 +159,7 @@ async def test_what_changes_all_the_time_is_given_as_it_was_asked_for_last_and_i
             await settle()
             assert not getting.done()
             side.versions["a"] = number
-            cache.outdate()
+            cache.outdate("a")
             side.answer()
         await settle()
         assert await getting == ROUNDS - 1
@@ -156,7 +173,7 @@ async def test_what_is_forgotten_is_asked_for_again_also_while_it_is_asked_for()
         getting = asyncio.create_task(cache.get("a"))
         await settle()
         side.versions |= {"a": 1, "b": 1}
-        cache.forget(lambda key: key == "a")
+        cache.forget("a")
         side.answer()
         await settle()
         side.answer()
@@ -175,16 +192,16 @@ async def test_what_was_read_since_it_was_fetched_is_asked_for_again_by_itself()
     side = Side()
     async with caching(side, again=True) as cache:
         await got(side, cache)
-        cache.outdate()
+        cache.outdate("a")
         await settle()
         assert side.asked == ["a", "a"]
         side.answer()
         await settle()
-        cache.outdate()  # nobody read what came
+        cache.outdate("a")  # nobody read what came
         await settle()
         assert side.asked == ["a", "a"]
         await got(side, cache)
-        cache.outdate(again=False)
+        cache.outdate("a", again=False)
         await settle()
         assert len(side.asked) == 3
 
@@ -220,7 +237,7 @@ async def test_who_waits_when_everything_ends_is_told_that_it_is_closed() -> Non
         tasks.append(asyncio.create_task(work))
         return tasks[-1]
 
-    cache: Cache = AnswerCache(side.fetch, spawn)
+    cache = Cache(side, spawn)
     getting = asyncio.create_task(cache.get("a"))
     await settle()
     tasks[0].cancel()
@@ -259,7 +276,7 @@ async def _play(steps: list[tuple[str, str]]) -> None:
                 case "say" if says[key] < ROUNDS - 1:
                     says[key] += 1
                     said[key] = side.versions.get(key, 0)
-                    cache.outdate(lambda each, _, key=key: each == key)  # type: ignore[misc]  # bound now
+                    cache.outdate(key)
                 case "get":
                     given.append(asyncio.create_task(get(cache, key)))
                 case "arrive":
@@ -269,7 +286,7 @@ async def _play(steps: list[tuple[str, str]]) -> None:
                 case "forget" if says[key] < ROUNDS - 1:
                     says[key] += 1
                     said[key] = side.versions.get(key, 0)
-                    cache.forget(lambda each, key=key: each == key)  # type: ignore[misc]  # bound now
+                    cache.forget(key)
                 case "run":
                     await settle()
         for _ in range(2 * ROUNDS):

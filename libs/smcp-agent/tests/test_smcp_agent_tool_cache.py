@@ -6,6 +6,7 @@ import pytest
 
 from smcp_agent.cache import ToolCache, Tools
 from smcp_agent.errors import Closed, Malformed, NotFound, SmcpError, Unavailable
+from smcp_agent.events import Event, ToolsChanged
 from smcp_proto.schemas import SMCPTool
 from smcp_testing.waiting import eventually
 
@@ -28,14 +29,15 @@ class Computers:
             raise answer
         return tuple(SMCPTool(name=name, description="", params_schema={}) for name in answer)
 
-    def changed(self, computer: str, tools: Tools) -> None:
-        self.told.append((computer, [tool.name for tool in tools]))
+    def publish(self, event: Event) -> None:
+        assert isinstance(event, ToolsChanged)
+        self.told.append((event.computer, names(event.tools)))
 
 
 @asynccontextmanager
 async def caching(computers: Computers) -> AsyncIterator[ToolCache]:
     async with asyncio.TaskGroup() as group:
-        cache = ToolCache(computers.fetch, group.create_task, computers.changed)
+        cache = ToolCache(computers.fetch, group.create_task, computers.publish)
         yield cache
         for name in computers.tools:
             cache.drop(name)

@@ -48,6 +48,7 @@ from smcp_agent.errors import (
 from smcp_agent.events import (
     CapabilitiesChanged as CapabilitiesChanged,
     ComputerEntered as ComputerEntered,
+    ComputerEvent as ComputerEvent,
     ComputerLeft as ComputerLeft,
     ConfigChanged as ConfigChanged,
     DesktopChanged as DesktopChanged,

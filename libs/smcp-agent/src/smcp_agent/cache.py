@@ -1,177 +1,165 @@
-"""Answers of Computers that are kept as long as nothing says that they are old."""
+"""Answers of Computers, cached until a notification outdates them."""
 
 import asyncio
 import logging
-import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+from smcp_agent.backoff import Backoff
 from smcp_agent.errors import Closed, NotFound, RateLimited, SmcpError, TimedOut, Unavailable, not_open
+from smcp_agent.events import Event, ToolsChanged
 from smcp_proto.schemas import SMCPTool
 
-SIZE: Final = 256
+SIZE: Final = 512
 ROUNDS: Final = 8
-"""What changes again during each of so many questions is not waited for any longer."""
-_RETRIED: Final = (Unavailable, TimedOut, RateLimited)
-_FIRST_DELAY_S: Final = 0.5
-_MAX_DELAY_S: Final = 30.0
+"""An answer that is outdated during each of so many questions is given all the same."""
+PASSING: Final = (Unavailable, TimedOut, RateLimited)
+"""Errors after which the same question may be answered."""
 
 logger = logging.getLogger(__name__)
 
-Key = TypeVar("Key")
 Answer = TypeVar("Answer")
 Tools = tuple[SMCPTool, ...]
 Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Partial(Generic[Answer]):
-    """An answer that lacks something, and that is not kept: nobody will say when the rest is there again."""
+@dataclass(frozen=True)
+class Query:
+    """What was asked of a Computer; None: of all."""
 
-    answer: Answer
+    computer: str | None
 
 
 @dataclass(slots=True)
-class _Entry(Generic[Answer]):
-    old: bool = True
-    """Whether `kept` is not to be given any more."""
-    outdated: bool = False
-    """Whether what is on its way, or has come last, was made old since it was asked for."""
-    kept: Answer | None = None
-    task: asyncio.Task[tuple[Answer | None, SmcpError | None]] | None = None
+class _Entry:
+    ask: Callable[[], Awaitable[Any]]
+    keep: Callable[[Any], bool]
+    again: bool
+    version: int = 0
+    """Grows whenever something outdates the answer."""
+    kept: Any = None
+    kept_version: int = -1
+    task: asyncio.Task[tuple[Any, int]] | None = None
+    """The question under way; its result is an answer or an error, and the version at which it was asked."""
     read: bool = False
     """Whether somebody has asked for it since it was last fetched."""
 
 
-class AnswerCache(Generic[Key, Answer]):
-    """Answers by what was asked for.
+class AnswerCache:
+    """Answers by query.
 
-    An answer is given only if nothing has been said since it was asked for that makes it old, also while the question
-    is under way: then it is asked again, at most `ROUNDS` times. Errors are not kept. Who asks for the same at the same
-    time shares one question.
-
-    Args:
-        fetch: asks.
-        spawn: runs a question in the background; it goes on where nobody waits for it any more.
-        again: whether what was read since it was fetched is asked for again by itself when it gets old.
-        size: so many answers are kept; those go that were asked for least recently.
+    An answer is given only if nothing has outdated it since it was asked for, also while the question is under way:
+    then it is asked again, at most `ROUNDS` times. Errors are not kept. Concurrent callers share one question, which
+    goes on in the background where nobody waits for it any more. Beyond `size` answers, the least recently used go.
     """
 
-    def __init__(
-        self,
-        fetch: Callable[[Key], Awaitable[Answer | Partial[Answer]]],
-        spawn: Spawn,
-        *,
-        again: bool = False,
-        size: int = SIZE,
-    ) -> None:
-        self._fetch = fetch
+    def __init__(self, spawn: Spawn, *, size: int = SIZE) -> None:
         self._spawn = spawn
-        self._again = again
         self._size = size
-        self._entries: OrderedDict[Key, _Entry[Answer]] = OrderedDict()
+        self._entries: OrderedDict[Query, _Entry] = OrderedDict()
 
-    async def get(self, key: Key) -> Answer:
-        """The answer; asks only where none is kept that is not old.
+    async def get(
+        self,
+        query: Query,
+        ask: Callable[[], Awaitable[Answer]],
+        *,
+        keep: Callable[[Answer], bool] = lambda _: True,
+        again: bool = False,
+    ) -> Answer:
+        """The answer; asks only where none is kept that is up to date.
 
-        Raises SmcpError: it was asked for and this is what came of it; Closed.
+        Args:
+            ask: fetches it.
+            keep: whether an answer may be kept.
+            again: whether an answer that was read is fetched again by itself when it is outdated.
+
+        Raises SmcpError: `ask` raised it; Closed.
         """
-        answer: Answer | None = None
+        answer: Any = None
         for _ in range(ROUNDS):
-            entry = self._entry(key)
+            entry = self._entries.setdefault(query, _Entry(ask, keep, again))
+            self._entries.move_to_end(query)
+            self._shrink(query)
             entry.read = True
-            if not entry.old and entry.task is None:
+            if entry.task is None and entry.kept_version == entry.version:
                 return cast("Answer", entry.kept)
-            task = entry.task or self._start(key, entry)
-            await asyncio.wait({task})  # whoever stops waiting does not end it for the others
+            task = entry.task or self._start(entry)
+            await asyncio.wait({task})  # cancelling one caller does not end the question for the others
             if task.cancelled():
                 raise not_open()
-            answer, error = task.result()
-            if error is not None:
-                raise error
+            answer, version = task.result()
+            if isinstance(answer, SmcpError):
+                raise answer
             entry.read = True
-            if self._entries.get(key) is entry and not entry.outdated:
+            if self._entries.get(query) is entry and entry.version == version:
                 break
         return cast("Answer", answer)
 
-    def outdate(
-        self, old: Callable[[Key, Answer | None], bool] = lambda _key, _answer: True, *, again: bool = True
-    ) -> None:
-        """What was asked for until now under the keys for which `old` is true is old.
+    def outdate(self, old: Callable[[Query, Any], bool], *, again: bool = True) -> None:
+        """Outdate the answers for which `old` is true. It gets the query and the kept answer; None: there is none.
 
-        Args:
-            old: is given the key, and the answer that is kept; None where there is none, or another is on its way.
-            again: False: nothing is asked for by itself.
+        `again=False`: nothing is fetched again by itself.
         """
-        for key, entry in list(self._entries.items()):
-            if old(key, entry.kept if entry.task is None else None):
-                entry.old = entry.outdated = True
-                if again and self._again and entry.read and entry.task is None:
-                    self._start(key, entry)
+        for query, entry in list(self._entries.items()):
+            if old(query, entry.kept if entry.task is None else None):
+                entry.version += 1
+                if again and entry.again and entry.read and entry.task is None:
+                    self._start(entry)
 
-    def forget(self, gone: Callable[[Key], bool]) -> None:
-        """Keep nothing under the keys for which `gone` is true."""
-        for key in [key for key in self._entries if gone(key)]:
-            del self._entries[key]
+    def forget(self, computer: str) -> None:
+        """Keep nothing that this Computer answered."""
+        for query in [query for query in self._entries if query.computer in (computer, None)]:
+            del self._entries[query]
 
-    def _entry(self, key: Key) -> _Entry[Answer]:
-        entry = self._entries.setdefault(key, _Entry())
-        self._entries.move_to_end(key)
-        idle = [other for other, each in self._entries.items() if other != key and each.task is None]
-        for other in idle[: max(0, len(self._entries) - self._size)]:
-            del self._entries[other]
-        return entry
+    def _shrink(self, wanted: Query) -> None:
+        idle = [query for query, entry in self._entries.items() if query != wanted and entry.task is None]
+        for query in idle[: max(0, len(self._entries) - self._size)]:
+            del self._entries[query]
 
-    def _start(self, key: Key, entry: _Entry[Answer]) -> asyncio.Task[tuple[Answer | None, SmcpError | None]]:
-        entry.read = entry.outdated = False
-        entry.task = self._spawn(self._ask(key, entry))
+    def _start(self, entry: _Entry) -> asyncio.Task[tuple[Any, int]]:
+        entry.read = False
+        entry.task = self._spawn(self._ask(entry))
         return entry.task
 
-    async def _ask(self, key: Key, entry: _Entry[Answer]) -> tuple[Answer | None, SmcpError | None]:
+    async def _ask(self, entry: _Entry) -> tuple[Any, int]:
+        version = entry.version
         try:
-            answer = await self._fetch(key)
+            answer = await entry.ask()
         except SmcpError as error:
-            logger.debug("%r could not be asked for: %s", key, error.message)
-            return None, error
+            return error, version
         finally:
             entry.task = None
-        if isinstance(answer, Partial):
-            return answer.answer, None
-        entry.kept, entry.old = answer, entry.outdated
-        return answer, None
+        if entry.keep(answer):
+            entry.kept, entry.kept_version = answer, version
+        return answer, version
 
 
 class _ToolEntry:
-    """One Computer's tools, and the task that fetches them while there is something to fetch."""
-
     def __init__(self) -> None:
         self.tools: Tools | None = None
         self.error: SmcpError | None = None
         self.stale = True
-        self.first_try = asyncio.Event()
+        self.tried = asyncio.Event()
         self.wake = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
 
 class ToolCache:
-    """One entry per Computer, from `refresh` to `drop`.
+    """The tools of each Computer, from `refresh` to `drop`; the known ones are given while they are fetched again.
 
     Several refreshes while one fetch runs become one more fetch. A fetch that failed for a passing reason is repeated
-    with growing pauses until it succeeds or the Computer is dropped.
+    with growing pauses.
     """
 
     def __init__(
-        self,
-        fetch: Callable[[str], Awaitable[Tools]],
-        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
-        changed: Callable[[str, Tools], None],
+        self, fetch: Callable[[str], Awaitable[Tools]], spawn: Spawn, publish: Callable[[Event], None]
     ) -> None:
         self._fetch = fetch
         self._spawn = spawn
-        self._changed = changed
+        self._publish = publish
         self._entries: dict[str, _ToolEntry] = {}
 
     def refresh(self, computer: str) -> None:
@@ -183,25 +171,24 @@ class ToolCache:
             entry.task = self._spawn(self._keep(computer, entry))
 
     def drop(self, computer: str) -> None:
-        """Forget a Computer that left."""
         entry = self._entries.pop(computer, None)
         if entry is None:
             return
         entry.tools = None
         entry.error = NotFound("the Computer left the office", details={"computer": computer})
-        entry.first_try.set()
+        entry.tried.set()
         if entry.task is not None:
             entry.task.cancel()
 
     async def get(self, computer: str) -> Tools:
-        """What is known of the Computer's tools; waits only for its first fetch.
+        """The known tools; waits only for the first fetch.
 
         Raises SmcpError: there is no such Computer, or its tools could not be fetched so far.
         """
         entry = self._entries.get(computer)
         if entry is None:
             raise NotFound("no such Computer in the office", details={"computer": computer})
-        await entry.first_try.wait()
+        await entry.tried.wait()
         if entry.tools is None:
             assert entry.error is not None
             raise entry.error
@@ -210,7 +197,7 @@ class ToolCache:
     async def all(self) -> dict[str, Tools]:
         """The tools of all Computers, by name; one whose tools could not be fetched so far is left out."""
         for entry in list(self._entries.values()):
-            await entry.first_try.wait()
+            await entry.tried.wait()
         return self.known()
 
     def known(self) -> dict[str, Tools]:
@@ -218,7 +205,7 @@ class ToolCache:
         return {name: entry.tools for name, entry in sorted(self._entries.items()) if entry.tools is not None}
 
     async def _keep(self, computer: str, entry: _ToolEntry) -> None:
-        delay = _FIRST_DELAY_S
+        backoff = Backoff()
         while entry.stale:
             entry.stale = False
             entry.wake.clear()
@@ -226,19 +213,19 @@ class ToolCache:
                 tools = await self._fetch(computer)
             except SmcpError as error:
                 entry.error = error
-                entry.first_try.set()
-                if isinstance(error, Closed):  # the agent is being closed: nobody waits for its tools
+                entry.tried.set()
+                if isinstance(error, Closed):
                     return
                 logger.warning("the tools of Computer %r could not be fetched: %s", computer, error.message)
-                if isinstance(error, _RETRIED):
+                if isinstance(error, PASSING):
                     entry.stale = True
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(delay * random.uniform(0.5, 1.5)):  # noqa: S311 -- jitter
+                        async with asyncio.timeout(backoff.next()):
                             await entry.wake.wait()
-                    delay = min(_MAX_DELAY_S, 2 * delay)
                 continue
-            delay = _FIRST_DELAY_S
-            before, entry.tools, entry.error = entry.tools, tools, None
-            entry.first_try.set()
-            if tools != before:
-                self._changed(computer, tools)
+            backoff = Backoff()
+            changed = tools != entry.tools
+            entry.tools, entry.error = tools, None
+            entry.tried.set()
+            if changed:
+                self._publish(ToolsChanged(computer, tools))

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import uuid4
 
-from smcp_agent.cache import ToolCache, Tools
+from smcp_agent.cache import AnswerCache, ToolCache, Tools
 from smcp_agent.connecting.addresses import Addresses
 from smcp_agent.connecting.link import Link
 from smcp_agent.connecting.options import (
@@ -22,9 +22,9 @@ from smcp_agent.context.finder import FinderMethods
 from smcp_agent.context.resources import ResourceMethods
 from smcp_agent.context.subscriptions import Subscriptions
 from smcp_agent.errors import Closed, NoAnswer, not_open
-from smcp_agent.events import Event, EventHub, EventStream, ToolsChanged
+from smcp_agent.events import Event, EventHub, EventStream
 from smcp_agent.llm import DEFAULT_TIMEOUT_S, ModelMethods
-from smcp_agent.office import ROOM_S, Context, Office
+from smcp_agent.office import ROOM_S, Office
 from smcp_agent.results import CallResult, call_result
 from smcp_agent.rpc import (
     GRACE_S,
@@ -108,21 +108,12 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         self.name = place.name
         self._events = EventHub()
         self._background = Background(on_end=self._events.close)
-        self._tools = ToolCache(self._fetch_tools, self._background.spawn, self._tools_changed)
+        spawn, publish = self._background.spawn, self._events.publish
+        self._tools = ToolCache(self._fetch_tools, spawn, publish)
         self._given = {}
-        self._subscriptions = Subscriptions(
-            self._subscribe, self._unsubscribe, self._background.spawn, self._events.publish
-        )
-        self._context = Context(
-            desktop=self.get_desktop,
-            finder=self._get_finder,
-            resources=self._list_all,
-            subscriptions=self._subscriptions,
-            spawn=self._background.spawn,
-        )
-        self._desktops, self._finders = self._context.desktops, self._context.finders
-        self._resources = self._context.resources
-        self._room = Office(place, self._tools, self._context, self._events.publish)
+        self._answers = AnswerCache(spawn)
+        self._subscriptions = Subscriptions(self._send_subscription, spawn, publish)
+        self._room = Office(place, self._tools, self._answers, self._subscriptions, publish)
         addresses = Addresses([url] if isinstance(url, str) else url)
         self._link = Link(addresses, place, options, self._room, self._on_notice)
         self._link.fail(not_open)
@@ -184,7 +175,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
                 self._requests.cancel(self.name, request.req_id, within=max(left, GRACE_S), fields=traced.fields)
                 raise
             finally:
-                self._context.called(request.computer)
+                self._room.called(request.computer)
             result = call_result(
                 reply,
                 req_id=request.req_id,
@@ -270,9 +261,6 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
             "client:get_tools", request.model_dump(exclude_unset=True), timeout=QUERY_S, expected=("tools",)
         )
         return tuple(reply_of(GetToolsRet, reply, f"the answer of {replier(computer)} to client:get_tools").tools)
-
-    def _tools_changed(self, computer: str, tools: Tools) -> None:
-        self._events.publish(ToolsChanged(computer, tools))
 
 
 class Background:

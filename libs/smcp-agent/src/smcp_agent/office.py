@@ -2,33 +2,33 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 from uuid import uuid4
 
-from smcp_agent.cache import AnswerCache, Partial, Spawn, ToolCache
+from smcp_agent.backoff import Backoff
+from smcp_agent.cache import AnswerCache, Query, ToolCache
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
-from smcp_agent.connecting.link import pause
-from smcp_agent.context.desktop import Desktop
-from smcp_agent.context.finder import Finder, FinderQuery
-from smcp_agent.context.resources import ListQuery, Resource
+from smcp_agent.connecting.link import FIRST_DELAY_S, MAX_DELAY_S
+from smcp_agent.context.desktop import DesktopQuery
+from smcp_agent.context.finder import FinderQuery
+from smcp_agent.context.resources import ListQuery, is_listed
 from smcp_agent.context.subscriptions import Subscriptions
 from smcp_agent.errors import BadReply, ConnectionLost, NoAnswer, NotInOffice, SmcpError, received_error
 from smcp_agent.events import (
     CapabilitiesChanged,
     ComputerEntered,
     ComputerLeft,
-    ComputerNotice,
     ConfigChanged,
     DesktopChanged,
     Disconnected,
     Event,
     FinderChanged,
-    Notified,
     Reconnected,
     RejoinRefused,
     ResourcesChanged,
-    notice_of,
+    ResourceUpdated,
+    event_of,
 )
 from smcp_agent.rpc import reply_of
 from smcp_proto.schemas import EnterOfficeReq, ListRoomReq, ListRoomRet
@@ -60,9 +60,6 @@ class Room:
         """Their names, sorted."""
         return sorted(self._computers)
 
-    def __contains__(self, computer: str) -> bool:
-        return computer in self._computers
-
     def hold(self) -> None:
         """A (re-)join begins: keep notifications until the next `listed`."""
         self._held = []
@@ -91,90 +88,21 @@ class Room:
         return len(self._computers) != before
 
 
-class Context:
-    """One cache for each kind of answer, and the subscriptions.
-
-    Desktops and parts of the finder are asked for again by themselves when they get old, where somebody read them since
-    (desktop.txt and finder.txt recommend that of Agents); lists of resources when somebody asks for them.
-    """
-
-    def __init__(
-        self,
-        *,
-        desktop: Callable[[str], Awaitable[Desktop]],
-        finder: Callable[[FinderQuery], Awaitable[Finder]],
-        resources: Callable[[ListQuery], Awaitable[tuple[Resource, ...] | Partial[tuple[Resource, ...]]]],
-        subscriptions: Subscriptions,
-        spawn: Spawn,
-    ) -> None:
-        # nothing announces that what was missing is there: such an answer is not kept
-        async def whole_desktop(computer: str) -> Desktop | Partial[Desktop]:
-            found = await desktop(computer)
-            return Partial(found) if found.get("a2c_missing") else found
-
-        async def whole_finder(query: FinderQuery) -> Finder | Partial[Finder]:
-            found = await finder(query)
-            return Partial(found) if found.get("a2c_as_listed") else found
-
-        self.desktops: AnswerCache[str, Desktop] = AnswerCache(whole_desktop, spawn, again=True)
-        self.finders: AnswerCache[FinderQuery, Finder] = AnswerCache(whole_finder, spawn, again=True)
-        self.resources: AnswerCache[ListQuery, tuple[Resource, ...]] = AnswerCache(resources, spawn)
-        self.subscriptions = subscriptions
-
-    def forget(self, computer: str) -> None:
-        """The Computer left, or came."""
-        self.desktops.forget(lambda key: key == computer)
-        self.finders.forget(lambda key: key.computer == computer)
-        self.resources.forget(lambda key: key.computer in (computer, None))
-
-    def called(self, computer: str) -> None:
-        """A tool was called: the order of the Computer's MCP servers is another (desktop.txt, finder.txt, step 2)."""
-        self.desktops.outdate(lambda key, _: key == computer, again=False)
-        self.finders.outdate(lambda key, _: key.computer == computer, again=False)
-
-    def unheard(self) -> None:
-        """Nothing is heard of the office any more: everything may be old."""
-        self.desktops.outdate(again=False)
-        self.finders.outdate(again=False)
-        self.resources.outdate()
-
-    def take(self, event: ComputerNotice) -> None:
-        """A Computer says that something is old."""
-        computer = event.computer
-        match event:
-            case DesktopChanged():
-                self.desktops.outdate(lambda key, _: key == computer)
-            case FinderChanged():
-                self.finders.outdate(lambda key, _: key.computer == computer)
-            case CapabilitiesChanged():
-                self.subscriptions.changed(computer)
-            case ResourcesChanged(server=server):
-                self.resources.outdate(lambda key, _: _concerns(key, computer, server))
-                self.subscriptions.changed(computer)
-            case _:
-                uri, server = event.uri, event.server
-                self.resources.outdate(
-                    lambda key, listed: (
-                        _concerns(key, computer, server)
-                        and (listed is None or any(each["uri"] == uri for each in listed))
-                    )
-                )
-
-
-def _concerns(query: ListQuery, computer: str, server: str | None) -> bool:
-    """Whether what was listed may hold resources of this server; None: of any."""
-    return query.computer in (computer, None) and (server is None or query.server in (server, None))
-
-
 class Office:
     """The room and what is known of the Computers in it, kept right over reconnects. It is the link's `Listener`."""
 
     def __init__(
-        self, place: EnterOfficeReq, tools: ToolCache, context: Context, publish: Callable[[Event], None]
+        self,
+        place: EnterOfficeReq,
+        tools: ToolCache,
+        answers: AnswerCache,
+        subscriptions: Subscriptions,
+        publish: Callable[[Event], None],
     ) -> None:
         self._place = place
         self._tools = tools
-        self._context = context
+        self._answers = answers
+        self._subscriptions = subscriptions
         self._publish = publish
         self._room = Room()
         self._not_listed: SmcpError | None = None
@@ -182,11 +110,9 @@ class Office:
 
     @property
     def computers(self) -> list[str]:
-        """Names of the Computers that are in the office, as far as it is known."""
         return self._room.computers
 
     def joining(self) -> None:
-        """Notifications are kept from here on, until the list of the room is there."""
         self._room.hold()
 
     async def enter(self, connection: Connection) -> None:
@@ -208,21 +134,23 @@ class Office:
         self._publish(Reconnected(connection.url))
 
     def on_lost(self, reason: str) -> None:
-        """The connection is gone: what Computers tell is not heard until the next one."""
-        self._context.unheard()
+        self._answers.outdate(lambda *_: True, again=False)
         self._publish(Disconnected(reason))
 
     def on_refused(self, why: str) -> None:
-        """Say `RejoinRefused` to the application."""
         self._publish(RejoinRefused(why))
 
-    def on_notice(self, event: str, data: Mapping[str, Any]) -> None:
+    def called(self, computer: str) -> None:
+        """A tool was called, which reorders the Computer's MCP servers (desktop.txt; finder.txt, step 2)."""
+        self._answers.outdate(_about(computer, DesktopQuery, FinderQuery), again=False)
+
+    def on_notice(self, name: str, data: Mapping[str, Any]) -> None:
         """Take a notification of the server."""
         computer = data.get("computer")
-        match event, computer:
+        match name, computer:
             case "notify:enter_office", str():
                 new = self._room.notified(ComputerEntered(computer))
-                if computer in self._room:  # also one that came back before its leave was told
+                if computer in self._room.computers:  # also one that came back before its leave was told
                     self._came(computer)
                 if new:
                     self._publish(ComputerEntered(computer))
@@ -236,34 +164,52 @@ class Office:
                 self._publish(ConfigChanged(computer))
                 self._refresh(computer)
             case _:
-                change = notice_of(event, data)
-                if change is not None:
-                    self._context.take(change)
-                self._publish(change or Notified(event, data))
-                if isinstance(change, ResourcesChanged) and change.computer in self._room and data.get(MISSED) is True:
-                    self._context.subscriptions.lost(change.computer)
+                event = event_of(name, data)
+                self._take(event)
+                self._publish(event)
+                if (
+                    isinstance(event, ResourcesChanged)
+                    and data.get(MISSED) is True
+                    and event.computer in self.computers
+                ):
+                    self._subscriptions.lost(event.computer)
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case DesktopChanged(computer):
+                self._answers.outdate(_about(computer, DesktopQuery))
+            case FinderChanged(computer):
+                self._answers.outdate(_about(computer, FinderQuery))
+            case CapabilitiesChanged(computer):
+                self._subscriptions.changed(computer)
+            case ResourcesChanged(computer, server):
+                self._answers.outdate(lambda query, _: _lists(query, computer, server))
+                self._subscriptions.changed(computer)
+            case ResourceUpdated(computer, uri, server):
+                self._answers.outdate(
+                    lambda query, pages: _lists(query, computer, server) and (pages is None or is_listed(uri, pages))
+                )
 
     def _refresh(self, computer: str) -> None:
-        if computer in self._room:
+        if computer in self._room.computers:
             self._tools.refresh(computer)
-            self._context.subscriptions.changed(computer)
+            self._subscriptions.changed(computer)
 
     def _came(self, computer: str) -> None:
         self._tools.refresh(computer)
-        self._context.forget(computer)
-        self._context.subscriptions.lost(computer)
+        self._answers.forget(computer)
+        self._subscriptions.lost(computer)
 
     def _went(self, computer: str) -> None:
         self._tools.drop(computer)
-        self._context.forget(computer)
-        self._context.subscriptions.left(computer)
+        self._answers.forget(computer)
+        self._subscriptions.left(computer)
 
     async def _learn(self, connection: Connection) -> None:
         """Ask who is there until it is known, and take it. The subscriptions may have ended with the connection."""
-        attempt = 0
-        while (listed := await self._listed(connection)) is None:
-            await asyncio.sleep(pause(attempt))
-            attempt += 1
+        backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
+        while (listed := await self._listed(connection)) is None:  # noqa: ASYNC110 -- a question each time
+            await asyncio.sleep(backoff.next())
         changes = self._room.listed(each.name for each in listed.sessions if each.role == "computer" and each.name)
         for change in changes:
             (self._came if isinstance(change, ComputerEntered) else self._went)(change.computer)
@@ -271,7 +217,7 @@ class Office:
         for computer in self._room.computers:
             if ComputerEntered(computer) not in changes:
                 self._tools.refresh(computer)
-                self._context.subscriptions.lost(computer)
+                self._subscriptions.lost(computer)
 
     async def _listed(self, connection: Connection) -> ListRoomRet | None:
         place = self._place
@@ -288,3 +234,14 @@ class Office:
         logger.info("who is in the office is not known yet: %s", error.message)
         self._not_listed = error
         return None
+
+
+def _about(computer: str, *kinds: type[Query]) -> Callable[[Query, Any], bool]:
+    return lambda query, _: isinstance(query, kinds) and query.computer == computer
+
+
+def _lists(query: Query, computer: str, server: str | None) -> bool:
+    """Whether the answer may list resources of this server; None: of any."""
+    if not isinstance(query, ListQuery) or query.computer not in (computer, None):
+        return False
+    return server is None or query.server in (server, None)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NotRequired, TypedDict
 
-from smcp_agent.cache import AnswerCache
+from smcp_agent.cache import AnswerCache, Query
 from smcp_agent.errors import SmcpError
 from smcp_agent.rpc import RpcClient
 from smcp_proto.schemas import GetDeskTopReq, GetDeskTopRet
@@ -59,11 +59,15 @@ def prompt_text(desktops: Mapping[str, Desktop]) -> str:
     return "\n".join(blocks)
 
 
+class DesktopQuery(Query):
+    """A whole desktop was asked for."""
+
+
 class DesktopMethods(ABC):
     """What `SmcpAgent` can do with desktops."""
 
     _rpc: RpcClient
-    _desktops: AnswerCache[str, Desktop]
+    _answers: AnswerCache
 
     @abstractmethod
     def computers(self) -> list[str]:
@@ -94,7 +98,12 @@ class DesktopMethods(ABC):
         Raises:
             SmcpError: as `get_desktop`.
         """
-        return await self._desktops.get(computer)
+        return await self._answers.get(
+            DesktopQuery(computer),
+            lambda: self.get_desktop(computer),
+            keep=lambda found: not found.get("a2c_missing"),
+            again=True,
+        )
 
     async def desktop_prompt(self, computer: str | None = None) -> str:
         """The desktop of a Computer, or those of all, as a block of text for a model's prompt (`prompt_text`).

@@ -4,9 +4,10 @@ They are dicts with types: `finder["documents"]`. Fields that a server left out 
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, NotRequired, TypedDict, cast
+from dataclasses import asdict, dataclass
+from typing import Any, NotRequired, TypedDict, cast
 
-from smcp_agent.cache import AnswerCache
+from smcp_agent.cache import AnswerCache, Query
 from smcp_agent.rpc import RpcClient
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, GetFinderReq, GetFinderRet
 
@@ -98,8 +99,9 @@ class ElementDetail(Element):
     content_text: NotRequired[str]
 
 
-class FinderQuery(NamedTuple):
-    """What a part of the documents of a Computer was asked for with."""
+@dataclass(frozen=True)
+class FinderQuery(Query):
+    """A part of the documents was asked for."""
 
     computer: str
     keywords: tuple[str, ...] | None
@@ -112,7 +114,7 @@ class FinderMethods:
     """What `SmcpAgent` can do with documents. Their contents come by `read_resource`."""
 
     _rpc: RpcClient
-    _finders: AnswerCache[FinderQuery, Finder]
+    _answers: AnswerCache
 
     async def get_finder(
         self,
@@ -154,11 +156,16 @@ class FinderMethods:
         """
         query = _query(computer, keywords, file_type, offset, limit)
         self._finder_request(query)  # what cannot be asked for cannot be kept either
-        return await self._finders.get(query)
+        return await self._answers.get(
+            query,
+            lambda: self._get_finder(query),
+            keep=lambda found: not found.get("a2c_as_listed"),
+            again=True,
+        )
 
     def _finder_request(self, query: FinderQuery) -> GetFinderReq:
-        fields = query._asdict() | {"keywords": None if query.keywords is None else list(query.keywords)}
-        return self._rpc.question(GetFinderReq, **fields)
+        keywords = None if query.keywords is None else list(query.keywords)
+        return self._rpc.question(GetFinderReq, **asdict(query) | {"keywords": keywords})
 
     async def _get_finder(self, query: FinderQuery) -> Finder:
         request = self._finder_request(query)

@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple, NotRequired, TypedDict, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NotRequired, TypedDict, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from smcp_agent.cache import AnswerCache, Partial
+from smcp_agent.cache import AnswerCache, Query
 from smcp_agent.context.subscriptions import Subscription, Subscriptions
 from smcp_agent.errors import BadReply
 from smcp_agent.results import ResourceContents, resource_contents
@@ -87,11 +88,16 @@ class Completion(TypedDict):
     hasMore: NotRequired[bool]
 
 
-class ListQuery(NamedTuple):
-    """Whose resources were listed; None: those of all."""
+@dataclass(frozen=True)
+class ListQuery(Query):
+    """All resources were asked for; `server` None: those of all MCP servers. The answer is a list of pages."""
 
-    computer: str | None
     server: str | None
+
+
+def is_listed(uri: str, pages: list[ResourceList]) -> bool:
+    """Whether a resource is on one of these pages."""
+    return any(each["uri"] == uri for page in pages for each in page["resources"])
 
 
 SKIPPED: Final = ("a2c_skipped", "a2c_skipped_servers")
@@ -109,7 +115,7 @@ class ResourceMethods:
     """What `SmcpAgent` can do with resources."""
 
     _rpc: RpcClient
-    _resources: AnswerCache[ListQuery, tuple[Resource, ...]]
+    _answers: AnswerCache
     _subscriptions: Subscriptions
 
     async def read_resource(self, computer: str, uri: str, *, server: str | None = None) -> Any:
@@ -175,7 +181,12 @@ class ResourceMethods:
         Raises:
             SmcpError: as `list_resources`.
         """
-        return await self._resources.get(ListQuery(computer, server))
+        pages = await self._answers.get(
+            ListQuery(computer, server),
+            lambda: self._all_pages(computer, server),
+            keep=lambda pages: not any(map(is_partial, pages)),
+        )
+        return tuple(each for page in pages for each in page["resources"])
 
     async def list_resource_templates(
         self, computer: str | None = None, *, server: str | None = None, cursor: str | None = None
@@ -249,19 +260,15 @@ class ResourceMethods:
         """What is subscribed to, or is being subscribed to again."""
         return self._subscriptions.all()
 
-    async def _subscribe(self, wanted: Subscription) -> None:
-        await self._of("client:resources/subscribe", SubscribeResourceReq, wanted)
+    async def _send_subscription(self, verb: Literal["subscribe", "unsubscribe"], wanted: Subscription) -> None:
+        model = SubscribeResourceReq if verb == "subscribe" else UnsubscribeResourceReq
+        params = {"uri": wanted.uri}
+        await self._rpc.ask_mcp(
+            f"client:resources/{verb}", model, params, computer=wanted.computer, server=wanted.server
+        )
 
-    async def _unsubscribe(self, wanted: Subscription) -> None:
-        await self._of("client:resources/unsubscribe", UnsubscribeResourceReq, wanted)
-
-    async def _of(self, event: str, model: type[RequestEnvelope], wanted: Subscription) -> None:
-        await self._rpc.ask_mcp(event, model, {"uri": wanted.uri}, computer=wanted.computer, server=wanted.server)
-
-    async def _list_all(self, query: ListQuery) -> tuple[Resource, ...] | Partial[tuple[Resource, ...]]:
-        pages = [page async for page in _pages(self.list_resources, query.computer, query.server)]
-        found = tuple(each for page in pages for each in page["resources"])
-        return Partial(found) if any(map(is_partial, pages)) else found
+    async def _all_pages(self, computer: str | None, server: str | None) -> list[ResourceList]:
+        return [page async for page in _pages(self.list_resources, computer, server)]
 
     async def _page(
         self,

@@ -2,45 +2,42 @@
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Literal
 
-from smcp_agent.cache import Spawn
-from smcp_agent.errors import NotFound, RateLimited, SmcpError, TimedOut, Unavailable
+from smcp_agent.backoff import Backoff
+from smcp_agent.cache import PASSING, Spawn
+from smcp_agent.errors import NotFound, RateLimited, SmcpError
 from smcp_agent.events import Event, ResourceUpdated, SubscriptionRefused
 from smcp_proto.uris import without_query
-
-_PASSING: Final = (Unavailable, TimedOut, RateLimited)
-_FIRST_DELAY_S: Final = 0.5
-_MAX_DELAY_S: Final = 30.0
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A resource whose changes are told; `server` as it was subscribed to."""
+    """A resource whose changes are published; `server` as it was subscribed to."""
 
     computer: str
     uri: str
     server: str | None = None
 
+    @property
+    def resource(self) -> tuple[str, str]:
+        """What a Computer counts as one: the URI of a document without its query, whatever the server."""
+        return self.computer, without_query(self.uri)
 
-Ask = Callable[[Subscription], Awaitable[None]]
+
+Ask = Callable[[Literal["subscribe", "unsubscribe"], Subscription], Awaitable[None]]
 
 
 class _State:
-    """Of one subscription."""
-
     def __init__(self) -> None:
         self.active = False
         """Whether the Computer knows of it, as far as we know."""
         self.refused = False
-        """Not for a passing reason: it is asked for again only when the Computer says that something changed."""
-        self.news = 0
-        """Counts what was said that changes what an answer means that is still to come."""
+        """It is asked for again only when the Computer says that something changed; reset by whatever may change it."""
         self.lock = asyncio.Lock()
         """One request at a time: two would reach the Computer in any order."""
 
@@ -48,21 +45,14 @@ class _State:
 class Subscriptions:
     """The subscriptions of an Agent.
 
-    They live with their Computers, and end there when the Computer or the Agent leaves the office. Then they are made
-    again: at once, and after growing pauses where that fails for a passing reason. What the Computer refuses (its MCP
-    servers may still be starting) is told as `SubscriptionRefused`, and asked for again when it says that something
-    changed there. A change may have been missed meanwhile, so each one that is made again is told as a
-    `ResourceUpdated`.
-
-    Args:
-        subscribe, unsubscribe: ask the Computer.
-        spawn: runs what makes them again.
-        publish: tells the application.
+    They end at their Computer with every interruption. Then they are made again: at once, and after growing pauses
+    where that fails for a passing reason. One that the Computer refuses (its MCP servers may still be starting) is
+    published as `SubscriptionRefused`, and asked for again when the Computer says that something changed there. Each
+    one that is made again is published as a `ResourceUpdated`, because a change may have been missed.
     """
 
-    def __init__(self, subscribe: Ask, unsubscribe: Ask, spawn: Spawn, publish: Callable[[Event], None]) -> None:
-        self._subscribe = subscribe
-        self._unsubscribe = unsubscribe
+    def __init__(self, ask: Ask, spawn: Spawn, publish: Callable[[Event], None]) -> None:
+        self._ask = ask
         self._spawn = spawn
         self._publish = publish
         self._states: dict[Subscription, _State] = {}
@@ -71,19 +61,16 @@ class Subscriptions:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def all(self) -> tuple[Subscription, ...]:
-        """Everything that the Agent is subscribed to, also what is being made again."""
+        """Every subscription, also those that are being made again."""
         return tuple(self._states)
 
     async def add(self, subscription: Subscription) -> None:
-        """Subscribe.
-
-        Raises SmcpError: it was refused; where it had been subscribed to before, that is kept up as before.
-        """
+        """Subscribe. Raises SmcpError: it was refused; an earlier subscription to the same is kept up as before."""
         known = subscription in self._states
         state = self._states.setdefault(subscription, _State())
         try:
             async with state.lock:
-                await self._ask(subscription, state)
+                await self._subscribe(subscription, state)
         except BaseException:
             if not known and self._states.get(subscription) is state:
                 del self._states[subscription]
@@ -94,36 +81,32 @@ class Subscriptions:
     async def remove(self, subscription: Subscription) -> None:
         """End a subscription; it is forgotten whatever comes of the request.
 
-        What is subscribed to with another `server`, or with another query of a document, may be the same to the
-        Computer, and end with it: it is made again.
+        A subscription with another `server`, or with another query of a document, may be the same to the Computer and
+        end with it: it is made again.
 
-        Raises:
-            SmcpError: the Computer did not confirm it.
+        Raises SmcpError: the Computer did not confirm it.
         """
         state = self._states.pop(subscription, None) or _State()
         try:
             async with state.lock:
-                await self._unsubscribe(subscription)
+                await self._ask("unsubscribe", subscription)
         finally:
             for other, its in self._states.items():
-                if _resource_of(other) == _resource_of(subscription):
+                if other.resource == subscription.resource:
                     its.active = its.refused = False
-                    its.news += 1
             self._restore(subscription.computer)
 
     def lost(self, computer: str) -> None:
-        """The Computer is there, and does not know any more what was subscribed to."""
+        """The Computer is there, and its subscriptions have ended."""
         self._there.add(computer)
         for state in self._of(computer):
-            state.active = state.refused = False
-            state.news += 1
-        self._restore(computer)
+            state.active = False
+        self.changed(computer)
 
     def changed(self, computer: str) -> None:
         """Something changed at the Computer: what it refused, it may grant now."""
         for state in self._of(computer):
             state.refused = False
-            state.news += 1
         self._restore(computer)
 
     def left(self, computer: str) -> None:
@@ -151,33 +134,33 @@ class Subscriptions:
             self._tasks[computer] = self._spawn(self._keep(computer))
 
     async def _keep(self, computer: str) -> None:
-        delay = _FIRST_DELAY_S
+        backoff = Backoff()
         while waiting := self._waiting(computer):
-            pause = 0.0
+            errors: list[SmcpError] = []
             for subscription, state in waiting:
                 error = await self._again(subscription, state)
                 if error is not None:
-                    pause = max(pause, delay, _asked_pause(error))
+                    errors.append(error)
                 if isinstance(error, RateLimited):
-                    break  # of the others the same would be said
-            if pause:
-                await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 -- jitter
-                delay = min(_MAX_DELAY_S, 2 * delay)
+                    break  # the others would get the same answer
+            if errors:
+                await asyncio.sleep(max(backoff.next(), *map(_asked_pause, errors)))
 
     async def _again(self, subscription: Subscription, state: _State) -> SmcpError | None:
-        """Make one again; returns why that is to be tried once more."""
+        """Subscribe again; returns the error after which that is to be tried once more."""
         async with state.lock:
             if state.active or self._states.get(subscription) is not state:
                 return None
-            news = state.news
+            state.refused = True  # unless something changes meanwhile
             try:
-                await self._ask(subscription, state)
+                await self._subscribe(subscription, state)
             except SmcpError as error:
                 logger.info("%s is not subscribed to again: %s", subscription, error.message)
-                if isinstance(error, _PASSING) or (isinstance(error, NotFound) and error.smcp_code is None):
-                    return error  # of a Computer that is not found it is about to be told that it left
-                if state.news == news:
-                    state.refused = True
+                # a Computer that is not found is about to be announced as gone
+                if isinstance(error, PASSING) or (isinstance(error, NotFound) and error.smcp_code is None):
+                    state.refused = False
+                    return error
+                if state.refused:
                     self._publish(
                         SubscriptionRefused(subscription.computer, subscription.uri, subscription.server, error)
                     )
@@ -186,19 +169,14 @@ class Subscriptions:
             self._publish(ResourceUpdated(subscription.computer, subscription.uri, subscription.server))
         return None
 
-    async def _ask(self, subscription: Subscription, state: _State) -> None:
-        """Subscribe; what is said meanwhile may set `active` back."""
-        state.active = True
+    async def _subscribe(self, subscription: Subscription, state: _State) -> None:
+        state.active = True  # an interruption meanwhile sets it back
         try:
-            await self._subscribe(subscription)
+            await self._ask("subscribe", subscription)
         except BaseException:
             state.active = False
             raise
-        state.refused = False  # what it refused before, it has granted: that is kept up again
-
-
-def _resource_of(subscription: Subscription) -> tuple[str, str]:
-    return subscription.computer, without_query(subscription.uri)
+        state.refused = False
 
 
 def _asked_pause(error: SmcpError) -> float:
