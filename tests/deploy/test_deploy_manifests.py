@@ -30,7 +30,7 @@ def test_it_is_valid_and_keeps_every_policy(variant: str) -> None:
     assert {name: found for name, policy in POLICIES.items() if (found := policy(manifests))} == {}
 
 
-def test_what_stands_at_the_top_is_the_overlay_to_try() -> None:
+def test_the_top_kustomization_is_the_dev_overlay() -> None:
     assert once("top").objects == once("dev").objects
 
 

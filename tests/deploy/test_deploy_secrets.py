@@ -76,7 +76,7 @@ async def test_secrets_of_an_older_version_are_left_and_it_is_said_what_to_do(tm
         assert api.secrets == {MADE: {"token": "c21jcF94"}}
 
 
-async def test_what_the_api_server_refuses_is_said_and_nothing_is_made(tmp_path: Path) -> None:
+async def test_a_refusal_of_the_api_server_is_reported_and_no_secret_is_made(tmp_path: Path) -> None:
     async with account(tmp_path) as (api, job):
         of_account = Path(job.variables["SERVICE_ACCOUNT"])
         (of_account / "token").write_text("the token of yesterday")

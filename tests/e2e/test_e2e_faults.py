@@ -112,7 +112,7 @@ async def test_fault(
     ],
     ids=lambda scenario: scenario.__name__,
 )
-async def test_what_was_in_flight_at_a_gateway_that_stands_still_is_settled_within_the_lease(
+async def test_a_suspended_gateway(
     scenario: Callable[[World], Awaitable[None]], calm: SharedWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with calm.hurt() as world:

@@ -97,7 +97,7 @@ def test_a_refusal_tells_the_history_and_what_was_left_over() -> None:
     assert "2.000 -     3.000  released a" in str(told.value)
 
 
-def test_what_ends_before_it_starts_is_no_operation() -> None:
+def test_an_operation_must_not_end_before_it_starts() -> None:
     with pytest.raises(ValueError, match="ends before it starts"):
         check(History([joined("a", 2, 1)]))
 
@@ -152,12 +152,12 @@ def happened(draw: st.DrawFn) -> History:
 
 
 @given(happened())
-def test_what_really_happened_is_accepted(history: History) -> None:
+def test_a_real_history_is_accepted(history: History) -> None:
     check(history)
 
 
 @given(happened())
-def test_what_is_seen_long_after_all_has_one_answer(history: History) -> None:
+def test_after_a_history_a_look_has_at_least_one_answer(history: History) -> None:
     """Nobody can be seen there whom the history never let in, and of all others at least one answer is right."""
     with pytest.raises(NoOrder):
         check(History([*history.operations, seen("stranger", 50)], history.spans))
@@ -180,7 +180,7 @@ def test_enter_and_leave_of_each_member_alternate() -> None:
     assert len(wrongs([(False, ALPHA), (False, ALPHA)])) == 1
 
 
-def test_what_was_told_begins_with_who_was_there() -> None:
+def test_notifications_are_checked_against_the_members_before() -> None:
     assert wrongs([(False, ALPHA)], before=[ALPHA]) == []
     assert len(wrongs([(True, ALPHA)], before=[ALPHA])) == 1
     assert len(wrongs([(False, BETA)], before=[ALPHA])) == 1
@@ -208,12 +208,12 @@ def test_a_member_is_told_of_its_office_as_long_as_it_is_in() -> None:
 
 
 @pytest.mark.parametrize("hearings", [[], [Hearing("elsewhere", 0)], [Hearing("lab", 1)], [Hearing("lab", 0, 0)]])
-def test_who_listens_in_where_it_was_refused_or_has_left_is_found(hearings: list[Hearing]) -> None:
+def test_a_notification_of_an_office_it_is_not_in_is_found(hearings: list[Hearing]) -> None:
     (found,) = overheard([ENTERS], hearings, BETA)
     assert found.endswith("not being in that office")
 
 
-def test_what_is_heard_after_the_leave_is_found() -> None:
+def test_a_notification_after_the_leave_is_found() -> None:
     (found,) = overheard([ENTERS, LEAVES], [Hearing("lab", 0, 1)], BETA)
     assert found.startswith("no. 1: notify:leave_office")
 
@@ -225,7 +225,7 @@ def test_other_notices_in_no_office_are_found() -> None:
 
 
 @pytest.mark.parametrize("notice", [ENTERS, LEAVES])
-def test_who_is_told_of_itself_is_found(notice: tuple[str, dict[str, str]]) -> None:
+def test_a_notification_about_oneself_is_found(notice: tuple[str, dict[str, str]]) -> None:
     (found,) = overheard([notice], [Hearing("lab", 0)], ALPHA)
     assert found.endswith("which is itself")
     assert overheard([notice], [Hearing("lab", 0)], ("agent", "alpha")) == [], "an Agent of that name is another"

@@ -53,7 +53,7 @@ async def test_with_an_agent(
         await scenario(world, open_agent)
 
 
-async def test_what_each_process_tells_prometheus(world: World) -> None:
+async def test_metrics_of_each_process(world: World) -> None:
     scenario = metrics.each_process_tells_what_the_table_says
     with world.telling():
         await (scenario if world.spread else metrics.one_process_tells_what_its_gateway_does)(world)

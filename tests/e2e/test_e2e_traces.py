@@ -277,7 +277,7 @@ async def test_arguments_and_results_are_recorded_where_a_setting_asks_for_it(re
         await recorder.matches("with_content", {req_id: "req_id"}, through(agent, "beta"))
 
 
-async def test_what_dies_and_what_does_not_answer(tmp_path: Path) -> None:
+async def test_traces_of_a_server_that_dies_a_silent_one_and_a_killed_computer(tmp_path: Path) -> None:
     dies, silent, killed = f"log me {uuid4().hex}", uuid4().hex, uuid4().hex
     async with otlp_receiver() as receiver:
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **ENVIRONMENT}

@@ -47,7 +47,7 @@ def test_the_document_keeps_to_asyncapis_own_schema(document: dict[str, Any], va
         (("servers", "protocol"), None),
     ],
 )
-def test_what_asyncapi_does_not_allow_is_found(
+def test_the_validator_finds_an_invalid_document(
     document: dict[str, Any], validator: Any, where: tuple[str, str], value: object
 ) -> None:
     """In the first of the operations, channels or servers."""

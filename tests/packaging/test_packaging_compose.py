@@ -47,7 +47,7 @@ def test_a_container_can_write_nowhere_and_become_nobody_else(name: str) -> None
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_what_is_published_is_published_on_loopback(name: str) -> None:
+def test_every_published_port_is_on_loopback(name: str) -> None:
     assert all(port.startswith("127.0.0.1:") for port in SERVICES[name].get("ports", []))
 
 
@@ -65,7 +65,7 @@ def test_only_the_proxy_shares_a_network_with_clients_and_the_computer_shares_no
         assert ("networks" in service) != ("network_mode" in service), f"{name} is on no network, or on the default one"
 
 
-def test_who_lets_calls_end_before_it_stops_is_given_longer_than_that() -> None:
+def test_the_grace_period_is_longer_than_the_drain() -> None:
     settings: dict[str, type[ServiceSettings]] = {
         "gateway-1": GatewaySettings,
         "gateway-2": GatewaySettings,

@@ -27,7 +27,7 @@ def test_a_service_gets_what_it_needs_and_nothing_of_the_developers() -> None:
     assert not [name for name in services if name.startswith("smcp")]
 
 
-def test_what_is_only_for_other_machines_is_left_out_and_markers_are_gone() -> None:
+def test_packages_for_other_machines_and_markers_are_left_out() -> None:
     services = locked("smcp-gateway")
     assert not {"colorama", "pywin32"} & services.keys()
     assert not [entry for entry in services.values() if ";" in entry]
@@ -42,7 +42,7 @@ def test_each_package_has_the_version_and_all_the_hashes_of_the_lock() -> None:
 
 
 @pytest.mark.parametrize("name", ["no-such-distribution"])
-def test_what_is_not_installed_here_is_named(name: str) -> None:
+def test_a_distribution_that_is_not_installed_is_named(name: str) -> None:
     told = subprocess.run(
         [sys.executable, SCRIPT, "--python", "3.11.2", "--machine", "x86_64", name],
         check=False,
