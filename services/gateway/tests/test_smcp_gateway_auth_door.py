@@ -11,7 +11,7 @@ from socketio.exceptions import ConnectionError as Refused
 
 from smcp_gateway.auth import keys as key_file
 from smcp_gateway.auth.keys import new_key
-from smcp_gateway.sockets import engine
+from smcp_gateway.sockets import socketio_server
 from smcp_testing import issuer
 from smcp_testing.gateway_world import World, connected, gateway_world
 from smcp_testing.issuer import open_issuer, signing_key, unsigned_token
@@ -146,7 +146,7 @@ async def test_two_tokens_that_differ_are_refused(nats_url: str, keys: Path) -> 
 
 
 async def test_who_says_nothing_is_not_waited_for(nats_url: str, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "CONNECT_S", 0.5)
+    monkeypatch.setattr(socketio_server, "CONNECT_S", 0.5)
     key = key_of(keys)
     async with gateway_world(nats_url, settings={"auth_keys": keys}) as world, aiohttp.ClientSession() as http:
         async with (

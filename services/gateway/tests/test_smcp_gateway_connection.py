@@ -40,7 +40,7 @@ class Line:
     @property
     def held(self) -> int:
         """Bytes that wait in the outbox."""
-        return self.gateway.transport.held_bytes(self.session)
+        return self.outbox.held
 
     @property
     def unwritten(self) -> int:
@@ -78,10 +78,10 @@ async def line(nats_url: str) -> AsyncIterator[Line]:
             assert (await client.message()).startswith(b"40/smcp,{")
             await eventually(lambda: len(gateway.sessions) == 1)
             session = next(iter(gateway.sessions))
-            engine = gateway.transport._server.eio
-            outbox = engine.outbox(session.engine_id)
+            outbox = gateway.transport._engine.outbox(session.engine_id)
             assert outbox is not None
-            written = engine.tcp[session.engine_id]
+            written = outbox.transport
+            assert written is not None
             written.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
             await eventually(lambda: outbox._reader_waits)
             yield Line(client, gateway, session, outbox, written)

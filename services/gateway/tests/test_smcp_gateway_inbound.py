@@ -148,7 +148,7 @@ async def test_what_stands_behind_a_large_message_is_taken_after_it(nats_url: st
 async def test_no_more_than_some_events_of_one_client_are_begun_at_a_time(nats_url: str) -> None:
     most = 0
     async with gateway_world(nats_url) as world, raw(world) as client:
-        begun = world.gateways[0].transport._server._events
+        begun = world.gateways[0].transport._engine.tasks
 
         async def watch() -> None:
             nonlocal most

@@ -11,6 +11,7 @@ from smcp_gateway.app import Gateway
 from smcp_testing.box_calls import ask, call
 from smcp_testing.deaf_agent import deaf_agent
 from smcp_testing.gateway_world import MIB, connected, gateway_world, reply
+from smcp_testing.held import held_bytes
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
@@ -75,7 +76,7 @@ async def test_eight_answers_of_32_mib_arrive_while_small_calls_go_on(nats_url: 
 
 def held(gateway: Gateway) -> int:
     """Bytes of answers that the gateway has, or has made room for."""
-    return sum(gateway.transport.held_bytes(session) for session in gateway.sessions)
+    return sum(held_bytes(gateway, session) for session in gateway.sessions)
 
 
 @pytest.mark.rule("answers.large.unread")

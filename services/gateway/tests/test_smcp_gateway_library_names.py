@@ -1,6 +1,6 @@
 """What the gateway uses of python-socketio and engine.io beyond their documentation: fails by name when it moves.
 
-`smcp_gateway.sockets.engine` uses it; the upper bounds of both packages stand in `pyproject.toml`.
+`smcp_gateway.sockets` uses it; the upper bounds of both packages stand in `pyproject.toml`.
 """
 
 import inspect

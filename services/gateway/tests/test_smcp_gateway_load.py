@@ -7,7 +7,7 @@ import pytest
 
 from smcp_gateway import app
 from smcp_testing.gateway_world import MIB, connected, gateway_world
-from smcp_testing.held import alive
+from smcp_testing.held import alive, held_bytes
 from smcp_testing.waiting import eventually
 
 OFFICE = "office"
@@ -62,7 +62,7 @@ async def test_a_client_that_does_not_read_is_cut_off_at_a_bound_in_bytes_and_it
         big, most = {"computer": "box", "more": "x" * 60_000}, 0
         for _ in range(400):
             assert await box.call("server:update_config", big) is None
-            most = max(most, gateway.transport.held_bytes(deaf))
+            most = max(most, held_bytes(gateway, deaf))
             if deaf.closed:
                 break
         assert deaf.closed

@@ -250,7 +250,7 @@ async def open_gateway(
                     background_tasks.close()  # an error, not a stop: the lease says the rest
                     raise
                 readiness.drain()
-                transport.drain()
+                transport.draining = True
                 rebalance.stop()
                 lease.renew_soon()  # the others' fair share is without this one from now on
                 await drain.run(within=settings.drain_s)

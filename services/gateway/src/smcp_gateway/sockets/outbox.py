@@ -1,4 +1,4 @@
-"""What waits to be written to one client: counted, bounded, and handed out in portions."""
+"""The queue of what waits to be written to one client: bounded in bytes, and handed out in portions."""
 
 import asyncio
 from collections import deque
@@ -15,15 +15,15 @@ PORTION: Final = 16
 ROOMY: Final = 1024 * 1024
 """Bytes in the outbox up to which a large message may join them."""
 _SIGNS: Final = (PING, NOOP)
-"""Packets that say no more than that the gateway is there: they overtake what waits. Behind large messages they would
-come too late for a client on a slow line."""
+"""Packets that only say that the gateway is there. They overtake what waits: behind large messages they would come too
+late for a client on a slow line."""
 
 
 class Outbox(asyncio.Queue[Any]):
-    """engine.io's queue of packets to one client.
+    """engine.io's queue of packets to one client, and what the gateway knows of the client's connection.
 
-    `put` never waits: small messages (pings, notifications) are always taken until `limit` bytes wait, and then the
-    client is cut off, since it does not read. Who has a large message waits for `room` first.
+    `put` never waits: it takes small messages (pings, notifications) until `limit` bytes wait. Then the client is cut
+    off, since it does not read. Before a large message is put, `room` is awaited.
 
     Args:
         limit: bytes.
@@ -40,16 +40,24 @@ class Outbox(asyncio.Queue[Any]):
         self._roomy.set()
         self._reader_waits = False
         self.bytes = 0
-        """That wait."""
         self.at_once: Callable[[Frame], bool] | None = None
-        """Writes a frame that nothing waits before; False: it cannot, the frame has to wait here."""
+        """Writes a frame before which nothing waits; False: the frame has to wait here."""
         self.close_code: int = WSCloseCode.OK
-        """What a WebSocket is closed with when all has been written."""
+        """Closes the WebSocket when all has been written."""
+        self.transport: asyncio.Transport | None = None
+        """Of the client's WebSocket."""
+        self.moved: tuple[float, int] | None = None
+        """When the line of a late client was looked at (monotonic), and how many bytes had moved on it by then."""
 
     @property
     def held(self) -> int:
-        """Bytes that wait, and of the portion that the writer has and may not have written yet."""
+        """Bytes that wait, and those of the portion that the writer has and may not have written yet."""
         return self.bytes + self._handed_bytes
+
+    @property
+    def unsent(self) -> int:
+        """`held`, and what was written that the socket has not taken yet."""
+        return self.held + (0 if self.transport is None else self.transport.get_write_buffer_size())
 
     @property
     def has_room(self) -> bool:
@@ -57,17 +65,16 @@ class Outbox(asyncio.Queue[Any]):
         return self.bytes <= ROOMY or self._cut_off is None
 
     async def room(self) -> None:
-        """Return when there is room."""
         while not self.has_room:
-            await self._roomy.wait()  # the one that goes first fills it again: look again
+            await self._roomy.wait()  # another large message may have gone first: look again
 
     def release(self) -> None:
-        """Nobody reads any more: let everybody go who waits for room."""
+        """The client is gone: nobody waits for room any more, and the writer ends."""
         self._cut_off = None
         self._roomy.set()
+        self.put_nowait(None)
 
     def put_nowait(self, item: Any) -> None:
-        """Put a packet or a frame behind what waits, or write it at once where nothing does."""
         at_once = self.at_once
         if at_once is not None and self._reader_waits and not self._queue and isinstance(item, Frame) and at_once(item):
             return
@@ -84,10 +91,9 @@ class Outbox(asyncio.Queue[Any]):
 
     def get_nowait(self) -> Any:
         """For the writer: one more packet of its portion. Raises QueueEmpty: nothing waits, or the portion is full."""
-        # The writer empties the queue with `get_nowait` after each `get`: this is where its portion ends.
         if self._handed_out >= PORTION:
             raise asyncio.QueueEmpty
-        packet = super().get_nowait()
+        packet = super().get_nowait()  # `get` calls this, too
         self._handed_out += 1
         return packet
 

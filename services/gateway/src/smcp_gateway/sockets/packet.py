@@ -1,13 +1,7 @@
-"""Socket.IO packets as the gateway reads and writes them: bytes in, bytes out.
+"""Reads and writes Socket.IO packets as bytes.
 
-What a client sends is cut, not parsed: the dispatcher parses the one argument of an event, and the same bytes go on
-to the Computer unchanged (numbers of any size included). Nothing that a client can send makes reading raise:
-
-- an event that cannot be read still has the id under which its refusal is acknowledged;
-- binary events are refused at once, and their attachments ignored, so nothing is collected for them;
-- an acknowledgement that cannot be read still has its id, so that who waits for it is answered.
-
-An acknowledgement is written round JSON bytes that are there already.
+What a client sends is cut, not parsed: the dispatcher parses the argument of an event, and the same bytes go on to the
+Computer. Reading never raises: an event or acknowledgement that cannot be read keeps its id, so that it is answered.
 """
 
 import re
@@ -39,28 +33,20 @@ _HEAD: Final = re.compile(rb"([0-6])(?:[0-9]{1,10}-)?(?:(/[^,?]*)(?:\?[^,]*)?,?)
 _EVENT: Final = re.compile(rb'\[\s*"((?:[^"\\\x00-\x1f]|\\.){0,256}+)"\s*(,)?')
 
 
-@dataclass(frozen=True, slots=True)
-class Inbound:
-    """An event as it came: its name, and the JSON of what stands behind it (several arguments included)."""
+@dataclass(slots=True)
+class ClientEvent:
+    """An event that a client emits (Socket.IO protocol, EVENT)."""
 
-    event: str
+    id: int | None
+    """None: nobody waits for an acknowledgement."""
+    name: str
     body: bytes | None
-    """None: without an argument."""
+    """The JSON of what follows the name, several arguments included; None: without an argument."""
     fault: str | None = None
     """Why it cannot be read at all."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientEvent:
-    """An event that a client emits (Socket.IO protocol, EVENT)."""
-
-    namespace: str
-    id: int | None
-    """None: nobody waits for an acknowledgement."""
-    inbound: Inbound
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClientConnect:
     """A client's wish for a session in a namespace (Socket.IO protocol, CONNECT)."""
 
@@ -69,21 +55,18 @@ class ClientConnect:
     """What the client said about itself: an object, None, `UNREADABLE` or `OVERSIZED`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClientDisconnect:
     """A client's goodbye (Socket.IO protocol, DISCONNECT)."""
 
-    namespace: str
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClientAck:
     """A client's answer to the event with that id (Socket.IO protocol, ACK)."""
 
-    namespace: str
     id: int
     argument: bytes | None
-    """What stands between the brackets, not parsed; None: it cannot be read."""
+    """The text between the brackets, not parsed; None: it cannot be read."""
 
 
 ClientPacket = ClientEvent | ClientAck | ClientConnect | ClientDisconnect
@@ -94,7 +77,7 @@ GATHERED: Final = 16 * 1024
 
 
 class Frame:
-    """A text message of engine.io, ready to be written: what stands in an `Outbox` beside engine.io's own packets."""
+    """A text message of engine.io, ready to be written; stands in an `Outbox` beside engine.io's own packets."""
 
     __slots__ = ("parts", "size")
 
@@ -104,15 +87,9 @@ class Frame:
 
     @property
     def wire(self) -> bytes:
-        """In one piece."""
         if len(self.parts) > 1:
             self.parts = (b"".join(self.parts),)
         return self.parts[0]
-
-    @property
-    def data(self) -> bytes:
-        """Under engine.io's name for it."""
-        return self.wire
 
     def encode(self, b64: bool = False) -> str:
         """As engine.io wants it for a polling response."""
@@ -139,61 +116,48 @@ def read_packet(text: bytes, start: int = 0) -> ClientPacket | None:
     head = _HEAD.match(text, start)
     if head is None:
         return None
-    kind = int(head[1])
-    raw = head[2]
-    namespace = "/" if raw is None else NAMESPACE if raw == b"/smcp" else raw.decode("utf-8", "replace")
+    kind, namespace, end = int(head[1]), head[2] or b"/", head.end()
+    if kind == sio.CONNECT:
+        return ClientConnect(namespace.decode("utf-8", "replace"), _auth(text[end:]))
+    if namespace != b"/smcp":
+        return None
+    number = int(head[3]) if head[3] else None
     match kind:
-        case sio.EVENT:
-            return ClientEvent(namespace, int(head[3]) if head[3] else None, _inbound(text, head.end()))
-        case sio.BINARY_EVENT:
-            fault = Inbound(_event_name(text, head.end()), None, "binary data is not part of the protocol")
-            return ClientEvent(namespace, int(head[3]) if head[3] else None, fault)
-        case sio.ACK if head[3]:
-            return ClientAck(namespace, int(head[3]), _argument(text, head.end()))
-        case sio.BINARY_ACK if head[3]:
-            return ClientAck(namespace, int(head[3]), None)  # binary data is not part of the protocol
-        case sio.CONNECT:
-            return ClientConnect(namespace, _auth(text[head.end() :]))
+        case sio.EVENT | sio.BINARY_EVENT:
+            return _event(text, end, number, binary=kind == sio.BINARY_EVENT)
+        case sio.ACK | sio.BINARY_ACK if number is not None:
+            return ClientAck(number, _argument(text, end) if kind == sio.ACK else None)
         case sio.DISCONNECT:
-            return ClientDisconnect(namespace)
+            return ClientDisconnect()
         case _:
             return None
 
 
-def _inbound(text: bytes, start: int) -> Inbound:
+def _event(text: bytes, start: int, number: int | None, *, binary: bool) -> ClientEvent:
     head = _EVENT.match(text, start)
-    end = len(text)
-    if text[-1:] != b"]":
-        end = len(text.rstrip())
-    if head is None or text[end - 1 : end] != b"]":
-        return Inbound("", None, "the event is not a JSON array that begins with its name")
-    name = _name(head[1])
+    name = None if head is None else _name(head[1])
+    if binary:
+        return ClientEvent(number, name or "", None, "binary data is not part of the protocol")
+    end = _closing_bracket(text)
+    if head is None or end is None:
+        return ClientEvent(number, "", None, "the event is not a JSON array that begins with its name")
     if name is None:
-        return Inbound("", None, "the event's name is not a string")
-    body = text[head.end() : end - 1]
-    if head[2] is None:
-        return Inbound(name, None, "the event is not a JSON array" if body.strip() else None)
-    if len(body) < SHORT and not body.strip():
-        return Inbound(name, None, "the event is not a JSON array")
-    return Inbound(name, body)
+        return ClientEvent(number, "", None, "the event's name is not a string")
+    body = text[head.end() : end]
+    blank = not body or body.isspace()
+    if blank is not (head[2] is None):
+        return ClientEvent(number, name, None, "the event is not a JSON array")
+    return ClientEvent(number, name, None if blank else body)
 
 
 def _argument(text: bytes, start: int) -> bytes | None:
-    end = len(text)
-    if text[-1:] != b"]":
-        end = len(text.rstrip())
-    if text[start : start + 1] != b"[" or text[end - 1 : end] != b"]" or end - 1 <= start:
-        return None
-    return text[start + 1 : end - 1]
+    end = _closing_bracket(text)
+    return None if end is None or text[start : start + 1] != b"[" else text[start + 1 : end]
 
 
-SHORT: Final = 16
-"""A body that is longer than this is looked at by the dispatcher alone."""
-
-
-def _event_name(text: bytes, start: int) -> str:
-    head = _EVENT.match(text, start)
-    return (_name(head[1]) or "") if head else ""
+def _closing_bracket(text: bytes) -> int | None:
+    end = len(text) if text[-1:] == b"]" else len(text.rstrip())
+    return end - 1 if text[end - 1 : end] == b"]" else None
 
 
 def _name(quoted: bytes) -> str | None:
@@ -223,7 +187,6 @@ DONE: Final = b"[true,null]"
 
 
 def largest_reply(max_message: int) -> int:
-    """Bytes that a reply may have to a client that takes so many in one message."""
     return max(0, max_message - ENVELOPE_BYTES - 1)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from smcp_bus.dispatch import Caller
 from smcp_bus.registry_contract import Claim
 from smcp_gateway.auth.principal import Principal
-from smcp_gateway.sockets.reply_room import ReplyRoom
+from smcp_gateway.sockets.reply_budget import ReplyBudget
 from smcp_proto.member_names import Role
 
 DEFAULT_MAX_MESSAGE: Final = 4 * 1024 * 1024
@@ -127,8 +127,8 @@ class Session:
     """What it was asked and has not acknowledged yet."""
     order: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a `server:*` event is handled: they happen in the order in which they came."""
-    replies: ReplyRoom = field(default_factory=lambda: ReplyRoom(fetched=HELD_REPLIES, unasked=HELD_REPLIES))
-    """Large ones on their way to its outbox."""
+    replies: ReplyBudget = field(default_factory=lambda: ReplyBudget(HELD_REPLIES, HELD_REPLIES))
+    """Of large replies on their way to its outbox."""
     idle: asyncio.Event | None = None
     """Set when nothing is unanswered any more; only there while that is waited for."""
     _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)
@@ -183,7 +183,6 @@ class Sessions:
         self._sessions[session.id] = session
 
     def get(self, session_id: str) -> Session | None:
-        """The session of that id; None where it is gone."""
         return self._sessions.get(session_id)
 
     def remove(self, session_id: str) -> Session | None:

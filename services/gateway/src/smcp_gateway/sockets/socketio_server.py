@@ -1,7 +1,7 @@
-"""The Socket.IO face: a thin transport in front of the dispatcher.
+"""Serves Socket.IO clients: python-socketio connects and disconnects them, the dispatcher answers their events.
 
-It knows sessions and packets, and nothing of what an event means: the catalog's row says which size
-and which shape of acknowledgement. Every event that asks for an acknowledgement gets one.
+Events and acknowledgements are cut out of their packets and do not pass python-socketio. The catalog's row says which
+size an event may have, and which shape its acknowledgement has. Every event that asks for one gets one.
 """
 
 import asyncio
@@ -9,18 +9,33 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
+import orjson
+import socketio
 from aiohttp import WSCloseCode, web
 from socketio.exceptions import ConnectionRefusedError  # noqa: A004 -- python-socketio's own
 
 from smcp_bus.dispatch import Answer, Dispatcher, failed
 from smcp_gateway.auth.guard import Authority, Guard
-from smcp_gateway.sockets.engine import Server
-from smcp_gateway.sockets.packet import AUTH_BYTES, OVERSIZED, Frame, Inbound, ack_argument, event_frame
-from smcp_gateway.sockets.reply_room import ReplyRoom, ReplyShare
+from smcp_gateway.sockets.engine import Engine
+from smcp_gateway.sockets.packet import (
+    AUTH_BYTES,
+    NAMESPACE,
+    OVERSIZED,
+    ClientAck,
+    ClientConnect,
+    ClientDisconnect,
+    ClientEvent,
+    Frame,
+    ack_argument,
+    ack_frame,
+    event_frame,
+    read_packet,
+)
+from smcp_gateway.sockets.reply_budget import ReplyBudget, ReplyShare
 from smcp_gateway.sockets.session import DEFAULT_MAX_MESSAGE, Session, Sessions
 from smcp_proto import catalog
 from smcp_proto.catalog import CATALOG, Row, SizeClass, upstream
-from smcp_proto.errors import NOTHING_BEGUN, Malformed, RateLimited, SmcpError, TooLarge, Unavailable
+from smcp_proto.errors import NOTHING_BEGUN, Internal, Malformed, RateLimited, SmcpError, TooLarge, Unavailable
 
 SMALL_BYTES: Final = 64 * 1024
 """What a request of `SizeClass.SMALL` may have."""
@@ -50,6 +65,13 @@ MAX_IN_FLIGHT: Final = 4096
 IN_FLIGHT: Final = 2
 """What they may have together, in the measure of the largest; above it 429, but for one alone."""
 
+CONNECT_S: Final = 10.0
+"""How long a client may take to connect to the namespace, where it has to say who it is."""
+REFUSED_S: Final = 1.0
+"""How long a client that was refused may take to hear so."""
+
+_INTERNAL: Final = orjson.dumps(Internal("internal error").body().model_dump())
+
 _log: Final = logging.getLogger("smcp_gateway.sockets.socketio_server")
 
 KeepPlace = Callable[[Session], Awaitable[None]]
@@ -59,10 +81,10 @@ Gone = Callable[[Session, bool], None]
 
 class SocketIoServer:
     """Args:
-    dispatcher: what is behind it answers every event.
+    dispatcher: answers every event.
     gone: must not block.
     max_payload: bytes that a request or reply may have.
-    ping_s: seconds between two pings; a client that hears nothing for twice as long takes the gateway for gone.
+    ping_s: as `Engine`.
     guard: says who a client is, or refuses it; None: nobody is asked.
     """
 
@@ -80,33 +102,39 @@ class SocketIoServer:
         self._dispatcher = dispatcher
         self._gone = gone
         self._max_payload = max_payload
-        self._draining = False
         self._guard = guard
-        self._server = Server(
-            self._on_connect,
-            self._on_disconnect,
-            self._on_event,
-            self._on_ack,
-            max_message=max_payload + HEADROOM,
-            outbox_limit=max_payload + WAITING_BYTES,
-            ping_s=ping_s,
-            authenticated=guard is not None,
+        self.draining = False
+        """New clients are refused; those that are here go on."""
+        logger = logging.getLogger("smcp_gateway.socketio")
+        logger.setLevel(logging.ERROR)
+        untyped: Any = socketio.AsyncServer
+        self._sio = untyped(namespaces=[NAMESPACE], logger=logger, engineio_logger=logger)
+        self._sio.on("connect", self._on_connect, namespace=NAMESPACE)
+        self._sio.on("disconnect", self._on_disconnect, namespace=NAMESPACE)
+        handlers = self._sio.eio.handlers
+        self._opened, self._ended, self._sio_packet = (handlers[name] for name in ("connect", "disconnect", "message"))
+        self._engine = self._sio.eio = Engine(
+            logger, max_message=max_payload + HEADROOM, outbox_limit=max_payload + WAITING_BYTES, ping_s=ping_s
         )
+        self._engine.on("connect", self._on_open)  # type: ignore[no-untyped-call]
+        self._engine.on("disconnect", self._on_end)  # type: ignore[no-untyped-call]
+        self._engine.on("message", self._on_polled)  # type: ignore[no-untyped-call]
+        self._engine.on_message = self._on_packet
+        self.sweep = self._engine.sweep
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a request to `/socket.io/`."""
-        if self._draining and "sid" not in request.query:
+        sid = request.query.get("sid")
+        if sid is None and self.draining:
             refusal = Unavailable("the gateway is stopping; connect to another one")
             return web.json_response(refusal.body().model_dump(), status=503, headers={"Retry-After": "1"})
-        return await self._server.answer(request)
-
-    async def sweep(self) -> None:
-        """Close clients that do not answer pings, until cancelled."""
-        await self._server.eio.sweep()
+        if sid is not None and self._engine.outbox(sid) is None:
+            return _unknown_session()  # engine.io would raise for one that has just ended
+        answer: web.StreamResponse = await self._sio.handle_request(request)
+        return answer
 
     async def end_expired(self, authority: Authority, keep_place: KeepPlace) -> None:
-        """End sessions whose token has expired or whose key was removed, and connections of clients that do not say
-        who they are; until cancelled.
+        """End sessions whose token has expired or whose key was removed, until cancelled.
 
         Args:
             keep_place: keeps the place of a member that may come back with a new token; takes some seconds at most.
@@ -120,7 +148,6 @@ class SocketIoServer:
                     if principal is not None and (why := authority.ended(principal)) is not None:
                         keep = keep_place if authority.may_return(principal) else None
                         ending.create_task(self._end(session, why, keep))
-            await self._server.close_unauthenticated()
 
     async def _end(self, session: Session, why: str, keep_place: KeepPlace | None) -> None:
         if keep_place is not None:
@@ -130,19 +157,21 @@ class SocketIoServer:
 
     async def tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
         """Emit a notification to each of `sessions`; `body` is its JSON. Nobody is waited for."""
-        self._server.send_frame([session.engine_id for session in sessions], event_frame(event, body))
+        frame = event_frame(event, body)
+        for session in sessions:
+            self.send(session, frame)
 
     def send(self, session: Session, frame: Frame) -> bool:
         """Write to one client; nobody is waited for. False: it is gone."""
-        outbox = None if session.closed else self._server.eio.outbox(session.engine_id)
+        outbox = None if session.closed else self._engine.outbox(session.engine_id)
         if outbox is None:
             return False
         outbox.put_nowait(frame)
         return True
 
     def room(self, session: Session) -> Coroutine[Any, Any, None] | None:
-        """See `questions.Room`."""
-        outbox = self._server.eio.outbox(session.engine_id)
+        """Waits until a large message may be sent to the client; None: now."""
+        outbox = self._engine.outbox(session.engine_id)
         return None if outbox is None or outbox.has_room else outbox.room()
 
     async def hang_up(self, session: Session, why: str) -> None:
@@ -152,27 +181,30 @@ class SocketIoServer:
         """
         _log.info("a client is told to go: %s", why, extra={"session": session.id})
         settled = session.leaving and session.in_flight == 0
-        code = NOTHING_BEGUN if settled else WSCloseCode.OK
-        await self._server.eio.hang_up(session.engine_id, code)
-
-    def held_bytes(self, session: Session) -> int:
-        """Of replies and notifications that are here, or may come, and that a client has not been sent yet."""
-        outbox = self._server.eio.outbox(session.engine_id)
-        return session.replies.bytes + (0 if outbox is None else outbox.held)
+        await self._engine.hang_up(session.engine_id, NOTHING_BEGUN if settled else WSCloseCode.OK)
 
     def unsent_bytes(self, session: Session) -> int:
-        """What is held for a client, and what was written that its socket has not taken yet."""
-        tcp = self._server.eio.tcp.get(session.engine_id)
-        return self.held_bytes(session) + (0 if tcp is None else tcp.get_write_buffer_size())
+        """Of replies and notifications that are here, or may come, and that the client's socket has not taken yet."""
+        outbox = self._engine.outbox(session.engine_id)
+        return session.replies.bytes + (0 if outbox is None else outbox.unsent)
 
-    @property
-    def draining(self) -> bool:
-        """Whether new clients are refused."""
-        return self._draining
+    async def _on_open(self, engine_id: str, environ: dict[str, Any]) -> None:
+        await self._opened(engine_id, environ)
+        self._await_connect(engine_id, CONNECT_S)
 
-    def drain(self) -> None:
-        """Take no new clients; those that are here go on."""
-        self._draining = True
+    def _await_connect(self, engine_id: str, seconds: float) -> None:
+        if self._guard is not None:
+            asyncio.get_running_loop().call_later(seconds, self._close_unauthenticated, engine_id)
+
+    def _close_unauthenticated(self, engine_id: str) -> None:
+        if self._sio.manager.sid_from_eio_sid(engine_id, NAMESPACE) is None:
+            self._engine.spawn(self._engine.hang_up(engine_id, WSCloseCode.POLICY_VIOLATION))
+
+    async def _on_end(self, engine_id: str, reason: str) -> None:
+        try:
+            await self._ended(engine_id, reason)
+        finally:
+            self._engine.ended(engine_id)
 
     async def _on_connect(self, sid: str, environ: dict[str, Any], auth: object) -> None:
         a2c_version, max_message, flat_errors = _greeting(environ, auth)
@@ -182,8 +214,8 @@ class SocketIoServer:
                 principal = await self._guard.admit(environ["aiohttp.request"], auth)
             except SmcpError as error:
                 raise _refused(error) from None
-        engine_id = self._server.engine_id(sid)
-        replies = ReplyRoom(fetched=FETCHED * self._max_payload, unasked=UNASKED * self._max_payload)
+        engine_id = self._sio.manager.eio_sid_from_sid(sid, NAMESPACE)
+        replies = ReplyBudget(FETCHED * self._max_payload, UNASKED * self._max_payload)
         session = Session(sid, engine_id, max_message, flat_errors, a2c_version, principal, replies=replies)
         session.connected_at = asyncio.get_running_loop().time()
         self._sessions.add(session)
@@ -192,21 +224,53 @@ class SocketIoServer:
         session = self._sessions.remove(sid)
         if session is not None:
             session.closed = True
-            self._gone(session, reason == self._server.reason.CLIENT_DISCONNECT)
+            self._gone(session, reason == self._engine.reason.CLIENT_DISCONNECT)
 
-    async def _on_event(self, sid: str, inbound: Inbound) -> bytes | None:
-        session = self._sessions.get(sid)
-        if session is None:
-            return None
-        size = len(inbound.body or b"")
+    async def _on_polled(self, engine_id: str, data: str | bytes) -> None:
+        if isinstance(data, str):  # bytes are attachments, which nobody waits for
+            await self._on_packet(engine_id, data.encode("utf-8", "replace"), 0)
+
+    async def _on_packet(self, engine_id: str, text: bytes, start: int) -> None:
+        match read_packet(text, start):
+            case ClientEvent() as event:
+                if (session := self._session_of(engine_id)) is not None:
+                    self._engine.spawn(self._on_event(session, event))
+            case ClientAck(number, argument):
+                if (session := self._session_of(engine_id)) is not None:
+                    session.asks.acknowledged(number, argument)
+            case ClientConnect(namespace, auth):
+                packet = f"0{namespace},{'' if auth is None else orjson.dumps(auth).decode()}"
+                await self._sio_packet(engine_id, packet)
+                self._await_connect(engine_id, REFUSED_S)
+            case ClientDisconnect():
+                await self._sio_packet(engine_id, f"1{NAMESPACE},")
+                self._await_connect(engine_id, CONNECT_S)
+
+    def _session_of(self, engine_id: str) -> Session | None:
+        sid = self._sio.manager.sid_from_eio_sid(engine_id, NAMESPACE)
+        return None if sid is None else self._sessions.get(sid)
+
+    async def _on_event(self, session: Session, event: ClientEvent) -> None:
+        try:
+            argument = await self._acknowledgement(session, event)
+        except asyncio.CancelledError:
+            return  # its client is gone
+        except Exception:  # noqa: BLE001 -- the outermost edge: it is logged, and the client gets its answer
+            _log.exception("an event could not be answered")
+            argument = _INTERNAL
+        if event.id is not None and (outbox := self._engine.outbox(session.engine_id)) is not None:
+            outbox.put_nowait(ack_frame(event.id, argument))
+
+    async def _acknowledgement(self, session: Session, event: ClientEvent) -> bytes:
+        size = len(event.body or b"")
         session.in_flight += 1
         session.in_flight_bytes += size
         share = ReplyShare(session.replies)
         try:
-            row = catalog.lookup(inbound.event)
-            answer = await self._answer(session, row, inbound, share)
+            row = catalog.lookup(event.name)
+            answer = await self._answer(session, row, event, share)
             argument = _ack(session, row, answer)
-            if len(argument) >= LARGE_REPLY and (outbox := self._server.eio.outbox(session.engine_id)) is not None:
+            if len(argument) >= LARGE_REPLY and (outbox := self._engine.outbox(session.engine_id)) is not None:
                 if not share.hold(len(argument)):
                     unread = Unavailable("too many large replies were not read", details={"may_have_run": True})
                     return _ack(session, row, failed(unread.body()))
@@ -218,35 +282,31 @@ class SocketIoServer:
             session.in_flight_bytes -= size
             session.answered()
 
-    def _on_ack(self, sid: str, number: int, argument: bytes | None) -> None:
-        if (session := self._sessions.get(sid)) is not None:
-            session.asks.acknowledged(number, argument)
-
-    async def _answer(self, session: Session, row: Row | None, inbound: Inbound, share: ReplyShare) -> Answer:
-        refusal = self._refusal(session, row, inbound)
+    async def _answer(self, session: Session, row: Row | None, event: ClientEvent, share: ReplyShare) -> Answer:
+        refusal = self._refusal(session, row, event)
         if refusal is not None:
             return failed(refusal.body())
         assert row is not None
-        assert inbound.body is not None
+        assert event.body is not None
         if row.event.startswith(CALLED):
             membership = session.membership
             if (membership is None or membership.ending) and session.order.locked():
                 async with session.order:  # published Agents do not wait for the answer to their join or leave
                     pass
-            return await self._dispatcher.dispatch(row, session.caller(), inbound.body, admit=share.admit)
+            return await self._dispatcher.dispatch(row, session.caller(), event.body, admit=share.admit)
         async with session.order:
-            return await self._dispatcher.dispatch(row, session.caller(), inbound.body)
+            return await self._dispatcher.dispatch(row, session.caller(), event.body)
 
-    def _refusal(self, session: Session, row: Row | None, inbound: Inbound) -> SmcpError | None:
+    def _refusal(self, session: Session, row: Row | None, event: ClientEvent) -> SmcpError | None:
         if row is None:
-            return Malformed(inbound.fault or "there is no such event", details={"field": ""})
+            return Malformed(event.fault or "there is no such event", details={"field": ""})
         if row.event in SAID_AS:
             return Malformed(f"{row.event} is not for clients; say {SAID_AS[row.event]}", details={"field": ""})
-        if inbound.body is None:
-            return Malformed(inbound.fault or "the event needs one argument, an object", details={"field": ""})
+        if event.body is None:
+            return Malformed(event.fault or "the event needs one argument, an object", details={"field": ""})
         limit = SMALL_BYTES if row.size is SizeClass.SMALL else self._max_payload
-        if len(inbound.body) > limit:
-            return TooLarge("the request is too large", details={"limit": limit, "size": len(inbound.body)})
+        if len(event.body) > limit:
+            return TooLarge("the request is too large", details={"limit": limit, "size": len(event.body)})
         if session.in_flight > MAX_IN_FLIGHT:
             return RateLimited("too many unanswered events on this connection", details={"limit": MAX_IN_FLIGHT})
         most = IN_FLIGHT * self._max_payload
@@ -289,3 +349,12 @@ def _refused(error: SmcpError) -> Exception:
     """What makes Socket.IO refuse a client: the error's message, and as data the flat error."""
     refusal: Exception = ConnectionRefusedError(error.message, error.body().model_dump())  # type: ignore[no-untyped-call]
     return refusal
+
+
+def _unknown_session() -> web.Response:
+    error = Malformed(
+        "sid: no such session at this replica: it has ended, or the proxy is not sticky by client address, which "
+        "polling needs (WebSocket alone does not)",
+        details={"field": "sid"},
+    )
+    return web.json_response(error.body().model_dump(), status=error.code, headers={"Cache-Control": "no-store"})

@@ -1,4 +1,4 @@
-"""One WebSocket of a client: engine.io's protocol on aiohttp, read and written without a task or timer per message."""
+"""Reads and writes engine.io's protocol on one WebSocket of a client, without a task or timer per message."""
 
 import asyncio
 import logging
@@ -6,12 +6,16 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import ClientConnectionResetError, WSCloseCode, WSMsgType, web
 from engineio.packet import NOOP, Packet
 
 from smcp_gateway.sockets.packet import Frame
+
+if TYPE_CHECKING:
+    from smcp_gateway.sockets.engine import Engine
+    from smcp_gateway.sockets.outbox import Outbox
 
 LINGER_S: Final = 5.0
 """How long a connection that was closed may take to say its last words."""
@@ -29,34 +33,23 @@ _UPGRADE, _NOOP = b"5", b"6"
 _log: Final = logging.getLogger("smcp_gateway.sockets.websocket")
 
 
-class EngineServer(Protocol):
-    max_http_buffer_size: int
-    ping_timeout: float
-    ping_interval: float
-    tcp: dict[str, asyncio.Transport]
-    reason: Any
-    on_message: Callable[[str, bytes, int], Awaitable[None]]
-    """A Socket.IO packet came; it begins at the number."""
-
-
 class Connection:
     """What engine.io calls a WebSocket: made for a request, called once, ends with the connection."""
 
-    def __init__(self, handler: Callable[..., Awaitable[Any]], server: EngineServer) -> None:
+    def __init__(self, handler: Callable[..., Awaitable[Any]], server: "Engine") -> None:
         self._engine: Any = handler.__self__  # type: ignore[attr-defined] # a method of engine.io's socket
+        self._outbox: Outbox = self._engine.queue
         self._server = server
         size = server.max_http_buffer_size
         self._socket = web.WebSocketResponse(max_msg_size=size, timeout=LINGER_S, compress=False, decode_text=False)
-        self._transport: asyncio.Transport | None = None
         self._goodbye = False
         """The client closed the WebSocket in order; python-socketio's says nothing else when it disconnects."""
         self._read_all = asyncio.Event()
         """Nothing is read from the client any more."""
 
     async def __call__(self, environ: dict[str, Any]) -> web.StreamResponse:
-        """Serve the WebSocket until it ends; engine.io calls this for the request that opens it."""
         request: web.Request = environ["aiohttp.request"]
-        engine, sid = self._engine, self._engine.sid
+        engine, outbox = self._engine, self._outbox
         try:
             await self._socket.prepare(request)
         except ConnectionResetError:  # the client has gone before it was answered
@@ -68,16 +61,16 @@ class Connection:
             return self._socket
         engine.connected = engine.upgraded = True
         if request.transport is not None:
-            self._transport = self._server.tcp[sid] = request.transport
-            engine.queue.at_once = self._write_at_once
+            outbox.transport = request.transport
+            outbox.at_once = self._write_at_once
         writer = asyncio.get_running_loop().create_task(self._write())
         try:
             await self._read()
         finally:
             self._read_all.set()
-            engine.queue.put_nowait(None)  # ends the writer
+            outbox.put_nowait(None)  # ends the writer
             await writer
-            self._server.tcp.pop(sid, None)
+            outbox.transport = None
             reasons = self._server.reason
             reason = reasons.CLIENT_DISCONNECT if self._goodbye else reasons.TRANSPORT_CLOSE
             await engine.close(wait=False, abort=True, reason=reason)
@@ -92,7 +85,7 @@ class Connection:
                 if await self._receive() != b"2probe":
                     return False
                 await self._socket.send_str("3probe")
-                engine.queue.put_nowait(noop())  # ends the polling request that waits
+                self._outbox.put_nowait(noop())  # ends the polling request that waits
                 return await self._receive() == _UPGRADE
         except (TimeoutError, ConnectionError):
             return False
@@ -130,8 +123,8 @@ class Connection:
                     _log.debug("a packet that is not engine.io's was ignored")
 
     def _write_at_once(self, frame: Frame) -> bool:
-        """Write a frame without a task's turn; False where something else has to go first."""
-        transport = self._transport
+        """See `Outbox.at_once`."""
+        transport = self._outbox.transport
         if transport is None or self._socket.closed or transport.is_closing() or frame.size >= ANNOUNCED:
             return False
         if transport.get_write_buffer_size() > AT_ONCE:
@@ -140,7 +133,7 @@ class Connection:
         return True
 
     async def _write(self) -> None:
-        outbox = self._engine.queue
+        outbox = self._outbox
         try:
             while (packet := await outbox.get()) is not None:
                 wire = packet.wire if isinstance(packet, Frame) else packet.encode().encode()
