@@ -32,7 +32,7 @@ async def answers_for_a_server_that_takes_nothing(
         await eventually(lambda: bus.stats().running == len(asked))
         server.pause()
         go.set()
-        await eventually(lambda: bus._client.congested)
+        await eventually(lambda: bus.client.congested)
         yield bus, asked
         for each in asked:
             each.cancel()
@@ -41,7 +41,7 @@ async def answers_for_a_server_that_takes_nothing(
 
 async def test_answers_to_a_server_that_takes_nothing_wait_and_come_when_it_does(nats_server: NatsServer) -> None:
     async with answers_for_a_server_that_takes_nothing(nats_server, timeout=60) as (bus, asked):
-        assert bus._client._socket.unwritten < 5 * MIB
+        assert bus.client._socket.unwritten < 5 * MIB
         assert bus.stats().running > 30
         nats_server.resume()
         assert {len((await each).body) for each in asked} == {500_000}
@@ -53,7 +53,7 @@ async def test_answers_that_wait_for_the_server_are_given_up_when_their_time_is_
         assert bus.stats().running > 30
         await eventually(lambda: bus.stats().running == 0)
         assert bus.connected
-        assert bus._client._socket.unwritten < 5 * MIB
+        assert bus.client._socket.unwritten < 5 * MIB
         nats_server.resume()
         await bus.flush()
 

@@ -158,7 +158,7 @@ async def test_an_objection_of_the_server_ends_in_a_reconnect_not_in_silence(nat
         told: list[Connection] = []
         bus.watch(told.append)
         # What nats-server takes for a broken client: it says -ERR and hangs up.
-        bus._client._socket.send(b"NONSENSE\r\n")
+        bus.client._socket.send(b"NONSENSE\r\n")
         await eventually(lambda: told == [Connection.DOWN, Connection.UP])
         assert (await bus.request("echo", b"x", timeout=5)).body == b"x"
 
@@ -291,7 +291,7 @@ async def test_of_several_servers_the_one_that_broke_is_tried_last_and_none_twic
 ) -> None:
     urls = (nats_server.url, "nats://127.0.0.1:1", "nats://127.0.0.1:2")
     async with open_bus(BusConfig(url=",".join(urls))) as bus:
-        client = bus._client
+        client = bus.client
         servers = [Server(uri=urlparse(url)) for url in urls]
         broke = servers[0].uri.netloc
         for _ in range(3):
@@ -314,7 +314,7 @@ async def test_a_socket_that_is_closed_and_nobody_was_told_is_a_connection_that_
 
     async with open_bus(BusConfig(url=nats_server.url)) as bus:
         await bus.serve("echo", echo)
-        line = bus._client._socket._line
+        line = bus.client._socket._line
         assert line is not None
         with monkeypatch.context() as closed:
             closed.setattr(line.transport, "write", write)

@@ -60,14 +60,14 @@ async def test_a_computer_whose_line_breaks_for_a_moment_loses_no_call(nats_url:
 async def _deaf(bus: Any) -> None:
     """As if the connection was gone: nats-server knows no subscription of it."""
     for sid in list(bus._received):
-        bus._client.unsubscribe_at_server(sid)
+        bus.client.unsubscribe_at_server(sid)
     await bus.flush()
 
 
 async def _hearing(bus: Any) -> None:
     for sid, received in list(bus._received.items()):
         bus._received.pop(sid)
-        bus._client.detach(sid)
+        bus.client.detach(sid)
         await bus._subscribe(received, "owner")
 
 

@@ -135,7 +135,7 @@ async def test_a_call_has_its_result_although_its_gateway_loses_one_node_after_t
 
         def node() -> NatsServer:
             """That the gateway is connected to."""
-            server = bus._link.client.server
+            server = bus.client.server
             return next(each for each in nodes if server is not None and urlsplit(each.url).port == server.port)
 
         def is_elsewhere(gone: NatsServer) -> bool:

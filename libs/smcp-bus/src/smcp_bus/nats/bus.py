@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
@@ -12,81 +13,72 @@ from nats.js import JetStreamContext
 from smcp_bus.bus import NO_HEADERS, Admit, Headers, NoticeHandler, Progress, Reply, RequestHandler, Watcher
 from smcp_bus.errors import BodyTooLarge, BusError, NoResponder
 from smcp_bus.nats.chunks import SIZE, Outgoing
+from smcp_bus.nats.client import NatsClient
 from smcp_bus.nats.config import BusConfig as BusConfig
 from smcp_bus.nats.config import BusStats as BusStats
 from smcp_bus.nats.inbox import ROOT, Inbox, PendingReply
-from smcp_bus.nats.link import Link
-from smcp_bus.nats.serving import Backlog, Listening, Serving
+from smcp_bus.nats.serving import Serving
 from smcp_bus.nats.transfers import Transfers
-from smcp_bus.nats.wire import decode_head, encode_head, encode_request_head, is_no_responders, is_of_publishing
+from smcp_bus.nats.wire import decode_head, encode_head, encode_request_head, is_no_responders
 
 _log = logging.getLogger(__name__)
 
 OPEN_CREDENTIAL: Final = "open"
 """The credential's name where nats-server asks for none."""
 _FLUSH_S: Final = 5.0
+_DENIAL: Final = re.compile(r'for (?P<to>publish|subscription) to "(?P<subject>[^"]*)"')
 
 
 class NatsBus:
-    """A `Bus` over nats-server. Made by `open_bus`."""
+    """A `Bus` over nats-server. Made by `open_bus`.
+
+    Attributes:
+        credential: the name of this process's credential; `open` where it has none.
+        inbox_prefix: under which the answers to this process arrive; each credential has its own.
+    """
 
     def __init__(self, config: BusConfig) -> None:
-        self._config = config
         self._loop = asyncio.get_running_loop()
-        self._process = config.process or uuid4().hex
-        self._inbox_prefix = config.credentials.inbox_prefix if config.credentials else ROOT
-        self._link = Link(config, lost=self._lost, denied=self._denied)
-        self._client = self._link.client
-        self._inbox = Inbox(self._inbox_prefix, self._process, self._stray)
+        self.config = config
+        self.process = config.process or uuid4().hex
+        self.credential = config.credentials.name if config.credentials else OPEN_CREDENTIAL
+        self.inbox_prefix = config.credentials.inbox_prefix if config.credentials else ROOT
+        self.max_body = config.max_payload
+        self.client = NatsClient(config, lost=self._lost, denied=self._denied)
+        self._inbox = Inbox(self.inbox_prefix, self.process, self._stray)
         self.transfers = Transfers(
-            self._link,
+            self.client,
             self._inbox,
             max_body=config.max_payload,
             budget=config.budget_bytes or 4 * config.max_payload,
             # Larger: an answer exists already when it is counted, and refusing it would lose what a tool has done.
             kept=config.budget_bytes or 16 * config.max_payload,
         )
-        self._received: dict[int, Serving | Listening] = {}
+        self._received: dict[int, Serving] = {}
+        self._not_permitted: set[str] = set()
+        """Subjects (in lower case) that nats-server has refused to subscribe to."""
 
     # -- what it is
 
     @property
     def connected(self) -> bool:
-        return self._client.up
+        return self.client.up
 
     @property
     def problem(self) -> str | None:
-        return self._link.problem
+        return self.client.problem
 
     @property
     def node_left_at(self) -> float | None:
-        return self._client.node_left_at
+        return self.client.node_left_at
 
     @property
     def has_other_nodes(self) -> bool:
-        return len(self._client.servers) > 1
-
-    @property
-    def max_body(self) -> int:
-        return self.transfers.max_body
-
-    @property
-    def process(self) -> str:
-        return self._process
-
-    @property
-    def credential(self) -> str:
-        """The name of this process's credential; `open` where it has none."""
-        return self._config.credentials.name if self._config.credentials else OPEN_CREDENTIAL
-
-    @property
-    def inbox_prefix(self) -> str:
-        """Under which the answers to this process arrive; each credential has its own."""
-        return self._inbox_prefix
+        return len(self.client.servers) > 1
 
     def jetstream(self) -> JetStreamContext:
         """JetStream over the same connection; for the registry alone."""
-        return self._client.jetstream()
+        return self.client.jetstream()
 
     def stats(self) -> BusStats:
         """What it holds now: for metrics, and for tests that nothing is left."""
@@ -102,7 +94,7 @@ class NatsBus:
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
         """See `Bus.watch`. A watcher that raises is logged, and does not keep the others from being told."""
-        return self._link.watch(watcher)
+        return self.client.watch(watcher)
 
     # -- asking and telling
 
@@ -120,21 +112,21 @@ class NatsBus:
         outgoing: Outgoing | None = None
         part: bytes | memoryview = body
         if len(body) > self.transfers.chunk:
-            if len(body) > self.transfers.max_body:
-                raise BodyTooLarge(len(body), self.transfers.max_body)
+            if len(body) > self.max_body:
+                raise BodyTooLarge(len(body), self.max_body)
             outgoing = self.transfers.outgoing(body)
             outgoing.progress = progress
             headers = {**outgoing.headers, **headers}
             part = outgoing.first
-        if self._client.congested:
-            await self._link.room(deadline)
+        if self.client.congested:
+            await self.client.room(deadline)
         head = encode_request_head(headers, max(0, int(timeout * 1000)))
-        self._link.check(subject, len(part), len(head))
+        self.client.check(subject, len(part), len(head))
         pending = PendingReply(self._loop.create_future(), subject, outgoing)
         token, reply_subject = self._inbox.enter(pending)
         timer = self._loop.call_at(deadline, pending.expire)
         try:
-            self._client.send(subject, reply_subject, head, part)
+            self.client.send(subject, reply_subject, head, part)
             if outgoing is not None and progress is not None:
                 progress.request_moved()
             result = await pending.future
@@ -156,19 +148,15 @@ class NatsBus:
         return Reply(answer, answer_headers)
 
     async def publish(self, subject: str, body: bytes, *, headers: Headers = NO_HEADERS) -> None:
-        if self._client.congested:
-            await self._link.room(self._loop.time() + _FLUSH_S)
+        if self.client.congested:
+            await self.client.room(self._loop.time() + _FLUSH_S)
         head = encode_head(headers)
-        self._link.check(subject, len(body), len(head))
-        self._client.send(subject, "", head, body)
+        self.client.check(subject, len(body), len(head))
+        self.client.send(subject, "", head, body)
 
     async def flush(self, timeout: float = _FLUSH_S) -> None:
-        """Wait until nats-server has taken all that was sent and subscribed before.
-
-        Raises:
-            NotConnected, ConnectionLost, RequestTimedOut: it may not have.
-        """
-        await self._link.flush(timeout)
+        """See `NatsClient.flush`; also for what was subscribed."""
+        await self.client.flush(timeout)
 
     # -- serving and listening
 
@@ -179,42 +167,39 @@ class NatsBus:
             NotConnected, ConnectionLost, RequestTimedOut: it is not subscribed.
             BusError: nats-server's permissions refuse it.
         """
-        serving = Serving(self, subject, self._backlog(), handler, limit)
-        await self._subscribe(serving, queue)
-        return serving
+        return await self._subscribe(Serving(self, subject, handler, limit=limit, answers=True), queue)
 
-    async def listen(self, subject: str, handler: NoticeHandler) -> Listening:
+    async def listen(self, subject: str, handler: NoticeHandler) -> Serving:
         """See `Bus.listen`; raises as `serve`."""
-        listening = Listening(self, subject, self._backlog(), handler)
-        await self._subscribe(listening, "")
-        return listening
+        return await self._subscribe(Serving(self, subject, handler, limit=1, answers=False), "")
 
-    def _backlog(self) -> Backlog:
-        return Backlog(self._config.backlog_messages, self._config.backlog_bytes)
-
-    async def _subscribe(self, received: Serving | Listening, queue: str) -> None:
+    async def _subscribe(self, received: Serving, queue: str) -> Serving:
         subject = received.subject
-        self._link.check(subject, 0, 0)
-        self._client.denials.forgive(subject)
-        sid = received.sid = self._client.attach(subject, queue, received.receive)
+        self.client.check(subject, 0, 0)
+        self._not_permitted.discard(subject.lower())
+        sid = received.sid = self.client.attach(subject, queue, received.receive)
         self._received[sid] = received
         try:
-            await self.flush()
-            self._client.denials.check_permitted(subject)
+            await self._check_subscribed(subject)
         except BaseException:
-            self._client.unsubscribe_at_server(sid)
+            self.client.unsubscribe_at_server(sid)
             self._forget(sid)
             await received.abandon()
             raise
+        return received
+
+    async def _check_subscribed(self, subject: str) -> None:
+        await self.flush()
+        if subject.lower() in self._not_permitted:
+            raise BusError(f"not permitted to subscribe to {subject}")
 
     def _forget(self, sid: int) -> None:
-        self._client.detach(sid)
+        self.client.detach(sid)
         self._received.pop(sid, None)
 
-    # -- for its subscriptions (`serving`)
-
     async def release(self, sid: int) -> None:
-        self._client.unsubscribe_at_server(sid)
+        """For `Serving`: leave a subscription, once nats-server sends no more."""
+        self.client.unsubscribe_at_server(sid)
         try:
             await self.flush()
         except BusError as error:
@@ -222,26 +207,6 @@ class NatsBus:
             _log.debug("left a subscription without nats-server's word: %s", error)
         finally:
             self._forget(sid)
-
-    async def read_request(
-        self, address: str, headers: Headers, first: bytes, deadline: float | None
-    ) -> bytes | Reply | None:
-        return await self.transfers.read_request(address, headers, first, deadline)
-
-    @property
-    def congested(self) -> bool:
-        return self._client.congested
-
-    async def room(self, deadline: float | None) -> None:
-        await self.transfers.room(deadline)
-
-    def respond(self, subject: str, reply: Reply, deadline: float | None) -> None:
-        self.transfers.respond(subject, reply, deadline)
-
-    def overrun(self, subject: str, dropped: int) -> None:
-        if dropped == 1:
-            _log.error("messages on %s are dropped: too many wait for their turn", subject)
-        self._link.dropped()
 
     # -- its life
 
@@ -253,17 +218,22 @@ class NatsBus:
 
     def _denied(self, text: str) -> None:
         _log.warning("nats-server refused: %s", text)
+        if (denial := _DENIAL.search(text)) is None:
+            return
+        if denial["to"] == "subscription":
+            self._not_permitted.add(denial["subject"])
+            return
         for entry in list(self._inbox.entries.values()):
-            if isinstance(entry, PendingReply) and is_of_publishing(text, entry.subject):
+            if isinstance(entry, PendingReply) and entry.subject.lower() == denial["subject"]:
                 entry.fail(NoResponder("not permitted to ask on this subject"))
 
     async def open(self) -> None:
-        await self._link.open(self._inbox_prefix)
+        await self.client.open(self.inbox_prefix)
         try:
-            self._inbox.subscribe(self._client)
+            self._inbox.subscribe(self.client)
             await self.flush()
         except BaseException:
-            await self._link.close()
+            await self.client.close()
             raise
 
     async def close(self) -> None:
@@ -272,14 +242,14 @@ class NatsBus:
         drains = [self._loop.create_task(received.drain()) for received in left]
         try:
             if drains:
-                await asyncio.wait(drains, timeout=self._config.drain_timeout)
+                await asyncio.wait(drains, timeout=self.config.drain_timeout)
         finally:
             for drain in drains:
                 drain.cancel()
             for received in left:
                 await received.abandon()
             self._inbox.lose_all()
-            await self._link.close()
+            await self.client.close()
 
 
 @asynccontextmanager

@@ -1,26 +1,34 @@
-"""One connection to nats-server that comes back by itself: its servers, the bus's subscriptions, and sending."""
+"""One connection to nats-server that comes back by itself: its servers, its watchers, subscribing and sending."""
 
 import asyncio
 import json
 import logging
 import random
 import re
+import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
-from urllib.parse import ParseResult
+from urllib.parse import ParseResult, unquote, urlsplit
 
+from nats import errors as nats_errors
 from nats.aio.client import Client, Server
 from nats.js import JetStreamContext
 
-from smcp_bus.errors import ConnectionLost, NotConnected
+from smcp_bus.bus import Connection, Watcher
+from smcp_bus.cancellation import raise_if_cancelled
+from smcp_bus.errors import BodyTooLarge, BusError, ConnectionLost, NotConnected, RequestTimedOut
+from smcp_bus.nats.config import BusConfig, renewed
 from smcp_bus.nats.socket import Socket
-from smcp_bus.nats.wire import Denials, Receiver
+from smcp_bus.nats.wire import Receiver
 
 _log = logging.getLogger(__name__)
 
-_REFUSED: Final = re.compile(
+_REFUSAL: Final = re.compile(
     r"authorization violation|authorization failed|authentication (?:expired|revoked)", re.IGNORECASE
 )
+_REFUSED: Final = "refused"
+_WHITE_SPACE: Final = re.compile(r"\s")
 _FIRST_NUMBER: Final = 1_000_000_000
 """Of the bus's subscriptions on this connection; nats-py numbers its own from 1."""
 _GATHERED: Final = 16 * 1024
@@ -29,28 +37,46 @@ _CONGESTED: Final = 4 * 1024 * 1024
 """Bytes waiting to be written from which on senders have to wait."""
 _RECONNECT_S: Final = (0.05, 0.4)
 """Between two attempts: a random time in this range, so that a thousand clients do not come back at once."""
+_REFUSED_PAUSE_S: Final = (0.2, 0.8)
+"""Before a credential that was refused is tried again: a random time in this range."""
+_NO_CREDENTIAL: Final = "asks for a credential, and there is none (SMCP_NATS_CREDS)"
+_NOTICE_S: Final = 1.0
+"""A first connection that takes longer is logged."""
+_SLOW_PAUSE_S: Final = 1.0
+_LAST_WORDS_S: Final = 1.0
+"""How long closing waits for nats-server to take what was sent."""
 
 
 class NatsClient:
     """nats-py's connection, its reconnecting and its JetStream, with the bus's own subscriptions and sending.
 
+    Args:
+        lost: called when the connection broke, after the watchers.
+        denied: called with nats-server's words (in lower case) when its permissions refused something.
+
     Attributes:
-        denials: what nats-server's permissions have refused.
-        node_left_at: when it was heard last that a node of the cluster is there no more (loop time); None: never, or
-            the server stands alone or tells no addresses (`no_advertise`).
+        node_left_at: see `Bus.node_left_at`.
+        refusals: how many attempts ended with nats-server not taking the credential.
     """
 
-    def __init__(
-        self, on_up: Callable[[], None], on_down: Callable[[], None], on_denial: Callable[[str], None]
-    ) -> None:
+    def __init__(self, config: BusConfig, *, lost: Callable[[], None], denied: Callable[[str], None]) -> None:
+        self._config = config
         self._loop = asyncio.get_running_loop()
+        self._lost = lost
+        self._denied = denied
         self._receivers: dict[int, Receiver] = {}
         self._subscribed: dict[int, bytes] = {}
         self._number = _FIRST_NUMBER
-        self._on_up = on_up
-        self._on_down = on_down
-        self._on_denial = on_denial
+        self._watchers: list[Watcher] = []
+        self._slow_timer: asyncio.TimerHandle | None = None
+        self._slow_again = False
         self._standing = asyncio.Event()
+        self._opening: asyncio.Timeout | None = None
+        """When the first connection is given up, while it is made."""
+        self._closing = False
+        self._last_error: Exception | None = None
+        self._trouble = ""
+        """What was logged last of why there is no connection; empty while there is one."""
         self._tried: set[str] = set()
         """The servers (`host:port`) that are not tried again before all others were."""
         self._configured: frozenset[str] | None = None
@@ -59,30 +85,20 @@ class NatsClient:
         self._socket = Socket(self._receivers, self._came_up, self._went_down, self._heard)
         self._nats = Client()
         self._socket.carry(self._nats)
-        self.denials = Denials()
         self.node_left_at: float | None = None
-
-    # -- its life
-
-    async def connect(self, **options: Any) -> None:
-        """As nats-py's `connect`; returns when messages can be sent."""
-        await self._nats.connect(reconnect_to_server_handler=self.choose_server, **options)
-        await self._standing.wait()
-
-    async def shut(self, timeout: float) -> None:
-        """Send what is buffered, at most `timeout` seconds long, and close for good."""
-        try:
-            async with asyncio.timeout(timeout):
-                if self.up:
-                    await self.round_trip()
-        except (TimeoutError, NotConnected, ConnectionLost):
-            pass
-        await self._socket.end(self._nats)
+        self.refusals = 0
 
     @property
     def up(self) -> bool:
         """Connected, subscribed, and told so."""
         return self._socket.up
+
+    @property
+    def problem(self) -> str | None:
+        """See `Bus.problem`."""
+        if self.up:
+            return None
+        return "nats-server refuses the credential" if self._trouble == _REFUSED else "not connected"
 
     @property
     def max_payload(self) -> int:
@@ -91,15 +107,151 @@ class NatsClient:
     def jetstream(self) -> JetStreamContext:
         return self._nats.jetstream()
 
+    # -- its life
+
+    async def open(self, inbox_prefix: str) -> None:
+        """Connect. A nats-server that refuses the credential is asked again until it takes it.
+
+        Raises:
+            OSError: the file of certificates cannot be read (`ssl.SSLError`: it holds none).
+            NotConnected: nothing answered within the time that the configuration gives; says where and why.
+        """
+        config = self._config
+        options: dict[str, Any] = {
+            "servers": config.url.split(","),
+            "name": config.name,
+            "error_cb": self._error,
+            "reconnect_to_server_handler": self.choose_server,
+            "connect_timeout": 2,
+            "reconnect_time_wait": 0.1,
+            "max_reconnect_attempts": -1,
+            "ping_interval": config.ping_interval,
+            "max_outstanding_pings": 2,
+            "pending_size": 0,  # nothing is kept while there is no connection
+            "inbox_prefix": inbox_prefix,
+        }
+        if config.ca is not None:
+            options["tls"] = ssl.create_default_context(cafile=config.ca)
+        if config.credentials is not None:
+            credentials = config.credentials
+            options.update(user=lambda: renewed(credentials).login, password=lambda: renewed(credentials).secret)
+        elif any(urlsplit(url).password is not None for url in config.url.split(",")):
+            # asked for each attempt, which may go to any of the servers; nats-py sends them as they stand in the URL
+            options.update(
+                user=lambda: unquote(getattr(self.server, "username", None) or ""),
+                password=lambda: unquote(getattr(self.server, "password", None) or ""),
+            )
+        notice = self._loop.call_later(_NOTICE_S, self._say_that_it_does_not_answer)
+        try:
+            async with asyncio.timeout(config.connect_timeout) as self._opening:
+                await self._nats.connect(**options)
+                await self._standing.wait()
+                raise_if_cancelled()
+                await self._round_trip()
+        except (TimeoutError, BusError, nats_errors.Error) as error:
+            await self._socket.end(self._nats)
+            why = _worded(self._last_error or error)
+            raise NotConnected(
+                f"nats-server at {config.hosts} could not be reached within {config.connect_timeout:g} s: {why}"
+            ) from error
+        except BaseException:
+            self._closing = True  # it is given up by the caller: no word about a connection that broke
+            await self._socket.end(self._nats)
+            raise
+        finally:
+            self._opening = None
+            notice.cancel()
+
+    def _say_that_it_does_not_answer(self) -> None:
+        config = self._config
+        if self._trouble == _REFUSED or self.up:  # up: opened in a moment
+            return
+        _log.warning("NATS at %s does not answer yet; trying for %g s", config.hosts, config.connect_timeout)
+
+    async def close(self) -> None:
+        self._closing = True
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
+        with suppress(BusError):
+            await self.flush(_LAST_WORDS_S)
+        await self._socket.end(self._nats)
+
     def _came_up(self) -> None:
         self._socket.send(b"".join(self._subscribed.values()))
         self._standing.set()
-        self._on_up()
+        if self._trouble:
+            _log.info("connected to nats-server" if self._opening else "connected to nats-server again")
+        self._last_error, self._trouble = None, ""
+        self._tell(Connection.UP)
 
     def _went_down(self) -> None:
         self._standing.clear()
         self._tried = set() if self.server is None else {self.server.netloc}
-        self._on_down()
+        if not self._closing:
+            _log.warning("the connection to nats-server broke; connecting again")
+            self._trouble = "broke"
+        self._tell(Connection.DOWN)
+        self._lost()
+
+    async def _error(self, error: Exception) -> None:
+        if isinstance(error, nats_errors.SlowConsumerError):
+            _log.error("nats-py dropped a message: %s", error)
+            self.dropped()
+            return
+        self._last_error = error
+        _log.debug("nats-py: %r", error)
+        opening = self._opening
+        # one line for each turn of an outage: connecting goes on several times a second
+        if not _REFUSAL.search(str(error)):
+            if self._trouble == _REFUSED:
+                _log.warning("nats-server at %s cannot be reached now: %s", self._config.hosts, _worded(error))
+                self._trouble = "unreachable"
+            return
+        self.refusals += 1
+        if self._trouble != _REFUSED and (self._trouble or opening is not None):
+            credentials = self._config.credentials
+            objects = f"refuses {credentials}" if credentials else _NO_CREDENTIAL
+            _log.warning("nats-server at %s %s; connecting again until it is taken", self._config.hosts, objects)
+            self._trouble = _REFUSED
+        if opening is not None and not opening.expired():
+            opening.reschedule(self._loop.time() + self._config.connect_timeout)  # it is there: that was waited for
+            await asyncio.sleep(random.uniform(*_REFUSED_PAUSE_S))  # noqa: S311 -- spreads load; no secret
+
+    # -- its watchers
+
+    def watch(self, watcher: Watcher) -> Callable[[], None]:
+        self._watchers.append(watcher)
+
+        def stop() -> None:
+            if watcher in self._watchers:
+                self._watchers.remove(watcher)
+
+        return stop
+
+    def dropped(self) -> None:
+        """A message was dropped on the way in: tell the watchers that we are slow.
+
+        At the first drop, and once more after a pause in which there were others: a watcher that repairs at the first
+        must not miss what was dropped meanwhile.
+        """
+        if self._slow_timer is not None:
+            self._slow_again = True
+            return
+        self._slow_timer = self._loop.call_later(_SLOW_PAUSE_S, self._slow_over)
+        self._tell(Connection.SLOW)
+
+    def _slow_over(self) -> None:
+        self._slow_timer = None
+        if self._slow_again:
+            self._slow_again = False
+            self.dropped()
+
+    def _tell(self, what: Connection) -> None:
+        for watcher in list(self._watchers):
+            try:
+                watcher(what)
+            except Exception:  # noqa: BLE001 -- one that fails must not keep the others from closing their gates
+                _log.exception("a watcher of the connection failed")
 
     # -- the servers
 
@@ -133,7 +285,7 @@ class NatsClient:
 
     def _heard(self, line: bytes) -> None:
         if not line.startswith(b"INFO "):
-            self._refused(line[len(b"-ERR") :].decode("utf-8", "replace").strip().lower())
+            self._objected(line[len(b"-ERR") :].decode("utf-8", "replace").strip().lower())
             return
         if self._configured is None:  # nats-py has not read it yet, and knows what was configured alone
             self._configured = frozenset(uri.netloc for uri in self._nats.servers)
@@ -147,12 +299,11 @@ class NatsClient:
             self.node_left_at = self._loop.time()
         self._advertised = addresses
 
-    def _refused(self, text: str) -> None:
+    def _objected(self, text: str) -> None:
         if "permissions violation" in text:
-            self.denials.hear(text)
-            self._on_denial(text)
+            self._denied(text)
             return
-        if not is_refusal(text):  # that is said once it has answered the next attempt, too
+        if not _REFUSAL.search(text):  # that is said once it has answered the next attempt, too
             _log.error("nats-server said: %s", text)
         self._socket.close()
 
@@ -162,11 +313,25 @@ class NatsClient:
     def congested(self) -> bool:
         return self._socket.unwritten > _CONGESTED
 
-    def send(self, subject: str, reply: str, head: bytes, body: bytes | memoryview) -> None:
-        """Write one message; it leaves with this round of the loop, together with the others.
+    def check(self, subject: str, size: int, head: int) -> None:
+        """Whether a message with `size` bytes of body and `head` bytes of headers can go to `subject` now.
 
-        The caller has checked `up`, the size, and that the subjects hold no white space.
+        Raises:
+            NotConnected, BodyTooLarge: as `Bus.publish`.
+            ValueError: that is no subject.
         """
+        if not self.up:
+            raise NotConnected("not connected to nats-server")
+        if not subject or _WHITE_SPACE.search(subject):
+            raise ValueError("a subject is not empty and holds no white space")
+        if head + size > self.max_payload:
+            raise BodyTooLarge(size, self.max_payload - head)
+
+    def send(self, subject: str, reply: str, head: bytes, body: bytes | memoryview) -> None:
+        """Write one message that was checked; it leaves with this round of the loop, together with the others. Dropped
+        where there is no connection."""
+        if not self.up:
+            return
         size = len(head) + len(body)
         if head:
             start = b"HPUB %b %b %d %d\r\n" % (subject.encode(), reply.encode(), len(head), size)
@@ -177,22 +342,33 @@ class NatsClient:
         else:
             self._socket.send(start + head, body, b"\r\n")
 
-    async def room(self) -> None:
+    async def room(self, deadline: float) -> None:
         """Wait until most of what was written has gone to the kernel.
 
         Raises:
-            NotConnected: the connection broke meanwhile.
+            NotConnected: the connection broke meanwhile, or `deadline` (loop time) has passed.
         """
-        if not await self._socket.room():
-            raise NotConnected("not connected to nats-server")
+        try:
+            async with asyncio.timeout_at(deadline):
+                while self.congested:
+                    if not await self._socket.room():
+                        raise NotConnected("not connected to nats-server")
+        except TimeoutError as error:
+            raise NotConnected("nats-server does not take what is sent") from error
 
-    async def round_trip(self) -> None:
+    async def flush(self, timeout: float) -> None:
         """Wait until nats-server has taken all that was sent before.
 
         Raises:
-            NotConnected: it is not connected now.
-            ConnectionLost: the connection broke meanwhile.
+            NotConnected, ConnectionLost, RequestTimedOut: it may not have.
         """
+        try:
+            async with asyncio.timeout(timeout):
+                await self._round_trip()
+        except TimeoutError as error:
+            raise RequestTimedOut("nats-server did not answer in time") from error
+
+    async def _round_trip(self) -> None:
         if not self.up:
             raise NotConnected("not connected to nats-server")
         if not await self._socket.ping():
@@ -220,6 +396,5 @@ class NatsClient:
         self._subscribed.pop(number, None)
 
 
-def is_refusal(text: str) -> bool:
-    """Whether nats-server says with `text` that it does not take the credential (any more)."""
-    return _REFUSED.search(text) is not None
+def _worded(error: BaseException) -> str:
+    return str(error).removeprefix("nats: ") or type(error).__name__

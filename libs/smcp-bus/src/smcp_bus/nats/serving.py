@@ -1,14 +1,14 @@
-"""The receiving side of the bus: requests in bounded tasks, notifications one after another."""
+"""The receiving side of the bus: what arrives on a subject, handled in bounded tasks."""
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from smcp_bus.bus import Headers, Incoming, NoticeHandler, Reply, RequestHandler
+from smcp_bus.bus import Headers, Incoming, Reply
 from smcp_bus.errors import NotConnected
 from smcp_bus.headers import BUDGET, ERROR
 from smcp_bus.nats.chunks import CHUNKS, SIZE
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_MAX_BUDGET_MS: Final = 24 * 3600 * 1000
+
+_Message = tuple[str, str, bytes, bytes, float]
+"""Subject, reply subject, header block, body, and when it arrived (loop time)."""
+
 
 def error_reply(code: ErrorCode, message: str, headers: Headers | None = None, **details: Any) -> Reply:
     body: dict[str, Any] = {"code": int(code), "message": message}
@@ -29,46 +34,34 @@ def error_reply(code: ErrorCode, message: str, headers: Headers | None = None, *
     return Reply(orjson.dumps(body), {ERROR: str(int(code)), **(headers or {})})
 
 
-class Backlog:
-    """What waits for its turn, in arrival order, bounded in messages and in bytes."""
+class Serving:
+    """The messages on one subject: a task for each, at most `limit` at a time; the others wait in arrival order.
 
-    def __init__(self, messages: int, size: int) -> None:
-        self._items: deque[tuple[str, str, bytes, bytes, float]] = deque()
-        self._messages = messages
-        self._limit = size
-        self._size = 0
+    Args:
+        answers: whether they are requests. One that asks for no answer is dropped.
+    """
 
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def put(self, item: tuple[str, str, bytes, bytes, float]) -> bool:
-        size = len(item[3])
-        if len(self._items) >= self._messages or self._size + size > self._limit:
-            return False
-        self._items.append(item)
-        self._size += size
-        return True
-
-    def take(self) -> tuple[str, str, bytes, bytes, float]:
-        item = self._items.popleft()
-        self._size -= len(item[3])
-        return item
-
-    def clear(self) -> None:
-        self._items.clear()
-        self._size = 0
-
-
-class _Received:
-    def __init__(self, bus: "NatsBus", subject: str, backlog: Backlog) -> None:
+    def __init__(
+        self,
+        bus: "NatsBus",
+        subject: str,
+        handler: Callable[[Incoming], Awaitable[Reply | None]],
+        *,
+        limit: int,
+        answers: bool,
+    ) -> None:
         self._bus = bus
         self._loop = asyncio.get_running_loop()
-        self._backlog = backlog
+        self._handler = handler
+        self._limit = limit
+        self._answers = answers
         self._tasks: set[asyncio.Task[None]] = set()
-        self._dropped = 0
+        self._backlog: deque[_Message] = deque()
+        self._backlog_bytes = 0
+        self._overrun = False
+        self._leaving = False
         self.subject = subject
         self.sid = 0
-        self._leaving = False
 
     @property
     def running(self) -> int:
@@ -77,16 +70,6 @@ class _Received:
     @property
     def waiting(self) -> int:
         return len(self._backlog)
-
-    def _keep(self, item: tuple[str, str, bytes, bytes, float]) -> None:
-        if not self._backlog.put(item):
-            self._dropped += 1
-            self._bus.overrun(self.subject, self._dropped)
-
-    def _spawn(self, work: Coroutine[Any, Any, None], done: "Callable[[asyncio.Task[None]], None]") -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(done)
 
     async def drain(self) -> None:
         if not self._leaving:
@@ -103,112 +86,79 @@ class _Received:
                 task.cancel()
             await asyncio.wait(self._tasks)
 
-
-class Serving(_Received):
-    """Requests on one subject: a task for each, at most `limit` at a time."""
-
-    def __init__(
-        self,
-        bus: "NatsBus",
-        subject: str,
-        backlog: Backlog,
-        handler: RequestHandler,
-        limit: int,
-    ) -> None:
-        super().__init__(bus, subject, backlog)
-        self._handler = handler
-        self._limit = limit
-
     def receive(self, subject: bytes, reply: bytes, head: bytes, body: bytes) -> None:
-        if not reply:
+        if self._answers and not reply:
             _log.debug("dropped a message on %s that asks for no answer", self.subject)
             return
-        if not is_inbox(reply):
+        if self._answers and not is_inbox(reply):
             _log.warning("dropped a request on %s that wants its answer outside of the inboxes", self.subject)
             return
-        item = (subject.decode(), reply.decode(), head, body, self._loop.time())
+        message = (subject.decode(), reply.decode() if self._answers else "", head, body, self._loop.time())
+        config = self._bus.config
         if len(self._tasks) < self._limit:
-            self._start(item)
+            self._start(message)
+        elif len(self._backlog) < config.backlog_messages and self._backlog_bytes + len(body) <= config.backlog_bytes:
+            self._backlog.append(message)
+            self._backlog_bytes += len(body)
         else:
-            self._keep(item)
+            if not self._overrun:
+                self._overrun = True
+                _log.error("messages on %s are dropped: too many wait for their turn", self.subject)
+            self._bus.client.dropped()
 
-    def _start(self, item: tuple[str, str, bytes, bytes, float]) -> None:
-        subject, reply, head, body, arrived = item
+    def _start(self, message: _Message) -> None:
+        subject, reply, head, body, arrived = message
         headers = decode_head(head)
-        deadline = _deadline(headers, arrived)
+        deadline = _deadline(headers, arrived) if self._answers else None
         if deadline is not None and deadline <= self._loop.time():
             return  # nobody waits for it any more
-        self._spawn(self._run(Incoming(subject, body, headers, deadline), reply), self._ended)
+        task = self._loop.create_task(self._run(Incoming(subject, body, headers, deadline), reply))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         while self._backlog and len(self._tasks) < self._limit:
-            self._start(self._backlog.take())
+            message = self._backlog.popleft()
+            self._backlog_bytes -= len(message[3])
+            self._start(message)
 
     async def _run(self, incoming: Incoming, reply: str) -> None:
+        transfers = self._bus.transfers
         try:
             answer = await self._answer(incoming, reply)
         except asyncio.CancelledError:
-            # Only the bus cancels: it closes. Who waits should not wait until its time is over.
-            self._bus.respond(reply, error_reply(ErrorCode.UNAVAILABLE, "shutting down"), None)
+            if reply:  # Only the bus cancels: it closes. Who waits should not wait until its time is over.
+                transfers.respond(reply, error_reply(ErrorCode.UNAVAILABLE, "shutting down"), None)
             raise
         except Exception:  # noqa: BLE001 -- whatever a handler raises, its text stays here
             _log.exception("the handler of %s failed", incoming.subject)
             answer = error_reply(ErrorCode.INTERNAL, "internal error")
-        if answer is None:
+        if answer is None or not reply:
             return
-        if self._bus.congested:
+        if self._bus.client.congested:
             try:
                 # The request counts until then: with nats-server slow, what is answered is bounded as what runs is.
-                await self._bus.room(incoming.deadline)
+                await transfers.room(incoming.deadline)
             except NotConnected as error:
                 _log.info("an answer was dropped: %s", error)
                 return
             except asyncio.CancelledError:
-                self._bus.respond(reply, answer, incoming.deadline)  # the bus closes, and sends what there is
+                transfers.respond(reply, answer, incoming.deadline)  # the bus closes, and sends what there is
                 raise
-        self._bus.respond(reply, answer, incoming.deadline)
+        transfers.respond(reply, answer, incoming.deadline)
 
     async def _answer(self, incoming: Incoming, reply: str) -> Reply | None:
-        if SIZE in incoming.headers:
-            body = await self._bus.read_request(reply, incoming.headers, incoming.body, incoming.deadline)
+        if self._answers and SIZE in incoming.headers:
+            body = await self._bus.transfers.read_request(reply, incoming.headers, incoming.body, incoming.deadline)
             if not isinstance(body, bytes):
                 return body
             headers = {name: value for name, value in incoming.headers.items() if name not in (SIZE, CHUNKS)}
             incoming = Incoming(incoming.subject, body, headers, incoming.deadline)
         answer = await self._handler(incoming)
-        if not isinstance(answer, Reply):
+        if self._answers and not isinstance(answer, Reply):
             raise TypeError(f"a handler gave {type(answer).__name__} in place of a Reply")
         return answer
-
-
-class Listening(_Received):
-    """Notifications on one subject, one after another."""
-
-    def __init__(self, bus: "NatsBus", subject: str, backlog: Backlog, handler: NoticeHandler) -> None:
-        super().__init__(bus, subject, backlog)
-        self._handler = handler
-
-    def receive(self, subject: bytes, _reply: bytes, head: bytes, body: bytes) -> None:
-        self._keep((subject.decode(), "", head, body, 0.0))
-        if not self._tasks and self._backlog:
-            self._spawn(self._work(), self._ended)
-
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if self._backlog and not task.cancelled():
-            self._spawn(self._work(), self._ended)  # came after the last look into the backlog
-
-    async def _work(self) -> None:
-        while self._backlog:
-            subject, _, head, body, _ = self._backlog.take()
-            try:
-                await self._handler(Incoming(subject, body, decode_head(head)))
-            except Exception:  # noqa: BLE001 -- the next notification has nothing to do with this one
-                _log.exception("the handler of notifications on %s failed", subject)
-
-
-_MAX_BUDGET_MS: Final = 24 * 3600 * 1000
 
 
 def _deadline(headers: Headers, arrived: float) -> float | None:

@@ -22,8 +22,8 @@ from smcp_bus.nats.chunks import (
     chunk_head,
     is_chunk,
 )
+from smcp_bus.nats.client import NatsClient
 from smcp_bus.nats.inbox import Inbox, PendingReply
-from smcp_bus.nats.link import Link
 from smcp_bus.nats.serving import error_reply
 from smcp_bus.nats.wire import decode_head, encode_head, is_no_responders
 from smcp_proto.errors import ErrorCode
@@ -42,11 +42,11 @@ _PATIENCE_S: Final = 60.0
 class Transfers:
     """The chunked bodies of one process."""
 
-    def __init__(self, link: Link, inbox: Inbox, *, max_body: int, budget: int, kept: int) -> None:
-        self._link = link
+    def __init__(self, client: NatsClient, inbox: Inbox, *, max_body: int, budget: int, kept: int) -> None:
+        self._client = client
         self._inbox = inbox
         self._loop = asyncio.get_running_loop()
-        self._send: Send = link.send
+        self._send: Send = client.send
         self._flights = ByteBudget(_FLIGHT)
         self.max_body = max_body
         self.budget = ByteBudget(budget)
@@ -55,7 +55,7 @@ class Transfers:
 
     @property
     def chunk(self) -> int:
-        limit = self._link.max_message
+        limit = self._client.max_payload
         return min(MAX_CHUNK, max(limit - _HEADROOM, limit // 2))
 
     @property
@@ -140,7 +140,7 @@ class Transfers:
             return error_reply(ErrorCode.UNAVAILABLE, "the request did not arrive whole", {NOT_RUN: "1"})
 
     async def room(self, deadline: float | None) -> None:
-        await self._link.room(self._until(deadline))
+        await self._client.room(self._until(deadline))
 
     def respond(self, subject: str, reply: Reply, deadline: float | None) -> None:
         """Send an answer, in chunks if it has to be; above the limit a 413 in its place."""
@@ -160,13 +160,13 @@ class Transfers:
             self._keep(subject, reply, deadline)
             return
         head = encode_head(reply.headers)
-        self._link.check(subject, len(reply.body), len(head))
-        self._link.client.send(subject, "", head, reply.body)
+        self._client.check(subject, len(reply.body), len(head))
+        self._client.send(subject, "", head, reply.body)
 
     def _keep(self, subject: str, reply: Reply, deadline: float | None) -> None:
         outgoing = self.outgoing(reply.body)
         head = encode_head({**outgoing.headers, **reply.headers})
-        self._link.check(subject, len(outgoing.first), len(head))
+        self._client.check(subject, len(outgoing.first), len(head))
         until = self._until(deadline)
         own_subject = self._kept.keep(outgoing, until)
         if own_subject is None:
@@ -174,14 +174,14 @@ class Transfers:
             full = "too many large answers are on their way; ask again"
             self._respond(subject, error_reply(ErrorCode.UNAVAILABLE, full, may_have_run=True), deadline)
             return
-        self._link.client.send(subject, own_subject, head, outgoing.first)
+        self._client.send(subject, own_subject, head, outgoing.first)
 
     def _until(self, deadline: float | None) -> float:
         return self._loop.time() + _PATIENCE_S if deadline is None else deadline
 
     def _release(self, address: str) -> None:
         if address:
-            self._link.send(address, "", chunk_head(DONE), b"")
+            self._client.send(address, "", chunk_head(DONE), b"")
 
     def stray(self, reply: str, head: bytes) -> None:
         """A message for an entry that has gone: tell who pulls from it, and who keeps the rest of an answer for it.
@@ -189,7 +189,7 @@ class Transfers:
         `reply` lies in an inbox: see `smcp_bus.nats.inbox.is_inbox`.
         """
         if is_chunk(head):
-            self._link.send(reply, "", chunk_head(GONE), b"")
+            self._client.send(reply, "", chunk_head(GONE), b"")
         elif SIZE in decode_head(head):
             self._release(reply)
 

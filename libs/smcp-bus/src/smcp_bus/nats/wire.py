@@ -1,16 +1,14 @@
-"""NATS' protocol as bytes: messages cut from what a connection brings, header blocks, the texts of refusals.
+"""NATS' protocol as bytes: messages cut from what a connection brings, and header blocks.
 
 nats-py's parser copies a body five times on its way, and runs in a task that has to be woken for it. It still reads
 the messages of its own subscriptions (JetStream's).
 """
 
 import re
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from smcp_bus.bus import NO_HEADERS, Headers
-from smcp_bus.errors import BusError
 from smcp_bus.headers import BUDGET
 
 Receiver = Callable[[bytes, bytes, bytes, bytes], None]
@@ -168,34 +166,3 @@ def decode_head(head: bytes) -> Headers:
 
 def is_no_responders(head: bytes, body: bytes) -> bool:
     return not body and head.startswith(_NO_RESPONDERS)
-
-
-_KEPT: Final = 64
-"""Refusals that are remembered: each is asked for right after the round trip that brought it."""
-
-
-class Denials:
-    """The refusals that were heard last, in lower case."""
-
-    def __init__(self) -> None:
-        self._texts: deque[str] = deque(maxlen=_KEPT)
-
-    def hear(self, text: str) -> None:
-        self._texts.append(text)
-
-    def forgive(self, subject: str) -> None:
-        """Forget an earlier refusal to subscribe to `subject`: permissions may have changed."""
-        self._texts = deque((text for text in self._texts if not _of_subscription(text, subject)), _KEPT)
-
-    def check_permitted(self, subject: str) -> None:
-        """After a round trip. Raises BusError where nats-server refused to subscribe to `subject`."""
-        if any(_of_subscription(text, subject) for text in self._texts):
-            raise BusError(f"not permitted to subscribe to {subject}")
-
-
-def is_of_publishing(text: str, subject: str) -> bool:
-    return f'for publish to "{subject.lower()}"' in text
-
-
-def _of_subscription(text: str, subject: str) -> bool:
-    return f'for subscription to "{subject.lower()}"' in text
