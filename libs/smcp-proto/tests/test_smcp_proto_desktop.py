@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from smcp_proto import desktop
-from smcp_proto.desktop import Window, organize_desktop
-from smcp_proto.warnings import MAX_WARNED_URI, Rule
+from smcp_proto.desktop import MAX_WARNED_URI, Window, organize_desktop
+from smcp_testing.part import Part
 
 HOST = "window://com.example"
 
@@ -27,8 +26,8 @@ def names(windows: list[Window], size: int | None = None, history: tuple[str, ..
     return [text.partition("\n\n")[0].removeprefix(f"{HOST}.") for text in shown]
 
 
-def rules(windows: list[Window]) -> list[Rule]:
-    return [warning.rule for warning in organize_desktop(windows, None, ()).warnings]
+def messages(windows: list[Window]) -> list[str]:
+    return [warning.message for warning in organize_desktop(windows, None, ()).warnings]
 
 
 # -- step 1: filtering and grouping
@@ -39,7 +38,7 @@ def rules(windows: list[Window]) -> list[Rule]:
 def test_a_window_without_contents_is_left_out_without_a_word(contents: Any) -> None:
     empty = Window("a", {"uri": f"{HOST}.a/empty"}, contents)
     assert names([empty, window("a", "1")]) == ["a/1"]
-    assert rules([empty]) == []
+    assert messages([empty]) == []
 
 
 @pytest.mark.rule("desktop.uri.scheme", "desktop.organize.1.uri", "desktop.servers.windows.valid")
@@ -50,7 +49,7 @@ def test_a_window_whose_uri_is_invalid_is_left_out_with_a_warning(uri: str) -> N
     wrong = Window("a", {"uri": uri}, [{"text": "t"}])
     assert names([wrong, window("a", "1")]) == ["a/1"]
     (warning,) = organize_desktop([wrong], None, ()).warnings
-    assert (warning.server, warning.uri, warning.rule) == ("a", uri, Rule.URI_INVALID)
+    assert (warning.server, warning.uri, warning.message) == ("a", uri, Part("it is skipped"))
 
 
 @pytest.mark.rule("desktop.organize.1.uri", "desktop.servers.windows.valid")
@@ -59,14 +58,14 @@ def test_a_window_whose_uri_is_invalid_is_left_out_with_a_warning(uri: str) -> N
 )
 def test_a_resource_without_a_uri_is_left_out_with_a_warning(resource: Any) -> None:
     (warning,) = organize_desktop([Window("a", resource, [{"text": "t"}])], None, ()).warnings
-    assert (warning.uri, warning.rule) == ("", Rule.URI_INVALID)
+    assert (warning.uri, warning.message) == ("", Part("it is skipped"))
 
 
 @pytest.mark.rule("desktop.organize.1.blobs", "desktop.practice.text")
 def test_a_window_of_blobs_alone_is_left_out_with_a_warning() -> None:
     blobs = Window("a", {"uri": f"{HOST}.a/image"}, [{"blob": "AA=="}, {"blob": "AA=="}])
     assert names([blobs, window("a", "1")]) == ["a/1"]
-    assert rules([blobs]) == [Rule.BLOB_SKIPPED]
+    assert messages([blobs]) == [Part("binary contents")]
 
 
 @pytest.mark.rule("desktop.organize.1.groups")
@@ -225,14 +224,14 @@ def test_of_a_window_with_text_and_a_blob_the_text_is_shown_and_the_blob_skipped
     both = Window("a", {"uri": f"{HOST}.a/w"}, [{"text": "one"}, {"blob": "AA=="}, {"text": "two"}])
     made = organize_desktop([both], None, ())
     assert made.desktops == [f"{HOST}.a/w\n\none\n\ntwo"]
-    assert [(warning.uri, warning.rule) for warning in made.warnings] == [(f"{HOST}.a/w", Rule.BLOB_SKIPPED)]
+    assert [(warning.uri, warning.message) for warning in made.warnings] == [(f"{HOST}.a/w", Part("binary contents"))]
 
 
 @pytest.mark.parametrize("item", [{}, {"text": 7}, {"text": None}, {"blob": None}, None, 7, "t", ["t"]])
 def test_contents_that_are_neither_text_nor_blob_are_skipped_with_a_warning(item: Any) -> None:
     odd = Window("a", {"uri": f"{HOST}.a/w"}, [item, {"text": "t"}])
     assert organize_desktop([odd], None, ()).desktops == [f"{HOST}.a/w\n\nt"]
-    assert rules([odd]) == [Rule.CONTENTS_TYPE]
+    assert messages([odd]) == [Part("contents")]
     assert names([Window("a", {"uri": f"{HOST}.a/w"}, [item])]) == []
 
 
@@ -240,7 +239,7 @@ def test_contents_that_are_neither_text_nor_blob_are_skipped_with_a_warning(item
 def test_contents_that_are_no_list_are_left_out_with_a_warning(contents: Any) -> None:
     odd = Window("a", {"uri": f"{HOST}.a/w"}, contents)
     assert organize_desktop([odd], None, ()).desktops == []
-    assert rules([odd]) == [Rule.CONTENTS_TYPE]
+    assert messages([odd]) == [Part("contents")]
 
 
 @pytest.mark.rule(
@@ -256,7 +255,7 @@ def test_a_query_is_dropped_with_a_warning_and_host_and_path_are_shown(query: st
     made = organize_desktop([asking], None, ())
     assert made.desktops == [f"{HOST}.a/c%2Fd\n\nt"]
     (warning,) = made.warnings
-    assert (warning.uri, warning.rule) == (f"{HOST}.a/c%2Fd{query}", Rule.URI_QUERY)
+    assert (warning.uri, warning.message) == (f"{HOST}.a/c%2Fd{query}", Part("query: "))
 
 
 @pytest.mark.rule("desktop.uri.identity", "desktop.practice.query")
@@ -288,10 +287,10 @@ def test_warnings_are_of_all_windows_in_their_order_also_of_those_that_are_cut()
         window("b", "2", priority="x"),
     ]
     made = organize_desktop(windows, 1, ())
-    assert [(warning.server, warning.rule) for warning in made.warnings] == [
-        ("b", Rule.PRIORITY_RANGE),
-        ("a", Rule.FULLSCREEN_TYPE),
-        ("b", Rule.PRIORITY_TYPE),
+    assert [(warning.server, warning.message) for warning in made.warnings] == [
+        ("b", Part("priority is not from 0 to 1")),
+        ("a", Part("fullscreen is ")),
+        ("b", Part("priority is a")),
     ]
 
 
@@ -328,13 +327,3 @@ def test_a_desktop_says_where_each_of_its_windows_is_from() -> None:
     shown = organize_desktop([*windows, Window("a", {"uri": "file:///x"}, [{"text": "t"}])], 2, ("b", "a"))
     assert shown.sources == (("a", f"{HOST}.a/high"), ("a", f"{HOST}.a/low"))
     assert organize_desktop(windows, 0, ()).sources == ()
-
-
-def test_a_window_without_a_fault_is_looked_at_in_the_quick_way_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desktop, "read_metadata", None)
-    annotations = {"priority": 0.5, "audience": ["assistant"], "lastModified": "2026-01-15T08:30:00Z"}
-    resource = {"uri": f"{HOST}/with%20space", "annotations": annotations, "_meta": {"fullscreen": False}}
-    shown = organize_desktop(
-        [Window("a", resource, [{"text": "t"}]), Window("b", {"uri": HOST}, [{"text": ""}])], None, ()
-    )
-    assert shown.desktops == [f"{HOST}/with%20space\n\nt", HOST]

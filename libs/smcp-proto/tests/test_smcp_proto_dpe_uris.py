@@ -1,67 +1,30 @@
 """dpe:// URIs, by the rules of finder.txt."""
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_proto.schemas import ELEMENT_CATEGORIES
-from smcp_proto.uris import DEPTHS, FORMATS, PARAMETER_LEVELS, DpeUri, parse_dpe_uri
+from smcp_proto.uris import DEPTHS, FORMATS, DpeUri, parse_dpe_uri
 
 HOST = "com.example.docs"
-readable = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=20)
-others = st.lists(
-    st.tuples(readable.filter(lambda name: name not in PARAMETER_LEVELS), readable | st.just("")), max_size=2
-).map(tuple)
-formats = st.sampled_from(FORMATS)
-uris = st.one_of(
-    st.builds(DpeUri, host=readable, format=formats, other=others),
-    st.builds(
-        DpeUri,
-        host=readable,
-        doc_ref=readable,
-        format=formats,
-        depth=st.sampled_from(DEPTHS),
-        offset=st.integers(0, 10**15 - 1),
-        limit=st.integers(1, 100),
-        other=others,
-    ),
-    st.builds(
-        DpeUri,
-        host=readable,
-        doc_ref=readable,
-        page=st.integers(0, 10**15 - 1),
-        format=formats,
-        categories=st.lists(st.sampled_from(ELEMENT_CATEGORIES), max_size=4).map(tuple),
-        other=others,
-    ),
-    st.builds(DpeUri, host=readable, doc_ref=readable, element=readable, format=formats, other=others),
-)
 pieces = "/ ? & = pages elements format json depth limit offset categories table , 0 7 101 -1 %2F % doc # é \x00"
 words = st.lists(st.sampled_from(pieces.split(" ")), max_size=12).map(lambda parts: f"dpe://{HOST}/{''.join(parts)}")
-
-
-@pytest.mark.rule("finder.uri.doc_ref", "finder.practice.doc_ref")
-@given(uris)
-def test_what_is_built_is_read_back(uri: DpeUri) -> None:
-    assert parse_dpe_uri(str(uri)) == uri
 
 
 @given(st.text(max_size=60) | words)
 def test_any_text_is_read_or_refused_with_a_value_error(text: str) -> None:
     try:
-        uri = parse_dpe_uri(text)
+        assert parse_dpe_uri(text).host
     except ValueError:
         return
-    assert parse_dpe_uri(str(uri)) == uri
 
 
 @pytest.mark.rule(
     "finder.dpe.page",
     "finder.dpe.element",
     "finder.uri.doc_ref",
+    "finder.practice.doc_ref",
     "finder.uri.sub_path",
     "finder.uri.level.0",
     "finder.uri.level.1",
@@ -76,42 +39,38 @@ def test_any_text_is_read_or_refused_with_a_value_error(text: str) -> None:
     "finder.scope.uris",
 )
 @pytest.mark.parametrize(
-    ("text", "uri", "level", "sub_path"),
+    ("text", "uri", "level"),
     [
-        ("dpe://com.example.docs", DpeUri(HOST), 0, None),
-        ("dpe://com.example.docs/", DpeUri(HOST), 0, None),
-        ("dpe://com.example.docs/rpt-2026", DpeUri(HOST, "rpt-2026"), 1, None),
-        ("dpe://com.example.docs/rpt-2026/", DpeUri(HOST, "rpt-2026"), 1, None),
-        ("dpe://com.example.docs/rpt-2026/pages/0", DpeUri(HOST, "rpt-2026", page=0), 2, "pages/0"),
-        ("dpe://com.example.docs/rpt-2026/pages/0/", DpeUri(HOST, "rpt-2026", page=0), 2, "pages/0"),
-        ("dpe://com.example.docs/r/elements/e/", DpeUri(HOST, "r", element="e"), 3, "elements/e"),
-        ("dpe://com.example.docs/rpt-2026/pages/007", DpeUri(HOST, "rpt-2026", page=7), 2, "pages/7"),
+        ("dpe://com.example.docs", DpeUri(HOST), 0),
+        ("dpe://com.example.docs/", DpeUri(HOST), 0),
+        ("dpe://com.example.docs/rpt-2026", DpeUri(HOST, "rpt-2026"), 1),
+        ("dpe://com.example.docs/rpt-2026/", DpeUri(HOST, "rpt-2026"), 1),
+        ("dpe://com.example.docs/rpt-2026/pages/0", DpeUri(HOST, "rpt-2026", page=0), 2),
+        ("dpe://com.example.docs/rpt-2026/pages/0/", DpeUri(HOST, "rpt-2026", page=0), 2),
+        ("dpe://com.example.docs/r/elements/e/", DpeUri(HOST, "r", element="e"), 3),
+        ("dpe://com.example.docs/rpt-2026/pages/007", DpeUri(HOST, "rpt-2026", page=7), 2),
         (
             "dpe://com.example.docs/rpt-2026/elements/tbl-001",
-            DpeUri(HOST, "rpt-2026", element="tbl-001"), 3, "elements/tbl-001",
-        ),
-        ("dpe://com.example.docs/a%2Fb/elements/x%2Fy", DpeUri(HOST, "a/b", element="x/y"), 3, "elements/x/y"),
-        ("dpe://com.example.docs/报告", DpeUri(HOST, "报告"), 1, None),
-        ("dpe://com.example.docs/pages", DpeUri(HOST, "pages"), 1, None),
+            DpeUri(HOST, "rpt-2026", element="tbl-001"), 3),
+        ("dpe://com.example.docs/a%2Fb/elements/x%2Fy", DpeUri(HOST, "a/b", element="x/y"), 3),
+        ("dpe://com.example.docs/报告", DpeUri(HOST, "报告"), 1),
+        ("dpe://com.example.docs/pages", DpeUri(HOST, "pages"), 1),
         (
             "dpe://com.example.docs/rpt-2026?depth=pages&offset=0&limit=10",
-            DpeUri(HOST, "rpt-2026", depth="pages", limit=10), 1, None,
-        ),
+            DpeUri(HOST, "rpt-2026", depth="pages", limit=10), 1),
         (
             "dpe://com.example.docs/rpt-2026/pages/0?format=markdown",
-            DpeUri(HOST, "rpt-2026", page=0, format="markdown"), 2, "pages/0",
-        ),
+            DpeUri(HOST, "rpt-2026", page=0, format="markdown"), 2),
         (
             "dpe://com.example.docs/rpt-2026/pages/0?categories=table,pivot_table",
-            DpeUri(HOST, "rpt-2026", page=0, categories=("table", "pivot_table")), 2, "pages/0",
-        ),
-        ("dpe://com.example.docs/d?rev=3&x", DpeUri(HOST, "d", other=(("rev", "3"), ("x", ""))), 1, None),
-        ("dpe://com.example.docs/d?", DpeUri(HOST, "d"), 1, None),
+            DpeUri(HOST, "rpt-2026", page=0, categories=("table", "pivot_table")), 2),
+        ("dpe://com.example.docs/d?rev=3&x", DpeUri(HOST, "d"), 1),
+        ("dpe://com.example.docs/d?", DpeUri(HOST, "d"), 1),
     ],
 )  # fmt: skip
-def test_a_dpe_uri_is_read(text: str, uri: DpeUri, level: int, sub_path: str | None) -> None:
+def test_a_dpe_uri_is_read(text: str, uri: DpeUri, level: int) -> None:
     assert parse_dpe_uri(text) == uri
-    assert (uri.level, uri.sub_path) == (level, sub_path)
+    assert uri.level == level
 
 
 @pytest.mark.rule(
@@ -124,28 +83,6 @@ def test_a_dpe_uri_is_read(text: str, uri: DpeUri, level: int, sub_path: str | N
 def test_the_defaults_are_those_of_the_page() -> None:
     uri = parse_dpe_uri(f"dpe://{HOST}/d")
     assert (uri.format, uri.depth, uri.offset, uri.limit, uri.categories) == ("json", "metadata", 0, 20, ())
-
-
-@pytest.mark.rule("finder.scope.uris")
-@pytest.mark.parametrize(
-    ("uri", "text"),
-    [
-        (DpeUri(HOST), "dpe://com.example.docs"),
-        (DpeUri(HOST, "a b"), "dpe://com.example.docs/a%20b"),
-        (DpeUri(HOST, "r", page=3, format="text"), "dpe://com.example.docs/r/pages/3?format=text"),
-        (DpeUri(HOST, "r", element="e/1"), "dpe://com.example.docs/r/elements/e%2F1"),
-        (
-            DpeUri(HOST, "r", depth="pages", offset=20, limit=100),
-            "dpe://com.example.docs/r?depth=pages&offset=20&limit=100",
-        ),
-        (
-            DpeUri(HOST, "r", page=0, categories=("table", "chart")),
-            "dpe://com.example.docs/r/pages/0?categories=table,chart",
-        ),
-    ],
-)
-def test_a_dpe_uri_is_built(uri: DpeUri, text: str) -> None:
-    assert str(uri) == text
 
 
 @pytest.mark.rule(
@@ -242,7 +179,7 @@ def test_a_refusal_names_what_may_be_chosen(text: str, choices: tuple[str, ...])
 
 def test_a_uri_is_read_up_to_8192_characters() -> None:
     longest = "dpe://h/".ljust(8192, "d")
-    assert str(parse_dpe_uri(longest)) == longest
+    assert parse_dpe_uri(longest).doc_ref == "d" * (8192 - len("dpe://h/"))
     with pytest.raises(ValueError, match=r"^uri: "):
         parse_dpe_uri(longest + "d")
 
@@ -285,34 +222,3 @@ def test_each_category_may_be_asked_for(category: str) -> None:
 @pytest.mark.parametrize("limit", [1, 100])
 def test_the_ends_of_the_range_of_limit_are_in_it(limit: int) -> None:
     assert parse_dpe_uri(f"dpe://h/d?limit={limit}").limit == limit
-
-
-@pytest.mark.parametrize(
-    ("change", "part"),
-    [
-        ({"host": ""}, "host"),
-        ({"doc_ref": ""}, "doc-ref"),
-        ({"doc_ref": None, "page": 1}, "doc-ref"),
-        ({"doc_ref": None, "element": "e"}, "doc-ref"),
-        ({"page": 1, "element": "e"}, "sub-path"),
-        ({"page": -1}, "sub-path"),
-        ({"element": ""}, "sub-path"),
-        ({"element": "\x00"}, "sub-path"),
-        ({"format": "xml"}, "format"),
-        ({"depth": "all"}, "depth"),
-        ({"offset": -1}, "offset"),
-        ({"limit": 0}, "limit"),
-        ({"limit": 101}, "limit"),
-        ({"categories": ("table",)}, "categories"),
-        ({"page": 0, "categories": ("sheet",)}, "categories"),
-        ({"page": 0, "depth": "pages"}, "depth"),
-        ({"other": (("limit", "3"),)}, "query"),
-        ({"other": (("", "3"),)}, "query"),
-        ({"other": (("a\n", "3"),)}, "query"),
-        ({"other": (("a", "\x00"),)}, "query"),
-        ({"other": (("a", "\ud800"),)}, "query"),
-    ],
-)
-def test_what_cannot_be_written_cannot_be_built(change: dict[str, Any], part: str) -> None:
-    with pytest.raises(ValueError, match=f"^{part}: "):
-        replace(DpeUri(HOST, "d"), **change)

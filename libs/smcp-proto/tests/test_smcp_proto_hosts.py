@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_proto.uris import HostConflict, host_conflicts, host_of
+from smcp_proto.uris import host_conflicts, host_of
 
 
 @pytest.mark.rule("desktop.uri.host.unique", "desktop.uri.check.host.conflict", "answers.desktop.hosts")
@@ -20,12 +20,12 @@ from smcp_proto.uris import HostConflict, host_conflicts, host_of
     ],
 )
 def test_a_host_of_two_servers_is_a_conflict(first: str, second: str) -> None:
-    assert host_conflicts({"b": [first], "a": [second]}) == (HostConflict("com.example", ("a", "b")),)
+    assert host_conflicts({"b": [first], "a": [second]}) == [("com.example", ("a", "b"))]
 
 
 @pytest.mark.rule("desktop.uri.host.unique")
 def test_a_server_does_not_conflict_with_itself() -> None:
-    assert host_conflicts({"a": ["window://h/1", "window://h/2", "dpe://h/d"], "b": ["dpe://other/d"]}) == ()
+    assert host_conflicts({"a": ["window://h/1", "window://h/2", "dpe://h/d"], "b": ["dpe://other/d"]}) == []
 
 
 @pytest.mark.rule("desktop.uri.check.host.conflict")
@@ -36,7 +36,7 @@ def test_each_conflict_names_all_its_servers_once() -> None:
         "b": ["dpe://y"],
         "d": ["window://x"],
     }
-    assert host_conflicts(listed) == (HostConflict("x", ("a", "c", "d")), HostConflict("y", ("b", "c")))
+    assert host_conflicts(listed) == [("x", ("a", "c", "d")), ("y", ("b", "c"))]
 
 
 @pytest.mark.rule("desktop.uri.check.host.conflict")
@@ -45,7 +45,7 @@ def test_each_conflict_names_all_its_servers_once() -> None:
 )
 def test_other_schemes_and_invalid_uris_have_no_host(uri: str) -> None:
     assert host_of(uri) is None
-    assert host_conflicts({"a": [uri], "b": [uri]}) == ()
+    assert host_conflicts({"a": [uri], "b": [uri]}) == []
 
 
 @pytest.mark.parametrize("uri", ["WINDOW://h/a", "window://h/a:b", "Dpe://h/a%3Ab", "dpe://h"])

@@ -5,7 +5,7 @@
     smcp.v1.<office>.notify.<verb>                      publish   registry only → everyone in the office
     smcp.hosts.v1.<credential>.<process>.<verb>         request   a process's lease, its members; `alive` asked of it
 
-Names stand encoded in them (`smcp_proto.names`), so each is one token.
+Names stand encoded in them (`smcp_proto.member_names`), so each is one token.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """A document of an MCP server, as its metadata describe it (finder.txt, 元数据体系). Pure."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
@@ -8,15 +8,15 @@ from typing import Any, Final
 
 from smcp_proto.schemas.finder import DEFAULT_LIMIT, DEFAULT_OFFSET, ELEMENT_CATEGORIES, MAX_LIMIT
 from smcp_proto.sorting import NUL, fold, instant, server_order
-from smcp_proto.uris import DpeFormat, DpeUri, parse_dpe_uri
-from smcp_proto.warnings import Rule, ServerWarning, server_warning, type_name
+from smcp_proto.uris import DpeUri, parse_dpe_uri
+from smcp_proto.validation import type_name
 
-_Warn = Callable[[Rule, str], None]
+_Warn = Callable[[str], None]
 
-TEXTS: Final = frozenset({"doc_ref", "file_uri", "file_type", "title", "summary", "last_modified"})
+_TEXTS: Final = frozenset({"doc_ref", "file_uri", "file_type", "title", "summary", "last_modified"})
 """The metadata that are strings."""
 
-INDEX: Final = frozenset({"pages", "page_offset", "page_limit", "page_total", "content_markdown", "content_text"})
+_INDEX: Final = frozenset({"pages", "page_offset", "page_limit", "page_total", "content_markdown", "content_text"})
 """What level 1 holds beside the metadata: catalogs do not."""
 
 
@@ -38,36 +38,32 @@ class Document:
     """Ascending: the most recently modified first; then those of which that is not known."""
 
     @classmethod
-    def of(
-        cls, server: str, summary: object, *, listed: str | None = None
-    ) -> tuple["Document | None", tuple[ServerWarning, ...]]:
+    def of(cls, server: str, summary: object, *, listed: str | None = None) -> tuple["Document | None", list[str]]:
         """Read the metadata of a document (level 1, or an item of level 0); they may be JSON of any type.
 
         Args:
             listed: the URI by which `resources/list` names it, where that is known: it counts, the one inside does not.
 
         Returns:
-            None where there is no valid URI of a document. Fields of wrong types are left out, unknown ones are kept.
+            The document, None where there is no valid URI of one; and what is wrong, for the log. Fields of wrong types
+            are left out, unknown ones are kept.
         """
         fields = summary if isinstance(summary, Mapping) else {}
         given = fields.get("uri")
         named = given if listed is None else listed
-        warnings: list[ServerWarning] = []
-
-        def warn(rule: Rule, message: str) -> None:
-            warnings.append(server_warning(server, named, rule, message))
-
+        warnings: list[str] = []
+        warn = warnings.append
         if fields is not summary:
-            warn(Rule.DOCUMENT_TYPE, f"its metadata are {type_name(summary)}, not an object; they are not used")
-            return None, tuple(warnings)
+            warn(f"its metadata are {type_name(summary)}, not an object; they are not used")
+            return None, warnings
         uri = _uri(named, warn)
         if uri is None:
-            return None, tuple(warnings)
-        if listed is not None and given is not None and _document(given) != uri:
-            warn(Rule.URI_DIFFERS, "its metadata have another URI; the one that was listed counts")
+            return None, warnings
+        if listed is not None and given is not None and _uri(given, lambda _: None) != uri:
+            warn("its metadata have another URI; the one that was listed counts")
         kept = _kept(fields, warn)
         if kept.get("doc_ref", uri.doc_ref) != uri.doc_ref:
-            warn(Rule.DOC_REF_DIFFERS, "its doc_ref is not that of its URI, which counts")
+            warn("its doc_ref is not that of its URI, which counts")
         kept |= {"doc_ref": uri.doc_ref, "uri": str(named).partition("?")[0].removesuffix("/")}
         document = cls(
             server,
@@ -77,7 +73,7 @@ class Document:
             file_type=fold_type(kept["file_type"]) if "file_type" in kept else None,
             age=_age(kept.get("last_modified"), warn),
         )
-        return document, tuple(warnings)
+        return document, warnings
 
 
 def fold_type(file_type: str) -> str:
@@ -88,36 +84,31 @@ def fold_type(file_type: str) -> str:
 def _uri(text: object, warn: _Warn) -> DpeUri | None:
     """What the URI names, without its query; None, and why, where that is no document."""
     if not isinstance(text, str):
-        warn(Rule.URI_INVALID, f"its URI is {type_name(text)}; it is skipped")
+        warn(f"its URI is {type_name(text)}; it is skipped")
         return None
     try:
         uri = parse_dpe_uri(text)
     except ValueError as error:
-        warn(Rule.URI_INVALID, f"{error}; it is skipped")
+        warn(f"{error}; it is skipped")
         return None
     if uri.level != 1:
-        warn(Rule.URI_LEVEL, f"its URI is of level {uri.level}, a document's is of level 1; it is skipped")
+        warn(f"its URI is of level {uri.level}, a document's is of level 1; it is skipped")
         return None
     if "?" in text:
-        warn(Rule.URI_QUERY, "query: what names a document carries none; it was dropped")
+        warn("query: what names a document carries none; it was dropped")
     return DpeUri(uri.host, uri.doc_ref)
-
-
-def _document(given: object) -> DpeUri | None:
-    """The same of a URI that does not count."""
-    return _uri(given, lambda rule, message: None)
 
 
 def _kept(fields: Mapping[str, Any], warn: _Warn) -> dict[str, Any]:
     """The fields of a catalog. Null is the same as missing."""
     kept: dict[str, Any] = {}
     for name, value in fields.items():
-        if name in INDEX or (value is None and (name in TEXTS or name in ("keywords", "page_count"))):
+        if name in _INDEX or (value is None and (name in _TEXTS or name in ("keywords", "page_count"))):
             continue
         if name == "keywords":
             kept |= _keywords(value, warn)
-        elif (name in TEXTS and not isinstance(value, str)) or (name == "page_count" and not _is_count(value)):
-            warn(Rule.FIELD_TYPE, f"its {name} is not what it has to be, but {type_name(value)}; it is left out")
+        elif (name in _TEXTS and not isinstance(value, str)) or (name == "page_count" and not _is_count(value)):
+            warn(f"its {name} is not what it has to be, but {type_name(value)}; it is left out")
         else:
             kept[name] = value
     return kept
@@ -125,11 +116,11 @@ def _kept(fields: Mapping[str, Any], warn: _Warn) -> dict[str, Any]:
 
 def _keywords(value: object, warn: _Warn) -> dict[str, list[str]]:
     if not isinstance(value, list):
-        warn(Rule.FIELD_TYPE, f"its keywords are {type_name(value)}, not a list; they are left out")
+        warn(f"its keywords are {type_name(value)}, not a list; they are left out")
         return {}
     texts = [keyword for keyword in value if isinstance(keyword, str)]
     if len(texts) < len(value):
-        warn(Rule.FIELD_TYPE, "some of its keywords are no strings; they are left out")
+        warn("some of its keywords are no strings; they are left out")
     return {"keywords": texts}
 
 
@@ -147,7 +138,7 @@ def _age(last_modified: str | None, warn: _Warn) -> tuple[bool, int]:
         return True, 0
     moment = instant(last_modified)
     if moment is None:
-        warn(Rule.LAST_MODIFIED_UNREADABLE, "its last_modified is no instant of ISO 8601; it stands last")
+        warn("its last_modified is no instant of ISO 8601; it stands last")
         return True, 0
     return False, -moment
 
@@ -230,32 +221,24 @@ MAX_UNKNOWN: Final = 20
 _SHOWN: Final = 40
 
 
-def unknown_categories(server: str, uri: str, answer: object) -> tuple[ServerWarning, ...]:
+def unknown_categories(answer: object) -> Iterator[str]:
     """What is none of the 19 categories in an answer of level 2 or 3, each once; the elements are kept."""
     if not isinstance(answer, Mapping):
-        return ()
+        return
     elements = answer.get("elements")
     found = [answer] if "category" in answer else elements if isinstance(elements, list) else []
     said = (each.get("category") for each in found if isinstance(each, Mapping))
     given = (category if isinstance(category, str) else None for category in said)
     unknown = dict.fromkeys(category for category in given if category not in ELEMENT_CATEGORIES)
-    return tuple(
-        server_warning(
-            server,
-            uri,
-            Rule.UNKNOWN_CATEGORY,
-            "an element has no category; it is kept"
-            if category is None
-            else f"{category[:_SHOWN]!r} is none of the categories of elements; it is kept",
-        )
-        for category in islice(unknown, MAX_UNKNOWN)
-    )
+    for category in islice(unknown, MAX_UNKNOWN):
+        if category is None:
+            yield "an element has no category; it is kept"
+        else:
+            yield f"{category[:_SHOWN]!r} is none of the categories of elements; it is kept"
 
 
-def not_in_format(server: str, uri: str, answer: object, chosen: DpeFormat) -> tuple[ServerWarning, ...]:
+def not_in_format(answer: object, chosen: str) -> Iterator[str]:
     """Whether an answer lacks the content in the format that was asked for; it is taken as it is."""
     field = f"content_{chosen}"
-    if chosen == "json" or (isinstance(answer, Mapping) and isinstance(answer.get(field), str)):
-        return ()
-    message = f"it was asked for format={chosen}, and the answer has no {field}"
-    return (server_warning(server, uri, Rule.FORMAT_IGNORED, message),)
+    if chosen != "json" and not (isinstance(answer, Mapping) and isinstance(answer.get(field), str)):
+        yield f"it was asked for format={chosen}, and the answer has no {field}"

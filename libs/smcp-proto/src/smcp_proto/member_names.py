@@ -66,7 +66,7 @@ Role = Literal["computer", "agent"]
 """What a member of an office is (events.txt, EnterOfficeReq)."""
 
 OfficeId = NewType("OfficeId", str)
-"""An office's (room's) name: user text, see `smcp_proto.names`."""
+"""An office's (room's) name: user text, see `smcp_proto.member_names`."""
 
 ComputerName = NewType("ComputerName", str)
 AgentName = NewType("AgentName", str)

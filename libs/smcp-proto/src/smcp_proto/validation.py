@@ -85,6 +85,22 @@ def _short(text: str) -> str:
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 
+def type_name(value: Any) -> str:
+    """The JSON type of a value, for a message."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list() | tuple():
+            return "an array"
+    return "an object"
+
+
 TAG_PREFIX: Final = "type="
 """What a tag of such a union begins with; it stands in pydantic's locations, and `validation` takes it out."""
 

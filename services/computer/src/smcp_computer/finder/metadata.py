@@ -52,8 +52,7 @@ def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Doc
             check_depth(summary)
         except Malformed:
             raise Unreadable("its metadata are nested too deep") from None
-    document, doubts = Document.of(server, summary, listed=uri)
-    warnings = [doubt.message for doubt in doubts]
+    document, warnings = Document.of(server, summary, listed=uri)
     if document is None:
         raise Unreadable("; ".join(warnings))
     return document, warnings, size
@@ -66,8 +65,8 @@ def from_listing(server: str, uri: str, resource: Mapping[str, Any]) -> tuple[Do
     modified = annotations.get("lastModified") if isinstance(annotations, Mapping) else None
     told = {"title": title, "summary": resource.get("description"), "last_modified": modified}
     short = {name: text for name, text in told.items() if isinstance(text, str) and len(text) <= MAX_BYTES // 8}
-    document, doubts = Document.of(server, short, listed=uri)
-    return document, "; ".join(doubt.message for doubt in doubts)
+    document, warnings = Document.of(server, short, listed=uri)
+    return document, "; ".join(warnings)
 
 
 def _text(result: Mapping[str, Any]) -> str:
@@ -110,11 +109,11 @@ class ResponseChecks:
             asked = parse_dpe_uri(uri)
         except ValueError:
             return
-        for what in _odd(server, uri, asked, result):
+        for what in _odd(asked, result):
             self._warnings.warn(server, f"{uri[:256]}: {what}")
 
 
-def _odd(server: str, uri: str, asked: DpeUri, result: Mapping[str, Any]) -> Iterator[str]:
+def _odd(asked: DpeUri, result: Mapping[str, Any]) -> Iterator[str]:
     texts = (content.get("text") for content in result["contents"] if isinstance(content, Mapping))
     text = next((text for text in texts if isinstance(text, str)), None)
     if text is None or len(text) > LARGEST:
@@ -124,8 +123,6 @@ def _odd(server: str, uri: str, asked: DpeUri, result: Mapping[str, Any]) -> Ite
     except orjson.JSONDecodeError:
         yield "what was read is not JSON"
         return
-    doubts = not_in_format(server, uri, answer, asked.format)
+    yield from not_in_format(answer, asked.format)
     if asked.level >= PAGE_LEVEL:
-        doubts += unknown_categories(server, uri, answer)
-    for doubt in doubts:
-        yield doubt.message
+        yield from unknown_categories(answer)

@@ -23,7 +23,7 @@ from smcp_computer.mcp.events import (
 from smcp_computer.outbox import DESKTOP, FINDER, Outbox
 from smcp_computer.resources.index import NOTHING, Listing, ResourceIndex
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
-from smcp_proto.uris import DPE, HOSTED, WINDOW, HostConflict, host_conflicts, scheme_of, without_query
+from smcp_proto.uris import DPE, HOSTED, WINDOW, host_conflicts, scheme_of, without_query
 
 _log = logging.getLogger("smcp_computer.resources")
 
@@ -159,7 +159,7 @@ class HostConflicts:
     def __init__(self) -> None:
         self._hosts: dict[str, frozenset[str]] = {}
         """By server: its hosts, as URIs that name nothing else."""
-        self._warned: set[HostConflict] = set()
+        self._warned: set[tuple[str, tuple[str, ...]]] = set()
 
     def registered(self, server: str, uris: Iterable[str]) -> None:
         # a host stands many times in a long list, and is parsed once
@@ -167,13 +167,13 @@ class HostConflicts:
         if self._hosts.get(server, NONE) == found:
             return
         self._hosts[server] = found
-        for conflict in host_conflicts(self._hosts):
-            if conflict not in self._warned and len(self._warned) < MOST:
-                self._warned.add(conflict)
+        for host, servers in host_conflicts(self._hosts):
+            if (host, servers) not in self._warned and len(self._warned) < MOST:
+                self._warned.add((host, servers))
                 _log.warning(
                     "the MCP servers %s use the same host %r; give each its own: a dpe:// URI is routed by its host",
-                    " and ".join(map(repr, conflict.servers)),
-                    conflict.host,
+                    " and ".join(map(repr, servers)),
+                    host,
                 )
 
 

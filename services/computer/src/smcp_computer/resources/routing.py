@@ -164,7 +164,7 @@ def window_uri(text: str) -> WindowUri | None:
     if scheme_of(text) != WINDOW:
         return None
     try:
-        return parse_window_uri(text).uri
+        return parse_window_uri(text)
     except ValueError:
         return None
 

@@ -3,13 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from smcp_proto.uris import DpeFormat, Level
 from smcp_testing.dpe.content import plain
 from smcp_testing.dpe.escaping import destination, heading, inline, paragraphs
 from smcp_testing.dpe.markdown import element_markdown, page_markdown
 from smcp_testing.dpe.text import element_text, one_line, page_text
 
-RENDERED: Final[Mapping[Level, str]] = {0: "documents", 1: "pages", 2: "elements", 3: "content"}
+RENDERED: Final[Mapping[int, str]] = {0: "documents", 1: "pages", 2: "elements", 3: "content"}
 """The field of each level that gives its place to `content_markdown` or `content_text`."""
 
 MAX_UNKNOWN: Final = 20
@@ -17,7 +16,7 @@ MAX_UNKNOWN: Final = 20
 _SHOWN: Final = 40
 
 
-def in_format(answer: Mapping[str, Any], level: Level, chosen: DpeFormat) -> dict[str, Any]:
+def in_format(answer: Mapping[str, Any], level: int, chosen: str) -> dict[str, Any]:
     """Return an answer (JSON of that level) in a format: the other fields stay as they are.
 
     Level 0 is rendered as the list of its documents; level 1 as title, summary and, with `depth=pages`, the list of its
@@ -31,7 +30,7 @@ def in_format(answer: Mapping[str, Any], level: Level, chosen: DpeFormat) -> dic
     return {**kept, "content_text": _text(answer, level)}
 
 
-def _markdown(answer: Mapping[str, Any], level: Level) -> str:
+def _markdown(answer: Mapping[str, Any], level: int) -> str:
     match level:
         case 0:
             return "\n".join(_entry_markdown(*entry) for entry in _documents(answer))
@@ -41,11 +40,11 @@ def _markdown(answer: Mapping[str, Any], level: Level) -> str:
             return "\n\n".join(filter(None, [title and f"# {heading(title)}", paragraphs(summary), pages]))
         case 2:
             return page_markdown(_objects(answer, "elements"))
-        case 3:
+        case _:
             return element_markdown(answer)
 
 
-def _text(answer: Mapping[str, Any], level: Level) -> str:
+def _text(answer: Mapping[str, Any], level: int) -> str:
     match level:
         case 0:
             return "\n".join(_entry_text(*entry) for entry in _documents(answer))
@@ -54,7 +53,7 @@ def _text(answer: Mapping[str, Any], level: Level) -> str:
             return "\n\n".join(filter(None, [_string(answer, "title"), _string(answer, "summary"), pages]))
         case 2:
             return page_text(_objects(answer, "elements"))
-        case 3:
+        case _:
             return element_text(answer)
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import quote
 
 from smcp_proto.uris import DpeUri, parse_dpe_uri
 from smcp_testing.dpe.answers import in_format
@@ -41,7 +42,7 @@ class Shelf:
 
     def put_document(self, document: dict[str, Any]) -> str:
         """List a document at level 1; gives its URI."""
-        uri = str(DpeUri(self.host, document["doc_ref"]))
+        uri = document_uri(self.host, document["doc_ref"])
         self.documents[document["doc_ref"]] = document
         self.items[uri] = Item({"uri": uri, "name": document["title"], "mimeType": JSON}, [])
         return uri
@@ -121,6 +122,10 @@ class Shelf:
         return found
 
 
+def document_uri(host: str, doc_ref: str) -> str:
+    return f"dpe://{quote(host, safe='')}/{quote(doc_ref, safe='')}"
+
+
 def document(ref: str, **fields: Any) -> dict[str, Any]:
     """A document with two pages, unless `fields` says otherwise: its metadata, and `pages` with their elements."""
     pages = [
@@ -164,7 +169,7 @@ def document(ref: str, **fields: Any) -> dict[str, Any]:
 
 def _summary(host: str, document: dict[str, Any]) -> dict[str, Any]:
     said = {name: value for name, value in document.items() if name != "pages"}
-    return {"page_count": len(document["pages"]), "uri": str(DpeUri(host, document["doc_ref"])), **said}
+    return {"page_count": len(document["pages"]), "uri": document_uri(host, document["doc_ref"]), **said}
 
 
 def _page(host: str, document: dict[str, Any], uri: DpeUri) -> dict[str, Any]:
@@ -179,7 +184,7 @@ def _page(host: str, document: dict[str, Any], uri: DpeUri) -> dict[str, Any]:
         "page_index": uri.page,
         "title": page["title"],
         "doc_ref": uri.doc_ref,
-        "uri": str(DpeUri(host, uri.doc_ref, page=uri.page)),
+        "uri": f"{document_uri(host, document['doc_ref'])}/pages/{uri.page}",
         "elements": elements,
         "element_count": len(elements),
     }
@@ -189,6 +194,6 @@ def _element(host: str, document: dict[str, Any], wanted: str) -> dict[str, Any]
     for number, page in enumerate(document["pages"]):
         for element in page["elements"]:
             if element["element_id"] == wanted:
-                where = str(DpeUri(host, document["doc_ref"], element=wanted))
+                where = f"{document_uri(host, document['doc_ref'])}/elements/{quote(wanted, safe='')}"
                 return {**element, "doc_ref": document["doc_ref"], "page_index": number, "uri": where}
     return None
