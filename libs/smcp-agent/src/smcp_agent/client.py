@@ -28,13 +28,10 @@ from smcp_agent.office import ROOM_S, Office
 from smcp_agent.results import CallResult, call_result
 from smcp_agent.rpc import (
     GRACE_S,
-    QUERY_S,
-    Requests,
     RpcClient,
     checked,
     mapping_of,
     replier,
-    reply_of,
     whole_seconds,
 )
 from smcp_agent.tracing import request_span
@@ -109,7 +106,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         self._events = EventHub()
         self._background = Background(on_end=self._events.close)
         spawn, publish = self._background.spawn, self._events.publish
-        self._tools = ToolCache(self._fetch_tools, spawn, publish)
+        self._tools = ToolCache(self.get_tools, spawn, publish)
         self._given = {}
         self._answers = AnswerCache(spawn)
         self._subscriptions = Subscriptions(self._send_subscription, spawn, publish)
@@ -117,8 +114,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         addresses = Addresses([url] if isinstance(url, str) else url)
         self._link = Link(addresses, place, options, self._room, self._on_notice)
         self._link.fail(not_open)
-        self._requests = Requests(self._link, self._background.spawn)
-        self._rpc = RpcClient(self.office, self.name, self._requests)
+        self._rpc = RpcClient(self.office, self.name, self._link, spawn)
 
     @property
     def connected(self) -> bool:
@@ -139,7 +135,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         """Call a tool of a Computer and wait for its result.
 
         `timeout` is in whole seconds, 1 to 3600. Cancelling the awaiting task cancels the call. A connection that
-        breaks in between is replaced and the call repeated under its req_id, which runs nothing twice (`Requests`): a
+        breaks in between is replaced and the call repeated under its req_id, which runs nothing twice: a
         Computer that was started again meanwhile does not run it. `may_have_run(error)` says what that leaves open.
 
         Raises:
@@ -167,12 +163,12 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         with request_span("client:tool_call", self.office, self.name, request.req_id, attributes) as traced:
             data = {**request.model_dump(exclude_unset=True), **traced.fields}
             try:
-                reply = await self._requests.ask(
+                reply = await self._rpc.send(
                     "client:tool_call", data, timeout=request.timeout, expected=("content", "isError")
                 )
             except (asyncio.CancelledError, NoAnswer):
                 left = start + request.timeout + GRACE_S - loop.time()
-                self._requests.cancel(self.name, request.req_id, within=max(left, GRACE_S), fields=traced.fields)
+                self._rpc.cancel(request.req_id, within=max(left, GRACE_S), fields=traced.fields)
                 raise
             finally:
                 self._room.called(request.computer)
@@ -246,7 +242,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._requests.flush()
+        await self._rpc.flush()
         await self._background.stop()
 
     # What the parts call back
@@ -254,13 +250,6 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
     def _on_notice(self, event: str, data: Mapping[str, Any]) -> None:
         if not self._background.stopped:
             self._room.on_notice(event, data)
-
-    async def _fetch_tools(self, computer: str) -> Tools:
-        request = GetToolsReq(agent=self.name, req_id=uuid4().hex, computer=computer)
-        reply = await self._requests.ask(
-            "client:get_tools", request.model_dump(exclude_unset=True), timeout=QUERY_S, expected=("tools",)
-        )
-        return tuple(reply_of(GetToolsRet, reply, f"the answer of {replier(computer)} to client:get_tools").tools)
 
 
 class Background:

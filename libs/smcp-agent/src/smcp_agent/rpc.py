@@ -1,15 +1,16 @@
-"""Requests over a link that may break, their repeats, and the cancels of calls that nobody waits for any more."""
+"""Requests in the name of an Agent: typed, repeated where they may have been carried out unanswered, and cancelled."""
 
 import asyncio
 import logging
 import math
-import random
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import uuid4
 
 from pydantic import BaseModel, ValidationError
 
+from smcp_agent.backoff import Backoff
+from smcp_agent.cache import Spawn
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
 from smcp_agent.connecting.link import Link
 from smcp_agent.errors import (
@@ -35,71 +36,84 @@ GRACE_S: Final = 2.0
 MAX_QUICK_BREAKS: Final = 8
 """A request with which so many connections in a row broke within `QUICK_BREAK_S` is likely the reason."""
 QUICK_BREAK_S: Final = 5.0
-FIRST_PAUSE_S: Final = 0.1
-LONGEST_PAUSE_S: Final = 2.0
 TOOL_CALL: Final = "client:tool_call"
 CANCEL_S: Final = 30.0
 FLUSH_S: Final = 2.0
+QUERY_S: Final = 30.0
+"""The server side has so long for a question to a Computer."""
+MAX_TIMEOUT_S: Final = 3600
+SECONDS: Final = f"whole seconds from 1 to {MAX_TIMEOUT_S}"
 
 logger = logging.getLogger(__name__)
 
-Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+Model = TypeVar("Model", bound=BaseModel)
 
 
-class Requests:
-    """Sends requests, and repeats those that may have been carried out without their answer having come.
+class McpAnswer(NamedTuple):
+    """The answer to an MCP request. `sender` names the MCP server and its Computer for people."""
 
-    This is the one place that repeats such a request: after a broken connection, and after a 503 with
-    `details.may_have_run`. Repeats go on until the request's own time is up, to the same URL where there is only one.
-    A repeat has the same req_id, so an owner that knows the call answers it and runs nothing twice. It carries the
-    age of the call (`a2c_repeat`): an owner that cannot know whether it was run refuses it for good
-    (`details.unknown_repeat`). Other answers are final, and so is a 503 for a Computer that died (`details.gone`).
-    Only what was surely not run is sent again as new: after a 4103, and after a 503 of a gateway that sends its
-    clients away (`details.moving`).
-    """
+    result: dict[str, Any]
+    computer: str | None
+    sender: str
 
-    def __init__(self, link: Link, spawn: Spawn) -> None:
+
+class RpcClient:
+    """Sends the requests of an Agent over a link that may break."""
+
+    def __init__(self, office: str, agent: str, link: Link, spawn: Spawn) -> None:
+        self._office = office
+        self._agent = agent
         self._link = link
         self._spawn = spawn
         self._cancels: set[asyncio.Task[None]] = set()
 
-    async def ask(
+    async def send(
         self, event: str, data: dict[str, Any], *, timeout: float, expected: Collection[str]
     ) -> dict[str, Any]:
         """The reply to `event`; it has one of the `expected` fields, so that it cannot be taken for an error.
 
-        A `timeout` in `data` shrinks with each repeat to the whole seconds that are left.
+        This is the one place that repeats a request that may have been carried out: after a broken connection, and
+        after a 503, with growing pauses until the request's own time is up, to the same URL where there is only one.
+        A repeat has the same req_id, so an owner that knows the call answers it and runs nothing twice. It carries the
+        age of the call (`a2c_repeat`): an owner that cannot know whether it was run refuses it for good
+        (`details.unknown_repeat`). Other answers are final, and so is a 503 for a Computer that died (`details.gone`).
+        A request that was surely not run is sent as new after a 4103 (once), and after a 503 of a gateway that sends
+        its clients away (`details.moving`). A `timeout` in `data` shrinks to the whole seconds that are left.
 
         Raises:
             SmcpError: what the server answered; NoAnswer after `timeout` + 2 s; ConnectionLost; BadReply; JoinRefused
                 and what else keeps the agent out of its office; Closed. Whatever it is, it has `details.may_have_run`
                 where an earlier try of a tool call may have been sent.
         """
-        tries = _Tries(asyncio.get_running_loop().time() + timeout)
+        tries = _Tries(event, data, asyncio.get_running_loop().time() + timeout)
         try:
-            reply = await self._ask(event, data, tries, expected)
+            reply = await self._send(tries, expected)
         except SmcpError as error:
-            if tries.sent_at is not None and event == TOOL_CALL:  # whatever it says, it says it of the last try
+            if tries.sent_at is not None and event == TOOL_CALL:  # the error is about the last try only
                 error.details["may_have_run"] = True
             raise
         if not isinstance(reply, dict):
             raise BadReply(f"the reply to {event} is no object")
         return reply
 
-    async def _ask(self, event: str, data: dict[str, Any], tries: "_Tries", expected: Collection[str]) -> Any:
+    async def _send(self, tries: "_Tries", expected: Collection[str]) -> Any:
         loop = asyncio.get_running_loop()
         deadline = tries.ends_at + GRACE_S
         while True:
-            connection = await self._ready(deadline, sent=tries.sent_at is not None)
-            began = loop.time()
-            tries.stamp(event, data, began)
             try:
-                reply = await connection.request(event, data, timeout=deadline - began)
+                async with asyncio.timeout_at(deadline):
+                    connection = await self._link.ready()
+            except TimeoutError:
+                may_have_run = tries.sent_at is not None
+                raise ConnectionLost("the connection was not back in time", may_have_run=may_have_run) from None
+            tries.begin(loop.time())
+            try:
+                reply = await connection.request(tries.event, tries.data, timeout=deadline - tries.began)
             except ConnectionBroken as broken:
-                tries.broke(broken, began, loop.time())
+                tries.broke(broken, loop.time())
                 continue
             except AckTimedOut:
-                raise NoAnswer(f"no answer to {event} in time") from None
+                raise NoAnswer(f"no answer to {tries.event} in time") from None
             error = received_error(reply, expected=expected)
             match error:
                 case None:
@@ -110,21 +124,21 @@ class Requests:
                 case Unavailable(details={"moving": True}):
                     await _until_lost(connection, deadline, error)
                 case Unavailable():
-                    await asyncio.sleep(tries.pause_after(error, began, loop.time()))
+                    await asyncio.sleep(tries.pause_after(error, loop.time()))
                 case NotFound() if tries.lost is not None:  # the Computer left the office, and its call with it
                     raise tries.lost
                 case _:
                     raise error
 
-    def cancel(self, agent: str, req_id: str, *, within: float, fields: Mapping[str, str] | None = None) -> None:
+    def cancel(self, req_id: str, *, within: float, fields: Mapping[str, str]) -> None:
         """Tell the office in the background that nobody waits for this call any more.
 
-        `within` is the time (seconds) that the call would have had: after it there is nothing left to cancel.
-        `fields` go with the cancel: it belongs to the call's trace.
+        `within` is the time (seconds) that the call would have had; `fields` make the cancel part of the call's trace.
         """
         if self._link.failed:
             return
-        task = self._spawn(self._cancel({"agent": agent, "req_id": req_id, **(fields or {})}, min(within, CANCEL_S)))
+        data = {"agent": self._agent, "req_id": req_id, **fields}
+        task = self._spawn(self._cancel(data, min(within, CANCEL_S)))
         self._cancels.add(task)
         task.add_done_callback(self._cancels.discard)
 
@@ -146,98 +160,8 @@ class Requests:
         except (TimeoutError, AckTimedOut, SmcpError) as error:
             logger.info("the cancel of %s was not acknowledged: %r", data["req_id"], error)
 
-    async def _ready(self, deadline: float, *, sent: bool) -> Connection:
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await self._link.ready()
-        except TimeoutError:
-            raise ConnectionLost("the connection was not back in time", may_have_run=sent) from None
-
-
-class _Tries:
-    """What is known of one request from its tries so far. Times are the loop's."""
-
-    def __init__(self, ends_at: float) -> None:
-        self.ends_at = ends_at
-        self.sent_at: float | None = None
-        """When it was first sent, if that try may have arrived."""
-        self.lost: Unavailable | None = None
-        """The last 503 that said that it may have run."""
-        self.rejoined = False
-        self._breaks = 0
-        self._pause_s = FIRST_PAUSE_S
-
-    def stamp(self, event: str, data: dict[str, Any], now: float) -> None:
-        """Give the request the time that is left, and its age where it is a repeat."""
-        if "timeout" in data:
-            data["timeout"] = max(1, min(data["timeout"], math.ceil(self.ends_at - now)))
-        if self.sent_at is not None and event == TOOL_CALL:
-            data[REPEAT] = int(1000 * (now - self.sent_at))
-
-    def broke(self, broken: ConnectionBroken, began: float, now: float) -> None:
-        """The connection broke. Raises ConnectionLost where this request is likely the reason."""
-        if broken.sent and self.sent_at is None:
-            self.sent_at = began
-        self._breaks = self._breaks + 1 if now - began < QUICK_BREAK_S else 0
-        if self._breaks > MAX_QUICK_BREAKS:
-            raise ConnectionLost(
-                f"the connection broke {self._breaks} times during this request: {broken.reason}",
-                may_have_run=self.sent_at is not None,
-            ) from broken
-
-    def pause_after(self, error: Unavailable, began: float, now: float) -> float:
-        """Seconds to wait before the repeat. Raises the error where there is to be none."""
-        if error.details.get("may_have_run") is True:
-            self.sent_at = began if self.sent_at is None else self.sent_at
-            self.lost = error
-        pause, self._pause_s = self._pause_s * random.uniform(0.5, 1.5), min(LONGEST_PAUSE_S, 2 * self._pause_s)  # noqa: S311
-        final = any(error.details.get(name) is True for name in (GONE, UNKNOWN_REPEAT))
-        if self.sent_at is None or final or now + pause > self.ends_at:
-            raise error
-        return pause
-
-
-async def _until_lost(connection: Connection, deadline: float, error: SmcpError) -> None:
-    """The gateway closes the connection when the calls that run on it have ended. Raises `error` where it does not."""
-    try:
-        async with asyncio.timeout_at(deadline):
-            await connection.lost.wait()
-    except TimeoutError:
-        raise error from None
-
-
-QUERY_S: Final = 30.0
-"""The server side has so long for a question to a Computer."""
-SHORTEST_S: Final = 1
-LONGEST_S: Final = 3600
-SECONDS: Final = f"whole seconds from {SHORTEST_S} to {LONGEST_S}"
-
-Model = TypeVar("Model", bound=BaseModel)
-
-
-class McpAnswer(NamedTuple):
-    """The answer to an MCP request."""
-
-    result: dict[str, Any]
-    computer: str | None
-    """Whose it is, as far as that was said."""
-    sender: str
-    """The same with its MCP server, for people."""
-
-
-class RpcClient:
-    """Asks typed questions in the name of an Agent."""
-
-    def __init__(self, office: str, agent: str, requests: Requests) -> None:
-        self.office = office
-        self._agent = agent
-        self._requests = requests
-
     def question(self, model: type[Model], computer: str, **fields: Any) -> Model:
-        """A question to a Computer, with those of the fields that are not None.
-
-        Raises Malformed: the server would refuse it.
-        """
+        """A question to a Computer, with those of the fields that are not None. Raises Malformed."""
         asked = {name: value for name, value in fields.items() if value is not None}
         return checked(model, agent=self._agent, req_id=uuid4().hex, computer=computer, **asked)
 
@@ -251,14 +175,11 @@ class RpcClient:
         *,
         timeout: float = QUERY_S,
     ) -> Model:
-        """The reply to a request; it has the field `expected`, so that it cannot be taken for an error.
-
-        Raises SmcpError: as `Requests.ask`.
-        """
+        """As `send`, typed, and in a span."""
         attributes = {} if computer is None else {"smcp.computer": computer}
-        with request_span(event, self.office, self._agent, request.req_id or "", attributes) as traced:
+        with request_span(event, self._office, self._agent, request.req_id or "", attributes) as traced:
             data = {**request.model_dump(exclude_unset=True), **traced.fields}
-            answer = await self._requests.ask(event, data, timeout=timeout, expected=(expected,))
+            answer = await self.send(event, data, timeout=timeout, expected=(expected,))
             who = "the gateway" if event.startswith("server:") else replier(computer)
             return reply_of(reply, answer, f"the answer of {who} to {event}")
 
@@ -275,18 +196,17 @@ class RpcClient:
 
         Args:
             event: `client:<MCP's method>`.
-            params: of the MCP request.
             computer: None: all of the office, where the event allows it.
             server: an MCP server; None: the Computer finds out.
 
         Raises:
             McpError: the answer is a JSON-RPC error.
-            SmcpError: as `ask`.
+            SmcpError: as `send`.
         """
         payload = {"jsonrpc": "2.0", "id": 1, "method": event.removeprefix("client:"), "params": dict(params)}
         named = {"computerId": computer, "serverId": server}
         fields = {name: value for name, value in named.items() if value is not None}
-        request = checked(model, roomId=self.office, agent=self._agent, req_id=uuid4().hex, payload=payload, **fields)
+        request = checked(model, roomId=self._office, agent=self._agent, req_id=uuid4().hex, payload=payload, **fields)
         reply = await self.ask(event, request, ResourceRet, "payload", computer)
         error, result = reply.payload.error, reply.payload.result
         if error is not None:
@@ -294,6 +214,62 @@ class RpcClient:
         assert result is not None
         sender = replier(reply.computerId or computer, reply.serverId or server)
         return McpAnswer(result, reply.computerId, sender)
+
+
+class _Tries:
+    """What is known of one request from its tries so far. Times are the loop's."""
+
+    def __init__(self, event: str, data: dict[str, Any], ends_at: float) -> None:
+        self.event = event
+        self.data = data
+        self.ends_at = ends_at
+        self.began = 0.0
+        self.sent_at: float | None = None
+        """When it was first sent, if that try may have arrived."""
+        self.lost: Unavailable | None = None
+        """The last 503 that said that it may have run."""
+        self.rejoined = False
+        self._breaks = 0
+        self._backoff = Backoff(0.15, 2.0)
+
+    def begin(self, now: float) -> None:
+        """Give the request the time that is left, and its age where it is a repeat."""
+        self.began = now
+        if "timeout" in self.data:
+            self.data["timeout"] = max(1, min(self.data["timeout"], math.ceil(self.ends_at - now)))
+        if self.sent_at is not None and self.event == TOOL_CALL:
+            self.data[REPEAT] = int(1000 * (now - self.sent_at))
+
+    def broke(self, broken: ConnectionBroken, now: float) -> None:
+        """The connection broke. Raises ConnectionLost where this request is likely the reason."""
+        if broken.sent and self.sent_at is None:
+            self.sent_at = self.began
+        self._breaks = self._breaks + 1 if now - self.began < QUICK_BREAK_S else 0
+        if self._breaks > MAX_QUICK_BREAKS:
+            raise ConnectionLost(
+                f"the connection broke {self._breaks} times during this request: {broken.reason}",
+                may_have_run=self.sent_at is not None,
+            ) from broken
+
+    def pause_after(self, error: Unavailable, now: float) -> float:
+        """Seconds to wait before the repeat. Raises the error where there is to be none."""
+        if error.details.get("may_have_run") is True:
+            self.sent_at = self.began if self.sent_at is None else self.sent_at
+            self.lost = error
+        pause = self._backoff.next()
+        final = any(error.details.get(name) is True for name in (GONE, UNKNOWN_REPEAT))
+        if self.sent_at is None or final or now + pause > self.ends_at:
+            raise error
+        return pause
+
+
+async def _until_lost(connection: Connection, deadline: float, error: SmcpError) -> None:
+    """The gateway closes the connection when the calls that run on it have ended. Raises `error` where it does not."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            await connection.lost.wait()
+    except TimeoutError:
+        raise error from None
 
 
 def checked(model: type[Model], **fields: Any) -> Model:
@@ -323,7 +299,7 @@ def whole_seconds(timeout: object) -> int:
     """The `timeout` of a call; `30.0` is 30. Raises Malformed: not whole seconds from 1 to 3600 (events.txt)."""
     if isinstance(timeout, float) and timeout.is_integer():
         timeout = int(timeout)
-    if not isinstance(timeout, int) or isinstance(timeout, bool) or not SHORTEST_S <= timeout <= LONGEST_S:
+    if not isinstance(timeout, int) or isinstance(timeout, bool) or not 1 <= timeout <= MAX_TIMEOUT_S:
         raise _refused("timeout", SECONDS)
     return timeout
 

@@ -164,8 +164,8 @@ class FinderMethods:
         )
 
     def _finder_request(self, query: FinderQuery) -> GetFinderReq:
-        keywords = None if query.keywords is None else list(query.keywords)
-        return self._rpc.question(GetFinderReq, **asdict(query) | {"keywords": keywords})
+        fields = asdict(query) | {"keywords": None if query.keywords is None else list(query.keywords)}
+        return self._rpc.question(GetFinderReq, **fields)
 
     async def _get_finder(self, query: FinderQuery) -> Finder:
         request = self._finder_request(query)
