@@ -187,7 +187,7 @@ async def test_of_an_mcp_server_that_is_not_there_it_is_said_which_ones_are() ->
 
         gateway.answers |= {"client:resources/list": not_found, "client:resources/read": not_found}
         for answered, said in (
-            (config, "has no MCP server 'file'. Did you mean 'files'? It has: files, notes."),
+            (config, "has no MCP server 'file'. Did you mean 'files'? There are: files, notes."),
             (not_found, "no such MCP server"),
         ):
             gateway.answers["client:get_config"] = answered

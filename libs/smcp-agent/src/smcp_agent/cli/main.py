@@ -7,7 +7,6 @@ import json
 import math
 from importlib.metadata import version as version_of
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -30,20 +29,16 @@ from smcp_agent.cli.runner import (
     FAILED,
     MAX_PAYLOAD,
     Answer,
-    Json,
     Options,
     ask,
-    asking,
     default_name,
-    did_you_mean,
-    knowing,
+    explaining,
     run,
 )
-from smcp_agent.cli.watch import Watch, follow
+from smcp_agent.cli.watch import follow
 from smcp_agent.client import SmcpAgent
-from smcp_agent.errors import Malformed, SmcpError
 from smcp_agent.results import ResourceContents
-from smcp_agent.rpc import SECONDS, whole_seconds
+from smcp_agent.rpc import MAX_TIMEOUT_S
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT
 from smcp_proto.trace_ids import trace_id
 
@@ -56,13 +51,6 @@ app = typer.Typer(
 )
 
 
-def _parse_timeout(text: str) -> int:
-    try:
-        return whole_seconds(float(text))
-    except (ValueError, Malformed):
-        raise typer.BadParameter(f"{text!r} is not in {SECONDS}") from None
-
-
 def _parse_limit(text: str) -> float:
     try:
         seconds = float(text)
@@ -73,8 +61,8 @@ def _parse_limit(text: str) -> float:
     return seconds
 
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")]
 Computer = Annotated[str, typer.Argument(metavar="COMPUTER", help="The Computer's name in the office.")]
-
 Server = Annotated[
     str | None, typer.Option(metavar="SERVER", help="The MCP server to ask (default: the Computer finds out).")
 ]
@@ -170,7 +158,7 @@ def tools(context: typer.Context, computer: Computer, as_json: Json = False) -> 
     """The tools of a Computer."""
 
     async def question(agent: SmcpAgent) -> Answer:
-        with knowing(agent, computer):
+        async with explaining(agent, computer):
             listed = await agent.get_tools(computer)
         found = [each.model_dump(exclude_unset=True) for each in listed]
         return Answer({"computer": computer, "tools": found}, lambda: print_tools(listed))
@@ -185,7 +173,8 @@ def call(
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name, as `tools` lists it.")],
     params: Annotated[str, typer.Option(metavar="JSON", help="The tool's parameters, a JSON object.")] = "{}",
     timeout: Annotated[
-        int, typer.Option(parser=_parse_timeout, metavar="SECONDS", help=f"How long the call may take: {SECONDS}.")
+        int,
+        typer.Option(min=1, max=MAX_TIMEOUT_S, metavar="SECONDS", help="How long the call may take, whole."),
     ] = 60,
     as_json: Json = False,
 ) -> None:
@@ -195,15 +184,12 @@ def call(
     ids = {"req_id": req_id, "trace_id": f"{trace_id(chosen.office, chosen.name, req_id):032x}"}
 
     async def question(agent: SmcpAgent) -> Answer:
-        hint = ""
-        with knowing(agent, computer):
+        async with explaining(agent, computer):
             result = await agent.call_tool(computer, tool, parsed, timeout=timeout, req_id=req_id)
-            if result.is_error and not result.forbidden:
-                hint = await _unknown_tool(agent, computer, tool)
         found = {**result.raw, "req_id": result.req_id, "trace_id": result.trace_id}
-        return Answer(found, lambda: print_result(result), hint=hint, failed=result.is_error)
+        return Answer(found, lambda: print_result(result), failed=result.is_error)
 
-    ask(chosen, f"{tool} on {computer}", question, ids)
+    ask(chosen, f"{tool} on {computer}", question, ids=ids)
 
 
 @app.command()
@@ -218,7 +204,7 @@ def desktop(
     """What the windows of a Computer show."""
 
     async def question(agent: SmcpAgent) -> Answer:
-        with knowing(agent, computer):
+        async with explaining(agent, computer):
             shown = await agent.get_desktop(computer, size=size, window=window)
         found = {"computer": computer, "desktops": shown["desktops"]}
         return Answer(found, lambda: print_desktop(shown, _why_empty(size, window)))
@@ -242,7 +228,7 @@ def finder(
     """The documents of a Computer."""
 
     async def question(agent: SmcpAgent) -> Answer:
-        with knowing(agent, computer):
+        async with explaining(agent, computer):
             page = await agent.get_finder(
                 computer, keywords=keyword or None, file_type=file_type, offset=offset, limit=limit
             )
@@ -259,7 +245,7 @@ def resources(
     """The resources of a Computer."""
 
     async def question(agent: SmcpAgent) -> Answer:
-        async with asking(agent, computer, server):
+        async with explaining(agent, computer, server):
             found = [each async for each in agent.iter_resources(computer, server=server)]
         return Answer({"computer": computer, "resources": found}, lambda: print_resources(found))
 
@@ -281,7 +267,7 @@ def read(
     """Read a resource of a Computer: a document, a page of it, …"""
 
     async def question(agent: SmcpAgent) -> Answer:
-        async with asking(agent, computer, server):
+        async with explaining(agent, computer, server):
             contents = await agent.read_contents(computer, uri, server=server)
         if output is not None:
             return Answer(None, lambda: _write(contents, output))
@@ -310,7 +296,7 @@ def watch(
     if uri and computer is None:
         raise typer.BadParameter("needs --computer, whose resource it is", param_hint="--uri")
     chosen: Options = context.obj.with_json(as_json)
-    run(chosen, follow(chosen, Watch(computer, uri or (), count, seconds)), endless=True)
+    run(chosen, follow(chosen, computer, uri or (), count, seconds), endless=True)
 
 
 def _parse_params(text: str) -> dict[str, Any]:
@@ -321,18 +307,6 @@ def _parse_params(text: str) -> dict[str, Any]:
     if not isinstance(params, dict):
         raise typer.BadParameter("not a JSON object", param_hint="--params")
     return params
-
-
-async def _unknown_tool(agent: SmcpAgent, computer: str, tool: str) -> str:
-    """What to say where a call failed because the Computer lists no such tool; else nothing."""
-    try:
-        names = [each.name for each in await agent.tools(computer)]
-    except SmcpError:
-        return ""
-    if tool in names:
-        return ""
-    said = f"The Computer {computer!r} is there, and lists no tool {tool!r}."
-    return f"{said}{did_you_mean(tool, names)} `smcp-agent tools {quote(computer)}` lists them."
 
 
 def _why_empty(size: int | None, window: str | None) -> str:

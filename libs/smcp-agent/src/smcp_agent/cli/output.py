@@ -2,12 +2,11 @@
 
 import errno
 import json
-import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import typer
@@ -41,14 +40,8 @@ _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 
 
 def plain(text: str) -> str:
-    """`text` without what moves a cursor, rings, colours or turns the direction of writing round: of control characters
-    newlines and tabs are left."""
+    """`text` without terminal sequences, marks of direction, and control characters other than newlines and tabs."""
     return _SURROGATE.sub("\ufffd", _CONTROL.sub("", _SEQUENCE.sub("", text)))
-
-
-def mebibytes(size: int) -> str:
-    """A number of bytes for people, rounded up."""
-    return f"{math.ceil(size / 2**20 * 10) / 10:.1f} MiB"
 
 
 def json_text(value: Any, *, indent: int | None = 2) -> str:
@@ -58,18 +51,15 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
 
 
 def print_json(value: Any) -> None:
-    """A value for programs, on standard output."""
     typer.echo(json_text(value))
 
 
 def print_sessions(sessions: Sequence[SessionInfo]) -> None:
-    """A table of the members of an office: Computers first, then by name."""
     ordered = sorted(sessions, key=lambda each: (each.role != "computer", each.name or ""))
     print_table("Name", {"Role": 10}, [(session.name or "", session.role or "") for session in ordered])
 
 
 def print_tools(tools: Sequence[SMCPTool]) -> None:
-    """A table of tools with their parameters."""
     rows = [(tool.name, parameters(tool.params_schema), tool.description) for tool in tools]
     print_table("Tool", {"Parameters": 20, "Description": 20}, rows)
 
@@ -104,25 +94,20 @@ def parameters(schema: dict[str, Any]) -> str:
 
 
 def print_result(result: CallResult) -> None:
-    """The contents on standard output, the rest (that it failed, how long it took) on standard error."""
     texts = [as_text(block) for block in result.content]
     if not texts and result.structured_content is not None:
         texts = [json_text(result.structured_content)]
     for text in texts:
         typer.echo(plain(text))
-    errors = Console(stderr=True)
-    if result.is_error:
-        why = "the call was cancelled" if result.cancelled else "the tool failed"
-        errors.print(f"[red]{'the tool was stopped: its time was up' if result.timed_out else why}[/red]")
-    errors.print(f"[dim]{result.duration_s:.3f} s, trace {result.trace_id}[/dim]", highlight=False)
+    if result.timed_out:
+        print_failure("the tool was stopped: its time was up")
+    elif result.is_error:
+        print_failure("the call was cancelled" if result.cancelled else "the tool failed")
+    Console(stderr=True).print(f"[dim]{result.duration_s:.3f} s, trace {result.trace_id}[/dim]", highlight=False)
 
 
 def print_error(error: SmcpError, *, as_json: bool, hint: str = "", ids: Mapping[str, str] | None = None) -> None:
-    """The flat error with `ids` on standard output for programs, a line on standard error for everybody.
-
-    Args:
-        ids: of the call of a tool; None: no tool was called.
-    """
+    """The flat error with the `ids` of a call on standard output for programs, a line on standard error for people."""
     if as_json:
         print_json({**error.body().model_dump(), **(ids or {})})
     ran = " (the tool may have run nevertheless)" if ids is not None and may_have_run(error) else ""
@@ -132,12 +117,10 @@ def print_error(error: SmcpError, *, as_json: bool, hint: str = "", ids: Mapping
 
 
 def print_failure(text: str) -> None:
-    """What went wrong here, not in the office, on standard error."""
     Console(stderr=True, soft_wrap=True).print(f"[red]{escape(plain(text))}[/red]", highlight=False)
 
 
 def print_hint(text: str) -> None:
-    """What to do about it, on standard error."""
     Console(stderr=True, soft_wrap=True).print(escape(plain(text)), highlight=False)
 
 
@@ -148,21 +131,16 @@ def give_up_output() -> None:
     os.close(nowhere)
 
 
-@contextmanager
-def working(what: str) -> Iterator[None]:
+def working(what: str) -> Progress:
     """A spinner with the time that has passed; on standard error, and only at a terminal."""
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        progress.add_task(escape(plain(what)), total=None)
-        yield
+    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    progress.add_task(escape(plain(what)), total=None)
+    return progress
 
 
 def print_desktop(desktop: Desktop, why_empty: str) -> None:
-    """Each window's URI and its text, an empty line between windows; without any `why_empty`."""
     shown = windows(desktop)
     for number, window in enumerate(shown):
         if number:
@@ -175,7 +153,6 @@ def print_desktop(desktop: Desktop, why_empty: str) -> None:
 
 
 def print_documents(page: Finder, offset: int) -> None:
-    """A table of documents, and what is missing from it: those before and behind it, those without metadata."""
     shown, total, as_listed = page["documents"], page["total_count"], page.get("a2c_as_listed", 0)
     if shown:
         columns = ("title", "file_type", "page_count", "last_modified")
@@ -191,7 +168,6 @@ def print_documents(page: Finder, offset: int) -> None:
 
 
 def print_resources(resources: Sequence[Resource]) -> None:
-    """A table of resources, or a hint where there are none; whose they are where the Computers say it."""
     if not resources:
         print_hint("No resources.")
         return
@@ -222,7 +198,6 @@ def print_contents(contents: ResourceContents) -> None:
 
 
 def print_left_out(contents: ResourceContents) -> None:
-    """Say of bytes beside a text that they were not printed or written."""
     left_out = 0 if contents.binary else sum(each.blob is not None for each in contents.contents)
     if left_out:
         print_hint(f"{left_out} of its {len(contents.contents)} contents are binary, and left out: --json prints all.")

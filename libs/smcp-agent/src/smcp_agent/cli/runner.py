@@ -2,18 +2,20 @@
 
 import asyncio
 import getpass
+import math
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Annotated, Any, Final, NamedTuple
+from types import FrameType
+from typing import Any, Final, NamedTuple
 
 import typer
 
-from smcp_agent.cli.output import mebibytes, print_error, print_hint, print_json, working
+from smcp_agent.cli.output import print_error, print_json, working
 from smcp_agent.client import SmcpAgent
 from smcp_agent.connecting.options import MAX_MESSAGE
 from smcp_agent.errors import (
@@ -31,20 +33,12 @@ from smcp_agent.errors import (
     may_have_run,
 )
 
-DONE: Final = 0
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
-INTERRUPTED: Final = 130
-"""By ctrl-C, as shells say it."""
-TERMINATED: Final = 143
-"""By SIGTERM, as shells say it."""
-
-
+STOPPED: Final = 128
+"""A signal ended the command: the signal's number is added, as shells do."""
 MAX_PAYLOAD: Final = 32 * 1024 * 1024
-"""Bytes: what the services carry where they are told nothing else."""
-
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")]
+"""Bytes: the default limit of the services."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +52,14 @@ class Options:
     max_payload: int
     """Bytes of the largest result."""
     token: str | None = field(default=None, repr=False)
-    """What says who this Agent is, where the gateway asks."""
-
-    @property
-    def max_message(self) -> int:
-        """Bytes of the largest message: a payload, and room for what is round it."""
-        return self.max_payload + MAX_MESSAGE - MAX_PAYLOAD
 
     def with_json(self, json: bool) -> "Options":
         """`--json` may stand before or after the command."""
         return replace(self, json=self.json or json)
+
+    def agent(self) -> SmcpAgent:
+        max_message = self.max_payload + MAX_MESSAGE - MAX_PAYLOAD
+        return SmcpAgent(self.url, office=self.office, name=self.name, token=self.token, max_message=max_message)
 
 
 def default_name() -> str:
@@ -80,67 +72,44 @@ def default_name() -> str:
     return "".join(character for character in name if character.isprintable())[-128:]
 
 
-class _Terminated(Exception):
-    """SIGTERM came."""
-
-
-def agent_for(options: Options) -> SmcpAgent:
-    """The Agent that runs a command."""
-    return SmcpAgent(
-        options.url, office=options.office, name=options.name, token=options.token, max_message=options.max_message
-    )
-
-
-@contextmanager
-def knowing(agent: SmcpAgent, computer: str) -> Iterator[None]:
-    """Say of a Computer that is not there which ones are."""
+@asynccontextmanager
+async def explaining(agent: SmcpAgent, computer: str, server: str | None = None) -> AsyncIterator[None]:
+    """Say of a Computer that is not there, or of its MCP server, which ones are."""
     try:
         yield
     except NotFound as error:
-        others = agent.computers()
-        if computer in others:
+        computers = agent.computers()
+        if computer not in computers:
+            what = f"there is no Computer {computer!r} in the office {agent.office!r}."
+            raise _not_found(what, computer, computers, error) from error
+        servers = [] if server is None else await _servers(agent, computer)
+        if server is None or not servers or server in servers:
             raise
-        there = f"There are: {', '.join(others)}." if others else "There is none at all."
-        message = f"there is no Computer {computer!r} in the office {agent.office!r}."
-        raise NotFound(f"{message}{did_you_mean(computer, others)} {there}", details=error.details) from error
+        what = f"the Computer {computer!r} has no MCP server {server!r}."
+        raise _not_found(what, server, servers, error) from error
 
 
-@asynccontextmanager
-async def asking(agent: SmcpAgent, computer: str, server: str | None) -> AsyncIterator[None]:
-    """As `knowing`, and say of an MCP server that is not there which ones the Computer has."""
-    with knowing(agent, computer):
-        try:
-            yield
-        except NotFound as error:
-            names = [] if server is None or computer not in agent.computers() else await _servers(agent, computer)
-            if server is None or not names or server in names:
-                raise
-            message = f"the Computer {computer!r} has no MCP server {server!r}."
-            there = f"It has: {', '.join(names)}."
-            raise NotFound(f"{message}{did_you_mean(server, names)} {there}", details=error.details) from error
+def _not_found(what: str, name: str, names: Sequence[str], error: NotFound) -> NotFound:
+    near = " or ".join(repr(each) for each in get_close_matches(name, names, n=3))
+    guess = f" Did you mean {near}?" if near else ""
+    there = f"There are: {', '.join(names)}." if names else "There is none at all."
+    return NotFound(f"{what}{guess} {there}", details=error.details)
 
 
 async def _servers(agent: SmcpAgent, computer: str) -> list[str]:
     try:
         return sorted((await agent.get_config(computer)).servers)
     except SmcpError:
-        return []  # then what was said before has to do
-
-
-def did_you_mean(name: str, names: Sequence[str]) -> str:
-    """A sentence with the names that are near to it, and a space before it; empty where none is."""
-    near = [repr(each) for each in get_close_matches(name, names, n=3)]
-    return f" Did you mean {' or '.join(near)}?" if near else ""
+        return []  # then the first error has to do
 
 
 class Answer(NamedTuple):
     """What a command has found out."""
 
     json: Mapping[str, Any] | None
-    """For programs; None: it is shown to both in the same way."""
+    """For programs; None: programs get the same as people."""
     show: Callable[[], None]
     """Prints it for people."""
-    hint: str = ""
     failed: bool = False
 
 
@@ -148,98 +117,67 @@ def ask(
     chosen: Options,
     what: str,
     question: Callable[[SmcpAgent], Awaitable[Answer]],
-    ids: Mapping[str, str] | None = None,
     *,
+    ids: Mapping[str, str] | None = None,
     timeout: float | None = None,
 ) -> None:
-    """Run a command that asks one question, and print the answer. `ids` and `timeout` are those of `run`.
+    """Run a command that asks one question, and print the answer.
 
     Args:
-        what: goes on meanwhile, for people.
+        what: is shown meanwhile.
+        ids: of a call, for its error.
+        timeout: seconds for all of it.
     """
 
     async def work() -> bool:
-        with working(what):
-            async with agent_for(chosen) as agent:
-                answer = await question(agent)
+        try:
+            async with asyncio.timeout(timeout):
+                with working(what):
+                    async with chosen.agent() as agent:
+                        answer = await question(agent)
+        except TimeoutError:
+            raise TimedOut(f"there was no answer within {timeout:g} s") from None
         if chosen.json and answer.json is not None:
             print_json(answer.json)
         else:
             answer.show()
-        if answer.hint:
-            print_hint(answer.hint)
         return not answer.failed
 
-    run(chosen, work(), ids, timeout=timeout)
+    run(chosen, work(), ids=ids)
 
 
 def run(
-    chosen: Options,
-    work: Coroutine[Any, Any, bool],
-    ids: Mapping[str, str] | None = None,
-    *,
-    timeout: float | None = None,
-    endless: bool = False,
+    chosen: Options, work: Coroutine[Any, Any, bool], *, ids: Mapping[str, str] | None = None, endless: bool = False
 ) -> None:
-    """Run a command to its exit code; errors that belong to the trade are printed, never traced back.
+    """Run a command to its exit code; SDK errors are printed in one line.
 
-    ctrl-C and SIGTERM cancel it: a call is cancelled, and the office left.
-
-    Args:
-        ids: of the call, for the error.
-        timeout: seconds for all of it.
-        endless: it runs until it is told to end, so that is no failure.
+    ctrl-C and SIGTERM cancel it: a call is cancelled, and the office left. For an `endless` command that is no failure.
     """
-    # while it runs, ctrl-C is asyncio's
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    signals = [signal.SIGINT]
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        signals.append(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)  # which asyncio turns into a cancellation
+
+    before = [
+        (signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)),
+        (signal.SIGTERM, signal.signal(signal.SIGTERM, terminate)),
+    ]
     try:
-        done = asyncio.run(_until_told(_within(work, timeout)))
+        done = asyncio.run(work)
     except SmcpError as error:
         print_error(error, as_json=chosen.json, hint=_hint(error, chosen), ids=ids)
         raise typer.Exit(WRONG_USAGE if isinstance(error, Malformed) else FAILED) from error
-    except (KeyboardInterrupt, _Terminated) as told:
+    except KeyboardInterrupt as error:
         if endless:
-            raise typer.Exit(DONE) from told
+            raise typer.Exit from error
         typer.echo("cancelled", err=True)
-        raise typer.Exit(TERMINATED if isinstance(told, _Terminated) else INTERRUPTED) from told
+        raise typer.Exit(STOPPED + signals[-1]) from error
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before:
+            signal.signal(number, handler)
     if not done:
         raise typer.Exit(FAILED)
-
-
-async def _within(work: Awaitable[bool], seconds: float | None) -> bool:
-    """Raises TimedOut where that is not enough."""
-    limit = asyncio.timeout(seconds)
-    try:
-        async with limit:
-            return await work
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise TimedOut(f"there was no answer within {seconds:g} s") from None
-
-
-async def _until_told(work: Awaitable[bool]) -> bool:
-    """Raises _Terminated after SIGTERM, when the work has come to its end."""
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None
-    told = False
-
-    def end() -> None:
-        nonlocal told
-        told = True
-        task.cancel()
-
-    loop.add_signal_handler(signal.SIGTERM, end)
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if told:
-            raise _Terminated from None
-        raise
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
 
 
 def _hint(error: SmcpError, chosen: Options) -> str:
@@ -267,10 +205,15 @@ def _hint(error: SmcpError, chosen: Options) -> str:
             )
         case TooLarge(details={"size": int(size), "limit": int(limit)}):
             return (
-                f"It has {mebibytes(size)}, and at most {mebibytes(limit)} are carried: SMCP_MAX_PAYLOAD sets that, in "
-                "bytes, for the services and for this command. The structured content of a result counts, too."
+                f"It has {_mebibytes(size)}, and at most {_mebibytes(limit)} are carried: SMCP_MAX_PAYLOAD sets that, "
+                "in bytes, for the services and for this command. The structured content of a result counts, too."
             )
         case Unavailable() if not may_have_run(error):
             return "That is for now: try again in a moment."
         case _:
             return ""
+
+
+def _mebibytes(size: int) -> str:
+    """Rounded up."""
+    return f"{math.ceil(size / 2**20 * 10) / 10:.1f} MiB"

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -11,9 +11,7 @@ import typer
 
 from smcp_agent import events
 from smcp_agent.cli.output import json_text, plain, print_hint
-from smcp_agent.cli.runner import Options, agent_for, knowing
-from smcp_agent.client import SmcpAgent
-from smcp_agent.errors import SmcpError
+from smcp_agent.cli.runner import Options, explaining
 
 FIRST_TOOLS_S: Final = 5.0
 """The tools that there are already are no change: so long they are waited for."""
@@ -36,70 +34,49 @@ SENTENCES: Final[Mapping[type[events.Event], str]] = {
 """What is said of an event, `{0}`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """What is to be watched, and for how long."""
+async def follow(
+    options: Options, computer: str | None, uris: Sequence[str], count: int | None, seconds: float | None
+) -> bool:
+    """Print changes until there were `count` or the time is up; False where the time was up before.
 
-    computer: str | None = None
-    """Only this one."""
-    uris: Sequence[str] = ()
-    """Resources of it to subscribe to."""
-    count: int | None = None
-    """So many changes are enough."""
-    seconds: float | None = None
-
-
-async def follow(options: Options, wanted: Watch) -> bool:
-    """Print changes until there were enough or the time is up; False where the time was up before.
-
-    That it watches is said on standard error: what changes after that is printed.
+    Only changes of `computer` are shown, if it is named; its `uris` are subscribed to. A line on standard error says
+    when the watch has begun.
     """
-    async with agent_for(options) as agent:
-        await _know_tools(agent)
+    async with options.agent() as agent:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_TOOLS_S):
+                await asyncio.gather(*map(agent.tools, agent.computers()), return_exceptions=True)
         stream = agent.events()
-        if wanted.computer is not None:
-            for uri in wanted.uris:
-                with knowing(agent, wanted.computer):
-                    await agent.subscribe_resource(wanted.computer, uri)
+        if computer is not None:
+            for uri in uris:
+                async with explaining(agent, computer):
+                    await agent.subscribe_resource(computer, uri)
         there = ", ".join(agent.computers()) or "no Computer"
         print_hint(f"Watching the office {options.office!r} ({there}); ctrl-C ends it.")
-        if wanted.computer is not None and wanted.computer not in agent.computers():
-            print_hint(
-                f"There is no Computer {wanted.computer!r} in the office yet: what it does is shown once it came."
-            )
+        if computer is not None and computer not in agent.computers():
+            print_hint(f"There is no Computer {computer!r} in the office yet: what it does is shown once it came.")
+        shown = 0
         try:
-            async with asyncio.timeout(wanted.seconds):
-                await _follow(stream, options, wanted)
+            async with asyncio.timeout(seconds):
+                async for event in stream:
+                    if computer is not None and getattr(event, "computer", computer) != computer:
+                        continue
+                    _show(event, as_object=options.json)
+                    shown += 1
+                    if shown == count:
+                        break
         except TimeoutError:
-            return wanted.count is None
+            return count is None
     return True
 
 
-async def _know_tools(agent: SmcpAgent) -> None:
-    async def known(computer: str) -> None:
-        with suppress(SmcpError):
-            await agent.tools(computer)
-
-    with suppress(TimeoutError):
-        async with asyncio.timeout(FIRST_TOOLS_S):
-            await asyncio.gather(*map(known, agent.computers()))
-
-
-async def _follow(stream: events.EventStream, options: Options, wanted: Watch) -> None:
-    shown = 0
-    async for event in stream:
-        about = getattr(event, "computer", None)
-        if wanted.computer is not None and about not in (wanted.computer, None):
-            continue
-        now = datetime.now(UTC)
-        if options.json:
-            typer.echo(json_text({"at": now.isoformat(timespec="milliseconds"), **as_json(event)}, indent=None))
-        else:
-            said = plain(sentence(event)).replace("\n", " ")  # one line each, whatever stands in a name
-            typer.echo(f"{now.astimezone():%H:%M:%S}  {said}")
-        shown += 1
-        if shown == wanted.count:
-            return
+def _show(event: events.Event, *, as_object: bool) -> None:
+    now = datetime.now(UTC)
+    if as_object:
+        typer.echo(json_text({"at": now.isoformat(timespec="milliseconds"), **as_json(event)}, indent=None))
+    else:
+        said = plain(sentence(event)).replace("\n", " ")  # one line each, whatever stands in a name
+        typer.echo(f"{now.astimezone():%H:%M:%S}  {said}")
 
 
 def as_json(event: events.Event) -> dict[str, Any]:
