@@ -167,22 +167,6 @@ async def test_above_the_budget_an_answer_is_refused_while_the_others_are_being_
         assert SIZE in ((await client.request("large", b"", timeout=5)).headers or {})
 
 
-async def test_above_the_budget_the_answer_that_nobody_takes_makes_room(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with keeper(nats_url, 2 * MIB, budget=4 * MIB) as (bus, large), taker(nats_url) as client:
-        large.may.set()
-        stale, active = [await client.request("large", b"", timeout=5) for _ in range(2)]
-        monkeypatch.setattr(transfers, "STALE_S", 0.0)
-        await client.request(stale.reply, b"", timeout=5, headers={CHUNK: "1"})
-        await client.request(active.reply, b"", timeout=5, headers={CHUNK: "1"})
-        assert SIZE in ((await client.request("large", b"", timeout=5)).headers or {})
-        assert bus.stats().outgoing_bytes == 4 * MIB
-        gone = await client.request(stale.reply, b"", timeout=5, headers={CHUNK: "1"})
-        kept = await client.request(active.reply, b"", timeout=5, headers={CHUNK: "1"})
-        assert (gone.headers, kept.headers) == ({CHUNK: "gone"}, {CHUNK: "1"})
-
-
 async def test_an_answer_above_the_budget_is_sent_where_it_is_alone(nats_url: str) -> None:
     async with keeper(nats_url, 3 * MIB, budget=MIB) as (_, large), open_bus(BusConfig(url=nats_url)) as asker:
         large.may.set()

@@ -138,8 +138,6 @@ _TICK_S: Final = 0.1
 _RETRY_S: Final = 1.0
 """How long none may come before they are asked for again, at first; doubles with each time."""
 _LONGEST_RETRY_S: Final = 8.0
-_SLOWNESS: Final = 2.0
-"""The same as a multiple of what a chunk took that was asked for once: who is slow must not get twice as much to do."""
 _PROBE_S: Final = 0.3
 """After so long without a chunk we look whether the peer is there at all."""
 _ABSENT_S: Final = 0.4
@@ -167,7 +165,6 @@ class Pulling:
         self._next = 1
         self._grants: dict[int, Grant] = {}
         self._asked: dict[int, float] = {}
-        self._tries: dict[int, int] = {}
         self._patience = _RETRY_S
         self._progress = 0.0
         self._ticked = 0.0
@@ -192,7 +189,7 @@ class Pulling:
             self._timer.cancel()
         self.started = True
         self._progress = self._ticked = self._loop.time()
-        for _ in range(WINDOW):
+        while self._next < min(self._plan.count, 1 + WINDOW):
             self._want_next()
         self._timer = self._loop.call_later(_TICK_S, self._tick)
 
@@ -231,29 +228,25 @@ class Pulling:
         if index in self._chunks:
             self._progress = now  # it was sent twice; the others may stand behind it
             return
-        if index is None or index not in self._tries or len(body) != self._plan.length(index):
+        if index is None or index not in self._grants or len(body) != self._plan.length(index):
             self.fail(TransferFailed("a chunk that was not asked for, or of a wrong size"))
             return
         self._absent_since = None
         self._progress = now
         self._chunks[index] = body
-        asked = self._asked.pop(index, now)
-        if not self._tries.pop(index):  # else nobody knows which of the questions was answered
-            self._patience = min(max(_RETRY_S, _SLOWNESS * (now - asked)), _LONGEST_RETRY_S)
+        self._asked.pop(index, None)
         self._grants.pop(index).release()
         if len(self._chunks) == self._plan.count:
             self._send(self._address, "", chunk_head(DONE), b"")
             self.future.set_result(b"".join(self._chunks[i] for i in range(self._plan.count)))
-        else:
+        elif self._next < self._plan.count:
             self._want_next()
 
     def _want_next(self) -> None:
-        if self._next < self._plan.count:
-            self._next += 1
-            self._want(self._next - 1, 0)
+        self._next += 1
+        self._want(self._next - 1)
 
-    def _want(self, index: int, tries: int) -> None:
-        self._tries[index] = tries
+    def _want(self, index: int) -> None:
         self._grants[index] = self._flights.ask(self._plan.length(index), partial(self._ask, index))
 
     def _ask(self, index: int) -> None:
@@ -269,7 +262,12 @@ class Pulling:
 
     def _tick(self) -> None:
         now = self._loop.time()
-        self._forgive(now - self._ticked - _TICK_S, now)
+        stood_still = now - self._ticked - _TICK_S
+        if stood_still > _TICK_S:
+            # What came meanwhile is in this process's socket, and not read yet. Were that time counted, a process that
+            # has too much to do would ask for everything twice, and have more to do.
+            self._progress = min(self._progress + stood_still, now)
+            self._absent_since = None
         self._ticked = now
         if now - self._progress > _STALL_S:
             self.fail(TransferFailed("the peer that has the rest of the body stands still"))
@@ -285,18 +283,7 @@ class Pulling:
             # Behind the others again: what a silent peer keeps waiting must not keep them waiting too.
             del self._asked[index]
             self._grants.pop(index).release()
-            self._want(index, self._tries[index] + 1)
+            self._want(index)
         if late and self._absent_since is None:
             self._patience = min(2 * self._patience, _LONGEST_RETRY_S)
         self._timer = self._loop.call_later(_TICK_S, self._tick)
-
-    def _forgive(self, stood_still: float, now: float) -> None:
-        """This process stood still for so long (seconds): what came meanwhile is in its socket, and not read yet.
-
-        Were that counted, a process that has too much to do would ask for everything twice, and have more to do.
-        """
-        if stood_still > _TICK_S:
-            self._progress = min(self._progress + stood_still, now)
-            self._asked = {index: min(asked + stood_still, now) for index, asked in self._asked.items()}
-            if self._absent_since is not None:
-                self._absent_since = min(self._absent_since + stood_still, now)

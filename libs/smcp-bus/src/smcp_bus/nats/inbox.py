@@ -13,10 +13,8 @@ from smcp_bus.nats.client import NatsClient
 ROOT: Final = "_INBOX"
 """Every inbox of the system lies under it: `_INBOX.<credential>`, or `_INBOX` itself without credentials."""
 
-_SECRET: Final = 16
-"""Hexadecimal digits of a token that nobody can guess."""
-_DRAWN: Final = 4096
-"""Random bytes that are drawn at a time: a system call for some hundred tokens, not for each."""
+_SECRET: Final = 8
+"""Random bytes of a token that nobody can guess."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,8 +48,6 @@ class Inbox:
         self._root = f"{prefix}.{process}."
         self._cut = len(self._root)
         self._count = 0
-        self._secrets = b""
-        self._used = 0
         self.entries: dict[bytes, Entry] = {}
 
     def subscribe(self, client: NatsClient) -> None:
@@ -60,14 +56,10 @@ class Inbox:
     def enter(self, entry: Entry) -> tuple[bytes, str]:
         """Give `entry` a token; returns it and the subject that reaches it."""
         self._count += 1
-        if self._used == len(self._secrets):
-            self._secrets, self._used = os.urandom(_DRAWN).hex().encode(), 0
-        secret = self._secrets[self._used : self._used + _SECRET]
-        self._used += _SECRET
         # Whoever is asked learns one token; it must not be able to guess the others', and have somebody answer there.
-        token = b"%x-%b" % (self._count, secret)
-        self.entries[token] = entry
-        return token, f"{self._root}{token.decode()}"
+        token = f"{self._count:x}-{os.urandom(_SECRET).hex()}"
+        self.entries[token.encode()] = entry
+        return token.encode(), self._root + token
 
     def leave(self, token: bytes) -> None:
         self.entries.pop(token, None)

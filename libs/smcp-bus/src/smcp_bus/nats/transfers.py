@@ -37,6 +37,9 @@ _FLIGHT: Final = 32 * MAX_CHUNK
 before it cuts it off (64 MiB)."""
 _PATIENCE_S: Final = 60.0
 """For a peer that did not say how long it waits."""
+IDLE_S: Final = 10.0
+"""How long an answer is kept of which nothing is asked for (seconds). A peer that wants it asks, or says `here` every
+2 s while it waits for its share of its budget."""
 
 
 class Transfers:
@@ -44,14 +47,16 @@ class Transfers:
 
     def __init__(self, client: NatsClient, inbox: Inbox, *, max_body: int, budget: int, kept: int) -> None:
         self._client = client
-        self._inbox = inbox
+        self.inbox = inbox
         self._loop = asyncio.get_running_loop()
         self._send: Send = client.send
         self._flights = ByteBudget(_FLIGHT)
         self.max_body = max_body
         self.budget = ByteBudget(budget)
-        """Of bodies on their way in. As many bytes again may be kept of answers on their way out."""
-        self._kept = KeptAnswers(inbox, limit=kept)
+        """Of bodies on their way in."""
+        self._kept_limit = kept
+        self.kept_bytes = 0
+        """Of answers that are being pulled; at most `kept`, but for a single one that is larger."""
 
     @property
     def chunk(self) -> int:
@@ -60,8 +65,8 @@ class Transfers:
 
     @property
     def outgoing_bytes(self) -> int:
-        requests = (entry.outgoing for entry in self._inbox.entries.values() if isinstance(entry, PendingReply))
-        return self._kept.bytes + sum(outgoing.plan.total for outgoing in requests if outgoing is not None)
+        requests = (entry.outgoing for entry in self.inbox.entries.values() if isinstance(entry, PendingReply))
+        return self.kept_bytes + sum(outgoing.plan.total for outgoing in requests if outgoing is not None)
 
     def interpose(self, wrap: Callable[[Send], Send]) -> None:
         """Let every chunk, and every question for one, go through `wrap(send)`: for a bad network in tests."""
@@ -83,7 +88,7 @@ class Transfers:
         if not address:
             raise TransferFailed("a chunked body without a way to its rest")
         pulling = Pulling(self._send, self._flights, address, plan, first)
-        token, pulling.subject = self._inbox.enter(pulling)
+        token, pulling.subject = self.inbox.enter(pulling)
         timer = self._loop.call_at(deadline, pulling.expire)
         grants: list[Grant] = []
 
@@ -104,7 +109,7 @@ class Transfers:
             while grants:
                 grants.pop().release()
             timer.cancel()
-            self._inbox.leave(token)
+            self.inbox.leave(token)
         if isinstance(result, BusError):
             raise result
         return result
@@ -167,14 +172,13 @@ class Transfers:
         outgoing = self.outgoing(reply.body)
         head = encode_head({**outgoing.headers, **reply.headers})
         self._client.check(subject, len(outgoing.first), len(head))
-        until = self._until(deadline)
-        own_subject = self._kept.keep(outgoing, until)
-        if own_subject is None:
-            _log.warning("a large answer was not sent: %d bytes of others are being taken", self._kept.bytes)
+        if self.kept_bytes and self.kept_bytes + outgoing.plan.total > self._kept_limit:
+            _log.warning("a large answer was not sent: %d bytes of others are being taken", self.kept_bytes)
             full = "too many large answers are on their way; ask again"
             self._respond(subject, error_reply(ErrorCode.UNAVAILABLE, full, may_have_run=True), deadline)
             return
-        self._client.send(subject, own_subject, head, outgoing.first)
+        kept = _Kept(self, outgoing, self._until(deadline))
+        self._client.send(subject, kept.subject, head, outgoing.first)
 
     def _until(self, deadline: float | None) -> float:
         return self._loop.time() + _PATIENCE_S if deadline is None else deadline
@@ -194,85 +198,37 @@ class Transfers:
             self._release(reply)
 
 
-IDLE_S: Final = 30.0
-"""How long an answer is kept of which nobody asks for anything (seconds): who would ask has most likely gone. A living
-one asks, or says `here` while nothing comes or it waits for its share of its budget."""
-STALE_S: Final = 6.0
-"""The same where others need the room: several times the pause between two signs of life (seconds)."""
+class _Kept:
+    """The rest of one answer; an entry of the inbox until it was pulled, at most until `until` (loop time)."""
 
-
-class Kept:
-    """The rest of one answer; an entry of the inbox."""
-
-    def __init__(self, answers: "KeptAnswers", outgoing: Outgoing, until: float, now: float) -> None:
-        self._answers = answers
+    def __init__(self, transfers: Transfers, outgoing: Outgoing, until: float) -> None:
+        self._transfers = transfers
+        self._loop = asyncio.get_running_loop()
+        self._until = until
+        self._asked = self._loop.time()
         self.outgoing = outgoing
-        self.until = until
-        self.asked = now
-        """When something of it was asked for last (loop time, seconds)."""
-        self.token = b""
-        self.timer: asyncio.TimerHandle | None = None
+        self.token, self.subject = transfers.inbox.enter(self)
+        transfers.kept_bytes += outgoing.plan.total
+        self._timer = self._loop.call_at(min(until, self._asked + IDLE_S), self._expire)
 
     def receive(self, reply: str, head: bytes, body: bytes) -> None:
         if is_chunk(head):
+            self._asked = self._loop.time()
             self.outgoing.answer(reply, head)
-            if self.outgoing.done:
-                self._answers.drop(self)
-            else:
-                self._answers.touch(self)
-        elif is_no_responders(head, body):
-            # The first chunk reached nobody, so nobody can ask for the others.
-            self._answers.drop(self)
+        if self.outgoing.done or is_no_responders(head, body):  # the first chunk reached nobody: none is asked for
+            self._drop()
 
     def lost(self) -> None:
-        """Stays: who asked may be connected still, and go on when we are back."""
+        """Stays: the asker may be connected still, and go on when we are back."""
 
-
-class KeptAnswers:
-    """All of a process; together at most `limit` bytes, but for a single one that is larger."""
-
-    def __init__(self, inbox: Inbox, *, limit: int) -> None:
-        self._inbox = inbox
-        self._loop = asyncio.get_running_loop()
-        self._kept: dict[bytes, Kept] = {}  # the one that was asked for longest ago is the first
-        self.limit = limit
-        self.bytes = 0
-
-    def keep(self, outgoing: Outgoing, until: float) -> str | None:
-        """Keep it until it was pulled, at most until `until` (loop time); the subject on which it is asked for.
-
-        None where there is no room: the answers that are kept are all being pulled.
-        """
-        now = self._loop.time()
-        size = outgoing.plan.total
-        while self._kept and self.bytes + size > self.limit:
-            oldest = next(iter(self._kept.values()))
-            if now - oldest.asked < STALE_S:
-                return None
-            self.drop(oldest)
-        kept = Kept(self, outgoing, until, now)
-        kept.token, subject = self._inbox.enter(kept)
-        self._kept[kept.token] = kept
-        self.bytes += size
-        self._expire(kept)
-        return subject
-
-    def touch(self, kept: Kept) -> None:
-        if kept.token in self._kept:
-            kept.asked = self._loop.time()
-            self._kept[kept.token] = self._kept.pop(kept.token)
-
-    def drop(self, kept: Kept) -> None:
-        if self._kept.pop(kept.token, None) is None:
-            return
-        self.bytes -= kept.outgoing.plan.total
-        self._inbox.leave(kept.token)
-        if kept.timer is not None:
-            kept.timer.cancel()
-
-    def _expire(self, kept: Kept) -> None:
-        ends = min(kept.until, kept.asked + IDLE_S)
+    def _expire(self) -> None:
+        ends = min(self._until, self._asked + IDLE_S)
         if ends <= self._loop.time():
-            self.drop(kept)
+            self._drop()
         else:
-            kept.timer = self._loop.call_at(ends, self._expire, kept)
+            self._timer = self._loop.call_at(ends, self._expire)
+
+    def _drop(self) -> None:
+        self._timer.cancel()
+        self._transfers.inbox.leave(self.token)
+        self._transfers.kept_bytes -= self.outgoing.plan.total
