@@ -87,10 +87,9 @@ def test_literal_secrets_elsewhere_are_found_and_not_repeated() -> None:
         "d": {"type": "stdio", "server_parameters": {"command": "x", "args": ["--api-key", "${input:k}", "ghp", "-v"]}},
         "e": {"type": "stdio", "server_parameters": {"command": "x", "args": ["ghp_" + "a" * 36]}},
     }
-    found = [(secret.server, secret.field) for secret in literal_secrets(parse_config(json.dumps(document)))]
-    assert found == [
-        ("a", "server_parameters.args.1"),
-        ("a", "server_parameters.args.2"),
-        ("b", "server_parameters.url"),
-        ("e", "server_parameters.args.0"),
+    assert literal_secrets(parse_config(json.dumps(document))) == [
+        "a.server_parameters.args.1",
+        "a.server_parameters.args.2",
+        "b.server_parameters.url",
+        "e.server_parameters.args.0",
     ]

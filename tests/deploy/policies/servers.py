@@ -30,7 +30,7 @@ def servers(manifests: Manifests) -> list[str]:
 def _secrets(config: ComputerConfig) -> Iterator[str]:
     """What `get_config` hides is a secret in a header, or if its name says so; the rest it would show."""
     for found in literal_secrets(config):
-        yield f"servers.{found.server}.{found.field} looks like a secret"
+        yield f"{found} looks like a secret"
     to_see = shown(config)
     for server, said in to_see.servers.items():
         parameters = said.model_dump()["server_parameters"]

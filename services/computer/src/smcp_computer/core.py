@@ -164,8 +164,7 @@ async def open_core(
     readiness = options.get("readiness") or Readiness()
     network = network_variables(environ)
     for warning in config.warnings:
-        if warning not in config.undeclared:  # its server says so
-            _log.warning("configuration: %s", warning)
+        _log.warning("configuration: %s", warning)
     outbox = Outbox(
         office,
         settings.office,

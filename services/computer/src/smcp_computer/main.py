@@ -103,20 +103,19 @@ def validate(
     Those in `env` and `headers` they cannot.
     """
     try:
-        reading = read_config(config)
+        configuration = read_config(config)
     except ConfigError as error:
         raise SettingsError(f"{config}: {error}") from None
-    configuration = reading.config
     secrets = [
-        f"{configuration.places[secret.server].field(secret.field)}: looks like a literal "
-        "secret, and every Agent of the office can read it; use ${input:ID}, ${env:X}, or env and headers"
-        for secret in literal_secrets(configuration)
+        f"{place}: looks like a literal secret, and every Agent of the office can read it; "
+        "use ${input:ID}, ${env:X}, or env and headers"
+        for place in literal_secrets(configuration)
     ]
     _warn(config, [*secrets, *unset_here(configuration, os.environ)])
     warnings = [*configuration.warnings, *missing_on_host(configuration, os.environ)]
     if lenient:
         _warn(config, warnings)
-    problems = [*reading.problems, *([] if lenient else warnings)]
+    problems = [*configuration.problems, *([] if lenient else warnings)]
     if problems:
         raise SettingsError(*(f"{config}: {problem}" for problem in problems))
     servers, inputs = counted(len(configuration.servers), "server"), counted(len(configuration.inputs), "input")

@@ -26,33 +26,26 @@ _FLAT_TYPES: Final = {"http": "streamable", "streamable-http": "streamable", "st
 
 @dataclass(frozen=True)
 class ComputerConfig:
-    """The file's content, validated. Placeholders stand in it as they were written."""
+    """What is valid of the file, in its order. Placeholders stand in it as they were written.
+
+    Attributes:
+        warnings: see `config.lint`.
+        places: of the servers in the file.
+        problems: what is not valid, each with its place.
+    """
 
     servers: Mapping[str, MCPServerConfig] = field(default_factory=dict)
-    """By name, in the file's order."""
     inputs: Mapping[str, MCPServerInput] = field(default_factory=dict)
-    """By id, in the file's order."""
     warnings: tuple[str, ...] = ()
-    """See `config.lint`."""
-    undeclared: tuple[str, ...] = ()
-    """Those of the warnings that keep a server from ever running: it names an input that the file does not have."""
     places: Mapping[str, Place] = field(default_factory=dict)
-    """Where each server stands in the file."""
+    problems: tuple[str, ...] = ()
 
-
-@dataclass(frozen=True)
-class Reading:
-    """A file as far as it could be read: what is valid, and what is wrong with the rest, each with its place."""
-
-    config: ComputerConfig
-    problems: tuple[str, ...]
-
-    def valid(self) -> ComputerConfig:
+    def valid(self) -> "ComputerConfig":
         """Raises ConfigError: there are problems."""
         if self.problems:
             # with the warnings: a missing field may be one of the unknown ones
-            raise ConfigError(*self.problems, *self.config.warnings)
-        return self.config
+            raise ConfigError(*self.problems, *self.warnings)
+        return self
 
 
 def load_config(path: Path) -> ComputerConfig:
@@ -68,16 +61,12 @@ def load_config(path: Path) -> ComputerConfig:
 
 
 def parse_config(raw: bytes | str) -> ComputerConfig:
-    """Validate the text of a configuration file; raises ConfigError as `load_config`."""
+    """Raises ConfigError: the text is not a valid configuration."""
     return _read(raw).valid()
 
 
-def read_config(path: Path) -> Reading:
-    """Read the file, all problems at once.
-
-    Raises:
-        ConfigError: it cannot be read, or is no JSON object; the message does not name the file.
-    """
+def read_config(path: Path) -> ComputerConfig:
+    """Raises ConfigError: the file cannot be read, or is no JSON object; the message does not name the file."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -87,7 +76,7 @@ def read_config(path: Path) -> Reading:
     return _read(raw)
 
 
-def _read(raw: bytes | str) -> Reading:
+def _read(raw: bytes | str) -> ComputerConfig:
     try:
         document = json.loads(raw, object_pairs_hook=_without_duplicates)
     except json.JSONDecodeError as error:
@@ -100,7 +89,7 @@ def _read(raw: bytes | str) -> Reading:
     problems: list[str] = []
     warnings: list[str] = list(lint.of_top_level(document, (above, "inputs"))) if above else []
     inputs = _inputs(document.get("inputs"), problems, warnings)
-    undeclared: list[str] = []
+    input_ids = _ids(document.get("inputs"))
     servers: dict[str, MCPServerConfig] = {}
     places: dict[str, Place] = {}
     for name, written in bodies.items():
@@ -110,16 +99,14 @@ def _read(raw: bytes | str) -> Reading:
         if not isinstance(body, dict):
             problems.append(f"{place.field()}: is no object{hint}")
             continue
-        warnings += lint.of_server(place, body)
-        undeclared += lint.undeclared(place, body, _ids(document.get("inputs")))
+        warnings += [*lint.of_server(place, body), *lint.of_parameters(place, body, input_ids)]
         try:
             servers[name] = _server(place, body)
         except ConfigError as error:
             problems += (f"{problem}{hint}" for problem in error.problems)
     if not bodies:
         warnings.append("names no MCP servers")
-    config = ComputerConfig(servers, inputs, (*warnings, *undeclared), tuple(undeclared), places)
-    return Reading(config, tuple(problems))
+    return ComputerConfig(servers, inputs, tuple(warnings), places, tuple(problems))
 
 
 def _servers_of(document: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -6,7 +6,7 @@ running: `run` logs it, and `validate` refuses it unless it is told to be lenien
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -42,7 +42,7 @@ class ConfigError(Exception):
 
 
 class CannotRun(ConfigError):
-    """With this file, and in the environment of this process, one server can never run; the others can."""
+    """One server can never run with this file in the environment of this process."""
 
 
 class InputProgramFailed(ConfigError):
@@ -73,7 +73,7 @@ class Place:
     flat: bool = False
 
     def field(self, path: str = "") -> str:
-        """The place of a field, given by its path (with dots) in the structure of the protocol."""
+        """The place of a field; `path` (with dots) is that in the structure of the protocol."""
         if self.flat:
             path = path.removeprefix(PARAMETERS).lstrip(".")
         own = self.name if _PLAIN.fullmatch(self.name) else json.dumps(self.name, ensure_ascii=False)
@@ -85,8 +85,6 @@ _PLACEHOLDER: Final = re.compile(r"\$\{(?P<kind>input|env):(?P<name>[^${}]+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """One `${input:ID}` or `${env:X}`; its text is that again."""
-
     kind: Literal["input", "env"]
     name: str
 
@@ -155,44 +153,34 @@ def of_top_level(document: Mapping[str, Any], used: Iterable[str]) -> Iterator[s
 
 
 def of_server(place: Place, body: Mapping[str, Any]) -> Iterator[str]:
-    """Warns of a server's unknown fields, and of a URL that is not one.
-
-    Args:
-        body: in the structure of the protocol.
-    """
+    """Warns of a server's unknown fields; `body` is in the structure of the protocol."""
     kind = body.get("type")
     models = [_SERVERS[kind]] if isinstance(kind, str) and kind in _SERVERS else list(_SERVERS.values())
     fields = {name for model, _ in models for name in model.model_fields}
     inner = {name for _, model in models for name in model.model_fields}
-    parameters = body.get(PARAMETERS)
-    split = isinstance(parameters, dict) and not place.flat
     for key in _unknown(body, fields):
         if key in inner and not place.flat:
             yield f"{place.field(key)}: is not read here; it belongs into {PARAMETERS!r}"
         else:
-            yield _ignored(place.field(key), key, fields if split else fields | inner)
-    if split:
-        for key in _unknown(parameters, inner):
-            yield _ignored(place.field(f"{PARAMETERS}.{key}"), key, inner)
-    metas = {"default_tool_meta": body.get("default_tool_meta")}
+            yield _ignored(place.field(key), key, fields | inner)
+    meta = set(ToolMeta.model_fields)
+    parts = [(PARAMETERS, body.get(PARAMETERS), inner), ("default_tool_meta", body.get("default_tool_meta"), meta)]
     if isinstance(body.get("tool_meta"), dict):
-        metas |= {f"tool_meta.{tool}": meta for tool, meta in body["tool_meta"].items()}
-    for path, meta in metas.items():
-        for key in _unknown(meta, ToolMeta.model_fields):
-            yield _ignored(place.field(f"{path}.{key}"), key, ToolMeta.model_fields)
+        parts += [(f"tool_meta.{tool}", part, meta) for tool, part in body["tool_meta"].items()]
+    for path, part, known in parts:
+        for key in _unknown(part, known):
+            yield _ignored(place.field(f"{path}.{key}"), key, known)
+
+
+def of_parameters(place: Place, body: Mapping[str, Any], input_ids: Collection[str]) -> Iterator[str]:
+    """Warns of a URL that is not one, and of placeholders for which the file has no input."""
+    parameters = body.get(PARAMETERS)
     url = parameters.get("url") if isinstance(parameters, dict) else None
     if isinstance(url, str) and "${" not in url and not _is_http(url):
         yield f"{place.field(f'{PARAMETERS}.url')}: is no URL like http://host:port/path or https://host/path"
-
-
-def undeclared(place: Place, body: Mapping[str, Any], input_ids: Iterable[str]) -> Iterator[str]:
-    """Warns of the placeholders of a server for which the file has no input."""
-    known = list(input_ids)
-    if body.get("disabled") is True:
-        return
-    for path, placeholder in placed(body.get(PARAMETERS), PARAMETERS):
-        if placeholder.kind == "input" and placeholder.name not in known:
-            yield f"{place.field(path)}: {no_input(placeholder, known)}"
+    for path, placeholder in placed(parameters, PARAMETERS):
+        if placeholder.kind == "input" and placeholder.name not in input_ids and body.get("disabled") is not True:
+            yield f"{place.field(path)}: {no_input(placeholder, input_ids)}"
 
 
 def of_input(place: str, body: Mapping[str, Any]) -> Iterator[str]:

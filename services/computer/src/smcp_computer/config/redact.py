@@ -5,12 +5,11 @@ default of a password input, become `"<redacted>"`.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Final
 
 from smcp_computer.config.file import ComputerConfig
-from smcp_computer.config.lint import is_pure
+from smcp_computer.config.lint import PARAMETERS, is_pure
 from smcp_proto.schemas.config import (
     SERVER_CONFIG,
     SERVER_INPUT,
@@ -35,17 +34,19 @@ _KNOWN_FORM: Final = re.compile(
 def shown(config: ComputerConfig) -> GetComputerConfigRet:
     """The reply to `client:get_config`."""
     servers = {name: _server(server) for name, server in config.servers.items()}
-    if not config.inputs:
-        return GetComputerConfigRet(servers=servers)
-    return GetComputerConfigRet(inputs=[_input(value) for value in config.inputs.values()], servers=servers)
+    inputs = [_input(definition) for definition in config.inputs.values()]
+    return GetComputerConfigRet(inputs=inputs, servers=servers) if inputs else GetComputerConfigRet(servers=servers)
 
 
 def _server(server: MCPServerConfig) -> MCPServerConfig:
     body = server.model_dump()
-    parameters = body["server_parameters"]
+    parameters = body[PARAMETERS]
     for name in _SECRET_MAPS:
         if isinstance(parameters.get(name), dict):
-            parameters[name] = {key: _value(value) for key, value in parameters[name].items()}
+            parameters[name] = {
+                key: value if isinstance(value, str) and is_pure(value) else REDACTED
+                for key, value in parameters[name].items()
+            }
     redacted: MCPServerConfig = SERVER_CONFIG.validate_python(body)
     return redacted
 
@@ -58,24 +59,12 @@ def _input(definition: MCPServerInput) -> MCPServerInput:
     return redacted
 
 
-def _value(value: Any) -> str:
-    return value if isinstance(value, str) and is_pure(value) else REDACTED
-
-
-@dataclass(frozen=True, slots=True)
-class LiteralSecret:
-    """A place that looks like a secret, and that `get_config` would show."""
-
-    server: str
-    field: str
-
-
-def literal_secrets(config: ComputerConfig) -> list[LiteralSecret]:
-    """Places outside `env` and `headers` where a literal secret seems to stand; values are not repeated."""
+def literal_secrets(config: ComputerConfig) -> list[str]:
+    """Places outside `env` and `headers` where a literal secret seems to stand; `get_config` shows those."""
     return [
-        LiteralSecret(name, field)
+        config.places[name].field(path.removeprefix("."))
         for name, server in config.servers.items()
-        for field in _suspicious(server.model_dump(exclude_unset=True), "")
+        for path in _suspicious(server.model_dump(exclude_unset=True), "")
     ]
 
 
@@ -85,7 +74,9 @@ def _suspicious(value: Any, path: str) -> Iterator[str]:
             if _looks_secret(value):
                 yield path
         case dict():
-            yield from _suspicious_map(value, path)
+            for key, inner in value.items():
+                if path != f".{PARAMETERS}" or key not in _SECRET_MAPS:
+                    yield from _suspicious(inner, f"{path}.{key}")
         case list():
             for index, item in enumerate(value):
                 here = f"{path}.{index}"
@@ -93,13 +84,6 @@ def _suspicious(value: Any, path: str) -> Iterator[str]:
                     yield here
                 else:
                     yield from _suspicious(item, here)
-
-
-def _suspicious_map(value: Mapping[str, Any], path: str) -> Iterator[str]:
-    for key, inner in value.items():
-        here = f"{path}.{key}" if path else key
-        if here not in {f"server_parameters.{name}" for name in _SECRET_MAPS}:
-            yield from _suspicious(inner, here)
 
 
 def _is_secret_option(value: Any) -> bool:
