@@ -147,18 +147,6 @@ async def test_a_server_that_talks_without_end_does_not_flood_the_log(caplog: py
     assert len([line for line in lines if "more lines than are shown" in line]) == 1
 
 
-def test_what_was_not_shown_is_counted_once_it_is_quiet_again(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    now = [0.0]
-    log = StderrLog("box", clock=lambda: now[0])
-    for number in range(BURST + 7):
-        log.wrote(f"line {number}")
-    now[0] += 600.0
-    log.wrote("calm")
-    assert shown(caplog)[BURST] == "MCP server 'box' writes more lines than are shown; the others are logged at debug"
-    assert shown(caplog)[BURST + 1 :] == ["MCP server 'box' wrote 7 lines that were not shown", "calm"]
-
-
 async def _pid(box: Supervisor) -> int:
     result = await box.call("pid", {}, timeout=20.0, span=CallSpan({}))
     return int(result["content"][0]["text"])

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from smcp_computer.config.file import parse_config
 from smcp_computer.config.inputs import InputResolver
+from smcp_computer.mcp.bounded_input import KEPT, Cut, Lines, in_its_place
 from smcp_computer.mcp.errors import AnswerTooLarge, BadAnswer, ServerDied
-from smcp_computer.mcp.reading import KEPT, Cut, Lines, in_its_place
 from smcp_computer.mcp.sdk import CallSpan
 from smcp_computer.mcp.supervisor import Limits, Supervisor
 from smcp_service.lifecycle import background
@@ -84,11 +84,10 @@ async def test_an_sse_answer_above_1_mib_fails_its_call_and_reconnects() -> None
 @pytest.mark.rule("answers.errors.surrogates")
 @pytest.mark.parametrize("way", ["stdio", "sse"])
 async def test_lone_surrogates_in_an_answer_become_the_replacement_character(
-    way: Way, caplog: pytest.LogCaptureFixture
+    way: Way,
 ) -> None:
     async with asyncio.timeout(50), server(way) as raw:
         assert await say(raw, HALF) == "a\ufffdb 😀"
-    assert way == "sse" or "'raw' sent halves of surrogate pairs" in caplog.text
 
 
 @pytest.mark.rule("answers.resources.server.unread")

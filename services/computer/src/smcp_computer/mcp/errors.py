@@ -17,12 +17,7 @@ LONGEST_TEXT: Final = 500
 
 
 class ServerError(Exception):
-    """Base of them all.
-
-    Attributes:
-        server: the MCP server's name.
-        what: the message without it.
-    """
+    """Base of them all; `what` is the message without the server's name."""
 
     def __init__(self, server: str, what: str) -> None:
         super().__init__(f"MCP server {server!r} {what}")
@@ -47,12 +42,7 @@ class BadAnswer(ServerError):
 
 
 class AnswerTooLarge(ServerError):
-    """Its answer is larger than it may be, and was let go.
-
-    Attributes:
-        limit: bytes that it may have.
-        size: bytes that it has; None: not known.
-    """
+    """Its answer has more bytes than it may have (`limit`), and was let go; `size` None: not known."""
 
     def __init__(self, server: str, *, limit: int, size: int | None = None) -> None:
         super().__init__(server, f"sent an answer of more than {limit} bytes")
@@ -81,9 +71,5 @@ class NotTold(ServerError):
     """It does not announce changes, or not those of this resource."""
 
 
-class StartFailed(Exception):
-    """A server cannot be started. The message is for the log of this host."""
-
-
-class Lost(Exception):
-    """The server's side of the connection is gone."""
+class ServerFailed(Exception):
+    """A server cannot be started, or went away. The message is for the user of this host."""

@@ -11,68 +11,48 @@ from smcp_proto.uris import MAX_URI_LENGTH
 _log = logging.getLogger("smcp_computer.mcp")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerReady:
+@dataclass(frozen=True)
+class ServerEvent:
+    """What happens at one MCP server."""
+
+    server: str
+
+
+class ServerReady(ServerEvent):
     """It has started (again) and answers."""
 
-    server: str
 
-
-@dataclass(frozen=True, slots=True)
-class ServerGone:
+class ServerGone(ServerEvent):
     """It does not answer any more. Comes once for each `ServerReady`."""
 
-    server: str
 
-
-@dataclass(frozen=True, slots=True)
-class ToolsChanged:
+class ToolsChanged(ServerEvent):
     """Its list of tools changed. Only its supervisor gets this."""
 
-    server: str
 
-
-@dataclass(frozen=True, slots=True)
-class ResourcesChanged:
+class ResourcesChanged(ServerEvent):
     """Its list of resources changed."""
 
-    server: str
 
-
-@dataclass(frozen=True, slots=True)
-class ResourceUpdated:
+@dataclass(frozen=True)
+class ResourceUpdated(ServerEvent):
     """The contents of a resource changed, or may have changed while there was no stream of changes."""
 
-    server: str
     uri: str
 
 
-@dataclass(frozen=True, slots=True)
-class ResourcesSubscribed:
+@dataclass(frozen=True)
+class ResourcesSubscribed(ServerEvent):
     """It announces changes of these resources from now on. Earlier changes were not announced."""
 
-    server: str
     uris: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class ResourcesUnsubscribed:
+@dataclass(frozen=True)
+class ResourcesUnsubscribed(ServerEvent):
     """It does not announce changes of these resources any more, though nobody unsubscribed."""
 
-    server: str
     uris: frozenset[str]
-
-
-ServerEvent = (
-    ToolsChanged
-    | ServerReady
-    | ServerGone
-    | ResourcesChanged
-    | ResourceUpdated
-    | ResourcesSubscribed
-    | ResourcesUnsubscribed
-)
-Listener = Callable[[ServerEvent], None]
 
 
 class ServerEvents:
@@ -82,19 +62,12 @@ class ServerEvents:
     """
 
     def __init__(self) -> None:
-        self._listeners: list[Listener] = []
+        self._listeners: list[Callable[[ServerEvent], None]] = []
         self._warned: set[str] = set()
         """Servers."""
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` for each event from now on. Returns what ends that."""
+    def listen(self, listener: Callable[[ServerEvent], None]) -> None:
         self._listeners.append(listener)
-
-        def end() -> None:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
-
-        return end
 
     def tell(self, event: ServerEvent) -> None:
         match event:
@@ -107,7 +80,7 @@ class ServerEvents:
                 self._warned.discard(server)
             case _:
                 pass
-        for listener in tuple(self._listeners):
+        for listener in self._listeners:
             listener(event)
 
 

@@ -5,7 +5,7 @@ streams of a transport are wrapped: the wrappers see the end of the connection, 
 server sent it. No private name of the SDK is used. Three quirks of version 2.3 matter (hence `mcp<2.4`):
 
 - It looks for `last_context` on the stream that it reads, and opens a span in the task that sends a request.
-- Its HTTP transports report an answer that they could not read by an error whose text alone tells why (`reading`).
+- Its HTTP transports report an answer that they could not read by an error, whose text tells why (`bounded_input`).
 - A failed POST of its SSE transport is only logged, and nobody is told (`transports`).
 """
 
@@ -27,8 +27,8 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, Status, StatusCode
 from pydantic import BaseModel, ValidationError
 
+from smcp_computer.mcp.bounded_input import read_again, unread
 from smcp_computer.mcp.errors import SAID_ALOUD, BadAnswer, RequestRefused, ServerDied, ServerError, ServerTimedOut
-from smcp_computer.mcp.reading import read_again, unread
 
 CONTENT_CHARS: Final = 16 * 1024
 """What is recorded of a call's arguments and of its result at most, where they are recorded at all."""
@@ -42,7 +42,7 @@ Streams = tuple[Any, Any]
 
 class CallSpan:
     """Args:
-    labels: attributes that every span of the request has.
+    labels: attributes of the span.
     content: whether arguments and results are recorded, too.
     """
 
@@ -212,8 +212,8 @@ class Requests:
 
     def __init__(self, client: Client, watch: Watch, *, max_message: int) -> None:
         self.server = watch.server
+        self.ended = watch.ended
         self._client = client
-        self._watch = watch
         self._max_message = max_message
 
     async def send(
@@ -273,11 +273,11 @@ class Requests:
             return not_read
         match error.code:
             case types.CONNECTION_CLOSED:
-                self._watch.ended.set()
+                self.ended.set()
                 return ServerDied(self.server, "went away before it answered")
             case types.REQUEST_TIMEOUT:
                 return ServerTimedOut(self.server, "did not answer in time")
-            case types.INVALID_REQUEST if self._watch.ended.is_set():
+            case types.INVALID_REQUEST if self.ended.is_set():
                 return ServerDied(self.server, "was started again")
             case _:
                 return RequestRefused(self.server, error.code, error.message, error.error.data)

@@ -4,7 +4,7 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import anyio
@@ -13,7 +13,7 @@ from mcp.shared.exceptions import MCPError
 
 from smcp_computer.config.inputs import SETTING
 from smcp_computer.config.lint import ConfigError
-from smcp_computer.mcp.errors import Lost, StartFailed
+from smcp_computer.mcp.errors import ServerFailed
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
 
 WENT_AWAY: Final = "went away"
@@ -23,7 +23,7 @@ def describe(error: BaseException) -> str:
     """What happened, in one line, for the user of this host."""
     error = first_of(error)
     match error:
-        case ConfigError() | StartFailed() | Lost():
+        case ConfigError() | ServerFailed():
             return str(error)
         case TimeoutError():
             return "did not get ready in time"
@@ -67,12 +67,11 @@ class StderrLog:
         status: its exit status then.
     """
 
-    def __init__(self, server: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, server: str) -> None:
         self.server = server
-        self._clock = clock
         self._tokens = float(BURST)
-        self._filled_at = clock()
-        self._hidden = 0
+        self._filled_at = time.monotonic()
+        self._hides = False
         self._quiet_until = 0.0
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         self.end = ""
@@ -83,7 +82,7 @@ class StderrLog:
         """A new process. For `quiet_s` seconds its lines are logged at `debug`."""
         self._last.clear()
         self.end, self.said, self.status = "", "", None
-        self._quiet_until = self._clock() + quiet_s
+        self._quiet_until = time.monotonic() + quiet_s
 
     def wrote(self, line: str) -> None:
         line = line[:MAX_LINE]
@@ -97,28 +96,25 @@ class StderrLog:
 
     def died(self, status: int | None) -> None:
         self.status = status
-        words = " | ".join(self._last) or "nothing"
         self.end = f"its process ended with status {status}"
-        self.said = f"it said last: {words}"
+        self.said = f"it said last: {' | '.join(self._last) or 'nothing'}"
 
     def _level(self, level: int) -> int:
-        now = self._clock()
+        now = time.monotonic()
         if now < self._quiet_until:
             return logging.DEBUG
         self._tokens = min(BURST, self._tokens + PER_SECOND * (now - self._filled_at))
         self._filled_at = now
-        if self._tokens < 1:
-            if not self._hidden:
-                _stderr.warning(
-                    "MCP server %r writes more lines than are shown; the others are logged at debug", self.server
-                )
-            self._hidden += 1
-            return logging.DEBUG
-        self._tokens -= 1
-        if self._hidden and self._tokens >= BURST - 1:  # it has calmed down
-            _stderr.warning("MCP server %r wrote %d lines that were not shown", self.server, self._hidden)
-            self._hidden = 0
-        return level
+        if self._tokens >= 1:
+            self._tokens -= 1
+            self._hides = self._hides and self._tokens < BURST - 1  # until it has calmed down
+            return level
+        if not self._hides:
+            _stderr.warning(
+                "MCP server %r writes more lines than are shown; the others are logged at debug", self.server
+            )
+            self._hides = True
+        return logging.DEBUG
 
 
 _log = logging.getLogger("smcp_computer.mcp")

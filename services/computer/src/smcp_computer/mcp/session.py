@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, Literal
 
 import anyio
@@ -22,8 +23,13 @@ from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.sdk import CallSpan, Requests, Watch
 from smcp_computer.mcp.server_log import StderrLog
 from smcp_computer.mcp.subscriptions import ListenStream, RequestedSubscriptions, Subscriptions
-from smcp_computer.mcp.transports import open_transport, request_s
-from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
+from smcp_computer.mcp.transports import open_transport
+from smcp_proto.schemas.config import (
+    MCPServerConfig,
+    MCPServerStdioConfig,
+    MCPServerStreamableHttpConfig,
+    parse_duration,
+)
 
 _log = logging.getLogger("smcp_computer.mcp.session")
 
@@ -38,22 +44,15 @@ class Connection:
     Attributes:
         ended: set when the server's side of the connection is gone.
         resources: None where the server has no resources.
-        list_s: how long listing the tools may take, all pages together, in seconds.
+        list_s: seconds that listing the tools may take, all pages together.
     """
 
     def __init__(
-        self,
-        requests: Requests,
-        client: Client,
-        ended: asyncio.Event,
-        *,
-        resources: Resources | None,
-        transport: str,
-        list_s: float = LIST_TIMEOUT_S,
+        self, requests: Requests, client: Client, *, resources: Resources | None, transport: str, list_s: float
     ) -> None:
+        self.ended = requests.ended
         self.resources = resources
         self.list_s = list_s
-        self._server = requests.server
         self._requests = requests
         self._client = client
         self._described = {
@@ -61,16 +60,15 @@ class Connection:
             "mcp.protocol.version": client.protocol_version,
             "network.transport": transport,
         }
-        self.ended = ended
 
-    async def list_tools(self) -> list[types.Tool]:
+    async def list_tools(self) -> tuple[types.Tool, ...]:
         """All pages of `tools/list`; a server without tools has none.
 
         Raises:
             MCPError, ValidationError: the server did not give a list.
         """
         if self._client.server_capabilities.tools is None:
-            return []
+            return ()
         tools: list[types.Tool] = []
         cursor: str | None = None
         async with asyncio.timeout(self.list_s):
@@ -79,40 +77,35 @@ class Connection:
                 tools += page.tools
                 cursor = page.next_cursor
                 if cursor is None:
-                    return tools
-        _log.warning("MCP server %r: its list of tools has no end; %d are taken", self._server, len(tools))
-        return tools
+                    return tuple(tools)
+        _log.warning("MCP server %r: its list of tools has no end; %d are taken", self._requests.server, len(tools))
+        return tuple(tools)
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, span: CallSpan) -> dict[str, Any]:
         """Run a tool; cancelling the caller reaches the server as `notifications/cancelled`.
-
-        Args:
-            timeout: seconds.
-            span: what is recorded of it.
 
         Returns:
             The result's JSON as the server sent it.
 
         Raises:
             RequestRefused, BadAnswer, AnswerTooLarge, ServerDied: see `errors`.
-            TimeoutError: no answer in time.
+            TimeoutError: no answer within `timeout` seconds.
         """
         span.goes_to(self._described)
+        send = partial(
+            self._requests.send, "tools/call", {"name": tool, "arguments": dict(arguments)}, timeout=timeout, span=span
+        )
         try:
             try:
-                return await self._call(tool, arguments, timeout, span)
+                return await send(strict=True)
             except RequestRefused as error:
                 if error.code != types.HEADER_MISMATCH:
                     raise
             # the tool's schema changed since it was listed, and the server ran nothing: list again, ask again
             await self.list_tools()
-            return await self._call(tool, arguments, timeout, span)
+            return await send(strict=True)
         except ServerTimedOut:
             raise TimeoutError from None
-
-    async def _call(self, tool: str, arguments: Mapping[str, Any], timeout: float, span: CallSpan) -> dict[str, Any]:
-        params = {"name": tool, "arguments": dict(arguments)}
-        return await self._requests.send("tools/call", params, timeout=timeout, span=span, strict=True)
 
 
 @asynccontextmanager
@@ -122,22 +115,21 @@ async def connect(
     negotiation: Negotiation,
     max_message: int,
     notify: Callable[[ServerEvent], None],
-    errors: StderrLog | None = None,
+    log: StderrLog | None = None,
 ) -> AsyncIterator[Connection]:
-    """Connect to a server and shake hands.
+    """Connect to a server and shake hands; raises whatever the transport and the handshake raise.
 
     Args:
         server: its configuration, without placeholders.
         negotiation: `auto` asks for the newest protocol first; `legacy` is for servers that end at such a question.
         max_message: bytes that what the server sends in one message may have.
         notify: called for what the server tells by itself, in the connection's tasks: it must not block.
-        errors: the log of what a program writes to its standard error; None: a log of its own.
-
-    Raises:
-        Whatever the transport and the handshake raise.
+        log: None: one of its own.
     """
     watch = Watch(server.name)
-    answer_s = request_s(server) or LIST_TIMEOUT_S
+    answer_s = LIST_TIMEOUT_S
+    if isinstance(server, MCPServerStreamableHttpConfig):
+        answer_s = parse_duration(server.server_parameters.timeout).total_seconds() or answer_s
     modern = False
 
     async def handle(message: types.ServerNotification | Exception) -> None:
@@ -145,7 +137,7 @@ async def connect(
             notify(event)  # those of the 2026 era come on a stream, see `subscriptions`
 
     async with Client(
-        open_transport(server, watch, errors or StderrLog(server.name), max_message=max_message),
+        open_transport(server, watch, log or StderrLog(server.name), max_message=max_message),
         mode=negotiation,
         read_timeout_seconds=answer_s,
         message_handler=handle,
@@ -169,7 +161,6 @@ async def connect(
             yield Connection(
                 requests,
                 client,
-                watch.ended,
                 resources=None if resources is None else Resources(requests, resources, subscriptions),
                 transport="pipe" if isinstance(server, MCPServerStdioConfig) else "tcp",
                 list_s=max(answer_s, LIST_TIMEOUT_S),

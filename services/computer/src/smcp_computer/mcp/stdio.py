@@ -3,18 +3,17 @@
 The SDK's own transport does not expose its process, does not end children that outlive it, and cannot log what the
 server writes to standard error.
 
-Each server runs in a process group of its own. `ServerProcess.stop` ends the group and all descendants, also those that
+Each server runs in a process group of its own. `stop` ends the group and all descendants, also those that
 left the group: `uvx`, `npx` and shells start the real server as a child.
 """
 
 import asyncio
 import codecs
-import contextlib
 import logging
 import os
 import signal
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
@@ -24,8 +23,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
-from smcp_computer.mcp.errors import StartFailed
-from smcp_computer.mcp.reading import ROOM, Cut, Lines, parsed
+from smcp_computer.mcp.bounded_input import ROOM, Cut, Lines, parsed
+from smcp_computer.mcp.errors import ServerFailed
 from smcp_computer.mcp.sdk import Streams
 from smcp_computer.mcp.server_log import MAX_LINE, StderrLog
 from smcp_proto.schemas.config import MCPServerStdioParameters
@@ -38,62 +37,104 @@ TERM_GRACE_S: Final = 2.0
 """After SIGTERM, before SIGKILL."""
 HURRY_S: Final = 0.5
 REAP_S: Final = 2.0
+FLUSH_S: Final = 0.5
 POLL_S: Final = 0.02
 READ_LIMIT: Final = 256 * 1024
 
 
-class ServerProcess:
-    """One run of a program; made by `start`. Its `pid` is also the id of its process group."""
+@asynccontextmanager
+async def stdio_transport(
+    parameters: MCPServerStdioParameters, log: StderrLog, *, max_message: int
+) -> AsyncIterator[Streams]:
+    """Run the server's process for as long as the context lasts; where that is cancelled, it is ended in a hurry.
 
-    def __init__(self, process: Process) -> None:
+    Args:
+        max_message: bytes of one message from the server. A longer one is let go as it comes, and its request gets an
+            error.
+
+    Raises:
+        ServerFailed: the program cannot be started.
+    """
+    process = _ServerProcess(await _started(parameters), parameters, log, max_message)
+    to_session, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)
+    write_stream, from_session = anyio.create_memory_object_stream[SessionMessage](0)
+    flushed = asyncio.Event()
+    broken_off = False
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(process.read, to_session)
+            tasks.start_soon(process.write, from_session, flushed)
+            tasks.start_soon(process.log_errors)
+            tasks.start_soon(process.watch_exit, to_session)
+            try:
+                yield read_stream, write_stream
+            except asyncio.CancelledError:
+                broken_off = True
+                raise
+            finally:
+                with anyio.CancelScope(shield=True):
+                    by_itself = process.ended
+                    await read_stream.aclose()
+                    await write_stream.aclose()
+                    with anyio.move_on_after(0 if broken_off else FLUSH_S):
+                        await flushed.wait()
+                    await process.stop(hurry=broken_off)
+                if by_itself:
+                    log.died(process.status)
+                tasks.cancel_scope.cancel()
+    finally:
+        process.kill()
+        for stream in (to_session, read_stream, write_stream, from_session):
+            stream.close()
+
+
+async def _started(parameters: MCPServerStdioParameters) -> Process:
+    command, cwd = parameters.command, parameters.cwd
+    try:
+        return await asyncio.create_subprocess_exec(
+            command,
+            *parameters.args,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=get_default_environment() | (parameters.env or {}),
+            cwd=cwd,
+            limit=READ_LIMIT,
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        if cwd is not None and not os.path.isdir(cwd):  # noqa: ASYNC240, PTH112 -- one stat on a failure
+            raise ServerFailed(f"its working directory {cwd!r} does not exist") from None
+        raise ServerFailed(f"its command {command!r} does not exist") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a usable command"
+        raise ServerFailed(f"its command {command!r} cannot be started: {reason}") from None
+
+
+class _ServerProcess:
+    """One run of a program; the id of the process is also that of its group."""
+
+    def __init__(
+        self, process: Process, parameters: MCPServerStdioParameters, log: StderrLog, max_message: int
+    ) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
         self._process = process
-        self.pid = process.pid
-        self.stdin = process.stdin
-        self.stdout = process.stdout
-        self.stderr = process.stderr
-
-    @classmethod
-    async def start(
-        cls, command: str, arguments: Sequence[str], *, env: Mapping[str, str], cwd: str | None
-    ) -> "ServerProcess":
-        """Start a program without a shell.
-
-        Raises:
-            StartFailed: it does not exist or cannot be run.
-        """
-        try:
-            process = await asyncio.create_subprocess_exec(
-                command,
-                *arguments,
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=PIPE,
-                env=dict(env),
-                cwd=cwd,
-                limit=READ_LIMIT,
-                start_new_session=True,
-            )
-        except FileNotFoundError:
-            if cwd is not None and not os.path.isdir(cwd):  # noqa: ASYNC240, PTH112 -- one stat on a failure
-                raise StartFailed(f"its working directory {cwd!r} does not exist") from None
-            raise StartFailed(f"its command {command!r} does not exist") from None
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a usable command"
-            raise StartFailed(f"its command {command!r} cannot be started: {reason}") from None
-        return cls(process)
+        self._stdin = process.stdin
+        self._stdout = process.stdout
+        self._stderr = process.stderr
+        self._encoding = parameters.encoding
+        self._errors = parameters.encoding_error_handler
+        self._log = log
+        self._max_message = max_message
+        self.ended = False
+        """The server closed its output, or ended."""
 
     @property
     def status(self) -> int | None:
         """The exit status; None while it runs; negative: the signal that ended it."""
         return self._process.returncode
-
-    async def wait_exited(self) -> None:
-        """Return when the process itself has ended, also where a child of it holds its pipes open."""
-        while self._process.returncode is None:  # noqa: ASYNC110 -- waiting on a Process waits for its pipes, too
-            await asyncio.sleep(0.25)
 
     async def stop(self, *, hurry: bool = False) -> None:
         """Close its input, give it time, then end its whole family. Bounded, idempotent, never raises.
@@ -101,13 +142,13 @@ class ServerProcess:
         Args:
             hurry: SIGTERM at once, and little time after it.
         """
-        family = await asyncio.to_thread(_descendants, self.pid)
-        if not self.stdin.is_closing():
-            self.stdin.close()
+        family = await asyncio.to_thread(_descendants, self._process.pid)
+        if not self._stdin.is_closing():
+            self._stdin.close()
         if not await self._gone_within(0.0 if hurry else EXIT_GRACE_S):
-            _signal_group(self.pid, signal.SIGTERM)
+            _signal_group(self._process.pid, signal.SIGTERM)
             if not await self._gone_within(HURRY_S if hurry else TERM_GRACE_S):
-                _signal_group(self.pid, signal.SIGKILL)
+                _signal_group(self._process.pid, signal.SIGKILL)
                 await self._gone_within(REAP_S)
         _kill(family)
         # asyncio's transport stays open while a survivor holds a pipe, warns when collected, and has no public name
@@ -115,16 +156,65 @@ class ServerProcess:
             transport.close()
 
     def kill(self) -> None:
-        _signal_group(self.pid, signal.SIGKILL)
+        _signal_group(self._process.pid, signal.SIGKILL)
 
     async def _gone_within(self, seconds: float) -> bool:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while self._process.returncode is None or _signal_group(self.pid, 0):
+        while self._process.returncode is None or _signal_group(self._process.pid, 0):
             if loop.time() >= deadline:
                 return False
             await asyncio.sleep(POLL_S)
         return True
+
+    async def read(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+        lines = Lines(codecs.getincrementaldecoder(self._encoding)(self._errors), self._max_message + ROOM)
+        try:
+            async with to_session:
+                while chunk := await self._stdout.read(READ_LIMIT):
+                    for line in lines.feed(chunk):
+                        if (message := parsed(line, self._log, self._max_message)) is not None:
+                            await to_session.send(SessionMessage(message))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass  # the session is gone
+        except (UnicodeDecodeError, OSError) as error:
+            _log.warning("MCP server %r: its output cannot be read: %s", self._log.server, error)
+        finally:
+            self.ended = True
+            # a server that is busy writing does not see that its input closed, so its output is read to the end
+            with suppress(OSError):
+                while await self._stdout.read(READ_LIMIT):
+                    pass
+
+    async def write(self, from_session: MemoryObjectReceiveStream[SessionMessage], flushed: asyncio.Event) -> None:
+        try:
+            async with from_session:
+                async for item in from_session:
+                    if self._stdin.is_closing():
+                        break  # the process is gone; a loop may refuse the write with an error of its own
+                    text = item.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
+                    self._stdin.write(text.encode(self._encoding, self._errors))
+                    await self._stdin.drain()
+        except OSError:
+            pass  # the process is gone; `read` and `watch_exit` see that too
+        finally:
+            flushed.set()
+
+    async def log_errors(self) -> None:
+        lines = Lines(codecs.getincrementaldecoder("utf-8")("replace"), MAX_LINE)
+        with suppress(OSError):
+            while chunk := await self._stderr.read(65536):
+                for line in lines.feed(chunk):
+                    self._log.wrote(line.head if isinstance(line, Cut) else line)
+
+    async def watch_exit(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+        """End the session when the process has ended, also where a child of it keeps its pipes open."""
+        while self._process.returncode is None:  # noqa: ASYNC110 -- waiting on a Process waits for its pipes, too
+            await asyncio.sleep(0.25)
+        self.ended = True
+        self.kill()
+        await asyncio.sleep(0.25)  # for `read` to hand over what is in the pipe
+        to_session.close()
 
 
 def kill_all() -> None:
@@ -141,7 +231,7 @@ def _descendants(pid: int) -> list[psutil.Process]:
 
 def _kill(family: list[psutil.Process]) -> None:
     for process in family:
-        with contextlib.suppress(psutil.Error):  # psutil compares the start time: a reused pid is not killed
+        with suppress(psutil.Error):  # psutil compares the start time: a reused pid is not killed
             process.kill()
 
 
@@ -154,120 +244,3 @@ def _signal_group(group: int, number: int) -> bool:
     except PermissionError:
         pass
     return True
-
-
-FLUSH_S: Final = 0.5
-
-
-@asynccontextmanager
-async def stdio_transport(
-    parameters: MCPServerStdioParameters, errors: StderrLog, *, max_message: int
-) -> AsyncIterator[Streams]:
-    """Run the server's process for as long as the context lasts; where that is cancelled, it is ended in a hurry.
-
-    Args:
-        max_message: bytes of one message from the server. A longer one is let go as it comes, and its request gets an
-            error.
-
-    Raises:
-        StartFailed: the program cannot be started.
-    """
-    process = await ServerProcess.start(
-        parameters.command,
-        parameters.args,
-        env=get_default_environment() | (parameters.env or {}),
-        cwd=parameters.cwd,
-    )
-    to_session, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)
-    write_stream, from_session = anyio.create_memory_object_stream[SessionMessage](0)
-    pipes = _Pipes(process, parameters, errors, max_message)
-    flushed = asyncio.Event()
-    broken_off = False
-    try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(pipes.read, to_session)
-            tasks.start_soon(pipes.write, from_session, flushed)
-            tasks.start_soon(pipes.log_errors)
-            tasks.start_soon(pipes.watch_exit, to_session)
-            try:
-                yield read_stream, write_stream
-            except asyncio.CancelledError:
-                broken_off = True
-                raise
-            finally:
-                with anyio.CancelScope(shield=True):
-                    by_itself = pipes.ended
-                    await read_stream.aclose()
-                    await write_stream.aclose()
-                    with anyio.move_on_after(0 if broken_off else FLUSH_S):
-                        await flushed.wait()
-                    await process.stop(hurry=broken_off)
-                if by_itself:
-                    errors.died(process.status)
-                tasks.cancel_scope.cancel()
-    finally:
-        process.kill()
-        for stream in (to_session, read_stream, write_stream, from_session):
-            stream.close()
-
-
-class _Pipes:
-    def __init__(
-        self, process: ServerProcess, parameters: MCPServerStdioParameters, log: StderrLog, max_message: int
-    ) -> None:
-        self._process = process
-        self._encoding = parameters.encoding
-        self._errors = parameters.encoding_error_handler
-        self._log = log
-        self._max_message = max_message
-        self.ended = False
-        """The server closed its output, or ended."""
-
-    async def read(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-        lines = Lines(codecs.getincrementaldecoder(self._encoding)(self._errors), self._max_message + ROOM)
-        try:
-            async with to_session:
-                while chunk := await self._process.stdout.read(READ_LIMIT):
-                    for line in lines.feed(chunk):
-                        if (message := parsed(line, self._log, self._max_message)) is not None:
-                            await to_session.send(SessionMessage(message))
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass  # the session is gone
-        except (UnicodeDecodeError, OSError) as error:
-            _log.warning("MCP server %r: its output cannot be read: %s", self._log.server, error)
-        finally:
-            self.ended = True
-            # a server that is busy writing does not see that its input closed, so its output is read to the end
-            with suppress(OSError):
-                while await self._process.stdout.read(READ_LIMIT):
-                    pass
-
-    async def write(self, from_session: MemoryObjectReceiveStream[SessionMessage], flushed: asyncio.Event) -> None:
-        stdin = self._process.stdin
-        try:
-            async with from_session:
-                async for item in from_session:
-                    if stdin.is_closing():
-                        break  # the process is gone; a loop may refuse the write with an error of its own
-                    text = item.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
-                    stdin.write(text.encode(self._encoding, self._errors))
-                    await stdin.drain()
-        except OSError:
-            pass  # the process is gone; `read` and `watch_exit` see that too
-        finally:
-            flushed.set()
-
-    async def log_errors(self) -> None:
-        lines = Lines(codecs.getincrementaldecoder("utf-8")("replace"), MAX_LINE)
-        with suppress(OSError):
-            while chunk := await self._process.stderr.read(65536):
-                for line in lines.feed(chunk):
-                    self._log.wrote(line.head if isinstance(line, Cut) else line)
-
-    async def watch_exit(self, to_session: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-        """End the session when the process has ended, also where a child of it keeps its pipes open."""
-        await self._process.wait_exited()
-        self.ended = True
-        self._process.kill()
-        await asyncio.sleep(0.25)  # for `read` to hand over what is in the pipe
-        to_session.close()

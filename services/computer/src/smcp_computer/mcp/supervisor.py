@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 from smcp_bus.backoff import Backoff
 from smcp_computer.config.inputs import InputResolver, with_variables
 from smcp_computer.config.lint import CannotRun
-from smcp_computer.mcp.errors import Lost, ServerNotRunning
+from smcp_computer.mcp.errors import ServerFailed, ServerNotRunning
 from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerGone, ServerReady, ToolsChanged
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.sdk import CallSpan
@@ -174,9 +174,9 @@ class Supervisor:
                 negotiation=self._negotiation,
                 max_message=self._limits.max_message,
                 notify=self._notified,
-                errors=self._stderr,
+                log=self._stderr,
             ) as connection:
-                tools = tuple(await connection.list_tools())
+                tools = await connection.list_tools()
                 start.reschedule(None)
                 self._waiting = None
                 self._became_ready(connection, tools)
@@ -212,7 +212,7 @@ class Supervisor:
                 if self._stopping.is_set():
                     return
                 if connection.ended.is_set():
-                    raise Lost(WENT_AWAY)
+                    raise ServerFailed(WENT_AWAY)
                 if self._relist:
                     self._relist = False
                     await self._refresh(connection)
@@ -221,7 +221,7 @@ class Supervisor:
 
     async def _refresh(self, connection: Connection) -> None:
         async with self._waited(connection.list_s):
-            tools = tuple(await connection.list_tools())
+            tools = await connection.list_tools()
         if tools != self.tools:
             self.tools = tools
             self._on_change()

@@ -10,8 +10,8 @@ import orjson
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
-from smcp_computer.mcp.errors import Lost
-from smcp_computer.mcp.reading import ROOM, AboveLimit
+from smcp_computer.mcp.bounded_input import ABOVE_LIMIT, ROOM
+from smcp_computer.mcp.errors import ServerFailed
 from smcp_computer.mcp.sdk import Streams, Watch
 from smcp_computer.mcp.server_log import StderrLog
 from smcp_computer.mcp.stdio import stdio_transport
@@ -33,37 +33,26 @@ _SESSION: Final = "mcp-session-id"
 
 @asynccontextmanager
 async def open_transport(
-    server: MCPServerConfig, watch: Watch, errors: StderrLog, *, max_message: int
+    server: MCPServerConfig, watch: Watch, log: StderrLog, *, max_message: int
 ) -> AsyncIterator[Streams]:
     """Connect to a server, or start it.
 
     Args:
         server: its configuration, without placeholders.
-        watch: told of what passes, and of the end.
-        errors: told what a program writes to its standard error.
         max_message: bytes that what the server sends in one message may have; over SSE it is the SDK's 1 MiB.
 
     Raises:
-        StartFailed: a program that cannot be started.
-        Lost: a server behind SSE did not take a message; then the body is cancelled.
-        httpx2.HTTPError, ExceptionGroup: an address that cannot be reached.
+        ServerFailed: a program cannot be started, or a server behind SSE did not take a message.
+        httpx2.HTTPError, ExceptionGroup: an address cannot be reached.
     """
     if isinstance(server, MCPServerStdioConfig):
-        async with stdio_transport(server.server_parameters, errors, max_message=max_message) as streams:
-            yield watch.wrap(streams)
+        transport = stdio_transport(server.server_parameters, log, max_message=max_message)
     elif isinstance(server, MCPServerStreamableHttpConfig):
-        async with _streamable(server.server_parameters, watch, max_message) as streams:
-            yield watch.wrap(streams)
+        transport = _streamable(server.server_parameters, watch, max_message)
     else:
-        async with _sse(server.server_parameters) as streams:
-            yield watch.wrap(streams)
-
-
-def request_s(server: MCPServerConfig) -> float | None:
-    """Seconds in which the server has to answer a request that is no call of a tool; None: it is not configured."""
-    if not isinstance(server, MCPServerStreamableHttpConfig):
-        return None
-    return parse_duration(server.server_parameters.timeout).total_seconds()
+        transport = _sse(server.server_parameters)
+    async with transport as streams:
+        yield watch.wrap(streams)
 
 
 @asynccontextmanager
@@ -100,7 +89,7 @@ async def _streamable(
 
 
 def _bounded(response: httpx2.Response, limit: int) -> Callable[[], Coroutine[Any, Any, bytes]]:
-    """`response.aread`, but it raises `AboveLimit` above so many bytes, unpacked."""
+    """`response.aread`, but it breaks off above so many bytes, unpacked; the SDK answers the request with the error."""
 
     async def read() -> bytes:
         found, size = [], 0
@@ -108,7 +97,7 @@ def _bounded(response: httpx2.Response, limit: int) -> Callable[[], Coroutine[An
             async for part in parts:
                 size += len(part)
                 if size > limit:
-                    raise AboveLimit
+                    raise httpx2.StreamError(ABOVE_LIMIT)
                 found.append(part)
         return b"".join(found)
 
@@ -118,33 +107,28 @@ def _bounded(response: httpx2.Response, limit: int) -> Callable[[], Coroutine[An
 @asynccontextmanager
 async def _sse(parameters: MCPSSEParameters) -> AsyncIterator[Streams]:
     """The SDK gives `sse_read_timeout` to a POST, too, and only logs one that failed: here that ends the connection."""
-    lost = anyio.Event()
-    why = NOT_DELIVERED
+
+    async def fail(why: str) -> None:
+        raise ServerFailed(why)
 
     class Client(httpx2.AsyncClient):
         async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-            nonlocal why
             if request.method != "POST":
                 return await super().send(request, **options)
             _limit(request, parameters.timeout)
             try:
                 response = await super().send(request, **options)
             except httpx2.HTTPError as error:
-                why = TOO_SLOW if isinstance(error, httpx2.TimeoutException) else NOT_DELIVERED
-                lost.set()
+                tasks.start_soon(fail, TOO_SLOW if isinstance(error, httpx2.TimeoutException) else NOT_DELIVERED)
                 raise
             if response.is_error:
-                lost.set()
+                tasks.start_soon(fail, NOT_DELIVERED)
             return response
 
     def client(
         headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
     ) -> httpx2.AsyncClient:
         return Client(headers=headers, timeout=timeout or httpx2.Timeout(parameters.timeout), auth=auth)
-
-    async def fail_when_lost() -> None:
-        await lost.wait()
-        raise Lost(why)
 
     async with (
         anyio.create_task_group() as tasks,
@@ -156,9 +140,7 @@ async def _sse(parameters: MCPSSEParameters) -> AsyncIterator[Streams]:
             httpx_client_factory=client,
         ) as streams,
     ):
-        tasks.start_soon(fail_when_lost)
         yield streams
-        tasks.cancel_scope.cancel()
 
 
 def _limit(request: httpx2.Request, seconds: float) -> None:
@@ -176,4 +158,4 @@ def _is_notification(body: bytes) -> bool:
 
 
 def _headers(headers: Mapping[str, Any] | None) -> dict[str, str]:
-    return {name: value if isinstance(value, str) else str(value) for name, value in (headers or {}).items()}
+    return {name: str(value) for name, value in (headers or {}).items()}

@@ -6,10 +6,10 @@ JSON-RPC error of ours takes its place; errors of the SDK's HTTP transports are 
 
 import codecs
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-import httpx2
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
@@ -95,16 +95,40 @@ _ID_LAST: Final = re.compile(rf"{_ID}\s*(?:,\s*{_VERSION}\s*)?\}}\s*\Z")
 _IS_ANSWER: Final = re.compile(rf"\s*\{{\s*(?:{_VERSION}\s*,\s*)?{_OUTCOME}")
 
 
-def read_message(text: str) -> tuple[types.JSONRPCMessage, bool]:
-    """The message, and whether halves of surrogate pairs in it were replaced.
+def parsed(text: str | Cut, log: StderrLog, max_message: int) -> types.JSONRPCMessage | None:
+    """A line of a program: a message, or the error for the request whose answer it is; None: nothing for anybody.
 
-    Raises:
-        ValueError: it is none.
+    Args:
+        max_message: bytes that it may have; for the error.
     """
-    try:
-        return types.jsonrpc_message_adapter.validate_json(text, by_name=False), False
-    except ValueError:
-        return types.jsonrpc_message_adapter.validate_json(mended(text), by_name=False), True
+    if isinstance(text, Cut):
+        log.warning("sent a message of %d bytes, more than %d: it is not read", text.size, max_message)
+        return in_its_place(text.head, text.tail, AnswerTooLarge(log.server, limit=max_message, size=text.size))
+    if not text.strip():
+        return None
+    if (message := _message(text)) is None:
+        log.warning("wrote a line that is no message: %.200r", text)
+    return message or _unreadable(log.server, text)
+
+
+def read_again(server: str, refused: ValidationError) -> SessionMessage | ValidationError:
+    """What the SDK's transport over HTTP could not read, as `parsed` would have it."""
+    text = refused.errors(include_url=False, include_context=False)[0]["input"]
+    message = (_message(text) or _unreadable(server, text)) if isinstance(text, str) else None
+    return refused if message is None else SessionMessage(message)
+
+
+def _message(text: str) -> types.JSONRPCMessage | None:
+    """Halves of surrogate pairs, which pydantic refuses, are replaced by U+FFFD."""
+    with suppress(ValueError):
+        return types.jsonrpc_message_adapter.validate_json(text, by_name=False)
+    with suppress(ValueError):
+        return types.jsonrpc_message_adapter.validate_json(mended(text), by_name=False)
+    return None
+
+
+def _unreadable(server: str, text: str) -> types.JSONRPCError | None:
+    return in_its_place(text[:KEPT], text[-KEPT:], BadAnswer(server, _CANNOT_BE_READ))
 
 
 def in_its_place(head: str, tail: str, why: ServerError) -> types.JSONRPCError | None:
@@ -121,18 +145,6 @@ def in_its_place(head: str, tail: str, why: ServerError) -> types.JSONRPCError |
     return types.JSONRPCError(jsonrpc="2.0", id=int(found["id"]), error=error)
 
 
-def read_again(server: str, refused: ValidationError) -> SessionMessage | ValidationError:
-    """What the SDK's transport over HTTP could not read, as `read_message` or `in_its_place` would have it."""
-    text = refused.errors(include_url=False, include_context=False)[0]["input"]
-    if not isinstance(text, str):
-        return refused
-    try:
-        return SessionMessage(read_message(text)[0])
-    except ValueError:
-        error = in_its_place(text[:KEPT], text[-KEPT:], BadAnswer(server, _CANNOT_BE_READ))
-        return refused if error is None else SessionMessage(error)
-
-
 def unread(server: str, error: MCPError, *, limit: int) -> ServerError | None:
     """The error of an answer that was not read; None: it was, and is an error of the server's own.
 
@@ -141,39 +153,9 @@ def unread(server: str, error: MCPError, *, limit: int) -> ServerError | None:
     """
     if isinstance(error.data, ServerError):
         return error.data
-    if error.code == types.CONNECTION_CLOSED and error.message.startswith(_EVENT_TOO_LARGE):
+    is_refused = error.code == types.PARSE_ERROR
+    if (is_refused and ABOVE_LIMIT in error.message) or (
+        error.code == types.CONNECTION_CLOSED and error.message.startswith(_EVENT_TOO_LARGE)
+    ):
         return AnswerTooLarge(server, limit=limit)
-    if error.code == types.PARSE_ERROR:
-        return (
-            AnswerTooLarge(server, limit=limit) if ABOVE_LIMIT in error.message else BadAnswer(server, _CANNOT_BE_READ)
-        )
-    return None
-
-
-class AboveLimit(httpx2.StreamError):
-    """Breaks off an answer over HTTP; the SDK answers the waiting request with an error that holds this text."""
-
-    def __init__(self) -> None:
-        super().__init__(ABOVE_LIMIT)
-
-
-def parsed(text: str | Cut, log: StderrLog, max_message: int) -> types.JSONRPCMessage | None:
-    """One message, or the error in the place of one that is not read; None: there is nothing for anybody.
-
-    Args:
-        max_message: bytes that it may have; for the error.
-    """
-    if isinstance(text, Cut):
-        log.warning("sent a message of %d bytes, more than %d: it is not read", text.size, max_message)
-        too_large = AnswerTooLarge(log.server, limit=max_message, size=text.size)
-        return in_its_place(text.head, text.tail, too_large)
-    if not text.strip():
-        return None
-    try:
-        message, replaced = read_message(text)
-    except ValueError:
-        log.warning("wrote a line that is no message: %.200r", text)
-        return in_its_place(text[:KEPT], text[-KEPT:], BadAnswer(log.server, _CANNOT_BE_READ))
-    if replaced:
-        log.warning("sent halves of surrogate pairs; they are replaced by U+FFFD")
-    return message
+    return BadAnswer(server, _CANNOT_BE_READ) if is_refused else None
