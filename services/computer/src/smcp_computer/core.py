@@ -185,7 +185,7 @@ async def open_core(
         on_change=lambda: outbox.changed(TOOL_LIST) if catalogue.refresh() else None,
     )
     catalogue = Catalogue(fleet.supervisors)
-    readiness.add("mcp_servers", lambda: None if fleet.settled else "starting")
+    readiness.add("mcp_servers", lambda: "starting" if fleet.starting else None)
     shown_config = shown(config)
 
     async def get_config(request: GetComputerConfigReq, call: Call) -> GetComputerConfigRet:

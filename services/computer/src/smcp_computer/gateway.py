@@ -68,14 +68,13 @@ async def open_gateway_computer(
         tracing=client_spans(),
         **options,
     ) as computer:
-        computer.membership = membership
-        membership.serve(computer)
+        computer.membership, membership.computer = membership, computer
         async with computer.member(), computer.calls_ended(settings.drain_s):
             try:
                 yield computer
             finally:
                 readiness.drain()
-                membership.serve_no_more()
+                membership.serving = False
 
 
 class GatewayMembership:
@@ -102,16 +101,10 @@ class GatewayMembership:
         self.joined = asyncio.Event()
         """Set once it was a member for the first time."""
         self._problem: str | None = "not joined yet"
-        self._computer: Computer | None = None
-        self._serving = False
-
-    def serve(self, computer: Computer) -> None:
-        """From now on answer requests, and follow notifications; comes before `run`."""
-        self._computer, self._serving = computer, True
-
-    def serve_no_more(self) -> None:
-        """Begin nothing any more; what runs goes on, and is answered."""
-        self._serving = False
+        self.computer: Computer
+        """Set before `run`."""
+        self.serving = True
+        """False: nothing is begun any more; what runs goes on, and is answered."""
 
     @property
     def problem(self) -> str | None:
@@ -147,18 +140,16 @@ class GatewayMembership:
             _log.info("left the office %r", self._office)
 
     def describe(self) -> None:
-        assert self._computer is not None
-        said = {**self._me.model_dump(exclude_unset=True), "capabilities": self._computer.resources.capabilities.now}
+        said = {**self._me.model_dump(exclude_unset=True), "capabilities": self.computer.resources.capabilities.now}
         self.link.describe(EnterOfficeReq.model_validate(said))
 
     def is_in(self) -> None:
-        assert self._computer is not None
         connection = self.link.connection
         self._problem = None
         self.joined.set()
-        self._computer.resources.in_office()
-        self._computer.seat.held(anew=True)
-        self._computer.outbox.resume()
+        self.computer.resources.in_office()
+        self.computer.seat.held(anew=True)
+        self.computer.outbox.resume()
         by = "" if connection is None else connection.url
         _log.info("in the office %r as %r, by %s", self._office, self._me.name, by)
 
@@ -195,23 +186,21 @@ class GatewayMembership:
 
     async def _answer(self, event: str, body: object) -> bytes:
         """The JSON of the acknowledgement of a request. The gateway vouches for the sender, an Agent of this office."""
-        if self._computer is None or not self._serving:
+        if not self.serving:
             return failed(Unavailable("the Computer is stopping", details={"may_have_run": False}).body()).body
         row = catalog.lookup(event)
         if row is None:
             return failed(Malformed("there is no such event", details={"field": ""}).body()).body
-        answer = await self._computer.dispatcher.dispatch(row, Caller("agent", self._office), body)
+        answer = await self.computer.dispatcher.dispatch(row, Caller("agent", self._office), body)
         return answer.body or b"null"
 
     def _heard(self, event: str, data: Mapping[str, Any]) -> None:
         """Follows cancels, and Agents that leave. Calls of an Agent that stays away are cancelled by the gateway."""
-        if self._computer is None:
-            return
         try:
             if event == f"notify:{CANCEL_VERB}":
-                cancel(AgentCallData.model_validate(data), self._computer.owner, self._computer.seat)
+                cancel(AgentCallData.model_validate(data), self.computer.owner, self.computer.seat)
             elif event == "notify:leave_office" and (agent := LeaveOfficeNotification.model_validate(data).agent):
-                self._computer.resources.agents.left(agent)
+                self.computer.resources.agents.left(agent)
         except ValidationError:
             _log.warning("a notification that cannot be read was ignored")
 

@@ -55,8 +55,8 @@ class GetResources:
         server, supervisor = asked.mcp_server, self._supervisors.get(asked.mcp_server)
         if supervisor is None:
             return _refused(SERVER_NOT_FOUND, "MCP Server not registered", mcp_server=server)
-        if not supervisor.connected:
-            raise Unavailable(f"MCP server {server!r} is not running ({supervisor.condition})")
+        if not supervisor.ready:
+            raise Unavailable(f"MCP server {server!r} is not running ({supervisor.state})")
         resources = supervisor.resources
         if resources is None:
             message = "MCP Server does not support 'resources' capability"

@@ -1,20 +1,17 @@
-"""Log lines about one MCP server: its standard error (rate-limited), its ends, and why a start failed."""
+"""The log of one MCP server's standard error (rate-limited), and the words for its failures."""
 
 import logging
 import re
 import time
 from collections import deque
-from collections.abc import Sequence
 from typing import Final
 
 import anyio
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
-from smcp_computer.config.inputs import SETTING
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.mcp.errors import ServerFailed
-from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
 
 WENT_AWAY: Final = "went away"
 
@@ -115,63 +112,3 @@ class StderrLog:
             )
             self._hides = True
         return logging.DEBUG
-
-
-_log = logging.getLogger("smcp_computer.mcp")
-
-
-class FailureLog:
-    """Why one server is not running.
-
-    Args:
-        withheld: variables that a program may have needed, and that it did not get.
-        longest_s: the longest pause between two tries.
-    """
-
-    def __init__(
-        self, config: MCPServerConfig, stderr: StderrLog, *, withheld: Sequence[str], longest_s: float
-    ) -> None:
-        self._config = config
-        self._stderr = stderr
-        self._withheld = withheld
-        self._longest_s = longest_s
-        self._logged: tuple[str, int | None] | None = None
-        """Why it did not start, as it was logged last, with the exit status."""
-
-    def started(self) -> None:
-        self._logged = None
-
-    def failed(self, error: Exception, pause: float | None, *, was_ready: bool) -> str:
-        """Log that it ended, or did not start, and is tried again in `pause` seconds. Returns the reason.
-
-        None: it can never work in this environment.
-        """
-        reason = describe(error)
-        if pause is None:
-            _log.warning("MCP %s (it is not started, nor tried again)", reason)
-            return reason
-        if ended := self._stderr.end:
-            if not was_ready and reason == WENT_AWAY:
-                reason = f"{ended} before it answered"
-                told = f"{reason}; {self._stderr.said}"
-            else:
-                told = f"{reason} ({ended}; {self._stderr.said})"
-        else:
-            told = reason
-        again = f"it is started again in {pause:.1f} s"
-        level = logging.WARNING
-        if not was_ready:
-            if (reason, self._stderr.status) == self._logged:
-                level = logging.DEBUG
-            else:
-                again += f", then ever later, up to every {self._longest_s:g} s"
-                if missing := self._not_given():
-                    told += f"; it was not given {', '.join(missing)}, see {SETTING}"
-            self._logged = (reason, self._stderr.status)
-        _log.log(level, "MCP server %r: %s; %s", self._config.name, told, again)
-        return reason
-
-    def _not_given(self) -> list[str]:
-        if not isinstance(self._config, MCPServerStdioConfig) or not self._stderr.end:
-            return []
-        return [name for name in self._withheld if name not in (self._config.server_parameters.env or {})]

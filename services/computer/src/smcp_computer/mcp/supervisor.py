@@ -16,13 +16,13 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from smcp_bus.backoff import Backoff
-from smcp_computer.config.inputs import InputResolver, with_variables
+from smcp_computer.config.inputs import SETTING, InputResolver, with_variables
 from smcp_computer.config.lint import CannotRun
 from smcp_computer.mcp.errors import ServerFailed, ServerNotRunning
 from smcp_computer.mcp.events import ServerEvent, ServerEvents, ServerGone, ServerReady, ToolsChanged
 from smcp_computer.mcp.resources import Resources
 from smcp_computer.mcp.sdk import CallSpan
-from smcp_computer.mcp.server_log import WENT_AWAY, FailureLog, StderrLog, first_of
+from smcp_computer.mcp.server_log import WENT_AWAY, StderrLog, describe, first_of
 from smcp_computer.mcp.session import Connection, Negotiation, connect
 from smcp_proto.schemas.config import MCPServerConfig, MCPServerStdioConfig
 from smcp_service.lifecycle import counted
@@ -42,7 +42,7 @@ class State(StrEnum):
     READY = "ready"
     RESTARTING = "restarting"
     FAILED = "failed"
-    """It could not be started. It is tried again, but where its configuration can never work in this environment."""
+    """It could not be started. It is tried again, unless its configuration can never work in this environment."""
     STOPPED = "stopped"
 
 
@@ -54,7 +54,7 @@ class Limits:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that programs get beside the default ones; those of a server's own `env` win."""
     withheld: tuple[str, ...] = ()
-    """Names of variables that a program may have needed, and that it did not get."""
+    """Names of variables that a program may have needed, and that it did not get; for the log."""
 
 
 class Supervisor:
@@ -94,7 +94,8 @@ class Supervisor:
         self._events = events or ServerEvents()
         self._backoff = backoff or Backoff()
         self._stderr = StderrLog(config.name)
-        self._failures = FailureLog(config, self._stderr, withheld=limits.withheld, longest_s=self._backoff.longest_s)
+        self._logged: tuple[str, int | None] | None = None
+        """Why it did not start, as it was logged last, with the exit status."""
         self._negotiation: Negotiation = "auto"
         self._connection: Connection | None = None
         self._stopping = asyncio.Event()
@@ -108,30 +109,14 @@ class Supervisor:
         return self.state is State.READY
 
     @property
-    def connected(self) -> bool:
-        """Ready, and not about to end."""
-        return self.ready and self._connection is not None
-
-    @property
-    def condition(self) -> str:
-        """Its state in one word, for people."""
-        return "ending" if self.ready and not self.connected else self.state
-
-    @property
     def resources(self) -> Resources | None:
-        return self._connection.resources if self._connection is not None and self.ready else None
+        return self._connection.resources if self._connection is not None else None
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, span: CallSpan) -> dict[str, Any]:
-        """Run a tool under its original name; see `Connection.call`.
-
-        Raises:
-            ServerNotRunning: nothing was run.
-            ServerError, TimeoutError: see `Connection.call`.
-        """
-        connection = self._connection
-        if connection is None or not self.ready:
-            raise ServerNotRunning(self.name, f"is not running ({self.condition})")
-        return await connection.call(tool, arguments, timeout=timeout, span=span)
+        """Run a tool under its original name; raises as `Connection.call`, and ServerNotRunning: nothing was run."""
+        if self._connection is None:
+            raise ServerNotRunning(self.name, f"is not running ({self.state})")
+        return await self._connection.call(tool, arguments, timeout=timeout, span=span)
 
     def stop(self) -> None:
         """Make `run` end: the session is closed, the process is ended whole. A start is broken off."""
@@ -145,7 +130,7 @@ class Supervisor:
         try:
             lived = STEADY_S
             while not self._stopping.is_set():
-                began = loop.time()
+                began, starts = loop.time(), self.starts
                 # what a server says that dies again and again stands in the lines that tell of its ends
                 self._stderr.born(quiet_s=0.0 if lived >= STEADY_S else STEADY_S)
                 try:
@@ -157,12 +142,11 @@ class Supervisor:
                     if lived >= STEADY_S:
                         self._backoff.reset()
                     pause = None if isinstance(first_of(error), CannotRun) else self._backoff.next()
-                    self._failed(error, pause)
+                    self._failed(error, pause, was_ready=self.starts > starts)
                     with suppress(TimeoutError):
                         async with asyncio.timeout(pause):
                             await self._stopping.wait()
         finally:
-            self._connection = None
             self.state = State.STOPPED
             self.settled.set()
 
@@ -184,8 +168,10 @@ class Supervisor:
                     self._events.tell(ServerReady(self.name))
                     await self._serve(connection)
                 finally:
-                    self._connection = None
+                    self._connection, self.state = None, State.RESTARTING
                     self._events.tell(ServerGone(self.name))
+                    if not self._stopping.is_set():
+                        self._on_change()
 
     @asynccontextmanager
     async def _waited(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
@@ -239,7 +225,7 @@ class Supervisor:
         self.state, self.reason = State.READY, ""
         self.starts += 1
         self.settled.set()
-        self._failures.started()
+        self._logged = None
         _log.info("MCP server %r is ready with %s", self.name, counted(len(tools), "tool"))
         self._on_change()
 
@@ -252,23 +238,37 @@ class Supervisor:
             case _:
                 return False
 
-    def _failed(self, error: Exception, pause: float | None) -> None:
-        was_ready = self.ready
-        self.reason = self._failures.failed(error, pause, was_ready=was_ready)
+    def _failed(self, error: Exception, pause: float | None, *, was_ready: bool) -> None:
+        self.reason = describe(error)
         self.state = State.RESTARTING if self.starts and pause is not None else State.FAILED
+        if pause is None:
+            _log.warning("MCP %s (it is not started, nor tried again)", self.reason)
+        else:
+            self._log_end(pause, was_ready)
         self.settled.set()
-        if was_ready:
-            self._on_change()
+
+    def _log_end(self, pause: float, was_ready: bool) -> None:
+        told, end, said = self.reason, self._stderr.end, self._stderr.said
+        if end and self.reason == WENT_AWAY and not was_ready:
+            self.reason = f"{end} before it answered"
+            told = f"{self.reason}; {said}"
+        elif end:
+            told = f"{self.reason} ({end}; {said})"
+        told += f"; it is started again in {pause:.1f} s"
+        level = logging.WARNING
+        if not was_ready:
+            logged, self._logged = self._logged, (self.reason, self._stderr.status)
+            level = logging.DEBUG if logged == self._logged else logging.WARNING
+            told += f", then ever later, up to every {self._backoff.longest_s:g} s"
+            if end and isinstance(self.config, MCPServerStdioConfig):
+                own = self.config.server_parameters.env or {}
+                if missing := [name for name in self._limits.withheld if name not in own]:
+                    told += f"; it was not given {', '.join(missing)}, see {SETTING}"
+        _log.log(level, "MCP server %r: %s", self.name, told)
 
 
 class Fleet:
-    """Args:
-    servers: the configurations; those that are disabled are left out.
-    on_change: called whenever the tools that can be called may have changed.
-
-    Attributes:
-        events: what happens at the servers.
-    """
+    """The supervisors of all servers that are not disabled; `events`: what happens at the servers."""
 
     def __init__(
         self,
@@ -284,10 +284,6 @@ class Fleet:
             for config in servers
             if not config.disabled
         }
-
-    @property
-    def settled(self) -> bool:
-        return not self.starting
 
     @property
     def starting(self) -> list[str]:

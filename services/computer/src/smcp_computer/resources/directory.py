@@ -78,8 +78,8 @@ class Directory:
         """
         self.check_known(server)
         supervisor = self._supervisors[server]
-        if not supervisor.connected:
-            raise Unavailable(f"MCP server {server!r} is not running ({supervisor.condition})")
+        if not supervisor.ready:
+            raise Unavailable(f"MCP server {server!r} is not running ({supervisor.state})")
         if supervisor.resources is None:
             raise not_supported(f"MCP server {server!r} has no resources")
 

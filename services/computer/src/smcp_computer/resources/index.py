@@ -83,7 +83,7 @@ class ResourceIndex:
         return [
             name
             for name, listed in self._listed.items()
-            if listed.supervisor.connected and listed.supervisor.resources is None
+            if listed.supervisor.ready and listed.supervisor.resources is None
         ]
 
     def connection(self, server: str) -> Resources:
