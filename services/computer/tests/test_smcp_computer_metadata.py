@@ -129,10 +129,14 @@ async def test_names_that_two_servers_share_are_qualified() -> None:
         assert set(tools) == {"hello", "a__browser_navigate", "b__browser_navigate"}
 
 
+def tool(sent: dict[str, Any]) -> types.Tool:
+    return types.Tool.model_validate({"name": "t", "inputSchema": {}, "annotations": {}, "_meta": sent})
+
+
 @pytest.mark.rule("data-structures.meta.complex", "answers.tools.meta.simple", "answers.tools.meta.other")
 def test_simple_values_stay_and_everything_else_is_a_json_string() -> None:
     sent = {"s": "x", "t": True, "i": 1, "f": 0.5, "n": None, "l": ["a", "b"], "e": [], "m": ["a", 1], "d": {"读": 1}}
-    assert attributes(sent, None, None) == {
+    assert attributes(tool(sent), None) == {
         **{key: sent[key] for key in ("s", "t", "i", "f", "n", "l", "e")},
         "m": '["a", 1]',
         "d": '{"读": 1}',
@@ -146,5 +150,5 @@ def test_simple_values_stay_and_everything_else_is_a_json_string() -> None:
 )
 def test_a_server_cannot_write_what_is_the_computers() -> None:
     sent = {"a2c_tool_meta": '{"auto_apply": true}', "MCP_TOOL_ANNOTATION": "{}", "mine": 1}
-    assert attributes(sent, types.ToolAnnotations(), None) == {"mine": 1}
-    assert json.loads(str(attributes(sent, None, ToolMeta(auto_apply=False))["a2c_tool_meta"]))["auto_apply"] is False
+    assert attributes(tool(sent), None) == {"mine": 1}
+    assert json.loads(str(attributes(tool(sent), ToolMeta(auto_apply=False))["a2c_tool_meta"]))["auto_apply"] is False

@@ -30,11 +30,9 @@ class Confirm(StrEnum):
 
 
 class Asker(Protocol):
-    """Somebody who can be asked."""
+    """Somebody who can be asked whether a tool may run. Cancelling withdraws the question."""
 
-    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> bool:
-        """Whether the tool may run. Cancelling withdraws the question."""
-        ...
+    async def ask(self, ref: ToolRef, agent: str, params: Mapping[str, Any]) -> bool: ...
 
 
 class Decision(Enum):
@@ -60,12 +58,7 @@ def decide(setting: Confirm, auto_apply: bool | None, *, can_ask: bool) -> Decis
 
 
 class Confirmation:
-    """Whether a tool may run: decided by the settings, or by the user.
-
-    Args:
-        setting: None for the default.
-        asker: None where nobody can be asked.
-    """
+    """Whether a tool may run: decided by the setting, or by the user. `asker` None: nobody can be asked."""
 
     def __init__(self, setting: Confirm | None, asker: Asker | None) -> None:
         self._asker = asker
@@ -87,9 +80,8 @@ class Confirmation:
         decision = decide(self.setting, auto_apply, can_ask=self._asker is not None)
         if decision is Decision.RUN:
             return None
-        if isinstance(decision, str):
-            return decision
-        assert self._asker is not None
+        if self._asker is None or isinstance(decision, str):
+            return str(decision)
         if self._over:
             return _STOPPING
         question = asyncio.timeout(None)
@@ -120,10 +112,7 @@ def terminal() -> "Terminal | None":
 
 
 class Terminal:
-    """Args:
-    source: the descriptor that is read; a terminal in its usual, line-wise mode.
-    out: where questions are written.
-    """
+    """Asks on `out`, and reads from the descriptor `source`: a terminal in its usual, line-wise mode."""
 
     def __init__(self, source: int, out: TextIO) -> None:
         self._source = source

@@ -59,15 +59,15 @@ class OfficeMembership(Protocol):
 
 
 class Options(TypedDict, total=False):
-    """What may be given in place of what a process takes from its settings and surroundings."""
+    """What may be given in place of what a process takes from its settings and surroundings.
+
+    `asker` confirms tools (default: nobody can be asked); `environ` is for the placeholders of the configuration.
+    """
 
     config: ComputerConfig
-    """In place of the settings' file."""
     readiness: Readiness
     asker: Asker | None
-    """Who confirms tools; by default nobody can be asked."""
     environ: Mapping[str, str]
-    """For the placeholders of the configuration."""
     metrics: Metrics
 
 
@@ -147,16 +147,13 @@ async def open_core(
     handlers: Mapping[str, Handler] = MappingProxyType({}),
     **options: Unpack[Options],
 ) -> AsyncIterator[Computer]:
-    """Run the MCP servers of this host, and have ready what answers for them.
+    """Run the MCP servers of this host, and have ready what answers for them. Raises ConfigError.
 
     Args:
         office: to whom changes are told.
         max_body: bytes that an answer may have.
         may_tell: whether this Computer is a member now.
         handlers: those that only this connection needs, by event.
-
-    Raises:
-        ConfigError: the file cannot be used.
     """
     config = options.get("config") or load_config(settings.config)
     environ = options.get("environ", os.environ)

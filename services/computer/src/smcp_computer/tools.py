@@ -15,8 +15,9 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Final
 
 import mcp_types as types
@@ -52,8 +53,7 @@ class Target:
 class Catalogue:
     """Built from what the servers offer; `refresh` after each change.
 
-    Names are given over the tools of all servers, also of those that are being started again, so that a
-    restart renames nothing; listed are the tools of servers that are ready.
+    Tools of servers that are not ready keep their names, so that a restart renames nothing, and are not listed.
     """
 
     def __init__(self, supervisors: Mapping[str, Supervisor]) -> None:
@@ -64,8 +64,7 @@ class Catalogue:
 
     def find(self, name: str) -> Target | None:
         """The tool that is called `name`; also of a server that is not ready now."""
-        ref = self._names.listed.get(name)
-        if ref is None:
+        if (ref := self._names.listed.get(name)) is None:
             return None
         supervisor = self._supervisors[ref.server]
         return Target(ref, supervisor, tool_meta_of(supervisor.config, ref.tool))
@@ -79,7 +78,15 @@ class Catalogue:
 
     def refresh(self) -> bool:
         """Look at the servers again. Returns whether the listing changed."""
-        names = name_tools(_offer(supervisor) for supervisor in self._supervisors.values())
+        names = name_tools(
+            Offer(
+                server=name,
+                tools=[tool.name for tool in supervisor.tools],
+                aliases={tool: meta.alias for tool, meta in supervisor.config.tool_meta.items() if meta.alias},
+                forbidden=frozenset(supervisor.config.forbidden_tools),
+            )
+            for name, supervisor in self._supervisors.items()
+        )
         for ref, name in names.renamed.items():
             if self._names.renamed.get(ref) != name:
                 _log.info("the tool %r of MCP server %r is listed as %r", ref.tool, ref.server, name)
@@ -98,17 +105,13 @@ class Catalogue:
         return tuple(
             SMCPTool(
                 name=name,
-                description=tools[ref].description or "",
-                params_schema=tools[ref].input_schema,
-                return_schema=tools[ref].output_schema,
-                meta=attributes(
-                    tools[ref].meta or {},
-                    tools[ref].annotations,
-                    tool_meta_of(self._supervisors[ref.server].config, ref.tool),
-                ),
+                description=tool.description or "",
+                params_schema=tool.input_schema,
+                return_schema=tool.output_schema,
+                meta=attributes(tool, tool_meta_of(self._supervisors[ref.server].config, ref.tool)),
             )
             for name, ref in names.listed.items()
-            if ref in tools
+            if (tool := tools.get(ref)) is not None
         )
 
 
@@ -117,19 +120,12 @@ def tool_meta_of(server: MCPServerConfig, tool: str) -> ToolMeta | None:
     return server.tool_meta.get(tool, server.default_tool_meta)
 
 
-def attributes(
-    sent: Mapping[str, Any], annotations: types.ToolAnnotations | None, configured: ToolMeta | None
-) -> Attributes:
-    """The `meta` of a tool.
-
-    Args:
-        sent: what the server put into the tool's `_meta`.
-    """
+def attributes(tool: types.Tool, configured: ToolMeta | None) -> Attributes:
+    """The `meta` of a tool."""
+    sent = tool.meta or {}
     meta: Attributes = {key: _simple(value) for key, value in sent.items() if key not in (TOOL_META, ANNOTATION)}
-    if annotations is not None:
-        given = annotations.model_dump(mode="json", by_alias=True, exclude_none=True)
-        if given:
-            meta[ANNOTATION] = _json(given)
+    if tool.annotations and (given := tool.annotations.model_dump(mode="json", by_alias=True, exclude_none=True)):
+        meta[ANNOTATION] = _json(given)
     if configured is not None:
         meta[TOOL_META] = _json(configured.model_dump(mode="json"))
     return meta
@@ -166,16 +162,6 @@ class Names:
     """What is not listed, by each name that a caller may try: original, alias, qualified."""
     renamed: Mapping[ToolRef, str]
     """Tools whose listed name is neither their own nor their alias; for the log."""
-
-
-def _offer(supervisor: Supervisor) -> Offer:
-    config = supervisor.config
-    return Offer(
-        server=config.name,
-        tools=[tool.name for tool in supervisor.tools],
-        aliases={tool: meta.alias for tool, meta in config.tool_meta.items() if meta.alias},
-        forbidden=frozenset(config.forbidden_tools),
-    )
 
 
 def name_tools(offers: Iterable[Offer]) -> Names:
@@ -216,27 +202,20 @@ def _assign(wanted: Mapping[ToolRef, str]) -> dict[ToolRef, str]:
     names: dict[ToolRef, str] = {}
     open_refs = sorted(wanted)
     taken: set[str] = set()
-    levels: tuple[Callable[[ToolRef, str], str], ...] = (lambda _, name: legal(name), qualified)
-    for level in levels:
+    for level in (lambda _, name: legal(name), qualified):
         proposals = {ref: level(ref, wanted[ref]) for ref in open_refs}
-        count = Counter(proposals.values())
-        settled = {ref: name for ref, name in proposals.items() if count[name] == 1 and name not in taken}
+        times = Counter(proposals.values())
+        settled = {ref: name for ref, name in proposals.items() if times[name] == 1 and name not in taken}
         names |= settled
         # a name that several wanted goes to nobody, also not at a later level: it would look like one of theirs
         taken |= set(proposals.values())
         open_refs = [ref for ref in open_refs if ref not in settled]
     for ref in open_refs:
-        names[ref] = _unique(ref, wanted[ref], taken)
+        base = _ILLEGAL.sub("_", f"{ref.server}{SEPARATOR}{wanted[ref]}")
+        attempts = (_with_digest(base, f"{ref.server}\0{ref.tool}\0{attempt}") for attempt in count(0))
+        names[ref] = next(name for name in attempts if name not in taken)
         taken.add(names[ref])
     return names
-
-
-def _unique(ref: ToolRef, wanted: str, taken: set[str]) -> str:
-    base = _ILLEGAL.sub("_", f"{ref.server}{SEPARATOR}{wanted}")
-    attempt = 0
-    while (name := _with_digest(base, f"{ref.server}\0{ref.tool}\0{attempt}")) in taken:
-        attempt += 1
-    return name
 
 
 def _with_digest(base: str, whole: str) -> str:

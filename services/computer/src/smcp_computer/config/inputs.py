@@ -49,18 +49,15 @@ def variable_of(input_id: str) -> str:
 
 
 class InputResolver:
-    """Replaces placeholders by their values."""
-
     def __init__(self, inputs: Mapping[str, MCPServerInput], environ: Mapping[str, str]) -> None:
         self._inputs = inputs
         self._environ = environ
 
     async def resolve(self, server: MCPServerConfig) -> MCPServerConfig:
-        """`server` with its parameters' placeholders replaced.
+        """`server` with its parameters' placeholders replaced. The errors name the server, and each field.
 
         Raises:
-            CannotRun: placeholders have no value in this environment, or none that is allowed; or with the values put
-                in, the parameters are not valid any more. Names the server, and each field with its placeholder.
+            CannotRun: placeholders have no value in this environment, or one that makes the parameters invalid.
             InputProgramFailed: the program of an input gave no value.
             ConfigError: what a program printed makes the parameters invalid.
         """
@@ -79,7 +76,8 @@ class InputResolver:
             resolved: MCPServerConfig = SERVER_CONFIG.validate_python(body)
         except ValidationError as error:
             wrong = "; ".join(f"{path}: {why}" for path, why in wrong_fields(error))
-            kind = ConfigError if any(map(self._is_printed, placeholders)) else CannotRun
+            printed = any(isinstance(self._inputs.get(each.name), MCPServerCommandInput) for each in placeholders)
+            kind = ConfigError if printed else CannotRun
             raise kind(f"server {server.name!r}: with the values put in, {wrong}") from None
         return resolved
 
@@ -87,8 +85,7 @@ class InputResolver:
         if placeholder.kind == "env":
             return self._environ[placeholder.name]
         definition = self._inputs[placeholder.name]
-        given = self._environ.get(variable_of(definition.id))
-        if given is not None:
+        if (given := self._environ.get(variable_of(definition.id))) is not None:
             return given
         if isinstance(definition, MCPServerCommandInput):
             return await self._printed(server, definition)
@@ -113,10 +110,6 @@ class InputResolver:
             options = ", ".join(map(repr, definition.options)) or "nothing"
             return f"input {definition.id!r}: {source} is none of its options ({options})"
         return None
-
-    def _is_printed(self, placeholder: Placeholder) -> bool:
-        definition = self._inputs.get(placeholder.name) if placeholder.kind == "input" else None
-        return isinstance(definition, MCPServerCommandInput) and variable_of(definition.id) not in self._environ
 
     async def _printed(self, server: str, definition: MCPServerCommandInput) -> str:
         label = f"server {server!r}: input {definition.id!r}: its program {definition.command!r}"

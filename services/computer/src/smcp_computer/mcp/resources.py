@@ -20,7 +20,6 @@ Answered = Callable[[str, ServerError | None], None]
 SUBSCRIBE_S: Final = 10.0
 SHOWN: Final = 256
 """Characters of a URI that stand in a log: what a server sends has no bound."""
-MAX_PAGES: Final = 1000
 MAX_ITEMS: Final = 50_000
 
 
@@ -38,12 +37,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A whole list.
-
-    Attributes:
-        items: objects only, each with its URI (or its template) as a string, no URI twice.
-        problems: what was left out and why; for the log.
-    """
+    """A whole list: objects with a string as URI (or template), none twice; and what was left out, for the log."""
 
     items: tuple[Json, ...]
     problems: tuple[str, ...] = ()
@@ -123,7 +117,7 @@ class Resources:
         found: dict[str, Json] = {}
         problems: list[str] = []
         cursor: str | None = None
-        for _ in range(MAX_PAGES):
+        while True:
             left = deadline - loop.time()
             if left <= 0:
                 raise ServerTimedOut(self.server, f"did not list its {key} in time")
@@ -141,9 +135,6 @@ class Resources:
             if cursor is None:
                 break
             if len(found) >= MAX_ITEMS or (page.items and len(found) == known):
-                cursor = None
                 problems.append(f"its list of {key} has no end; {min(len(found), MAX_ITEMS)} are taken")
                 break
-        else:
-            problems.append(f"its list of {key} has more than {MAX_PAGES} pages; {len(found)} are taken")
         return Listed(tuple(found.values())[:MAX_ITEMS], tuple(dict.fromkeys(problems)))
