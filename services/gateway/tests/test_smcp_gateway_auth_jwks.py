@@ -36,7 +36,7 @@ async def running(jwks: Jwks) -> AsyncIterator[Jwks]:
 async def test_a_set_is_fetched_once_for_many_tokens() -> None:
     async with open_issuer(OLD, RSA) as issuer, fetched_from(issuer) as jwks:
         found = await asyncio.gather(*(jwks.find("old", "ES256") for _ in range(100)))
-        assert all(key is not None and key.kid == "old" for key in found)
+        assert all(key is not None and key.key_id == "old" for key in found)
         assert await jwks.find("rsa", "RS256") is not None
         assert await jwks.find("rsa", "ES256") is None
         assert issuer.fetched <= 2  # the second for a key that is not there
@@ -180,7 +180,7 @@ EC_JWK, RSA_JWK = OLD.jwk, RSA.jwk
 )
 def test_a_key_that_is_not_for_our_signatures_is_passed_over(jwk: Any) -> None:
     found = read_key_set(json.dumps({"keys": [jwk, NEW.jwk]}).encode())
-    assert [key.kid for key in found.keys] == ["new"]
+    assert [key.key_id for key in found.keys] == ["new"]
     assert found.skipped == 1
 
 

@@ -12,8 +12,7 @@ from typing import Any
 import jwt
 import pytest
 
-from smcp_gateway.auth.principal import NOT_ACCEPTED, NotAccepted
-from smcp_gateway.auth.tokens import Expected, Jwks, TokenVerifier
+from smcp_gateway.auth.tokens import NOT_ACCEPTED, Jwks, NotAccepted, TokenVerifier
 from smcp_proto.errors import NotAuthenticated
 from smcp_testing import issuer
 from smcp_testing.issuer import AUDIENCE, EVERYTHING, ISSUER, SigningKey, shared_token, signing_key, unsigned_token
@@ -32,7 +31,7 @@ async def verifier(*keys: SigningKey, secret: str | None = None, **expected: Any
     jwks = Jwks(load, lifetime_s=60) if keys else None
     running = None if jwks is None else asyncio.create_task(jwks.run())
     try:
-        yield TokenVerifier(Expected(**{"audience": AUDIENCE, "issuer": ISSUER, **expected}), secret=secret, jwks=jwks)
+        yield TokenVerifier(**{"audience": AUDIENCE, "issuer": ISSUER, **expected}, secret=secret, jwks=jwks)
     finally:
         if running is not None:
             running.cancel()

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from smcp_gateway.auth import keys as key_file
-from smcp_gateway.auth.keys import KeyEntry, KeyFileError, KeyRing, WatchedKeys, new_key
+from smcp_gateway.auth.keys import KeyEntry, KeyFileError, WatchedKeys, new_key
 
 
 def some_key(subject: str | None = None, **more: Any) -> tuple[str, KeyEntry]:
@@ -24,10 +24,11 @@ def halves(key: str) -> tuple[str, str]:
     return f"{prefix}_{key_id}", secret
 
 
-def test_a_key_is_found_by_itself_alone() -> None:
+def test_a_key_is_found_by_itself_alone(tmp_path: Path) -> None:
     (key, entry), (other, _) = some_key(), some_key()
-    ring = KeyRing([entry])
-    assert ring.find(key) == entry
+    key_file.add(tmp_path / "keys.json", entry)
+    watched = WatchedKeys(tmp_path / "keys.json")
+    assert watched.find(key) == entry
     head, secret = halves(key)
     for wrong in (
         other,
@@ -40,7 +41,7 @@ def test_a_key_is_found_by_itself_alone() -> None:
         f"smcp_{entry.id}_{entry.hash}",
         "",
     ):
-        assert ring.find(wrong) is None, wrong
+        assert watched.find(wrong) is None, wrong
 
 
 def test_the_file_is_its_owners_and_holds_no_key(tmp_path: Path) -> None:
@@ -99,9 +100,9 @@ def test_a_file_that_could_not_be_read_for_a_moment_is_read_when_it_can_be(
         with pytest.raises(KeyFileError):
             watched.refresh()
         assert not watched.refresh(), "it is said once"
-    assert watched.ring.find(key) == entry
+    assert watched.find(key) == entry
     assert watched.refresh(), "though nothing has changed since"
-    assert watched.ring.find(key) is None
+    assert watched.find(key) is None
 
 
 def _unreadable(path: Path) -> NoReturn:
@@ -177,20 +178,20 @@ def test_a_file_that_changes_is_read_again_and_one_that_is_wrong_then_changes_no
     assert not watched.refresh()
     key_file.add(path, added)
     assert watched.refresh()
-    assert watched.ring.find(second) == added
+    assert watched.find(second) == added
     path.write_text("{")
     with pytest.raises(KeyFileError):
         watched.refresh()
     assert not watched.refresh()  # said once
-    assert watched.ring.find(first) == entry
+    assert watched.find(first) == entry
     path.unlink()
     with pytest.raises(KeyFileError):
         watched.refresh()
-    assert watched.ring.find(second) == added
+    assert watched.find(second) == added
     key_file.add(path, added)
     os.utime(path)
     assert watched.refresh()
-    assert watched.ring.find(first) is None
+    assert watched.find(first) is None
 
 
 def test_a_key_knows_when_it_ends() -> None:

@@ -266,8 +266,7 @@ def _guarding(guard: Guard | None, transport: SocketIoServer, drain: Drain) -> d
     """What sees to it that keys are fresh, and that nobody stays whose token is none any more."""
     if guard is None:
         return {}
-    authority = guard.authority
-    return {"keys of tokens": authority.run(), "expiry": transport.end_expired(authority, drain.keep_place)}
+    return {"keys of tokens": guard.run(), "expiry": transport.end_expired(guard, drain.keep_place)}
 
 
 def _lapsed(computers: RelayComputers, generations: Generations) -> Callable[[], None]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from aiohttp import web
 
-from smcp_gateway.auth.guard import Guard, open_authority
+from smcp_gateway.auth.guard import Guard, open_guard
 from smcp_gateway.auth.keys import KeyFileError
 from smcp_gateway.auth.settings import check_auth, is_loopback
 from smcp_gateway.settings import GatewaySettings
@@ -125,10 +125,9 @@ async def open_http_server(settings: GatewaySettings) -> AsyncIterator[HttpServe
     if not (settings.auth_configured or is_loopback(settings.gateway_host)):
         _log.warning("anybody who reaches this address can connect, and be anybody", host=settings.gateway_host)
     try:
-        authority = open_authority(settings)
+        guard = open_guard(settings)
     except KeyFileError as error:
         raise Failure(f"SMCP_AUTH_KEYS: {error}") from None
-    guard = None if authority is None else Guard(authority, settings.proxies)
     async with open_metrics("smcp-gateway") as metrics:
         front = HttpServer(Readiness(), Stats(), metrics, shown=settings.stats, guard=guard)
         runner = web.AppRunner(front.app, access_log=None, shutdown_timeout=SHUTDOWN_S)

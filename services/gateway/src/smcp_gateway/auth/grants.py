@@ -1,10 +1,12 @@
-"""What a key or token allows, and the decision whether a join is within it: pure."""
+"""Who a client is, what its key or token allows, and the decision whether a join is within it."""
 
+import json
 import re
 import unicodedata
-from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Final
+from hashlib import blake2b
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -55,11 +57,7 @@ def _regex(pattern: str) -> re.Pattern[str]:
 
 
 def check_subject(subject: object) -> str:
-    """The subject as it is: two that differ in anything are two holders.
-
-    Raises:
-        ValueError: it is no text of 1 to 256 characters without control characters and lone surrogates.
-    """
+    """The subject, unchanged. Raises ValueError: no text of 1 to 256 characters without control characters."""
     if not isinstance(subject, str):
         raise ValueError("has to be a string")  # noqa: TRY004 -- pydantic takes this one
     if not 1 <= len(subject) <= LONGEST:
@@ -76,8 +74,8 @@ def _without_controls(text: str) -> str:
 class Grants(BaseModel):
     """Which places its holder may take: an office, a role and a name that all match.
 
-    An entry of the key file has these fields, and so has the claim of a JWT. A field that is not known is refused: it
-    could be a restriction.
+    An entry of the key file has these fields, and so has the claim of a JWT. An unknown field is refused: it could be a
+    restriction.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -88,19 +86,32 @@ class Grants(BaseModel):
     """Of the Agent or the Computer."""
 
 
-class BadGrants(ValueError):
-    """A claim does not say what is allowed. The message names the field."""
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The holder of a key or token, and what ends its sessions."""
+
+    subject: str
+    """Of the token (`sub`), or of the key's entry."""
+    grants: Grants
+    """Of a key, its entry as it was when the key was accepted."""
+    issuer: str | None = None
+    """Of the token (`iss`); subjects of two issuers are two holders."""
+    expires_at: float | None = None
+    """Unix seconds; None: never."""
+    kind: Literal["jwt", "key"] = "jwt"
+
+    @property
+    def identity(self) -> str:
+        """The registry compares it to tell whose place it is: a new token of the same subject takes up its place."""
+        return blake2b(json.dumps([self.kind, self.issuer, self.subject]).encode(), digest_size=16).hexdigest()
 
 
-def read_grants(claim: object) -> Grants:
-    """The grants in a claim of a JWT. Raises BadGrants."""
-    if not isinstance(claim, Mapping):
-        raise BadGrants("is not an object")
-    try:
-        return Grants.model_validate(dict(claim))
-    except ValidationError as error:
-        first: Any = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise BadGrants(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from None
+def first_problem(error: ValidationError) -> str:
+    """The field, where there is one, and what is wrong with it; nothing of the value."""
+    first: Any = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    said = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {said}" if where else said
 
 
 def decide(grants: Grants, *, office: str, role: Role, name: str) -> NotAllowed | None:

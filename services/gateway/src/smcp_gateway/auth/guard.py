@@ -1,8 +1,7 @@
-"""Lets clients in: nobody without a token, and nobody for longer than it lasts.
+"""Authenticates clients, and says when their sessions are over.
 
-A token may come with the first HTTP request (`Authorization: Bearer`) or in the `auth` object of Socket.IO's CONNECT
-(`token`). A wrong one in the header is refused with HTTP 401 before Socket.IO sees the request. A client that sends no
-header may still have the other: it is refused where it connects to the namespace, and its connection is closed.
+A token comes with the first HTTP request (`Authorization: Bearer`), which is answered 401 where it is wrong, or in the
+`auth` object of Socket.IO's CONNECT (`token`), which is refused then, and the connection closed.
 """
 
 import asyncio
@@ -15,11 +14,11 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from smcp_gateway.auth.keys import PREFIX, KeyFileError, WatchedKeys
+from smcp_gateway.auth.grants import Principal
+from smcp_gateway.auth.keys import PREFIX, KeyEntry, KeyFileError, WatchedKeys
 from smcp_gateway.auth.login_throttle import LoginThrottle, Network, client_address
-from smcp_gateway.auth.principal import NotAccepted, Principal
 from smcp_gateway.auth.settings import AuthSettings
-from smcp_gateway.auth.tokens import Jwks, TokenVerifier, from_file, from_url
+from smcp_gateway.auth.tokens import Jwks, NotAccepted, TokenVerifier, from_file, from_url
 from smcp_proto.errors import Malformed, NotAuthenticated, RateLimited, SmcpError, Unavailable
 
 HEADER: Final = "Authorization"
@@ -36,54 +35,47 @@ _UNQUOTED: Final = re.compile(r"[^\x20-\x21\x23-\x5b\x5d-\x7e]")
 _log: Final = logging.getLogger("smcp_gateway.auth")
 
 
-class Authority:
-    """Knows who holds a token: a key by the file of keys, anything else as a JWT.
+def open_guard(settings: AuthSettings) -> "Guard | None":
+    """What the settings say; None: nobody needs a token. Raises KeyFileError: the file of keys cannot be used."""
+    if not settings.auth_configured:
+        return None
+    keys = None if settings.auth_keys is None else WatchedKeys(settings.auth_keys)
+    if not settings.auth_with_tokens:
+        return Guard(keys, None, settings.proxies)
+    jwks = None
+    if (where := settings.auth_jwks) is not None:
+        load = from_url(where) if "://" in where else from_file(Path(where))
+        jwks = Jwks(load, lifetime_s=settings.auth_jwks_lifetime_s)
+    tokens = TokenVerifier(
+        settings.auth_audience or "",
+        issuer=settings.auth_issuer,
+        claim=settings.auth_claim,
+        leeway_s=settings.auth_leeway_s,
+        secret=None if settings.auth_secret is None else settings.auth_secret.get_secret_value(),
+        jwks=jwks,
+    )
+    return Guard(keys, tokens, settings.proxies)
+
+
+class Guard:
+    """Asks each client for its token: an API key of the file of keys, or a JWT.
 
     Args:
-        keys: the API keys; None: there are none.
-        tokens: checks JWTs; None: none is accepted.
-        jwks: whose `run` is part of ours.
+        keys: None: no API key is accepted.
+        tokens: None: no JWT is accepted.
+        proxies: whose `X-Forwarded-For` is believed.
     """
 
-    def __init__(self, keys: WatchedKeys | None, tokens: TokenVerifier | None, jwks: Jwks | None) -> None:
+    def __init__(self, keys: WatchedKeys | None, tokens: TokenVerifier | None, proxies: Sequence[Network]) -> None:
         self._keys = keys
         self._tokens = tokens
-        self._jwks = jwks
+        self._proxies = proxies
+        self._throttle = LoginThrottle()
 
     async def run(self) -> None:
         """Keep the issuer's keys fresh, until cancelled."""
-        if self._jwks is not None:
-            await self._jwks.run()
-
-    async def authenticate(self, token: str | None) -> Principal:
-        """Who holds the token.
-
-        Raises:
-            NotAuthenticated: it is not accepted.
-            Unavailable: that cannot be found out now.
-        """
-        if not token:
-            raise NotAuthenticated(
-                f"a token is needed: auth.{FIELD} of Socket.IO's CONNECT, or the header {HEADER}: Bearer"
-            )
-        if not _TOKEN.fullmatch(token):
-            raise NotAccepted("it is empty, too long, or not of visible ASCII characters")
-        if token.startswith(PREFIX):
-            return self._holder_of(token)
-        if self._tokens is None:
-            raise NotAccepted("it is no API key, and no JWT is accepted here")
-        return await self._tokens.verify(token)
-
-    def ended(self, principal: Principal) -> str | None:
-        """Why the sessions of this holder are over; None: they are not."""
-        if principal.expires_at is not None and principal.expires_at <= time.time():
-            return "its token has expired"
-        return None if self.may_return(principal) else "its key was removed or changed"
-
-    def may_return(self, principal: Principal) -> bool:
-        """Whether the holder may come back as the same with a new token: nobody took its key from it."""
-        key = principal.key
-        return key is None or (self._keys is not None and self._keys.ring.get(key.id) == key)
+        if self._tokens is not None and self._tokens.jwks is not None:
+            await self._tokens.jwks.run()
 
     async def refresh(self) -> None:
         """Read the file of keys again if it has changed."""
@@ -95,41 +87,16 @@ class Authority:
         except KeyFileError as error:
             _log.error("the file of keys has changed and cannot be used; the keys stay as they were: %s", error)
 
-    def _holder_of(self, key: str) -> Principal:
-        entry = None if self._keys is None else self._keys.ring.find(key)
-        if entry is None:
-            raise NotAccepted("there is no such API key" if self._keys is not None else "no API key is accepted here")
-        if entry.expires_at is not None and entry.expires_at <= time.time():
-            raise NotAuthenticated("the key has expired")
-        return Principal(entry.subject, entry, expires_at=entry.expires_at, key=entry)
+    def ended(self, principal: Principal) -> str | None:
+        """Why the sessions of this holder are over; None: they are not."""
+        if principal.expires_at is not None and principal.expires_at <= time.time():
+            return "its token has expired"
+        return None if self.may_return(principal) else "its key was removed or changed"
 
-
-def open_authority(settings: AuthSettings) -> Authority | None:
-    """What the settings say; None: nobody needs a token. Raises KeyFileError: the file of keys cannot be used."""
-    if not settings.auth_configured:
-        return None
-    keys = None if settings.auth_keys is None else WatchedKeys(settings.auth_keys)
-    if not settings.auth_with_tokens:
-        return Authority(keys, None, None)
-    jwks = None
-    if (where := settings.auth_jwks) is not None:
-        load = from_url(where) if "://" in where else from_file(Path(where))
-        jwks = Jwks(load, lifetime_s=settings.auth_jwks_lifetime_s)
-    secret = None if settings.auth_secret is None else settings.auth_secret.get_secret_value()
-    return Authority(keys, TokenVerifier(settings.expected, secret=secret, jwks=jwks), jwks)
-
-
-class Guard:
-    """Asks each client for its token.
-
-    Args:
-        proxies: whose `X-Forwarded-For` is believed.
-    """
-
-    def __init__(self, authority: Authority, proxies: Sequence[Network] = ()) -> None:
-        self.authority = authority
-        self._proxies = proxies
-        self._throttle = LoginThrottle()
+    def may_return(self, principal: Principal) -> bool:
+        """Whether the holder may come back as the same with a new token: nobody took its key from it."""
+        key = principal.grants
+        return not isinstance(key, KeyEntry) or (self._keys is not None and self._keys.entries.get(key.id) == key)
 
     async def check(self, request: web.Request) -> web.Response | None:
         """Look at a request that begins a connection; the answer that refuses it, or None: Socket.IO may see it."""
@@ -166,19 +133,37 @@ class Guard:
             return await self._authenticate(request, said)
         if said is not None and said != request.get(_PRESENTED):
             raise Malformed(f"auth.{FIELD}: is not the token of the header {HEADER}", details=details)
-        if (over := self.authority.ended(known)) is not None:
+        if (over := self.ended(known)) is not None:
             raise NotAuthenticated(over)
         return known
 
     async def _authenticate(self, request: web.Request, token: str | None) -> Principal:
         address = self._throttled(request)
         try:
-            return await self.authority.authenticate(token)
+            return await self._holder_of(token)
         except NotAuthenticated as error:
             self._throttle.failed(address, asyncio.get_running_loop().time())
             why = f"{error.message}: {error.why}" if isinstance(error, NotAccepted) else error.message
             _log.info("a client was refused: %s", why, extra={"address": address})
             raise
+
+    async def _holder_of(self, token: str | None) -> Principal:
+        if not token:
+            raise NotAuthenticated(
+                f"a token is needed: auth.{FIELD} of Socket.IO's CONNECT, or the header {HEADER}: Bearer"
+            )
+        if not _TOKEN.fullmatch(token):
+            raise NotAccepted("it is empty, too long, or not of visible ASCII characters")
+        if not token.startswith(PREFIX):
+            if self._tokens is None:
+                raise NotAccepted("it is no API key, and no JWT is accepted here")
+            return await self._tokens.verify(token)
+        key = None if self._keys is None else self._keys.find(token)
+        if key is None:
+            raise NotAccepted("there is no such API key" if self._keys is not None else "no API key is accepted here")
+        if key.expires_at is not None and key.expires_at <= time.time():
+            raise NotAuthenticated("the key has expired")
+        return Principal(key.subject, key, expires_at=key.expires_at, kind="key")
 
     def _throttled(self, request: web.Request) -> str:
         """The client's address. Raises RateLimited: too many wrong tokens came from there."""

@@ -1,12 +1,10 @@
-"""API keys: what one looks like, and the entries against which it is held.
+"""API keys, `smcp_<id>_<secret>`, and the file of their entries.
 
-A key is `smcp_<id>_<secret>`: the id says which entry, the secret has 256 random bits. So a single round of SHA-256
-is hash enough: what nobody can guess need not be made slow to guess, and a fleet that connects anew costs nothing.
+The secret has 256 random bits, so a single round of SHA-256 is hash enough.
 """
 
 import fcntl
 import hmac
-import json
 import os
 import secrets
 import stat
@@ -16,11 +14,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from smcp_gateway.auth.grants import Grants, check_subject
+from smcp_gateway.auth.grants import Grants, check_subject, first_problem
 
 PREFIX: Final = "smcp_"
 """By which a key is told from a JWT."""
@@ -44,43 +42,10 @@ class KeyEntry(Grants):
         return None if self.expires is None else self.expires.timestamp()
 
 
-class KeyList(BaseModel):
-    """What the key file holds."""
-
+class _KeyList(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     keys: tuple[KeyEntry, ...] = ()
-
-    @model_validator(mode="after")
-    def _one_each(self) -> Self:
-        seen: set[str] = set()
-        for key in self.keys:
-            if key.id in seen:
-                raise ValueError(f"keys: the id {key.id!r} is there twice")
-            seen.add(key.id)
-        return self
-
-
-class KeyRing:
-    """The entries, to hold a key against."""
-
-    def __init__(self, entries: Iterable[KeyEntry]) -> None:
-        self._entries = {entry.id: entry for entry in entries}
-
-    def get(self, key_id: str) -> KeyEntry | None:
-        """The entry of this id; None where there is none (any more)."""
-        return self._entries.get(key_id)
-
-    def find(self, key: str) -> KeyEntry | None:
-        """The entry of this key, also where it has expired; None where there is none.
-
-        How long it takes says nothing of what is right in a wrong key.
-        """
-        key_id, _, _ = key.removeprefix(PREFIX).partition("_")
-        entry = self._entries.get(key_id)
-        known = _NOBODY if entry is None else entry.hash
-        same = hmac.compare_digest(hash_of(key).encode(), known.encode())
-        return entry if same else None
 
 
 def new_key(
@@ -91,18 +56,14 @@ def new_key(
     names: Iterable[str],
     expires: datetime | None = None,
 ) -> tuple[str, KeyEntry]:
-    """A key, and its entry. Without a subject, its id is the subject.
-
-    Raises:
-        pydantic.ValidationError: a pattern is none, a role is unknown, …
-    """
+    """A key, and its entry. Without a subject, its id is the subject. Raises pydantic.ValidationError."""
     key_id = secrets.token_hex(6)
     key = f"{PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
     entry = KeyEntry.model_validate(
         {
             "id": key_id,
             "subject": key_id if subject is None else subject,
-            "hash": hash_of(key),
+            "hash": _hash(key),
             "offices": tuple(offices),
             "roles": tuple(roles),
             "names": tuple(names),
@@ -113,12 +74,10 @@ def new_key(
     return key, entry
 
 
-def hash_of(key: str) -> str:
-    """As it stands in the file."""
+def _hash(key: str) -> str:
     return f"sha256:{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-_PRIVATE: Final = 0o600
 _LARGEST: Final = 16 * 1024 * 1024
 
 
@@ -127,11 +86,7 @@ class KeyFileError(ValueError):
 
 
 def read(path: Path) -> tuple[KeyEntry, ...]:
-    """The entries, in the file's order.
-
-    Raises:
-        KeyFileError: it cannot be read, is no JSON, or a field is missing, wrong or unknown.
-    """
+    """The entries, in the file's order. Raises KeyFileError."""
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST + 1)
@@ -140,32 +95,26 @@ def read(path: Path) -> tuple[KeyEntry, ...]:
     if len(text) > _LARGEST:
         raise KeyFileError(f"{path}: is larger than {_LARGEST} bytes")
     try:
-        return KeyList.model_validate_json(text).keys
+        entries = _KeyList.model_validate_json(text).keys
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False, include_input=False)
-        first: Any = problems[0]
-        where = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
-        raise KeyFileError(f"{path}: {where}: {said}" if where else f"{path}: {said}") from None
+        raise KeyFileError(f"{path}: {first_problem(error)}") from None
+    seen: set[str] = set()
+    for entry in entries:
+        if entry.id in seen:
+            raise KeyFileError(f"{path}: keys: the id {entry.id!r} is there twice")
+        seen.add(entry.id)
+    return entries
 
 
 def add(path: Path, entry: KeyEntry) -> None:
-    """Append an entry; the file is made where there is none.
-
-    Raises:
-        KeyFileError: it cannot be read or written; nothing has changed then.
-    """
+    """Append an entry; the file is made where there is none. Raises KeyFileError: nothing has changed then."""
     with _alone(path):
         entries = read(path) if path.exists() else ()
         _write(path, (*entries, entry))
 
 
 def remove(path: Path, wanted: str) -> tuple[KeyEntry, ...]:
-    """Remove the entry of that id, or all of that subject; gives what was removed, nothing where nothing matched.
-
-    Raises:
-        KeyFileError: as `add`.
-    """
+    """Remove the entry of that id, or all of that subject; returns what was removed. Raises KeyFileError: as `add`."""
     with _alone(path):
         entries = read(path)
         removed = tuple(entry for entry in entries if entry.id == wanted)
@@ -176,30 +125,36 @@ def remove(path: Path, wanted: str) -> tuple[KeyEntry, ...]:
 
 
 class WatchedKeys:
-    """The keys of a file that may change.
-
-    Raises:
-        KeyFileError: it cannot be read the first time.
-    """
+    """The keys of a file that may change. Raises KeyFileError: it cannot be read the first time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen = self._stamp()
         self._refused = self._seen
-        """What could not be read last, and was said."""
-        self.ring = KeyRing(read(path))
+        """The change that could not be read, and was reported."""
+        self.entries = {entry.id: entry for entry in read(path)}
+
+    def find(self, key: str) -> KeyEntry | None:
+        """The entry of this key, also where it has expired.
+
+        How long it takes says nothing of what is right in a wrong key.
+        """
+        key_id, _, _ = key.removeprefix(PREFIX).partition("_")
+        entry = self.entries.get(key_id)
+        same = hmac.compare_digest(_hash(key), _NOBODY if entry is None else entry.hash)
+        return entry if same else None
 
     def refresh(self) -> bool:
         """Read the file again if it has changed; whether it had. Blocks: call it in a thread.
 
         Raises:
-            KeyFileError: it has changed, and cannot be read; the keys stay as they are. Said once for a change.
+            KeyFileError: it has changed, and cannot be read; the keys stay as they are. Raised once for a change.
         """
         stamp = self._stamp()  # before it is read: what changes meanwhile is seen next time
         if stamp == self._seen:
             return False
         try:
-            self.ring = KeyRing(read(self._path))
+            self.entries = {entry.id: entry for entry in read(self._path)}
         except KeyFileError:  # tried again each time: it may be the machine that could not read just then
             if stamp == self._refused:
                 return False
@@ -217,24 +172,20 @@ class WatchedKeys:
 
 
 def _write(path: Path, entries: tuple[KeyEntry, ...]) -> None:
-    listed = [entry.model_dump(mode="json", exclude_none=True) for entry in entries]
-    order = ("id", "subject", "offices", "roles", "names", "created", "expires", "hash")
-    text = json.dumps(
-        {"keys": [{name: each[name] for name in order if name in each} for each in listed]},
-        indent=2,
-        ensure_ascii=False,
-    )
+    text = _KeyList(keys=entries).model_dump_json(indent=2, exclude_none=True)
     target = path.resolve()  # of a link the file that it names
     temporary: Path | None = None
     try:
         before = target.stat() if target.exists() else None
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")  # only its owner can read it
         temporary = Path(name)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())
-            _belong_as(before, file.fileno())
+            if before is not None:  # the gateway may be another user than who manages keys
+                os.fchown(file.fileno(), before.st_uid, before.st_gid)
+                os.fchmod(file.fileno(), stat.S_IMODE(before.st_mode))
         temporary.replace(target)
     except OSError as error:
         if temporary is not None:
@@ -242,24 +193,13 @@ def _write(path: Path, entries: tuple[KeyEntry, ...]) -> None:
         raise KeyFileError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def _belong_as(before: os.stat_result | None, handle: int) -> None:
-    """Let who could read the file that is replaced read the new one: who manages keys may be another user."""
-    if before is None:
-        os.fchmod(handle, _PRIVATE)
-        return
-    made = os.fstat(handle)
-    if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):
-        os.fchown(handle, before.st_uid, before.st_gid)
-    os.fchmod(handle, stat.S_IMODE(before.st_mode))
-
-
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Hold the file against others that change it at the same time: each change is of what the one before left."""
+    """Hold the file against others that change it at the same time."""
     target = path.resolve()
     lock = target.with_name(f".{target.name}.lock")
     try:
-        handle = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, _PRIVATE)
+        handle = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise KeyFileError(f"{path}: cannot be written: {error.strerror or error}") from None
     try:

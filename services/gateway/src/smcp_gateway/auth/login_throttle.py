@@ -17,15 +17,9 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class LoginThrottle:
-    """Args:
-    limit: wrong tokens in `window_s` seconds after which an address has to wait.
-    addresses: how many are remembered.
-    """
+    """Counts the wrong tokens of each address: after `LIMIT` of them in `WINDOW_S` the address has to wait."""
 
-    def __init__(self, *, limit: int = LIMIT, window_s: float = WINDOW_S, addresses: int = ADDRESSES) -> None:
-        self._limit = limit
-        self._window_s = window_s
-        self._addresses = addresses
+    def __init__(self) -> None:
         self._failed: OrderedDict[str, deque[float]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -34,24 +28,20 @@ class LoginThrottle:
     def failed(self, address: str, now: float) -> None:
         """Count a wrong token (`now`: a monotonic clock, seconds)."""
         key = _key(address)
-        self._failed.setdefault(key, deque(maxlen=self._limit)).append(now)
+        self._failed.setdefault(key, deque(maxlen=LIMIT)).append(now)
         self._failed.move_to_end(key)
-        if len(self._failed) > self._addresses:
+        if len(self._failed) > ADDRESSES:
             self._failed.popitem(last=False)
 
     def retry_after(self, address: str, now: float) -> int:
         """Whole seconds that the address has to wait; 0: it may try."""
         key = _key(address)
-        tries = self._failed.get(key)
-        if tries is None:
-            return 0
-        while tries and tries[0] <= now - self._window_s:
+        tries = self._failed.get(key, deque())
+        while tries and tries[0] <= now - WINDOW_S:
             tries.popleft()
         if not tries:
-            del self._failed[key]
-        if len(tries) < self._limit:
-            return 0
-        return max(math.ceil(tries[0] + self._window_s - now), 1)
+            self._failed.pop(key, None)
+        return max(math.ceil(tries[0] + WINDOW_S - now), 1) if len(tries) == LIMIT else 0
 
 
 def read_networks(text: str) -> tuple[Network, ...]:

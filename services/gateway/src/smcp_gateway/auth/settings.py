@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, FilePath, SecretStr
 
 from smcp_gateway.auth.keys import KeyFileError, read
 from smcp_gateway.auth.login_throttle import Network, read_networks
-from smcp_gateway.auth.tokens import SECRET_BYTES, BadKeySet, Expected, read_key_set
+from smcp_gateway.auth.tokens import SECRET_BYTES, BadKeySet, read_key_set
 from smcp_service.settings import Seconds, ServiceSettings, SettingsError
 
 _HTTP: Final = ("http", "https")
@@ -76,11 +76,6 @@ class AuthSettings(ServiceSettings):
     def proxies(self) -> tuple[Network, ...]:
         """Whose `X-Forwarded-For` is believed."""
         return read_networks(self.auth_proxies)
-
-    @property
-    def expected(self) -> Expected:
-        """What JWTs have to say."""
-        return Expected(self.auth_audience or "", self.auth_issuer, self.auth_claim, self.auth_leeway_s)
 
 
 def check_auth(settings: AuthSettings, host: str) -> None:

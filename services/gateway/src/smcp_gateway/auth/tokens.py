@@ -1,8 +1,7 @@
-"""JSON Web Tokens, and the keys of their issuer.
+"""Verifies JSON Web Tokens, and keeps the keys of their issuer.
 
-Which algorithm is right follows from the key, never from the token: HS256 is checked with the shared secret alone,
-RS256 and ES256 with a public key of that kind alone. So a token that names another algorithm than its key's, or `none`,
-has no key, and is refused.
+The key says the algorithm, never the token: HS256 is checked with the shared secret alone, RS256 and ES256 with a
+public key of that kind alone. A token that names another algorithm than its key's, or `none`, is refused.
 """
 
 import asyncio
@@ -10,7 +9,6 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,10 +17,9 @@ import aiohttp
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+from pydantic import ValidationError
 
-from smcp_gateway.auth.grants import BadGrants, check_subject, read_grants
-from smcp_gateway.auth.principal import NotAccepted, Principal
+from smcp_gateway.auth.grants import Grants, Principal, check_subject, first_problem
 from smcp_proto.errors import NotAuthenticated, Unavailable
 
 FETCH_S: Final = 5.0
@@ -39,8 +36,10 @@ SHARED: Final = "HS256"
 PUBLIC: Final = ("RS256", "ES256")
 SECRET_BYTES: Final = 32
 """Of the shortest shared secret (RFC 7518, 3.2)."""
-_PUBLIC_PART: Final[Mapping[str, tuple[str, ...]]] = {"RSA": ("kty", "n", "e"), "EC": ("kty", "crv", "x", "y")}
+_ALGORITHMS: Final = {"RSA": "RS256", "EC": "ES256"}
+_PUBLIC_PART: Final = ("kty", "kid", "n", "e", "crv", "x", "y")
 """What is read of a key: of one that holds its private half that half is not."""
+NOT_ACCEPTED: Final = "the token is not accepted"
 
 _log: Final = logging.getLogger("smcp_gateway.auth.tokens")
 
@@ -48,30 +47,32 @@ Load = Callable[[], Awaitable[bytes]]
 """Gets the set. Raises OSError, aiohttp.ClientError, TimeoutError or BadKeySet where that does not work."""
 
 
+class NotAccepted(NotAuthenticated):
+    """The 401 for a token that cannot be verified. It reveals no reason.
+
+    Attributes:
+        why: for the log of the gateway alone: it would help whoever guesses.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(NOT_ACCEPTED)
+        self.why = why
+
+
 class BadKeySet(ValueError):
     """It is no JWK Set. The message says why, and quotes nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyingKey:
-    """A public key, for one algorithm alone: so a token cannot choose how it is checked."""
-
-    kid: str | None
-    algorithm: str
-    """`RS256` or `ES256`."""
-    key: RSAPublicKey | EllipticCurvePublicKey
-
-
-@dataclass(frozen=True, slots=True)
 class KeySet:
-    """The keys that can be used, and how many were passed over: other algorithms, too short, not for signatures."""
+    """The keys that can be used, each for one algorithm, and how many were passed over."""
 
-    keys: tuple[VerifyingKey, ...] = ()
+    keys: tuple[jwt.PyJWK, ...] = ()
     skipped: int = 0
 
-    def find(self, kid: str | None, algorithm: str) -> VerifyingKey | None:
+    def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
         """The key of that `kid` for that algorithm. A token without a `kid` means the only key there is for it."""
-        fitting = [key for key in self.keys if key.algorithm == algorithm and (kid is None or key.kid == kid)]
+        fitting = [key for key in self.keys if key.algorithm_name == algorithm and kid in (None, key.key_id)]
         return fitting[0] if len(fitting) == 1 else None
 
 
@@ -88,36 +89,32 @@ def read_key_set(text: bytes) -> KeySet:
     return KeySet(keys, skipped=len(listed) - len(keys))
 
 
-def _read(jwk: Mapping[str, Any]) -> VerifyingKey | None:
-    """None: it is not for checking signatures by an algorithm of ours."""
-    kid, operations = jwk.get("kid"), jwk.get("key_ops")
-    if not (kid is None or isinstance(kid, str)) or jwk.get("use", "sig") != "sig":
+def _read(jwk: Mapping[str, Any]) -> jwt.PyJWK | None:
+    """None: it is not for checking signatures by RS256 or ES256, or too weak."""
+    kid, operations = jwk.get("kid"), jwk.get("key_ops", ["verify"])
+    algorithm = _ALGORITHMS.get(str(jwk.get("kty")))
+    if algorithm is None or jwk.get("alg", algorithm) != algorithm or jwk.get("use", "sig") != "sig":
         return None
-    if operations is not None and not (isinstance(operations, list) and "verify" in operations):
-        return None
-    names = _PUBLIC_PART.get(str(jwk.get("kty")), ())
-    if not names or not all(isinstance(jwk.get(name), str) for name in names):
+    if not (kid is None or isinstance(kid, str)) or not (isinstance(operations, list) and "verify" in operations):
         return None
     try:
-        read = (RSAAlgorithm if jwk["kty"] == "RSA" else ECAlgorithm).from_jwk
-        key: Any = read({name: jwk[name] for name in names})
+        key = jwt.PyJWK({name: jwk[name] for name in _PUBLIC_PART if name in jwk}, algorithm)
     except (jwt.PyJWTError, ValueError, TypeError):
         return None
-    match key:
-        case RSAPublicKey() if key.key_size >= RSA_BITS:
-            algorithm = "RS256"
-        case EllipticCurvePublicKey() if key.curve.name == "secp256r1":
-            algorithm = "ES256"
+    match key.key:
+        case RSAPublicKey(key_size=size):
+            return key if size >= RSA_BITS else None
+        case EllipticCurvePublicKey(curve=curve):
+            return key if curve.name == "secp256r1" else None
         case _:
             return None
-    return VerifyingKey(kid, algorithm, key) if jwk.get("alg", algorithm) == algorithm else None
 
 
 class Jwks:
-    """The key set of an issuer. One task fetches it, and never a request that waits for a key.
+    """The key set of an issuer, fetched by one task at a time.
 
-    A set is taken for its lifetime, from the moment at which its fetch began. When half of that is over it is fetched
-    again, so an issuer that is away for a moment is not noticed. `run` has to run for as long as `find` is asked.
+    A set is taken for its lifetime, from the moment at which its fetch began. `run` fetches it again when half of that
+    is over, so an issuer that is away for a moment is not noticed.
 
     Args:
         lifetime_s: how long a set is taken.
@@ -132,40 +129,34 @@ class Jwks:
         self._fetched_at = 0.0
         """When the fetch of that set began (loop time)."""
         self._asked_at = float("-inf")
-        """When a fetch was last begun, or asked for."""
-        self._fetching = False
-        """Whether one is under way, or asked for: who needs a key that is not known waits for it."""
-        self._wanted = asyncio.Event()
-        self._done = asyncio.Event()
-        """Of the next fetch that ends; replaced each time."""
+        """When a fetch was last begun."""
+        self._fetching: asyncio.Task[bool] | None = None
         self._failed = False
 
     async def run(self) -> None:
         """Fetch the set now, and again in time, until cancelled."""
-        while True:
-            good = await self._fetch()
-            self._fetching = False
-            self._done.set()
-            self._done = asyncio.Event()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._lifetime_s / 2 if good else min(RETRY_S, self._lifetime_s / 2)):
-                    await self._wanted.wait()
-            self._wanted.clear()
+        try:
+            while True:
+                good = await self._fetched()
+                await asyncio.sleep(self._lifetime_s / 2 if good else min(RETRY_S, self._lifetime_s / 2))
+        finally:
+            if self._fetching is not None:
+                self._fetching.cancel()
 
-    async def find(self, kid: str | None, algorithm: str) -> VerifyingKey | None:
+    async def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
         """The key of that `kid` for that algorithm; None: there is none.
 
         Raises:
             Unavailable: there is no set that may still be taken, and none can be had now.
         """
-        if self._current() is None:
-            await self._next()
+        if self._current() is None and self._may_fetch(RETRY_S):
+            await self._fetched()
         keys = self._current()
         if keys is None:
             raise Unavailable("the keys of the tokens' issuer cannot be had now; try again")
         found = keys.find(kid, algorithm)
-        if found is None and kid is not None and self._asked():
-            await self._next()
+        if found is None and kid is not None and self._may_fetch(self._refetch_s):
+            await self._fetched()
             found = (self._current() or KeySet()).find(kid, algorithm)
         return found
 
@@ -173,23 +164,17 @@ class Jwks:
         over = asyncio.get_running_loop().time() - self._fetched_at >= self._lifetime_s
         return None if over else self._set
 
-    def _asked(self) -> bool:
-        """Whether a fetch is under way; one is asked for where that may be."""
-        now = asyncio.get_running_loop().time()
-        if not self._fetching and now - self._asked_at >= self._refetch_s:
-            self._asked_at, self._fetching = now, True
-            self._wanted.set()
-        return self._fetching
+    def _may_fetch(self, pause_s: float) -> bool:
+        return self._fetching is not None or asyncio.get_running_loop().time() - self._asked_at >= pause_s
 
-    async def _next(self) -> None:
-        """Wait until a fetch has ended, but no longer than one may take."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FETCH_S + 1):
-                await self._done.wait()
+    async def _fetched(self) -> bool:
+        """Fetch the set, or wait for the fetch that is under way; whether it worked."""
+        if self._fetching is None:
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch())
+        return await asyncio.shield(self._fetching)
 
     async def _fetch(self) -> bool:
         began = self._asked_at = asyncio.get_running_loop().time()
-        self._fetching = True
         try:
             async with asyncio.timeout(FETCH_S):
                 keys = read_key_set(await self._load())
@@ -198,6 +183,8 @@ class Jwks:
                 _log.warning("the keys of the tokens' issuer cannot be had: %s", _reason(error))
             self._failed = True
             return False
+        finally:
+            self._fetching = None
         if self._failed or self._set is None:
             _log.info("the keys of the tokens' issuer were read", extra={"keys": len(keys.keys)})
         if keys.skipped and (self._set is None or self._set.skipped != keys.skipped):
@@ -250,36 +237,35 @@ def _reason(error: BaseException) -> str:
             return str(error) or type(error).__name__
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What a token has to say.
+class TokenVerifier:
+    """Checks JWTs.
 
-    Attributes:
+    Args:
         audience: has to be `aud`, or in it.
         issuer: has to be `iss`; None: any.
         claim: the name of the claim that says what is allowed.
         leeway_s: how much later than ours the issuer's clock may be (`nbf`, `iat`). `exp` has none: the session of a
             token ends with it.
-    """
-
-    audience: str
-    issuer: str | None = None
-    claim: str = "smcp"
-    leeway_s: float = 30.0
-
-
-class TokenVerifier:
-    """Checks JWTs.
-
-    Args:
         secret: of HS256; None: such tokens are refused.
         jwks: the public keys; None: tokens signed by them are refused.
     """
 
-    def __init__(self, expected: Expected, *, secret: str | None = None, jwks: Jwks | None = None) -> None:
-        self._expected = expected
+    def __init__(
+        self,
+        audience: str,
+        *,
+        issuer: str | None = None,
+        claim: str = "smcp",
+        leeway_s: float = 30.0,
+        secret: str | None = None,
+        jwks: Jwks | None = None,
+    ) -> None:
+        self._audience = audience
+        self._issuer = issuer
+        self._claim = claim
+        self._leeway_s = leeway_s
         self._secret = secret
-        self._jwks = jwks
+        self.jwks = jwks
 
     async def verify(self, token: str) -> Principal:
         """Who holds the token.
@@ -305,36 +291,35 @@ class TokenVerifier:
             raise NotAccepted("its header 'kid' is not a string")
         if algorithm == SHARED and self._secret is not None:
             return SHARED, self._secret.encode()
-        if algorithm not in PUBLIC or self._jwks is None:
+        if algorithm not in PUBLIC or self.jwks is None:
             raise NotAccepted(f"nothing is configured to check its algorithm {_quoted(algorithm)} with")
-        found = await self._jwks.find(kid, algorithm)
+        found = await self.jwks.find(kid, algorithm)
         if found is None:
             which = "no key, or several," if kid is None else f"no key {_quoted(kid)}"
             raise NotAccepted(f"the issuer's set has {which} for {algorithm}")
         return algorithm, found.key
 
     def _claims(self, token: str, key: Any, algorithm: str) -> Mapping[str, Any]:
-        expected = self._expected
         try:
             claims: dict[str, Any] = jwt.decode(
                 token,
                 key,
                 algorithms=[algorithm],
-                audience=expected.audience,
-                issuer=expected.issuer,
-                leeway=expected.leeway_s,
+                audience=self._audience,
+                issuer=self._issuer,
+                leeway=self._leeway_s,
                 options={"require": ["exp", "aud", "sub"]},
             )
         except jwt.InvalidSignatureError:
             raise NotAccepted(f"its signature is not of the key that it names, by {algorithm}") from None
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
-            if (why := _wrong_claim(error, expected)) is not None:
+            if (why := self._wrong_claim(error)) is not None:
                 raise NotAuthenticated(why) from None
             raise NotAccepted(f"it cannot be checked: {error}") from None
         return claims
 
     def _principal(self, claims: Mapping[str, Any]) -> Principal:
-        expires, issuer, claim = claims.get("exp"), claims.get("iss"), self._expected.claim
+        expires, issuer, claim = claims.get("exp"), claims.get("iss"), self._claim
         if not isinstance(expires, int | float) or isinstance(expires, bool):
             raise NotAuthenticated("the token's claim 'exp' is not a number")
         if expires <= time.time():
@@ -348,30 +333,29 @@ class TokenVerifier:
         if claim not in claims:
             raise NotAuthenticated(f"the token has no claim {claim!r}, so it is for no office")
         try:
-            grants = read_grants(claims[claim])
-        except BadGrants as error:
-            raise NotAuthenticated(f"the token's claim {claim!r}: {error}") from None
+            grants = Grants.model_validate(claims[claim])
+        except ValidationError as error:
+            raise NotAuthenticated(f"the token's claim {claim!r}: {first_problem(error)}") from None
         return Principal(subject, grants, issuer=issuer, expires_at=float(expires))
+
+    def _wrong_claim(self, error: Exception) -> str | None:
+        """PyJWT looks at the claims only where the signature is right; None: something else is wrong."""
+        match error:
+            case jwt.ExpiredSignatureError():
+                return "the token has expired"
+            case jwt.ImmatureSignatureError():
+                return "the token is not valid yet"
+            case jwt.InvalidAudienceError():
+                return f"the token is not for the audience {self._audience!r}"
+            case jwt.InvalidIssuerError():
+                return f"the token is not of the issuer {self._issuer!r}"
+            case jwt.MissingRequiredClaimError():
+                return f"the token has no claim {error.claim!r}"
+            case _:
+                return None
 
 
 def _quoted(said: object) -> str:
     """What a token says of itself, for the log: without line ends, and no longer than can be read."""
     text = repr(said)
     return text if len(text) <= 64 else f"{text[:64]}..."
-
-
-def _wrong_claim(error: Exception, expected: Expected) -> str | None:
-    """What is wrong with its claims, at which PyJWT looks only where the signature is right; None: something else."""
-    match error:
-        case jwt.ExpiredSignatureError():
-            return "the token has expired"
-        case jwt.ImmatureSignatureError():
-            return "the token is not valid yet"
-        case jwt.InvalidAudienceError():
-            return f"the token is not for the audience {expected.audience!r}"
-        case jwt.InvalidIssuerError():
-            return f"the token is not of the issuer {expected.issuer!r}"
-        case jwt.MissingRequiredClaimError():
-            return f"the token has no claim {error.claim!r}"
-        case _:
-            return None

@@ -7,7 +7,7 @@ from typing import Final
 
 from smcp_bus.dispatch import Caller
 from smcp_bus.registry_contract import Claim
-from smcp_gateway.auth.principal import Principal
+from smcp_gateway.auth.grants import Principal
 from smcp_gateway.sockets.reply_budget import ReplyBudget
 from smcp_proto.member_names import Role
 

@@ -15,7 +15,7 @@ from aiohttp import WSCloseCode, web
 from socketio.exceptions import ConnectionRefusedError  # noqa: A004 -- python-socketio's own
 
 from smcp_bus.dispatch import Answer, Dispatcher, failed
-from smcp_gateway.auth.guard import Authority, Guard
+from smcp_gateway.auth.guard import Guard
 from smcp_gateway.sockets.engine import Engine
 from smcp_gateway.sockets.packet import (
     AUTH_BYTES,
@@ -133,7 +133,7 @@ class SocketIoServer:
         answer: web.StreamResponse = await self._sio.handle_request(request)
         return answer
 
-    async def end_expired(self, authority: Authority, keep_place: KeepPlace) -> None:
+    async def end_expired(self, guard: Guard, keep_place: KeepPlace) -> None:
         """End sessions whose token has expired or whose key was removed, until cancelled.
 
         Args:
@@ -141,12 +141,12 @@ class SocketIoServer:
         """
         while True:
             await asyncio.sleep(EXPIRY_S)
-            await authority.refresh()
+            await guard.refresh()
             async with asyncio.TaskGroup() as ending:
                 for session in self._sessions:
                     principal = session.principal
-                    if principal is not None and (why := authority.ended(principal)) is not None:
-                        keep = keep_place if authority.may_return(principal) else None
+                    if principal is not None and (why := guard.ended(principal)) is not None:
+                        keep = keep_place if guard.may_return(principal) else None
                         ending.create_task(self._end(session, why, keep))
 
     async def _end(self, session: Session, why: str, keep_place: KeepPlace | None) -> None:
