@@ -90,8 +90,6 @@ def test_a_claim_without_roles_and_names_is_for_all_of_them() -> None:
 @pytest.mark.parametrize(
     ("claim", "named"),
     [
-        (None, "dictionary"),
-        (["lab"], "dictionary"),
         ({}, "offices"),
         ({"offices": []}, "offices"),
         ({"offices": "lab"}, "offices"),

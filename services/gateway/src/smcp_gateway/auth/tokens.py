@@ -332,6 +332,8 @@ class TokenVerifier:
             raise NotAuthenticated("the token's claim 'iss' is not a string")
         if claim not in claims:
             raise NotAuthenticated(f"the token has no claim {claim!r}, so it is for no office")
+        if not isinstance(claims[claim], dict):
+            raise NotAuthenticated(f"the token's claim {claim!r} is not an object")
         try:
             grants = Grants.model_validate(claims[claim])
         except ValidationError as error:
