@@ -19,7 +19,7 @@ from smcp_agent import (
     may_have_run,
 )
 from smcp_agent.connecting.link import MAX_DELAY_S, pause
-from smcp_agent.errors import Unavailable
+from smcp_agent.errors import NotInOffice, Unavailable
 from smcp_proto.errors import NOTHING_BEGUN
 from smcp_testing.fake_gateway import FakeGateway, answered_the_second_time, fake_gateway, tool
 from smcp_testing.waiting import eventually
@@ -229,6 +229,27 @@ async def test_an_agent_that_the_server_does_not_know_any_more_joins_again_and_r
         calls = gateway.seen("client:tool_call")
         assert [data["req_id"] for data in calls] == ["r1", "r1"]
         assert not any("a2c_repeat" in data for data in calls), "what was refused did not run"
+
+
+@pytest.mark.parametrize(("cuts", "answered"), [(True, True), (False, False)])
+async def test_an_agent_joins_again_after_each_connection_but_not_twice_in_a_row(cuts: bool, answered: bool) -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+
+        async def answer(data: JsonObject) -> Any:
+            match len(gateway.seen("client:tool_call")):
+                case 2 if cuts:
+                    gateway.cut()
+                case 4:
+                    return {"content": []}
+            return {"code": 4103, "message": "not in an office", "details": {}}
+
+        gateway.answers["client:tool_call"] = answer
+        if answered:
+            assert not (await agent.call_tool("red", "echo")).is_error
+        else:
+            with pytest.raises(NotInOffice):
+                await agent.call_tool("red", "echo")
+        assert len(gateway.seen("client:tool_call")) == (4 if answered else 2)
 
 
 @pytest.mark.rule("answers.rooms.moving.turns")

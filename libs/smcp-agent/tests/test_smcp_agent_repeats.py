@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from smcp_agent import ConnectionLost, SmcpAgent, SmcpError, Unavailable, may_have_run
+from smcp_agent import ConnectionLost, SmcpAgent, SmcpError, Unavailable, clock, may_have_run
 from smcp_testing.fake_gateway import FakeGateway, answered_the_second_time, fake_gateway
 from smcp_testing.waiting import eventually
 
@@ -92,6 +92,21 @@ async def test_a_call_is_repeated_after_a_503_that_says_that_it_may_have_run() -
         ages = [data["a2c_repeat"] for data in calls[1:]]
         assert ages == sorted(ages)
         assert ages[0] >= 50, "it waited, and counts from the first try"
+
+
+async def test_the_age_of_a_repeat_counts_the_time_in_which_the_host_was_suspended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with fake_gateway() as gateway, agent_at(gateway) as agent:
+        now = clock.now
+
+        async def answer(data: JsonObject) -> JsonObject:
+            monkeypatch.setattr(clock, "now", lambda: now() + 600)
+            return {"content": []} if "a2c_repeat" in data else MAY_HAVE_RUN
+
+        gateway.answers["client:tool_call"] = answer
+        await agent.call_tool("red", "pay")
+        assert gateway.seen("client:tool_call")[1]["a2c_repeat"] >= 600_000
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from smcp_bus import errors as bus_errors
+from smcp_bus import exact_json
 from smcp_bus.dispatch import Answer, Call, Caller, Dispatcher, RawJson
 from smcp_proto.catalog import CATALOG
 from smcp_proto.errors import NotFound
@@ -77,6 +78,17 @@ async def test_whole_numbers_of_any_size_are_seen_as_they_came() -> None:
     params = {"n": 12345678901234567890123, "deep": [{"n": -(2**63) - 1}, 2**64 - 1, 2**64, 1e300, 0.1]}
     await ask(Dispatcher({"client:tool_call": handler}), json.dumps({**REQUEST, "params": params}).encode())
     assert json.dumps(seen[0].payload["params"]) == json.dumps(params)
+
+
+@pytest.mark.parametrize("agents", ['"agent":"mallory","agent":"alice"', '"\\u0061gent":"mallory","agent":"alice"'])
+async def test_a_field_that_stands_twice_in_a_request_is_passed_on_once(agents: str) -> None:
+    async def pass_on(request: ToolCallReq, call: Call) -> RawJson:
+        return RawJson(exact_json.written(call.payload))
+
+    body = json.dumps(REQUEST).replace('"agent": "alice"', agents).encode()
+    assert body.count(b"gent") == 2
+    answer = await ask(Dispatcher({"client:tool_call": pass_on}), body)
+    assert json.loads(answer.body, object_pairs_hook=list)[:-2] == list(REQUEST.items())[:-2]
 
 
 async def test_a_number_that_no_reader_takes_is_malformed() -> None:

@@ -41,7 +41,7 @@ class Tool:
         request = ToolCallReq.model_validate(
             {
                 "agent": agent, "req_id": req_id, "computer": self.seat.computer, "tool_name": "echo",
-                "params": given.pop("params", {}), "timeout": 3600, **given,
+                "params": given.pop("params", {}), "timeout": 30, **given,
             }
         )  # fmt: skip
         # what is left of the time is less by the smaller of 0.5 s and a tenth of the time-out
@@ -249,6 +249,18 @@ async def test_an_unknown_repeat_runs_only_where_it_would_be_known_if_it_had_run
             assert refused.value.details == {"may_have_run": True, "unknown_repeat": True}
             assert not owner.knows(tool.seat, "alice", "r1")
         assert len(tool.calls) == runs
+
+
+@pytest.mark.parametrize(("waited_s", "held_s", "runs"), [(0.0, 20.0, True), (9.0, 14.2, False), (11.0, 60.0, False)])
+async def test_a_repeat_is_older_by_what_it_has_waited_on_its_way(waited_s: float, held_s: float, runs: bool) -> None:
+    with owning() as owner:
+        tool = Tool(owner)
+        tool.seat.held_since = asyncio.get_running_loop().time() - held_s
+        if runs:
+            await tool.done(a2c_repeat=500, limit=29.5 - waited_s)
+        else:
+            with pytest.raises(Unavailable):
+                await tool.call(a2c_repeat=500, limit=29.5 - waited_s)
 
 
 async def test_a_seat_that_was_lost_and_is_had_again_counts_from_then(monkeypatch: pytest.MonkeyPatch) -> None:

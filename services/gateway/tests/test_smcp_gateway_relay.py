@@ -1,18 +1,24 @@
 """Calls go to the Computer that they name and come back, whatever that Computer does."""
 
 import asyncio
+import re
 from typing import Any
 
 import orjson
 import pytest
 
+from smcp_bus import clock
 from smcp_bus.bus import Incoming, Reply
 from smcp_bus.headers import ERROR
+from smcp_gateway.calls.table import STANDSTILL_S
+from smcp_proto.schemas.tools import REPEAT
 from smcp_testing.box_calls import ask, call, echo
 from smcp_testing.gateway_world import connected, gateway_world, reply
+from smcp_testing.raw_client import raw_client
 from smcp_testing.waiting import Stopwatch, eventually
 
 OFFICE = "office"
+SAYS_WHO = re.compile(r'gent":"(\w+)"')
 
 
 @pytest.mark.rule("answers.unknown-fields.relay", "answers.traces.no-req_id", "answers.nats.payload")
@@ -32,6 +38,37 @@ async def test_the_payload_goes_unchanged_and_the_answer_comes_back(nats_url: st
         envelope = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "file:///x"}}
         answer = await anna.call("client:resources/read", {"roomId": OFFICE, "computerId": "box", "payload": envelope})
         assert answer["verb"] == "resources_read"
+
+
+@pytest.mark.rule("answers.who.agent")
+@pytest.mark.parametrize("agents", ['"agent":"mallory","agent":"anna"', '"\\u0061gent":"mallory","agent":"anna"'])
+async def test_a_computer_reads_the_session_s_name_where_agent_stands_twice(nats_url: str, agents: str) -> None:
+    async def names(_: str, incoming: Incoming) -> Reply:
+        return Reply(orjson.dumps(SAYS_WHO.findall(incoming.body.decode())))
+
+    async with gateway_world(nats_url) as world, raw_client(world.url) as anna, world.computer(OFFICE, "box", names):
+        await anna.join("agent", "anna", OFFICE)
+        body = orjson.dumps(call()).decode().replace('"agent":"anna"', agents)
+        assert await anna.ack(await anna.event("client:tool_call", body)) == ["anna"]
+
+
+async def test_the_age_of_a_repeat_is_unknown_on_a_connection_from_before_a_standstill(
+    nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ages(_: str, incoming: Incoming) -> Reply:
+        return Reply(orjson.dumps({"age": orjson.loads(incoming.body)[REPEAT]}))
+
+    repeat, now = call() | {REPEAT: 100}, clock.now
+    async with gateway_world(nats_url) as world, world.computer(OFFICE, "box", ages):
+        async with connected(world.url) as anna:
+            await anna.join("agent", "anna", OFFICE)
+            assert await ask(anna, repeat) == {"age": 100}
+            monkeypatch.setattr(clock, "now", lambda: now() + STANDSTILL_S + 0.1)
+            assert await ask(anna, repeat) == {"age": True}
+            assert await ask(anna, repeat) == {"age": True}
+        async with connected(world.url) as anna:
+            await anna.join("agent", "anna", OFFICE)
+            assert await ask(anna, repeat) == {"age": 100}
 
 
 async def test_at_debug_each_call_is_one_line_without_what_was_said(

@@ -233,6 +233,16 @@ async def test_a_call_runs_once_however_often_it_is_sent(nats_url: str, replicas
         assert len(asked) == 2
 
 
+async def test_a_repeat_with_whole_numbers_of_any_size_is_the_same_call_whatever_stands_in_agent(
+    nats_url: str, replicas: int
+) -> None:
+    async with couple(nats_url, replicas) as pair:
+        asked = serve(pair.box, "client:tool_call", echo)
+        answer = await pair.anna.call("client:tool_call", call(x=2**64 + 1) | {"agent": "an id of its own"})
+        assert await pair.anna.call("client:tool_call", call(x=2**64 + 1)) == answer
+        assert [each["params"] for each in asked] == [{"x": 2**64 + 1}]
+
+
 async def test_large_requests_and_results_arrive_or_are_413_and_the_sockets_stay(nats_url: str, replicas: int) -> None:
     async with (
         gateway_world(nats_url, gateways=replicas) as world,

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ValidationError
 
+from smcp_agent import clock
 from smcp_agent.backoff import Backoff
 from smcp_agent.cache import Spawn
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken
@@ -225,25 +226,28 @@ class _Tries:
         self.ends_at = ends_at
         self.began = 0.0
         self.sent_at: float | None = None
-        """When it was first sent, if that try may have arrived."""
+        """When it was first sent, if that try may have arrived (`clock.now`)."""
+        self._stamped_at = 0.0
         self.lost: Unavailable | None = None
         """The last 503 that said that it may have run."""
         self.rejoined = False
+        """Whether the last try was refused with 4103: twice in a row is an answer."""
         self._breaks = 0
         self._backoff = Backoff(0.15, 2.0)
 
     def begin(self, now: float) -> None:
         """Give the request the time that is left, and its age where it is a repeat."""
-        self.began = now
+        self.began, self._stamped_at = now, clock.now()
         if "timeout" in self.data:
             self.data["timeout"] = max(1, min(self.data["timeout"], math.ceil(self.ends_at - now)))
         if self.sent_at is not None and self.event == TOOL_CALL:
-            self.data[REPEAT] = int(1000 * (now - self.sent_at))
+            self.data[REPEAT] = int(1000 * (self._stamped_at - self.sent_at))
 
     def broke(self, broken: ConnectionBroken, now: float) -> None:
         """The connection broke. Raises ConnectionLost where this request is likely the reason."""
         if broken.sent and self.sent_at is None:
-            self.sent_at = self.began
+            self.sent_at = self._stamped_at
+        self.rejoined = False
         self._breaks = self._breaks + 1 if now - self.began < QUICK_BREAK_S else 0
         if self._breaks > MAX_QUICK_BREAKS:
             raise ConnectionLost(
@@ -254,8 +258,9 @@ class _Tries:
     def pause_after(self, error: Unavailable, now: float) -> float:
         """Seconds to wait before the repeat. Raises the error where there is to be none."""
         if error.details.get("may_have_run") is True:
-            self.sent_at = self.began if self.sent_at is None else self.sent_at
+            self.sent_at = self._stamped_at if self.sent_at is None else self.sent_at
             self.lost = error
+        self.rejoined = False
         pause = self._backoff.next()
         final = any(error.details.get(name) is True for name in (GONE, UNKNOWN_REPEAT))
         if self.sent_at is None or final or now + pause > self.ends_at:

@@ -19,7 +19,7 @@ Promises, kept by every implementation and by the tests in `tests/test_smcp_bus_
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol
 
 Headers = Mapping[str, str]
 NO_HEADERS: Headers = {}
@@ -44,8 +44,6 @@ class Incoming:
     body: bytes
     headers: Headers = field(default_factory=dict)
     deadline: float | None = None
-    payload: Mapping[str, Any] | None = None
-    """The JSON object that `body` is, where it was read in this process already."""
 
 
 RequestHandler = Callable[[Incoming], Awaitable[Reply]]

@@ -9,7 +9,7 @@ import logging
 import time
 import unicodedata
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
@@ -69,9 +69,8 @@ class Call:
     deadline: float
     """In this process's loop time (seconds): when the caller stops waiting."""
     payload: Mapping[str, Any]
-    """The request's JSON object as it came, unknown fields included."""
-    raw: bytes | None = None
-    """The same as bytes, where it came as bytes."""
+    """The request's JSON object as it came, unknown fields included; in `agent` an Agent's own name. Who passes the
+    request on writes it anew (`exact_json.written`), so that no field stands there twice."""
     headers: Headers = field(default_factory=dict)
     subject: str = ""
     """Where it came in on the bus; empty where it came from a client."""
@@ -225,8 +224,6 @@ class Dispatcher:
         tracing: opens the span of a request (`tracing.client_spans()`, `tracing.bus_spans()`).
         observe: entered round every call, for log fields.
         ended: told of every request when it ends, for metrics; must be quick.
-        passed_on: events whose handler passes the bytes on as they came: whole numbers beyond 64 bits may be floats in
-            their `payload`.
     """
 
     def __init__(
@@ -237,14 +234,12 @@ class Dispatcher:
         tracing: Tracing | None = None,
         observe: Observe | None = None,
         ended: Ended | None = None,
-        passed_on: Collection[str] = (),
     ) -> None:
         self._handlers = dict(handlers)
         self._otherwise = otherwise
         self._tracing = tracing or (lambda call: _NO_SPAN)
         self._observe = observe or (lambda call: _NO_FIELDS)
         self._ended = ended
-        self._passed_on = frozenset(passed_on)
 
     async def dispatch(
         self,
@@ -256,7 +251,6 @@ class Dispatcher:
         headers: Headers = NO_HEADERS,
         subject: str = "",
         admit: Admit | None = None,
-        payload: Mapping[str, Any] | None = None,
     ) -> Answer:
         """Answer one request.
 
@@ -265,23 +259,22 @@ class Dispatcher:
             deadline: when the caller stops waiting, in loop time (seconds); None: what the row's class says.
             subject: where it came in on the bus.
             admit: decides when a large answer of a peer may come here.
-            payload: what `body`, as bytes, was parsed to by another dispatcher of this process; it is validated again.
 
         Never raises but `asyncio.CancelledError`: every failure is an answer.
         """
         began, answer = time.perf_counter(), None
         try:
-            payload, raw = _parse(body, payload, orjson.loads if row.event in self._passed_on else exact_json.read)
+            payload = _parse(body)
             request: BaseModel | Malformed
             try:
                 check_depth(payload)
-                payload, raw = _signed(row, caller, payload, raw)
+                payload = _signed(row, caller, payload)
                 request = _validate(row, payload)
             except Malformed as error:
                 request = error  # refused behind the span and the log fields, like everything else
             if deadline is None:
                 deadline = asyncio.get_running_loop().time() + _seconds(row, request)
-            call = Call(row, caller, _req_id(payload, headers), deadline, payload, raw, headers, subject, admit)
+            call = Call(row, caller, _req_id(payload, headers), deadline, payload, headers, subject, admit)
             with self._observe(call), self._tracing(call) as record:
                 answer = await self._handle(call, request)
                 record(answer)
@@ -322,21 +315,16 @@ def _answer(result: BaseModel | RawJson | None) -> Answer:
             return Answer(result.model_dump_json(by_alias=True, exclude_unset=True).encode())
 
 
-def _parse(
-    body: object, payload: Mapping[str, Any] | None, read: Callable[[bytes], Any]
-) -> tuple[Mapping[str, Any], bytes | None]:
-    raw = None
-    if payload is not None and isinstance(body, bytes):
-        return payload, body
+def _parse(body: object) -> dict[str, Any]:
     if isinstance(body, bytes):
-        raw = body
         try:
-            body = read(raw) if raw else {}
+            body = exact_json.read(body) if body else {}
         except orjson.JSONDecodeError:
-            raise _not_read(raw) from None
+            assert isinstance(body, bytes)
+            raise _not_read(body) from None
     if not isinstance(body, dict):
         raise Malformed("the request is not a JSON object", details={"field": ""})
-    return body, raw
+    return body
 
 
 def _not_read(body: bytes) -> Malformed:
@@ -347,20 +335,15 @@ def _not_read(body: bytes) -> Malformed:
     return Malformed(f"{field}: {HALF}", details={"field": field, "reason": HALF})
 
 
-def _signed(
-    row: Row, caller: Caller, payload: Mapping[str, Any], raw: bytes | None
-) -> tuple[Mapping[str, Any], bytes | None]:
+def _signed(row: Row, caller: Caller, payload: dict[str, Any]) -> dict[str, Any]:
     """The request with the Agent's own name in `agent`, whatever it wrote there: published Agents write an id of
-    their own. The bytes are written anew, since the relay passes them on."""
-    if caller.role != "agent" or caller.name is None or payload.get("agent") == caller.name:
-        return payload, raw
-    if "agent" not in payload and row.event not in SUBSCRIBING:
-        return payload, raw
-    if not (row.event in SIGNED or row.event.startswith("client:")):
-        return payload, raw
-    exact = payload if raw is None else exact_json.read(raw)
-    signed = {**exact, "agent": caller.name}
-    return signed, None if raw is None else exact_json.written(signed)
+    their own."""
+    if caller.role != "agent" or caller.name is None:
+        return payload
+    is_sender = row.event in SIGNED or row.event.startswith("client:")
+    if row.event in SUBSCRIBING or (is_sender and "agent" in payload):
+        return {**payload, "agent": caller.name}
+    return payload
 
 
 def _validate(row: Row, payload: Mapping[str, Any]) -> BaseModel:

@@ -1,7 +1,6 @@
 """JSON with whole numbers of any size, for what is executed or written anew.
 
-orjson makes floats of whole numbers beyond 64 bits when it reads, and refuses them when it writes. What is only passed
-on is read with orjson alone: its bytes go on as they came.
+orjson makes floats of whole numbers beyond 64 bits when it reads, and refuses them when it writes.
 """
 
 import json
@@ -13,6 +12,8 @@ from pydantic_core import from_json
 _AS_ZEROS: Final = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG: Final = b"0" * len(str(2**63))
 """A whole number beyond 64 bits has so many digits."""
+_BEYOND: Final = 2.0**63
+_FEW: Final = 64
 
 
 def read(text: bytes) -> Any:
@@ -22,12 +23,29 @@ def read(text: bytes) -> Any:
         orjson.JSONDecodeError: it is no JSON, or a number in it is above what a double takes (some 308 digits).
     """
     value = orjson.loads(text)
-    if _LONG not in text.translate(_AS_ZEROS):
+    if not _may_lack_digits(value) or _LONG not in text.translate(_AS_ZEROS):
         return value
     try:
         return from_json(text)
     except ValueError:  # nested deeper than it reads: deeper than any field of a request may be
         return value
+
+
+def _may_lack_digits(value: Any) -> bool:
+    """Whether a whole number in it may have become a float. In a large text of few values they are found sooner than
+    in the text itself."""
+    waiting = [value]
+    for _ in range(_FEW):
+        if not waiting:
+            return False
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, float) and abs(value) >= _BEYOND:
+            return True
+    return True
 
 
 def written(value: Any, *, sort_keys: bool = False) -> bytes:

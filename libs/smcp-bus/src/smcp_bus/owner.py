@@ -178,7 +178,7 @@ class Owner:
             _same(call.digest, digest)
             call.asked_at = self._loop.time()
         else:
-            known = self._replay(key, request, digest, seat)
+            known = self._replay(key, request, digest, seat, left)
             if known is not None:
                 return known
             call = self._begin(seat, key, request, digest, time_limit(request.timeout, left), start, timed_out)
@@ -309,7 +309,7 @@ class Owner:
 
     # -- calls that have ended
 
-    def _replay(self, key: CallKey, request: ToolCallReq, digest: bytes, seat: Seat) -> bytes | None:
+    def _replay(self, key: CallKey, request: ToolCallReq, digest: bytes, seat: Seat, left: float) -> bytes | None:
         """The answer to a call that must not run; None: it may."""
         self._tidy()
         ended = self._ended.get(key)
@@ -321,18 +321,20 @@ class Owner:
         if (seat.office, request.agent, request.req_id) in self._tombstones:
             return exact_json.written(tool_results.cancelled(request.tool_name))
         repeat = request.a2c_repeat
-        if repeat is not None and repeat is not False and not self._would_be_known(repeat, seat.held_since):
+        waited = request.timeout - left  # at gateways, and on its way in parts
+        if repeat is not None and repeat is not False and not self._would_be_known(repeat, waited, seat.held_since):
             raise Unavailable(
                 "this Computer does not know the call that is repeated; whether it ran is not known",
                 details={"may_have_run": True, UNKNOWN_REPEAT: True},
             )
         return None
 
-    def _would_be_known(self, repeat: bool | int, held_since: float | None) -> bool:
+    def _would_be_known(self, repeat: bool | int, waited: float, held_since: float | None) -> bool:
         """Whether this owner would know the repeated call if anybody had run it."""
-        if repeat is True or held_since is None or repeat / 1000 > RECENT_S:
+        age = repeat / 1000 + max(waited, 0.0)
+        if repeat is True or held_since is None or age > RECENT_S:
             return False
-        return held_since < self._loop.time() - repeat / 1000 - HELD_BEFORE_S
+        return held_since < self._loop.time() - age - HELD_BEFORE_S
 
     def _keep(self, key: CallKey, digest: bytes, body: bytes | None, error: SmcpError | None) -> None:
         kept = body if body is not None and len(body) <= self._keeping.results_bytes else None

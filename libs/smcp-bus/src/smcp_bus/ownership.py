@@ -14,7 +14,7 @@ from typing import Final
 
 import orjson
 
-from smcp_bus import registry_contract, subjects
+from smcp_bus import clock, registry_contract, subjects
 from smcp_bus.bus import Bus, Connection, Incoming, Reply, RequestHandler
 from smcp_bus.headers import ERROR, NOT_RUN
 from smcp_proto.errors import ErrorCode, Unavailable
@@ -63,8 +63,7 @@ class Ownership:
         self._generation = 0
         self._closed = asyncio.Event()
         self._closed.set()
-        self._loop = asyncio.get_running_loop()
-        self._beat = self._loop.time()
+        self._beat = clock.now()
 
     @property
     def is_open(self) -> bool:
@@ -83,7 +82,7 @@ class Ownership:
         self._look()
         if generation != self._generation or not self._bus.connected:
             return False
-        self._beat = self._loop.time()
+        self._beat = clock.now()
         self._open = True
         self._closed.clear()
         return True
@@ -106,7 +105,7 @@ class Ownership:
         try:
             while True:
                 self._look()
-                self._beat = self._loop.time()
+                self._beat = clock.now()
                 await asyncio.sleep(self._longest_silence / 4)
         finally:
             unwatch()
@@ -114,7 +113,7 @@ class Ownership:
 
     def _look(self) -> None:
         """A standstill since the last beat is a closing, also where it is closed: the generation changes."""
-        now = self._loop.time()
+        now = clock.now()
         if now - self._beat > self._longest_silence:
             self._beat = now  # once for each
             self.close("the process stood still")

@@ -170,7 +170,14 @@ async def open_gateway(
             computers,
             registry,
             calls,
-            Relay(route, registry, calls, _cancelling(background_tasks, registry), lambda: bus.has_other_nodes),
+            Relay(
+                route,
+                registry,
+                calls,
+                sessions,
+                timed_out=_cancelling(background_tasks, registry),
+                has_other_nodes=lambda: bus.has_other_nodes,
+            ),
             limits,
             calls_timed(front.metrics),
         )

@@ -55,7 +55,6 @@ def client_routes(
             "notify:resources/updated": partial(resource_updated, computers=computers),
         },
         otherwise=fallback,
-        passed_on={"client:tool_call"},
         tracing=client_spans(),
         observe=log_fields,
         ended=ended,

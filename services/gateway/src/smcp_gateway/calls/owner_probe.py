@@ -85,6 +85,7 @@ class OwnerProbe:
             while True:
                 await asyncio.sleep(EVERY_S)
                 now = self._loop.time()
+                self._calls.beat()
                 self._calls.settle_overdue(now)
                 due: dict[tuple[str, str], list[PendingCall]] = {}
                 for call in self._calls:

@@ -11,12 +11,13 @@ bounded.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
+from smcp_bus import clock
 from smcp_bus.bus import Admit, Bus, Headers, Incoming, Progress, Reply, RequestHandler
 from smcp_bus.dispatch import RawJson
 from smcp_bus.errors import BodyTooLarge, RequestTimedOut
@@ -31,6 +32,9 @@ ASK_AFTER_S: Final = 0.2
 """Age of a call from which on its owner is asked after it."""
 
 NOT_SENT: Final = float("inf")
+
+STANDSTILL_S: Final = 2.0
+"""Pauses of the event loop that are shorter count as time on the way (`smcp_bus.owner.HELD_BEFORE_S`)."""
 
 CANCELLED: Final = RawJson(
     orjson.dumps(
@@ -102,16 +106,33 @@ class PendingCall:
 
 
 class CallTable:
-    """Calls by session, in the order in which they came."""
+    """Calls by session, in the order in which they came.
+
+    What a client sent before this process stood still may be read long after it: `beat` notices that.
+    """
 
     def __init__(self) -> None:
         self._by_session: dict[str, dict[PendingCall, None]] = {}
+        self._beat = clock.now()
+        self._went_on_at = 0.0
 
     def __len__(self) -> int:
         return sum(len(calls) for calls in self._by_session.values())
 
     def __iter__(self) -> Iterator[PendingCall]:
         return iter([call for calls in self._by_session.values() for call in calls])
+
+    def beat(self) -> None:
+        """Look at the clock; to be called often."""
+        now = clock.now()
+        if now - self._beat > STANDSTILL_S:
+            self._went_on_at = asyncio.get_running_loop().time()
+        self._beat = now
+
+    def stood_still_since(self, connected_at: float) -> bool:
+        """Whether this process stood still since that loop time."""
+        self.beat()
+        return connected_at <= self._went_on_at
 
     def of_session(self, session: str) -> list[PendingCall]:
         """The calls of a session, the oldest first."""
@@ -196,7 +217,7 @@ Serving = Callable[[str], RequestHandler | None]
 
 
 class CallRoute:
-    """A `relay.Way`. `close` it before the bus.
+    """Where a request to a Computer goes. `close` it before the bus.
 
     Args:
         bus: the way to all that is not served here.
@@ -227,7 +248,6 @@ class CallRoute:
         headers: Headers,
         progress: Progress,
         admit: Admit | None,
-        payload: Mapping[str, Any] | None,
     ) -> Reply:
         """See `Bus.request`. An owner in this process is not asked whether it lives, and no connection can break."""
         handler = self._serving(subject)
@@ -242,7 +262,7 @@ class CallRoute:
         progress.watched()
         deadline = self._loop.time() + timeout
         answer: asyncio.Future[Reply | None] = self._loop.create_future()
-        incoming = Incoming(subject, body, headers, deadline, payload)
+        incoming = Incoming(subject, body, headers, deadline)
         task = self._loop.create_task(self._run(handler, incoming, answer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -83,7 +83,6 @@ class OwnedComputer:
                 registry_contract.PENDING.event: self._pending,
             },
             otherwise=lambda row: self._query,
-            passed_on={"client:tool_call"},
             tracing=deps.tracing,
             observe=deps.observe,
         )
@@ -149,7 +148,6 @@ class OwnedComputer:
             deadline=incoming.deadline,
             headers=incoming.headers,
             subject=incoming.subject,
-            payload=incoming.payload,
         )
         return to_reply(answer)
 

@@ -60,7 +60,7 @@ class PendingAcks:
             TooLarge: the request is larger than the client takes; nothing was sent.
         """
         session = self._session
-        body = call.raw if call.raw is not None else exact_json.written(call.payload)
+        body = exact_json.written(call.payload)
         number = session.asks.enter(lambda argument: end(_checked(argument, self._max_body)))
         frame = request_frame(number, call.row.event, body)
         if frame.size >= session.max_message:

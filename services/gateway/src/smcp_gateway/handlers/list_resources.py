@@ -178,9 +178,7 @@ class ListResources:
             Skip: it gives none.
             Malformed: it refuses the cursor.
         """
-        asked = replace(
-            call, payload=_addressed(call.payload, name, inner), raw=None, deadline=self._loop.time() + share
-        )
+        asked = replace(call, payload=_addressed(call.payload, name, inner), deadline=self._loop.time() + share)
         try:
             answer = await self._relay(request.model_copy(update={"computerId": name}), asked)
         except SmcpError as error:

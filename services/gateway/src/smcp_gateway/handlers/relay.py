@@ -8,24 +8,26 @@ again: it may have run, and the Agent's SDK repeats it by `req_id`.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 from pydantic import BaseModel
 
 from smcp_bus import exact_json, subjects
 from smcp_bus.backoff import Backoff
-from smcp_bus.bus import Admit, Headers, Progress, Reply
+from smcp_bus.bus import Headers, Reply
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.errors import BusError, NoResponder, NotConnected, RequestTimedOut
 from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID
 from smcp_bus.ownership import MOVING
 from smcp_bus.registry_client import RegistryClient, to_error
 from smcp_bus.tracing import sending
-from smcp_gateway.calls.table import CallTable, PendingCall
+from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall
+from smcp_gateway.sockets.session import Sessions
 from smcp_proto.catalog import TimeClass
 from smcp_proto.errors import Internal, NotFound, SmcpError, TimedOut, Unavailable
 from smcp_proto.schemas import AgentCallData
+from smcp_proto.schemas.tools import REPEAT
 from smcp_proto.validation import mended
 
 _log = logging.getLogger("smcp_gateway.relay")
@@ -39,24 +41,6 @@ DEEPEST: Final = 254
 raises at some 950, and then python-socketio tells nobody that the answer came."""
 
 
-class Way(Protocol):
-    """The way to a Computer: what is asked of it is what is asked of a `smcp_bus.bus.Bus`."""
-
-    async def request(
-        self,
-        subject: str,
-        body: bytes,
-        *,
-        timeout: float,
-        headers: Headers,
-        progress: Progress,
-        admit: Admit | None,
-        payload: Mapping[str, Any] | None,
-    ) -> Reply:
-        """See `Bus.request`; `payload` is what `body` was parsed to."""
-        ...
-
-
 class Relay:
     """Args:
     timed_out: told of each call that timed out here, so that its Computer stops it; must not block.
@@ -65,15 +49,18 @@ class Relay:
 
     def __init__(
         self,
-        way: Way,
+        route: CallRoute,
         registry: RegistryClient,
         calls: CallTable,
+        sessions: Sessions,
+        *,
         timed_out: Callable[[PendingCall], None],
         has_other_nodes: Callable[[], bool],
     ) -> None:
-        self._way = way
+        self._route = route
         self._registry = registry
         self._calls = calls
+        self._sessions = sessions
         self._timed_out = timed_out
         self._has_other_nodes = has_other_nodes
         self._loop = asyncio.get_running_loop()
@@ -117,7 +104,7 @@ class Relay:
 
     async def _relay(self, pending: PendingCall, call: Call) -> RawJson:
         subject = subjects.client(pending.office, pending.computer, call.row.verb)
-        body = call.raw if call.raw is not None else exact_json.written(call.payload)
+        body = exact_json.written(self._with_age(call))
         with sending(subject) as trace_headers:
             headers = {**call.headers, **trace_headers}
             if "req_id" not in call.payload:
@@ -127,6 +114,14 @@ class Relay:
             except RequestTimedOut:
                 self._timed_out(pending)
                 raise TimedOut("the Computer did not answer in time", details={"may_have_run": True}) from None
+
+    def _with_age(self, call: Call) -> Mapping[str, Any]:
+        """The request; the age of a repeat is not known where it may have been sent before this process stood still."""
+        if call.payload.get(REPEAT):
+            session = self._sessions.get(call.caller.session)
+            if session is None or self._calls.stood_still_since(session.connected_at):
+                return {**call.payload, REPEAT: True}
+        return call.payload
 
     async def _until_run(self, subject: str, body: bytes, headers: Headers, pending: PendingCall, call: Call) -> Reply:
         """Send the request, again and again for as long as nobody has run it. The first tries follow at once: a
@@ -138,14 +133,13 @@ class Relay:
             offline: NotConnected | None = None
             moving = False
             try:
-                reply = await self._way.request(
+                reply = await self._route.request(
                     subject,
                     body,
                     timeout=max(call.deadline - self._loop.time(), 0.0),
                     headers=headers,
                     progress=pending,
                     admit=call.admit,
-                    payload=call.payload,
                 )
                 if NOT_RUN not in reply.headers:
                     return reply
@@ -195,7 +189,7 @@ async def cancel(request: AgentCallData, call: Call, *, registry: RegistryClient
     caller = call.caller
     assert caller.office is not None
     assert caller.name is not None
-    body = call.raw or exact_json.written(call.payload)
+    body = exact_json.written(call.payload)
     # its time runs from here: a registry that is slow to acknowledge must not make the Agent wait longer
     cancelled = calls.cancel(caller.session, request.req_id, now=asyncio.get_running_loop().time())
     try:

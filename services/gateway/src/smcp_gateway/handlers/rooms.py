@@ -34,7 +34,7 @@ async def join_office(request: EnterOfficeReq, call: Call, *, sessions: Sessions
             refusal = decide(grants, office=request.office_id, role=request.role, name=request.name)
             if refusal is not None:
                 raise refusal
-        await memberships.join(session, request, call.raw or exact_json.written(call.payload), call.req_id)
+        await memberships.join(session, request, exact_json.written(call.payload), call.req_id)
 
 
 async def leave_office(request: LeaveOfficeReq, call: Call, *, sessions: Sessions, memberships: Memberships) -> None:
@@ -86,7 +86,7 @@ async def update(request: BaseModel, call: Call, *, registry: RegistryClient, co
         with suppress(BusError, SmcpError, TimeoutError):  # they are told again; this event is not
             async with asyncio.timeout_at(ends):
                 await owned.updates.flush()
-    body = call.raw or exact_json.written(call.payload)
+    body = exact_json.written(call.payload)
     await registry.tell(
         caller.office,
         caller.role,
