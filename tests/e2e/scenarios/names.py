@@ -1,13 +1,14 @@
 """Names of offices, Agents and Computers that mean something elsewhere (to NATS, to files, to shells), or are none."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any, Final, Literal
 from uuid import uuid4
 
 import pytest
 
-from smcp_agent import ComputerEntered, ComputerLeft, SmcpAgent, ToolsChanged
+from smcp_agent import ComputerEntered, ComputerLeft, Event, SmcpAgent, ToolsChanged
 from smcp_agent.errors import Malformed
 from tests.e2e.actors.bare import BareMember, FlatError, Refused, member
 from tests.e2e.actors.bystanders import undisturbed
@@ -124,10 +125,17 @@ async def a_computer_with_an_odd_name_does_all_that_others_do(world: World) -> N
             assert tool in {each.name for each in changed.tools}
             assert (await agent.call_tool(ODD.name, tool)).text == "extra"
             assert await host.part.stop() == 0
-            assert await anext(stream) == ComputerLeft(ODD.name)
+            assert await _comes_or_goes(stream) == ComputerLeft(ODD.name)
             await host.part.start()
-            assert await anext(stream) == ComputerEntered(ODD.name)
+            assert await _comes_or_goes(stream) == ComputerEntered(ODD.name)
         assert (await agent.call_tool(ODD.name, "echo", {"text": said})).text == said
+
+
+async def _comes_or_goes(events: AsyncIterator[Event]) -> Event:
+    """The next enter or leave: the Agent itself may be moved to another gateway meanwhile, and hears of that, too."""
+    while not isinstance(event := await anext(events), ComputerEntered | ComputerLeft):
+        pass
+    return event
 
 
 async def _refused_to_join(world: World, office: str, name: str, *, naming: Literal["office_id", "name"]) -> None:
