@@ -31,6 +31,7 @@ from smcp_bus.dispatch import Caller, Dispatcher
 from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.handlers.get_finder import AS_LISTED, Finder
 from smcp_computer.mcp.events import ServerEvents
+from smcp_computer.resources.index import History
 from smcp_proto import catalog
 from smcp_service.lifecycle import background
 from smcp_service.settings import MIB
@@ -108,7 +109,9 @@ async def at_the_door(rounds: int) -> tuple[Found, str]:
     async def known(timeout: float) -> Mapping[str, Listing]:
         return listed
 
-    history = tuple(f"server-{number % 7}" for number in range(7))
+    history = History()
+    for number in range(7):
+        history.called(f"server-{number}")
     events = ServerEvents()
     async with background() as tasks:
         cache = MetadataCache(read, tasks, lambda server: listed[server], events, cache_bytes=64 * MIB)
@@ -116,7 +119,7 @@ async def at_the_door(rounds: int) -> tuple[Found, str]:
         await cache.documents(listed, timeout=FILL_S)
         filled = time.perf_counter() - began
         dispatcher = Dispatcher(
-            {"client:get_finder": Finder(cache, known, lambda: history, events, wait_s=5.0, max_body=2**25)}
+            {"client:get_finder": Finder(cache, known, history, events, wait_s=5.0, max_body=2**25)}
         )
         found = {name: await measured(dispatcher, rounds, **asked) for name, asked in QUESTIONS.items()}
     return found, f"at the dispatcher, {READ_S * 1e3:g} ms each: {filled:.2f} s; kept: {cache.kept_bytes} bytes"

@@ -215,7 +215,6 @@ async def test_the_office_is_told_of_each_server_whose_list_changed(nats_url: st
         await ResourceAgent(here).uris()
         await eventually(lambda: here.computer.outbox.held() == {"untold": 0})
         here.heard.clear()
-        await here.tell("b", "tell_list")
         for number in range(3):
             await here.tell("a", "put", uri=f"note://{number}")
         await eventually(lambda: here.told("resources_list_changed"))
@@ -223,7 +222,5 @@ async def test_the_office_is_told_of_each_server_whose_list_changed(nats_url: st
             "roomId": OFFICE, "computerId": NAME, "serverId": "a",
             "payload": {"jsonrpc": "2.0", "method": "notifications/resources/list_changed"},
         }  # fmt: skip
-        await here.tell("b", "remove", uri="window://b/0")
+        await here.tell("b", "tell_list")  # its templates may be others
         await eventually(lambda: any(each["serverId"] == "b" for each in here.told("resources_list_changed")))
-        servers = [each["serverId"] for each in here.told("resources_list_changed")]
-        assert servers.count("b") == 1, "a list that is as it was before is not told"

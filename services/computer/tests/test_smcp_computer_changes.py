@@ -1,17 +1,13 @@
 """What the office is told when MCP servers change what they show: desktop, finder, capabilities."""
 
 import asyncio
-import json
 import logging
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric
 
 from smcp_computer.outbox import CONFIG, DESKTOP, FINDER
 from smcp_computer.resources import index
-from smcp_computer.resources.index import SkippedServers
 from smcp_testing.computer_office import NAME, World, world
 from smcp_testing.computer_world import native_computer
 from smcp_testing.gateway_world import connected, gateway_world
@@ -320,26 +316,6 @@ async def test_two_servers_with_one_host_are_warned_about_once_and_both_are_show
         assert len(warned) == 1
         assert f"'one' and 'two' use the same host {HOST!r}" in warned[0]
         assert len((await here.ask("get_desktop"))["desktops"]) == 3
-
-
-@pytest.mark.rule("computer.resources.computer.without")
-def test_servers_without_resources_are_counted_for_each_operation_that_skips_them() -> None:
-    reader = InMemoryMetricReader()
-    meter = MeterProvider(metric_readers=[reader]).get_meter("test")
-    skipped = SkippedServers(meter)
-    skipped.count("get_desktop", ["a", "b"])
-    skipped.count("get_desktop", ["a"])
-    data = reader.get_metrics_data()
-    assert data is not None
-    metric = data.resource_metrics[0].scope_metrics[0].metrics[0]
-    counted = {point["attributes"]["smcp.mcp_server"]: point["value"] for point in _points(metric)}
-    assert metric.name == "smcp.computer.servers_without_resources"
-    assert counted == {"a": 2, "b": 1}
-
-
-def _points(metric: Metric) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(metric.to_json())["data"]["data_points"]
-    return found
 
 
 @pytest.mark.rule("answers.desktop.list.untold")

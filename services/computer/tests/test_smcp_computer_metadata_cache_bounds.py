@@ -11,6 +11,7 @@ from smcp_bus.dispatch import Caller, Dispatcher
 from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.handlers.get_finder import Finder
 from smcp_computer.mcp.events import ServerEvents
+from smcp_computer.resources.index import History
 from smcp_proto import catalog
 from smcp_testing.document_servers import Servers, answer, listed, opened, titles
 
@@ -85,7 +86,7 @@ async def finder(library: MetadataCache, lists: dict[str, Any], **asked: Any) ->
         return lists
 
     dispatcher = Dispatcher(
-        {"client:get_finder": Finder(library, known, tuple, ServerEvents(), wait_s=30.0, max_body=2**25)}
+        {"client:get_finder": Finder(library, known, History(), ServerEvents(), wait_s=30.0, max_body=2**25)}
     )
     body = json.dumps({"agent": "a", "req_id": "r", "computer": "c", **asked}).encode()
     answered = await asyncio.wait_for(

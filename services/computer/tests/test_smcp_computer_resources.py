@@ -68,7 +68,7 @@ async def test_a_server_without_resources_has_none() -> None:
     async with running(desk=configs.context("2026", without=["resources"])) as servers:
         assert servers.fleet.supervisors["desk"].resources is None
         assert servers.index.servers() == []
-        assert servers.index.without_resources() == ["desk"]
+        assert servers.index.count_skipped("resources_list") == ["desk"]
         with pytest.raises(ServerNotRunning):
             await servers.index.list("desk")
 

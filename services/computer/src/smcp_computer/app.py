@@ -75,7 +75,7 @@ async def open_computer(
             name=settings.name,
             session=bus.process,
             lease_s=settings.lease_s,
-            capabilities=lambda: computer.resources.capabilities.now,
+            capabilities=lambda: computer.resources.index.capabilities,
         )
         membership.listen(lambda anew: computer.seat.held(anew=anew))
         membership.listen(computer.resources.in_office)

@@ -168,7 +168,7 @@ async def open_core(
         settings.name,
         may_tell=may_tell,
         gather_s=settings.gather_s,
-        content={CAPABILITIES: lambda: {"capabilities": resources.capabilities.now}},
+        content={CAPABILITIES: lambda: {"capabilities": resources.index.capabilities}},
     )
     fleet = Fleet(
         config.servers.values(),

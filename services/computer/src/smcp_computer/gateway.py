@@ -140,7 +140,7 @@ class GatewayMembership:
             _log.info("left the office %r", self._office)
 
     def describe(self) -> None:
-        said = {**self._me.model_dump(exclude_unset=True), "capabilities": self.computer.resources.capabilities.now}
+        said = {**self._me.model_dump(exclude_unset=True), "capabilities": self.computer.resources.index.capabilities}
         self.link.describe(EnterOfficeReq.model_validate(said))
 
     def is_in(self) -> None:

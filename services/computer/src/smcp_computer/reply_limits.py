@@ -1,4 +1,4 @@
-"""Which items of an answer give way where it would be too large. Pure."""
+"""The bounds of a reply, in bytes and in time, and which items of it give way."""
 
 import asyncio
 from collections.abc import Sequence
@@ -37,23 +37,17 @@ def reply_limit(call: Call, max_body: int) -> int:
 
 
 class Budget:
-    """Args:
-    seconds: from now on.
+    """The time that a request leaves; at most `most` seconds.
 
     Attributes:
         until: when it is over, in loop time.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, call: Call, *, most: float | None = None) -> None:
         self._loop: Final = asyncio.get_running_loop()
-        self.until: Final = self._loop.time() + seconds
-
-    @classmethod
-    def of(cls, call: Call, *, most: float | None = None) -> "Budget":
-        """Of a request; at most `most` seconds."""
-        left = call.deadline - asyncio.get_running_loop().time()
+        left = call.deadline - self._loop.time()
         limit = time_limit(left, left)
-        return cls(limit if most is None else min(limit, most))
+        self.until: Final = self._loop.time() + (limit if most is None else min(limit, most))
 
     @property
     def left(self) -> float:

@@ -3,26 +3,24 @@
 import asyncio
 import logging
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
-from opentelemetry.metrics import get_meter
 from pydantic import ValidationError
 
 from smcp_bus import subjects
 from smcp_bus.bus import Incoming
 from smcp_bus.dispatch import Handler
-from smcp_computer.desktop import Desktop, get_desktop
 from smcp_computer.finder.metadata import ResponseChecks
 from smcp_computer.finder.metadata_cache import MetadataCache
+from smcp_computer.handlers.get_desktop import Desktop
 from smcp_computer.handlers.get_finder import Finder
 from smcp_computer.handlers.get_resources import EVENT, GetResources
 from smcp_computer.handlers.resources import ResourceQueries, SubscriptionRequests
 from smcp_computer.mcp.supervisor import Fleet
-from smcp_computer.outbox import CAPABILITIES, Outbox
+from smcp_computer.outbox import Outbox
 from smcp_computer.resources.changes import ResourceChanges
 from smcp_computer.resources.directory import Directory
-from smcp_computer.resources.index import Capabilities, History, ResourceIndex, SkippedServers
+from smcp_computer.resources.index import History, ResourceIndex
 from smcp_computer.resources.replies import Envelopes
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
 from smcp_computer.settings import ComputerSettings
@@ -36,7 +34,7 @@ class ResourceServices:
     """`run` must be running.
 
     Args:
-        tasks: where documents are read.
+        tasks: where documents and windows are read.
         max_body: bytes that an answer may have on the bus.
 
     Attributes:
@@ -45,49 +43,33 @@ class ResourceServices:
     """
 
     def __init__(
-        self,
-        settings: ComputerSettings,
-        fleet: Fleet,
-        outbox: Outbox,
-        tasks: Background,
-        *,
-        max_body: int,
+        self, settings: ComputerSettings, fleet: Fleet, outbox: Outbox, tasks: Background, *, max_body: int
     ) -> None:
         events, supervisors = fleet.events, fleet.supervisors
         self.history = History()
         self.index = ResourceIndex(supervisors, events)
         self.upstream = UpstreamSubscriptions(supervisors, events)
         self.agents = AgentSubscriptions(self.upstream, outbox.missed)
-        self.capabilities = Capabilities(self.index, lambda: outbox.changed(CAPABILITIES))
         self.cache = MetadataCache(
             self._read, tasks, self.upstream.subscribed, events, cache_bytes=settings.finder_cache_bytes
         )
-        self.changes = ResourceChanges(
-            self.index,
-            self.upstream,
-            self.agents,
-            events,
-            self.cache,
-            outbox,
-        )
-        skipped = SkippedServers(get_meter("smcp_computer"))
-        directory = Directory(supervisors, self.index, self.history, skipped, events)
+        self.changes = ResourceChanges(self.index, self.upstream, self.agents, events, self.cache, outbox)
+        directory = Directory(supervisors, self.index, self.history, events)
         envelopes = Envelopes(settings.name, max_body=max_body)
-        odd = ResponseChecks(events)
-        queries = ResourceQueries(directory, self.index, envelopes, odd)
+        queries = ResourceQueries(directory, self.index, envelopes, ResponseChecks(events))
         subscriptions = SubscriptionRequests(directory, self.index, self.agents, envelopes)
-        self._desktop = Desktop(self.index, self.history, skipped, events, read_s=settings.read_s, max_body=max_body)
-        finder = Finder(
-            self.cache,
-            directory.documents,
-            lambda: self.history.servers,
-            events,
-            wait_s=settings.finder_wait_s,
-            max_body=max_body,
-        )
         self.handlers: Mapping[str, Handler] = {
-            "client:get_desktop": partial(get_desktop, desktop=self._desktop, max_body=max_body),
-            "client:get_finder": finder,
+            "client:get_desktop": Desktop(
+                self.index, self.history, events, tasks, read_s=settings.read_s, max_body=max_body
+            ),
+            "client:get_finder": Finder(
+                self.cache,
+                directory.documents,
+                self.history,
+                events,
+                wait_s=settings.finder_wait_s,
+                max_body=max_body,
+            ),
             "client:resources/list": queries.list,
             "client:resources/templates/list": queries.templates,
             "client:resources/read": queries.read,
@@ -115,12 +97,7 @@ class ResourceServices:
             self.agents.left(agent)
 
     async def run(self) -> None:
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.index.run(), name="index")
-                tasks.create_task(self.upstream.run(), name="subscriptions")
-        finally:
-            await self._desktop.aclose()
+        await asyncio.gather(self.index.run(), self.upstream.run())
 
     async def _read(self, server: str, uri: str, timeout: float) -> Mapping[str, Any]:
         return await self.index.connection(server).read(uri, timeout=timeout)

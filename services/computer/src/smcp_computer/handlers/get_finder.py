@@ -11,10 +11,10 @@ from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.reply_limits import Budget, giving_way, reply_limit
-from smcp_computer.resources.index import Listing
+from smcp_computer.resources.index import History, Listing
 from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.errors import Malformed, TooLarge
-from smcp_proto.finder import Document, organize_finder
+from smcp_proto.finder import organize_finder
 from smcp_proto.schemas.finder import GetFinderReq
 
 _log = logging.getLogger("smcp_computer.finder")
@@ -32,7 +32,6 @@ Lists = Callable[[float], Awaitable[Mapping[str, Listing]]]
 class Finder:
     """Args:
     lists: the servers that take part.
-    history: the MCP servers of the tool calls, the oldest call first.
     wait_s: how long metadata that are not read yet are waited for.
     max_body: bytes that an answer may have on the bus.
     """
@@ -41,7 +40,7 @@ class Finder:
         self,
         cache: MetadataCache,
         lists: Lists,
-        history: Callable[[], Sequence[str]],
+        history: History,
         events: ServerEvents,
         *,
         wait_s: float,
@@ -62,36 +61,32 @@ class Finder:
             TooLarge: even so it is too large: fewer (`limit`) may fit.
         """
         _check(request)
-        budget = Budget.of(call, most=self._wait_s)
+        budget = Budget(call, most=self._wait_s)
         lists = await self._lists(budget.left / 2)
         documents = await self._cache.documents(lists, timeout=budget.left)
         found = organize_finder(
             documents,
             request.keywords,
             request.file_type,
-            self._history(),
+            self._history.servers,
             offset=request.offset,
             limit=request.limit,
         )
-        as_listed = self._cache.as_listed(lists)
         limit = reply_limit(call, self._max_body)
         rest = {"total_count": found.total_count, "req_id": request.req_id}
-        if as_listed:
+        if as_listed := self._cache.as_listed(lists):
             rest[AS_LISTED] = as_listed
         head, tail = b'{"documents":[', b"]," + orjson.dumps(rest)[1:]
         shown, shortened = fitting(found.documents, limit - len(head) - len(tail))
-        self._warn(documents, [found.documents[number] for number in sorted(shortened)], limit)
+        for number in sorted(shortened):
+            server = next(each.server for each in documents if each.summary is found.documents[number])
+            what = f"the document {found.documents[number]['uri']:.256} is told of shortly"
+            self._warnings.warn(server, f"{what}: its page is larger than {limit} bytes")
         body = b"".join((head, b",".join(shown), tail))
         if len(body) > limit:
             details = {"size": len(body), "limit": limit}
             raise TooLarge("the page is too large: ask for fewer documents", details=details)
         return RawJson(body)
-
-    def _warn(self, documents: Sequence[Document], shortened: Sequence[Mapping[str, Any]], limit: int) -> None:
-        for summary in shortened:
-            server = next(document.server for document in documents if document.summary is summary)
-            what = f"the document {summary['uri']:.256} is told of shortly: its page is larger than {limit} bytes"
-            self._warnings.warn(server, what)
 
 
 def _check(request: GetFinderReq) -> None:

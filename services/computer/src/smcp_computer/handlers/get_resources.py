@@ -62,7 +62,7 @@ class GetResources:
             message = "MCP Server does not support 'resources' capability"
             return _refused(NOT_SUPPORTED, message, mcp_server=server, capability="resources")
         try:
-            page = await resources.list_page(asked.cursor, timeout=Budget.of(call).left)
+            page = await resources.list_page(asked.cursor, timeout=Budget(call).left)
         except RequestRefused as error:
             if asked.cursor is None:
                 raise Unavailable(str(error)) from None

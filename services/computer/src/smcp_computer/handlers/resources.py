@@ -80,7 +80,7 @@ class ResourceQueries:
             TooLarge: it is larger than the bus takes.
             SmcpError: `serverId` cannot be asked; no answer came.
         """
-        payload, budget = request.payload, Budget.of(call)
+        payload, budget = request.payload, Budget(call)
         uri = self._directory.checked(payload.params.uri, request.serverId)
         servers = await self._directory.candidates(uri, request.serverId, timeout=budget.left)
         failed: ServerError | None = None
@@ -108,7 +108,7 @@ class ResourceQueries:
             NotFound: no server has such a template.
             SmcpError: `serverId` cannot be asked; no answer came.
         """
-        payload, budget = request.payload, Budget.of(call)
+        payload, budget = request.payload, Budget(call)
         template = payload.params.ref.uri if payload.params.ref.type == "ref/resource" else None
         if template is None and request.serverId is None:
             raise _missing("payload.params.ref.uri" if payload.params.ref.type == "ref/resource" else "serverId")
@@ -137,20 +137,21 @@ class ResourceQueries:
         cursor = payload.params.cursor if payload.params is not None else None
         after = None if cursor is None else read_cursor(cursor, kind, request.serverId)
         try:
-            lists = await self._directory.lists(kind, request.serverId, timeout=Budget.of(call).left, after=after)
+            items, left_out = await self._directory.lists(
+                kind, request.serverId, timeout=Budget(call).left, begin="" if after is None else after.server
+            )
         except ServerError as error:
             return self._envelopes.error(request, payload, error)
-        items = lists.items
         if kind == "templates" and request.serverId is None:
-            items = named_apart(items)
+            items = {**named_apart(items)}
         page = page_of(kind, items, after)
         for server, uri in page.left_out:
             _log.warning("MCP server %r: %.256r is too large to be listed; it is left out", server, uri)
         result: dict[str, Any] = {RESULT_KEY[kind]: page.items}
         if page.next is not None:
             result["nextCursor"] = write_cursor(page.next)
-        if lists.left_out:
-            result["meta"] = {LEFT_OUT: lists.left_out}
+        if left_out:
+            result["meta"] = {LEFT_OUT: left_out}
         return self._envelopes.result(request, payload, result, request.serverId)
 
 
@@ -271,7 +272,7 @@ class SubscriptionRequests:
             RateLimited: the Agent has too many subscriptions.
             SmcpError: `serverId` cannot be asked; no answer came.
         """
-        payload, budget = request.payload, Budget.of(call)
+        payload, budget = request.payload, Budget(call)
         uri = self._directory.checked(payload.params.uri, request.serverId)
         servers = await self._directory.candidates(uri, request.serverId, timeout=budget.left)
         failed: ServerError | None = None

@@ -1,4 +1,4 @@
-"""From what MCP servers announce to what the office is told (desktop.txt and finder.txt, 变化检测).
+"""Turns what MCP servers announce into what the office is told (desktop.txt and finder.txt, 变化检测).
 
 A changed list counts for the desktop (or the finder) where the set of its `window://` (or `dpe://`) URIs is another one
 than before; a window with another query is the same window (desktop.txt, 校验规则). A changed resource counts at once.
@@ -20,7 +20,7 @@ from smcp_computer.mcp.events import (
     ServerGone,
     ServerReady,
 )
-from smcp_computer.outbox import DESKTOP, FINDER, Outbox
+from smcp_computer.outbox import CAPABILITIES, DESKTOP, FINDER, Outbox
 from smcp_computer.resources.index import NOTHING, Listing, ResourceIndex
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
 from smcp_proto.uris import DPE, HOSTED, WINDOW, host_conflicts, scheme_of, without_query
@@ -28,6 +28,8 @@ from smcp_proto.uris import DPE, HOSTED, WINDOW, host_conflicts, scheme_of, with
 _log = logging.getLogger("smcp_computer.resources")
 
 NONE: Final[frozenset[str]] = frozenset()
+MOST_CONFLICTS: Final = 200
+"""Conflicts of hosts that are warned about: servers may list ever new ones."""
 
 
 @dataclass
@@ -41,13 +43,13 @@ class _Scheme:
     subscribed: dict[str, frozenset[str]] = field(default_factory=dict)
     """Identities, in the present life of the server."""
 
-    def is_changed(self, server: str, uris: frozenset[str]) -> bool:
+    def is_changed(self, server: str, uris: Iterable[str]) -> bool:
         before = self.listed.get(server, NONE)
         now = self.listed[server] = frozenset(map(self.identity, uris))
         self.subscribed[server] = self.subscribed.get(server, NONE) & now
         return now != before
 
-    def is_news(self, server: str, uris: frozenset[str]) -> bool:
+    def is_news(self, server: str, uris: Iterable[str]) -> bool:
         """Whether one of these is subscribed to for the first time."""
         before = self.subscribed.get(server, NONE)
         now = self.subscribed[server] = before | frozenset(map(self.identity, uris))
@@ -72,13 +74,11 @@ class ResourceChanges:
         self._cache = cache
         self._outbox = outbox
         self._conflicts = HostConflicts()
-        self._schemes: Mapping[str, _Scheme] = {
-            WINDOW: _Scheme(DESKTOP, without_query),
-            DPE: _Scheme(FINDER, str),
-        }
+        self._schemes: Mapping[str, _Scheme] = {WINDOW: _Scheme(DESKTOP, without_query), DPE: _Scheme(FINDER, str)}
         self._entered = False
+        self._capabilities = index.capabilities
         self._announced: dict[str, tuple[Listing, int]] = {}
-        """The lists of the servers as the office knows them, and how often their templates were outdated."""
+        """The lists of the servers as the office knows them, and how often a server had announced another one."""
         events.listen(self._on_event)
         index.listen(self._on_list)
 
@@ -86,24 +86,20 @@ class ResourceChanges:
         """This Computer is in its office. Whoever hears of it asks for all lists: changes are told from here on."""
         self._entered = True
 
-    def _on_event(self, event: ServerEvent) -> None:
+    def _on_event(self, event: ServerEvent) -> None:  # noqa: C901 -- one case for each event
         match event:
             case ResourceUpdated(server, uri):
                 self._cache.changed(server, uri)
-                self._tell_schemes(server, {scheme_of(uri)})
+                if (scheme := self._schemes.get(scheme_of(uri))) is not None:
+                    self._tell(server, scheme)
                 title = self._index.known(server).get(uri, {}).get("title")
                 for agent in self._agents.concerned(server, uri):
                     self._outbox.resource_updated(agent, server, uri, title if isinstance(title, str) else None)
             case ResourcesSubscribed(server, uris):
                 self._cache.subscribed(server, uris)
-                self._tell_schemes(
-                    server,
-                    {
-                        name
-                        for name, scheme in self._schemes.items()
-                        if scheme.is_news(server, frozenset(uri for uri in uris if scheme_of(uri) == name))
-                    },
-                )
+                for name, scheme in self._schemes.items():
+                    if scheme.is_news(server, _of_scheme(name, uris)):
+                        self._tell(server, scheme)
             case ResourcesUnsubscribed(server, uris):
                 self._agents.drop(server, uris)
             case ServerReady(server):
@@ -116,20 +112,22 @@ class ResourceChanges:
             case _:
                 pass
 
-    def _tell_schemes(self, server: str, schemes: set[str]) -> None:
+    def _tell(self, server: str, scheme: _Scheme) -> None:
         features = self._index.features(server)
         if features is not None and features.subscribe:
-            for scheme in schemes & self._schemes.keys():
-                self._outbox.changed(self._schemes[scheme].update)
+            self._outbox.changed(scheme.update)
 
     def _on_list(self, server: str) -> None:
         features, known = self._index.features(server), self._index.known(server)
+        if self._index.capabilities != self._capabilities:
+            self._capabilities = self._index.capabilities
+            self._outbox.changed(CAPABILITIES)
         self._conflicts.registered(server, known)
         self._announce(server, known)
         if features is not None and not features.subscribe:
             return
         for name, scheme in self._schemes.items():
-            now = frozenset(uri for uri in known if scheme_of(uri) == name)
+            now = _of_scheme(name, known)
             if features is not None and self._index.is_listed(server):
                 self._upstream.want(scheme.update, server, now)
             if scheme.is_changed(server, now):
@@ -138,23 +136,19 @@ class ResourceChanges:
                 _log.debug("MCP server %r: the same %s:// resources as before", server, name)
 
     def _announce(self, server: str, listing: Listing) -> None:
-        outdated = self._index.templates_outdated(server)
-        announced, before = self._announced.get(server, (NOTHING, 0))
-        # nobody knows whether the templates are others before they are asked for; who has them is told that they may be
-        if outdated != before or dict(listing) != dict(announced):
-            self._announced[server] = (listing, outdated)
+        now = (listing, self._index.announced(server))
+        if now != self._announced.get(server, (NOTHING, 0)):
+            self._announced[server] = now
             if self._entered:
                 self._outbox.list_changed(server)
 
 
-_log = logging.getLogger("smcp_computer.resources")
-
-MOST: Final = 200
-"""Conflicts that are warned about: servers may list ever new hosts."""
+def _of_scheme(scheme: str, uris: Iterable[str]) -> list[str]:
+    return [uri for uri in uris if scheme_of(uri) == scheme]
 
 
 class HostConflicts:
-    """Kept per server, so that a change of one list costs that list only. Nothing is blocked."""
+    """Warns where two MCP servers use one host. Kept per server, so that a change of one list costs that list only."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, frozenset[str]] = {}
@@ -163,19 +157,15 @@ class HostConflicts:
 
     def registered(self, server: str, uris: Iterable[str]) -> None:
         # a host stands many times in a long list, and is parsed once
-        found = frozenset(_host_alone(uri) for uri in uris if scheme_of(uri) in HOSTED)
+        found = frozenset("/".join(without_query(uri).split("/", 3)[:3]) for uri in uris if scheme_of(uri) in HOSTED)
         if self._hosts.get(server, NONE) == found:
             return
         self._hosts[server] = found
         for host, servers in host_conflicts(self._hosts):
-            if (host, servers) not in self._warned and len(self._warned) < MOST:
+            if (host, servers) not in self._warned and len(self._warned) < MOST_CONFLICTS:
                 self._warned.add((host, servers))
                 _log.warning(
                     "the MCP servers %s use the same host %r; give each its own: a dpe:// URI is routed by its host",
                     " and ".join(map(repr, servers)),
                     host,
                 )
-
-
-def _host_alone(uri: str) -> str:
-    return "/".join(uri.split("?", maxsplit=1)[0].split("/", 3)[:3])

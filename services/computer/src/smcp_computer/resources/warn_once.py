@@ -20,16 +20,17 @@ class WarnOnce:
         self._logged: dict[str, set[str]] = {}
         events.listen(self._on_event)
 
-    def warn(self, server: str, what: str) -> None:
-        """Log it, unless it was logged of this MCP server already; without control characters that a server sent."""
+    def warn(self, server: str, *causes: str) -> None:
+        """Log what was not logged of this MCP server already; without control characters that a server sent."""
         logged = self._logged.setdefault(server, set())
-        if what in logged or len(logged) > self._most:
-            return
-        logged.add(what)
-        if len(logged) > self._most:
-            self._log.warning("MCP server %r: more is wrong with its resources than is said here", server)
-        else:
-            self._log.warning("MCP server %r: %s", server, _CONTROL.sub(" ", what))
+        for what in causes:
+            if what in logged or len(logged) > self._most:
+                continue
+            logged.add(what)
+            if len(logged) > self._most:
+                self._log.warning("MCP server %r: more is wrong with its resources than is said here", server)
+            else:
+                self._log.warning("MCP server %r: %s", server, _CONTROL.sub(" ", what))
 
     def _on_event(self, event: ServerEvent) -> None:
         if isinstance(event, ServerReady):
