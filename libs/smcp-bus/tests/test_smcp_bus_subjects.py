@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smcp_bus import subjects
+from smcp_bus.dispatch import Caller
+from smcp_bus.requests import computer_route, host_route, registry_route
 from smcp_proto.member_names import check_name
 
 LITERALS = [
@@ -40,9 +42,9 @@ def test_a_subject_is_written_exactly_so(built: str, literal: str) -> None:
 
 
 @given(office=names, name=names)
-def test_who_asks_the_registry_is_read_back_from_the_subject(office: str, name: str) -> None:
-    parsed = subjects.parse_server(subjects.server(office, "computer", name, "list_room"))
-    assert (parsed.office, parsed.role, parsed.name, parsed.verb) == (office, "computer", name, "list_room")
+def test_the_caller_of_a_registry_is_read_from_the_subject(office: str, name: str) -> None:
+    row, caller = registry_route(subjects.server(office, "computer", name, "list_room"))
+    assert (row.event, caller) == ("server:list_room", Caller(role="computer", office=office, name=name))
 
 
 @pytest.mark.rule("answers.names.narrow")
@@ -66,14 +68,14 @@ def test_no_name_adds_a_token_or_a_wildcard_to_a_subject(office: str, name: str)
 )
 def test_a_subject_of_another_form_is_not_taken_for_a_member(subject: str) -> None:
     with pytest.raises(ValueError, match=r"subject|name"):
-        subjects.parse_server(subject)
+        registry_route(subject)
 
 
-def test_the_owner_reads_office_and_computer_and_verb() -> None:
-    parsed = subjects.parse_client("smcp.v1.lab.client.a=2Eb.resources_list")
-    assert (parsed.office, parsed.computer, parsed.verb) == ("lab", "a.b", "resources_list")
+def test_a_computer_is_asked_by_the_agent_of_the_office_in_the_subject() -> None:
+    row, caller = computer_route("smcp.v1.lab.client.a=2Eb.resources_list")
+    assert (row.event, caller) == ("client:resources/list", Caller(role="agent", office="lab"))
 
 
 def test_a_process_is_read_with_its_credential() -> None:
-    parsed = subjects.parse_host("smcp.hosts.v1.host-1.ab12.lease")
-    assert (parsed.credential, parsed.process, parsed.verb) == ("host-1", "ab12", "lease")
+    row, caller = host_route("smcp.hosts.v1.host-1.ab12.lease")
+    assert (row.event, caller.name, caller.session) == ("hosts:lease", "host-1", "ab12")

@@ -1,7 +1,7 @@
 """The one way through a process: every request of every transport goes through `Dispatcher.dispatch`.
 
-It alone validates, authorises, traces, and maps exceptions to answers. The Socket.IO server and the bus are thin
-transports in front of it; behind it are typed handlers. On the bus, a subject's tokens say the event and the caller.
+It alone validates, authorises, traces, and maps exceptions to answers. The Socket.IO server and the bus
+(`smcp_bus.requests`) are thin transports in front of it; behind it are typed handlers.
 """
 
 import asyncio
@@ -19,15 +19,13 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from smcp_bus import errors as bus_errors
-from smcp_bus import exact_json, registry_contract, subjects
-from smcp_bus.bus import NO_HEADERS, Admit, Bus, Headers, Incoming, Reply, RequestHandler, Subscription
-from smcp_bus.headers import ERROR, REQ_ID
-from smcp_proto import catalog
+from smcp_bus import exact_json
+from smcp_bus.bus import NO_HEADERS, Admit, Headers
+from smcp_bus.headers import REQ_ID
 from smcp_proto.catalog import Row, TimeClass
 from smcp_proto.errors import (
     CUT_OFF,
     ErrorBody,
-    ErrorCode,
     Internal,
     Malformed,
     NotAllowed,
@@ -182,10 +180,6 @@ def to_smcp_error(error: Exception) -> SmcpError:
             return Internal("internal error")
 
 
-def error_body(error: Exception) -> ErrorBody:
-    return to_smcp_error(error).body()
-
-
 SECONDS: Final[Mapping[TimeClass, float]] = {
     TimeClass.QUERY: 30.0,
     TimeClass.ROOM: 10.0,
@@ -293,7 +287,7 @@ class Dispatcher:
             handler = self._handlers.get(call.row.event) or self._otherwise(call.row) or _not_available
             return _answer(await handler(request, call))
         except Exception as error:  # noqa: BLE001 -- the dispatcher is where every exception becomes an answer
-            return failed(error_body(error))
+            return failed(to_smcp_error(error).body())
 
 
 async def _not_available(request: Any, call: Call) -> None:
@@ -364,66 +358,3 @@ def _req_id(payload: Mapping[str, Any], headers: Headers) -> str:
     if isinstance(req_id, str):
         return req_id
     return headers.get(REQ_ID) or uuid.uuid4().hex
-
-
-Route = Callable[[str], tuple[Row, Caller]]
-"""Reads the row and the caller from a subject; ValueError where it says none."""
-
-
-def registry_route(subject: str) -> tuple[Row, Caller]:
-    """`smcp.v1.<office>.server.<role>.<name>.<verb>`: the caller is the member named in it."""
-    parsed = subjects.parse_server(subject)
-    row = registry_contract.SERVER_ROWS.get(parsed.verb) or catalog.by_verb("server", parsed.verb)
-    return _known(row), Caller(role=parsed.role, office=parsed.office, name=parsed.name)
-
-
-def computer_route(subject: str) -> tuple[Row, Caller]:
-    """`smcp.v1.<office>.client.<computer>.<verb>`: the caller is the office's Agent, vouched for by its gateway."""
-    parsed = subjects.parse_client(subject)
-    row = registry_contract.CLIENT_ROWS.get(parsed.verb) or catalog.by_verb("client", parsed.verb)
-    return _known(row), Caller(role="agent", office=parsed.office)
-
-
-def host_route(subject: str) -> tuple[Row, Caller]:
-    """`smcp.hosts.v1.<credential>.<process>.<verb>`: the caller is that process (or, for `alive`, the registry)."""
-    parsed = subjects.parse_host(subject)
-    row = registry_contract.HOST_ROWS.get(parsed.verb)
-    return _known(row), Caller(role="computer", office="", name=parsed.credential, session=parsed.process)
-
-
-def request_handler(dispatcher: Dispatcher, route: Route) -> RequestHandler:
-    async def handle(incoming: Incoming) -> Reply:
-        try:
-            row, caller = route(incoming.subject)
-        except ValueError:
-            _log.warning("a request on a subject of no known form", extra={"subject": incoming.subject})
-            return to_reply(failed(ErrorBody(code=ErrorCode.MALFORMED, message="no such event")))
-        answer = await dispatcher.dispatch(
-            row,
-            caller,
-            incoming.body,
-            deadline=incoming.deadline,
-            headers=incoming.headers,
-            subject=incoming.subject,
-        )
-        return to_reply(answer)
-
-    return handle
-
-
-async def serve_requests(
-    bus: Bus, dispatcher: Dispatcher, subject: str, route: Route, *, queue: str = ""
-) -> Subscription:
-    return await bus.serve(subject, request_handler(dispatcher, route), queue=queue)
-
-
-def to_reply(answer: Answer) -> Reply:
-    if answer.error is None:
-        return Reply(answer.body, answer.headers)
-    return Reply(answer.body, {**answer.headers, ERROR: str(answer.error)})
-
-
-def _known(row: Row | None) -> Row:
-    if row is None:
-        raise ValueError("no such event")
-    return row

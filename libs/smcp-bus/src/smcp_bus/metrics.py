@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
-import orjson
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from smcp_bus.bus import Connection
@@ -12,59 +11,36 @@ from smcp_bus.dispatch import Answer
 from smcp_bus.nats.bus import NatsBus
 from smcp_bus.nats.config import BusStats
 from smcp_bus.registry_contract import is_internal
+from smcp_bus.tracing import tool_failure
 from smcp_proto.catalog import CATALOG, Row
 from smcp_proto.errors import ErrorCode
-from smcp_proto.tool_results import CANCELLED, TIMED_OUT
 
-OK: Final = "ok"
-TIMEOUT: Final = "timeout"
-CALL_CANCELLED: Final = "cancelled"
-BROKEN_OFF: Final = "broken_off"
 OTHER: Final = "other"
 """An event that is not in the catalog, or a code that is not in the protocol."""
 
 _CODES: Final = {int(code): str(int(code)) for code in ErrorCode}
 _LONGEST: Final = 4096
 """Bytes of an answer that may be one of those that a server makes in the place of a tool's: they are short."""
-_MARKS: Final = ((TIMED_OUT, TIMEOUT), (CANCELLED, CALL_CANCELLED))
 
 
 def counted(add: Callable[[float, str, str], None]) -> Callable[[Row, float, Answer | None], None]:
     """For a dispatcher's `ended`: each request goes to `add` as its seconds, its event and its outcome."""
 
     def ended(row: Row, seconds: float, answer: Answer | None) -> None:
-        add(seconds, event_of(row), outcome_of(answer))
+        event = row.event if row.event in CATALOG or is_internal(row) else OTHER
+        add(seconds, event, outcome_of(answer))
 
     return ended
-
-
-def event_of(row: Row) -> str:
-    return row.event if row.event in CATALOG or is_internal(row) else OTHER
 
 
 def outcome_of(answer: Answer | None) -> str:
     """`ok`, `timeout` or `cancelled` (a tool's, by its result's `meta`), the error's code, `other`, or `broken_off`."""
     if answer is None:
-        return BROKEN_OFF
+        return "broken_off"
     if answer.error is not None:
         return _CODES.get(answer.error, OTHER)
-    body = answer.body
-    if len(body) > _LONGEST or b'"a2c_' not in body:
-        return OK
-    return _marked(body)
-
-
-def _marked(body: bytes) -> str:
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return OK  # as its asker gets it: what is counted is no reason to refuse it
-    meta = value.get("meta") if isinstance(value, dict) else None
-    if isinstance(meta, dict):
-        for mark, outcome in _MARKS:
-            if mark in meta:
-                return outcome
-    return OK
+    failure = tool_failure(answer.body) if len(answer.body) <= _LONGEST else ""
+    return failure if failure in ("timeout", "cancelled") else "ok"
 
 
 def measure_bus(meter: Meter, bus: NatsBus) -> Callable[[], None]:

@@ -8,17 +8,10 @@
 Names stand encoded in them (`smcp_proto.member_names`), so each is one token.
 """
 
-from dataclasses import dataclass
-from typing import Final, cast, get_args
+from typing import Final
 
 from smcp_proto.member_names import (
-    AgentName,
-    ComputerName,
-    CredentialName,
-    OfficeId,
-    ProcessId,
     Role,
-    decode_name,
     encode_name,
 )
 
@@ -64,62 +57,12 @@ def hosts(credential: str, process: str, verb: str) -> str:
     return f"{HOSTS}.{encode_name(credential)}.{process}.{verb}"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSubject:
-    """Who asks the registry for what: read from the subject, which NATS permissions bind to the sender."""
-
-    office: OfficeId
-    role: Role
-    name: ComputerName | AgentName
-    verb: str
-
-
-@dataclass(frozen=True, slots=True)
-class ClientSubject:
-    """Which Computer is asked for what."""
-
-    office: OfficeId
-    computer: ComputerName
-    verb: str
-
-
-@dataclass(frozen=True, slots=True)
-class HostSubject:
-    """Which process asks or is asked, and for what; NATS permissions bind the credential to the sender."""
-
-    credential: CredentialName
-    process: ProcessId
-    verb: str
-
-
-def parse_server(subject: str) -> ServerSubject:
-    """Raises ValueError where the subject is not of the form."""
-    root, version, office, kind, role, name, verb = _split(subject, 7)
-    if f"{root}.{version}" != ROOT or kind != "server" or role not in get_args(Role):
-        raise ValueError("not a subject of the registry")
-    sender = decode_name(name)
-    return ServerSubject(
-        office=OfficeId(decode_name(office)),
-        role=cast("Role", role),
-        name=AgentName(sender) if role == "agent" else ComputerName(sender),
-        verb=verb,
-    )
-
-
-def parse_client(subject: str) -> ClientSubject:
-    """Raises ValueError where the subject is not of the form."""
-    root, version, office, kind, computer, verb = _split(subject, 6)
-    if f"{root}.{version}" != ROOT or kind != "client":
-        raise ValueError("not a subject of a Computer")
-    return ClientSubject(OfficeId(decode_name(office)), ComputerName(decode_name(computer)), verb)
-
-
-def parse_host(subject: str) -> HostSubject:
-    """Raises ValueError where the subject is not of the form."""
-    root, hosts_token, version, credential, process, verb = _split(subject, 6)
-    if f"{root}.{hosts_token}.{version}" != HOSTS:
-        raise ValueError("not a subject of a process")
-    return HostSubject(CredentialName(decode_name(credential)), ProcessId(process), verb)
+def tokens(subject: str, pattern: str) -> list[str]:
+    """The tokens of `subject` where `pattern` has a `*`; ValueError where the subject is of another form."""
+    parts, form = subject.split("."), pattern.split(".")
+    if len(parts) != len(form) or any(wanted not in ("*", part) for part, wanted in zip(parts, form, strict=True)):
+        raise ValueError("a subject of another form")
+    return [part for part, wanted in zip(parts, form, strict=True) if wanted == "*"]
 
 
 def template(subject: str) -> str:
@@ -152,10 +95,3 @@ def verb_of(subject: str) -> str:
 def without_verb(subject: str) -> str:
     """All but the last token: of a `client` subject the Computer that is asked."""
     return subject.rpartition(".")[0]
-
-
-def _split(subject: str, tokens: int) -> list[str]:
-    parts = subject.split(".")
-    if len(parts) != tokens:
-        raise ValueError("a subject of another form")
-    return parts

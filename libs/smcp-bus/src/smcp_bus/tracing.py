@@ -29,6 +29,7 @@ from smcp_bus.dispatch import Answer, Call, Tracing
 from smcp_bus.errors import RequestTimedOut
 from smcp_bus.headers import TRACEPARENT, TRACESTATE
 from smcp_proto.errors import SmcpError
+from smcp_proto.tool_results import CANCELLED, TIMED_OUT
 from smcp_proto.trace_ids import TRACE_ID_KEY, trace_id
 
 OWN_DECISION_KEY: Final = "smcp_own_decision"
@@ -41,9 +42,8 @@ LABELS_KEY: Final = "smcp_labels"
 LONGEST: Final = 256
 """Characters of an attribute's value: what a peer chose is cut there."""
 
-_IS_ERROR: Final = re.compile(rb'"isError"\s*:\s*true')
+_TOOL_FAILED: Final = re.compile(rb'"isError"\s*:\s*true|"a2c_')
 """What the result of a tool that failed holds somewhere: most results need not be parsed for it."""
-
 _NOTHING: Final = nullcontext[Mapping[str, str]](MappingProxyType({}))
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
@@ -165,7 +165,7 @@ def _record_outcome(span: Span, call: Call, answer: Answer) -> None:
         return
     if answer.error is not None:
         _mark(span, str(answer.error))
-    elif call.row.event == "client:tool_call" and (why := _tool_failure(answer.body)):
+    elif call.row.event == "client:tool_call" and (why := tool_failure(answer.body)):
         _mark(span, why)
 
 
@@ -234,18 +234,23 @@ def _kind(error: BaseException) -> str:
             return type(error).__name__
 
 
-def _tool_failure(body: bytes) -> str:
-    if not _IS_ERROR.search(body):
+def tool_failure(body: bytes) -> str:
+    """`timeout`, `cancelled` or `tool_error` for the result of a tool that says so, else empty."""
+    if not _TOOL_FAILED.search(body):
         return ""
     try:
         result = orjson.loads(body)
     except orjson.JSONDecodeError:
         return ""
-    if not isinstance(result, dict) or result.get("isError") is not True:
+    if not isinstance(result, dict):
         return ""
     meta = result.get("meta")
     said = meta if isinstance(meta, dict) else {}
-    return "timeout" if said.get("a2c_timeout") else "cancelled" if said.get("a2c_cancelled") else "tool_error"
+    if said.get(TIMED_OUT):
+        return "timeout"
+    if said.get(CANCELLED):
+        return "cancelled"
+    return "tool_error" if result.get("isError") is True else ""
 
 
 def _mark(span: Span, error_type: str) -> None:

@@ -10,11 +10,12 @@ from pydantic import ValidationError
 
 from smcp_bus import registry_contract, subjects
 from smcp_bus.bus import Bus, Incoming, NoticeHandler, Subscription
-from smcp_bus.dispatch import Call, Dispatcher, computer_route, host_route, request_handler, serve_requests
+from smcp_bus.dispatch import Call, Dispatcher
 from smcp_bus.headers import EPOCH
 from smcp_bus.owner import Owner
 from smcp_bus.ownership import CLOSED_REPLY, Ownership, Seat, owned
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion
+from smcp_bus.requests import computer_route, host_route, request_handler, serve_requests
 from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
 from smcp_proto.schemas.base import AgentCallData
 from smcp_proto.trace_ids import trace_id

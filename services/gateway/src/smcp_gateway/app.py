@@ -12,10 +12,11 @@ import orjson
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
-from smcp_bus.dispatch import Dispatcher, host_route, serve_requests
+from smcp_bus.dispatch import Dispatcher
 from smcp_bus.lease import LeaseKeeper
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal
+from smcp_bus.requests import host_route, serve_requests
 from smcp_gateway.auth.guard import Guard
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.owner_probe import OwnerProbe

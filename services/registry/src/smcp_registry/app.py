@@ -13,8 +13,9 @@ from nats.js import JetStreamContext
 from smcp_bus import registry_contract, subjects
 from smcp_bus.bus import Bus
 from smcp_bus.cancellation import raise_if_cancelled
-from smcp_bus.dispatch import Dispatcher, Handler, host_route, registry_route, serve_requests
+from smcp_bus.dispatch import Dispatcher, Handler
 from smcp_bus.errors import describe
+from smcp_bus.requests import host_route, registry_route, serve_requests
 from smcp_bus.tracing import bus_spans, office_of, trace_id_of
 from smcp_proto.catalog import CATALOG, Row
 from smcp_registry.announcer import Announcer

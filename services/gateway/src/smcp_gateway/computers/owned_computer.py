@@ -15,10 +15,11 @@ from pydantic import ValidationError
 
 from smcp_bus import registry_contract, subjects
 from smcp_bus.bus import Incoming, Reply, Subscription
-from smcp_bus.dispatch import Call, Caller, Dispatcher, Observe, RawJson, Tracing, failed, to_reply
+from smcp_bus.dispatch import Call, Caller, Dispatcher, Observe, RawJson, Tracing, failed
 from smcp_bus.owner import Owner, RunningCall, Stop, time_limit
 from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, Seat, owned
 from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, same_tenure
+from smcp_bus.requests import to_reply
 from smcp_gateway.computers.pending_acks import PendingAcks, Room, Send, tool_result
 from smcp_gateway.computers.subscriptions import Later, Subscriptions, Updates, granted
 from smcp_gateway.sockets.packet import event_frame
