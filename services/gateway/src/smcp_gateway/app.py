@@ -213,7 +213,6 @@ async def open_gateway(
 
         rebalance = Rebalance(
             sessions,
-            registry,
             hang_up=transport.hang_up,
             keep_place=drain.keep_place,
             doubt=generations.want,

@@ -1,4 +1,4 @@
-"""A gateway with more than its fair share of the clients tells some to go elsewhere: so new replicas fill up.
+"""Sends clients above the gateway's fair share to other replicas, so that new replicas fill up.
 
 The registries say the share with each renewal of the lease. The clients that have been here longest go first, each when
 nothing of it or for it is unanswered; its place is kept as in a drain, and its office hears nothing.
@@ -10,13 +10,9 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from smcp_bus.errors import BusError
-from smcp_bus.registry_client import RegistryClient
-from smcp_bus.registry_contract import Assertion, AssertOutcome, LeaseState
+from smcp_bus.registry_contract import LeaseState
 from smcp_gateway.rooms.offices import Doubt
-from smcp_gateway.rooms.repair import asserted
 from smcp_gateway.sockets.session import Session, Sessions
-from smcp_proto.errors import SmcpError
 
 LOOK_S: Final = 1.0
 MARGIN: Final = 2
@@ -28,11 +24,6 @@ PER_S: Final = 50
 AGE: Final = 3
 """Times the spread that a client has to have been here: it may be about to join, and behind a proxy that is sticky by
 address it would be told again and again."""
-
-HangUp = Callable[[Session, str], Awaitable[None]]
-"""Closes a client's connection, saying why in the log."""
-KeepPlace = Callable[[Session], Awaitable[None]]
-"""Has the registry keep a member's place for who it is; `Session.moving` says whether it does."""
 
 _log: Final = logging.getLogger("smcp_gateway.rebalance")
 
@@ -50,9 +41,9 @@ def due(sockets: int, share: int | None, spread_s: float) -> int:
 
 class Rebalance:
     """Args:
-    hang_up: closes a client's connection.
+    hang_up: closes a client's connection, saying why in the log.
     keep_place: as `Drain.keep_place`.
-    doubt: told when it is not known whether the registry still counts a member that is one here.
+    doubt: has all members asserted at the registry.
     unwritten: bytes of answers that a client has not been sent yet.
     spread_s: over how long a surplus is told to go (seconds); 0: nobody ever is.
     """
@@ -60,16 +51,14 @@ class Rebalance:
     def __init__(
         self,
         sessions: Sessions,
-        registry: RegistryClient,
         *,
-        hang_up: HangUp,
-        keep_place: KeepPlace,
+        hang_up: Callable[[Session, str], Awaitable[None]],
+        keep_place: Callable[[Session], Awaitable[bool]],
         doubt: Doubt,
         unwritten: Callable[[Session], int],
         spread_s: float,
     ) -> None:
         self._sessions = sessions
-        self._registry = registry
         self._hang_up = hang_up
         self._keep_place = keep_place
         self._doubt = doubt
@@ -112,29 +101,14 @@ class Rebalance:
 
     async def _move(self, session: Session) -> None:
         try:
-            await self._keep_place(session)
+            kept = await self._keep_place(session)
         finally:
             self._going.discard(session)
-        if session.membership is not None and not session.moving:
+        if not kept:
             self._share = None  # the registries have enough to do: wait until one says it again
         elif self._is_quiet(session):
             session.leaving = True  # with the closing in one step: nothing is refused, or begun, in between
             await self._hang_up(session, "others have fewer clients")
         elif not (session.closed or session.leaving or self._stopped):
-            await self._stay(session)
-
-    async def _stay(self, session: Session) -> None:
-        """The client has begun something: its place is its own as before. If the registry cannot be told, nothing is
-        lost: a member whose time to move is over stays one while its gateway holds it."""
-        session.moving = False
-        membership = session.membership
-        if membership is None:
-            return
-        try:
-            said = Assertion(members=[asserted(session, membership, moving=False)])
-            result = await self._registry.assert_members(said)
-        except (BusError, SmcpError) as error:
-            _log.info("a member that stays is still marked as moving: %s", type(error).__name__)
-        else:
-            if result.members[0].outcome is not AssertOutcome.UNCHANGED:
-                self._doubt()
+            session.moving = False  # it has begun something, and stays
+            self._doubt()

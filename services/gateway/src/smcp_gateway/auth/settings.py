@@ -1,4 +1,4 @@
-"""What a gateway can be told of who may connect: `SMCP_AUTH_*`, and `SMCP_INSECURE`."""
+"""The settings of authentication: `SMCP_AUTH_*` and `SMCP_INSECURE`."""
 
 import ipaddress
 from pathlib import Path

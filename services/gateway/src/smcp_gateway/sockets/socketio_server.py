@@ -74,7 +74,7 @@ _INTERNAL: Final = orjson.dumps(Internal("internal error").body().model_dump())
 
 _log: Final = logging.getLogger("smcp_gateway.sockets.socketio_server")
 
-KeepPlace = Callable[[Session], Awaitable[None]]
+KeepPlace = Callable[[Session], Awaitable[bool]]
 Gone = Callable[[Session, bool], None]
 """Told of a session that has ended, and whether its client said so (and did not just break off)."""
 
