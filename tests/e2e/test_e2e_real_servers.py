@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from smcp_agent import SmcpAgent
-from smcp_standalone.up import find_uvx, uvx_server
+from smcp_standalone.nats_server import find_command
+from smcp_standalone.up import uvx_server
 from tests.e2e.worlds.layout import Place
 from tests.e2e.worlds.standalone import open_standalone
 from tests.e2e.worlds.world import LAB
@@ -24,7 +25,7 @@ DOWNLOAD_S = 300.0
 
 def fetched(package: str, *arguments: str) -> dict[str, Any]:
     """The configuration of a server from PyPI, after its first download, which takes its time."""
-    uvx = find_uvx()
+    uvx = find_command("uvx")
     assert uvx is not None, "uvx is a part of the development environment"
     subprocess.run([uvx, "--quiet", package, "--help"], check=True, capture_output=True, timeout=DOWNLOAD_S)
     return uvx_server(uvx, package, *arguments)

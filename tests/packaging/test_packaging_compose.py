@@ -86,7 +86,7 @@ def test_an_image_has_a_version(name: str) -> None:
 def test_each_process_has_a_credential_of_the_file_and_sees_no_other_kind() -> None:
     model = read_model(DOCKER / "compose" / "offices.yaml")
     (host,) = model.computers
-    known = {*model.registry_credentials, *model.gateway_credentials, host.credential}
+    known = {*model.registries, *model.gateways, host.credential}
     given = {
         name: Path(service["environment"]["SMCP_NATS_CREDS"]).stem
         for name, service in SERVICES.items()

@@ -1,8 +1,8 @@
 """`smcp nats-config --renew`: for a time nats-server takes the former secret of a credential and the new one."""
 
 import json
-import re
 from pathlib import Path
+from typing import Any
 
 import bcrypt
 import pytest
@@ -21,10 +21,14 @@ def contents(directory: Path) -> dict[Path, bytes]:
 
 def taken(written: Written, credentials: Credentials) -> bool:
     """Whether nats-server's configuration has that user with that secret, and no second one of its name."""
-    text = written.conf.read_text()
-    hashes = re.findall(rf'user: "{re.escape(credentials.login)}"\s+password: "([^"]+)"', text)
+    hashes = [user["password"] for user in users(written) if user["user"] == credentials.login]
     assert len(hashes) <= 1
     return any(bcrypt.checkpw(credentials.secret.encode(), known.encode()) for known in hashes)
+
+
+def users(written: Written) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(written.conf.read_text().partition("authorization: ")[2])["users"]
+    return found
 
 
 def test_both_secrets_are_taken_until_the_former_is_retired(tmp_path: Path) -> None:
@@ -55,10 +59,10 @@ def test_both_secrets_are_taken_until_the_former_is_retired(tmp_path: Path) -> N
 def test_both_have_the_same_permissions(tmp_path: Path) -> None:
     text = nats_files.write(MODEL, tmp_path, renew=["ga"]).conf.read_text()
     assert '"ga/2"' not in text, "nothing was there that could be kept"
-    text = nats_files.write(MODEL, tmp_path, renew=["ga"]).conf.read_text()
-    users = dict(re.findall(r'user: "([^"]+)"\s+password: "[^"]+"\s+(permissions: \{.*?\n      \})', text, re.DOTALL))
-    assert users["ga"] == users["ga/2"]
-    assert users["ga"] != users["gb"]
+    written = nats_files.write(MODEL, tmp_path, renew=["ga"])
+    permissions = {user["user"]: user["permissions"] for user in users(written)}
+    assert permissions["ga"] == permissions["ga/2"]
+    assert permissions["ga"] != permissions["gb"]
 
 
 def test_a_second_renewal_before_the_first_is_over_is_refused_and_changes_nothing(tmp_path: Path) -> None:

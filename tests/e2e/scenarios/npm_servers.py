@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from smcp_agent import CallResult, SmcpAgent
-from smcp_standalone.up import find_uvx, uvx_server
+from smcp_standalone.nats_server import find_command
+from smcp_standalone.up import uvx_server
 from smcp_testing.mcp_servers import configs
 from smcp_testing.waiting import eventually
 from tests.e2e.actors.bare import member
@@ -29,7 +30,7 @@ DEFAULT: Final = {"tags": ["browser"], "auto_apply": True}
 
 def uvx() -> str:
     """Where uvx is: it comes with the environment. Raises AssertionError where it does not."""
-    found = find_uvx()
+    found = find_command("uvx")
     assert found is not None, "uvx belongs to the environment (make setup)"
     return found
 

@@ -48,7 +48,7 @@ async def a_gateway_that_is_refused_later_says_so_and_comes_back(world: World) -
     conf = world.credentials.parent / "nats-server.conf"
     right, pid = conf.read_text(encoding="utf-8"), gateway.part.pid
     # The password that nats-server takes of each user, as its configuration has it.
-    known = dict(re.findall(r'user: "([^"]+)"\s+password: ("[^"]+")', right))
+    known = dict(re.findall(r'"user": "([^"]+)",\s+"password": ("[^"]+")', right))
     async with SmcpAgent(other.url, office=LAB, name="caller") as agent:
         _configure(world, right.replace(known[gateway.part.name], known[other.part.name]))
         try:

@@ -7,8 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from smcp_standalone.nats_files import credential_path
-from smcp_standalone.nats_model import NatsModel
-from smcp_standalone.up import with_local_parts
+from smcp_standalone.up import UpOptions, up_model
 from smcp_testing.ports import Ports
 from tests.e2e.worlds.layout import ALPHA, BETA, OTHER_ALPHA, Place, command
 from tests.e2e.worlds.process import Process
@@ -77,7 +76,7 @@ async def open_standalone(
         name="standalone",
         nats=up,
         nats_url=nats_url,
-        nats_model=with_local_parts(NatsModel.model_validate(hosts), ALPHA.office, ALPHA.name),
+        nats_model=up_model(UpOptions(ALPHA.office, ALPHA.name, hosts=hosts_file)),
         credentials=data / "nats" / "creds",
         registries=[up],
         gateways=[Gateway(f"http://127.0.0.1:{gateway_port}", up)],

@@ -7,11 +7,10 @@ import asyncio
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +27,8 @@ from smcp_computer.confirmation import Confirm
 from smcp_service.lifecycle import DONE, FAILED, Failure
 from smcp_service.settings import SettingsError
 from smcp_standalone import bound_exec
-from smcp_standalone.up import System, UpOptions, UpSettings, find_uvx, load_up_settings, open_system, uvx_server
+from smcp_standalone.nats_server import find_command
+from smcp_standalone.up import System, UpOptions, UpSettings, load_up_settings, open_system, uvx_server
 
 OFFICE: Final = "demo office"
 COMPUTER: Final = "demo computer"
@@ -44,7 +44,6 @@ BEFORE_S: Final = 6.0
 
 
 def find_repository(start: Path) -> Path:
-    """The git repository that `start` is in. Raises Failure where there is none."""
     for directory in (start, *start.parents):
         if (directory / ".git").exists():
             return directory
@@ -55,7 +54,7 @@ def find_repository(start: Path) -> Path:
 
 
 async def until_stopped(stop: asyncio.Event, demonstration: Coroutine[Any, Any, None]) -> int:
-    """The demo, broken off when `stop` is set, which is said; gives the exit code of the process."""
+    """The exit code of the process."""
     work = asyncio.create_task(demonstration)
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -70,11 +69,7 @@ async def until_stopped(stop: asyncio.Event, demonstration: Coroutine[Any, Any, 
 
 
 async def demo(console: Console, repository: Path, directory: Path) -> None:
-    """Start everything, make the two calls, kill the Agent's gateway while more calls run, and print what came back.
-
-    Raises:
-        Failure: something did not start, or a call failed.
-    """
+    """Start everything, make the two calls, kill the Agent's gateway while more calls run, and print what came back."""
     hosts = directory / "hosts.yaml"
     hosts.write_text(
         json.dumps({"offices": [OFFICE], "registries": [], "gateways": [GATEWAY], "listen": "127.0.0.1:-1"}),
@@ -88,37 +83,26 @@ async def demo(console: Console, repository: Path, directory: Path) -> None:
         raise_if_cancelled()
         if system.failed:
             raise Failure(f"did not start: {', '.join(system.failed)} (see above)")
-        first = await stack.enter_async_context(_gateway(system))
+        first, process = await stack.enter_async_context(_gateway(system))
         raise_if_cancelled()
         console.print(
-            f"nats-server, a registry, the gateways {first.url} and {system.url}, and a Computer with the MCP servers "
+            f"nats-server, a registry, the gateways {first} and {system.url}, and a Computer with the MCP servers "
             f"{' and '.join(system.servers)} run. An Agent joins {system.office!r} and calls their tools.\n",
             highlight=False,
         )
         with _said():
-            async with SmcpAgent([first.url, system.url], office=OFFICE, name="demo agent") as agent:
+            async with SmcpAgent([first, system.url], office=OFFICE, name="demo agent") as agent:
                 await _two_calls(console, agent, repository)
-                await _lose_a_gateway(console, agent, first)
+                await _lose_a_gateway(console, agent, first, process)
     console.print("Everything has been stopped. Your own turn: [bold]make up[/bold]")
 
 
 async def demo_elsewhere(console: Console, url: str, repository: Path, token: str | None) -> None:
     """Make the same two calls in a system that runs already, such as that of docker/compose.yaml.
 
-    Args:
-        url: of its gateway. Its Computer is `COMPUTER` in `OFFICE`, with the same two MCP servers.
-        repository: a path of the Computer's host.
-        token: an API key or a JWT, where the gateway asks who connects.
-
-    Raises:
-        SettingsError: that is no URL of a gateway.
-        Failure: the gateway cannot be reached, or a call failed.
+    Its Computer is `COMPUTER` in `OFFICE`, with the same two MCP servers; `repository` is a path of that host.
     """
     console.print(f"An Agent joins {OFFICE!r} on {url} and calls the tools of {COMPUTER!r}.\n", highlight=False)
-    await _calls(console, url, repository, token)
-
-
-async def _calls(console: Console, url: str, repository: Path, token: str | None = None) -> None:
     with _said():
         async with SmcpAgent(url, office=OFFICE, name="demo agent", token=token) as agent:
             await _two_calls(console, agent, repository)
@@ -139,21 +123,10 @@ async def _two_calls(console: Console, agent: SmcpAgent, repository: Path) -> No
     await _call(console, agent, "convert_time", WHEN)
 
 
-@dataclass(frozen=True, slots=True)
-class _Gateway:
-    url: str
-    process: asyncio.subprocess.Process
-
-
 @asynccontextmanager
-async def _gateway(system: System) -> AsyncIterator[_Gateway]:
-    """A gateway as a process of its own, beside the one of `system`.
-
-    Raises:
-        Failure: it did not start.
-    """
-    beside = Path(sys.executable).with_name("smcp-gateway")
-    command = str(beside) if beside.is_file() else shutil.which(beside.name)
+async def _gateway(system: System) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """A gateway as a process of its own, beside the one of `system`: its URL and the process."""
+    command = find_command("smcp-gateway")
     if command is None:
         raise Failure("the command smcp-gateway was not found")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SMCP_AUTH_")}
@@ -174,35 +147,24 @@ async def _gateway(system: System) -> AsyncIterator[_Gateway]:
         },
     )
     assert process.stderr is not None
-    logged, reading = process.stderr, None
+    reading = None
     try:
         url = None
-        while url is None and (line := await logged.readline()):
+        while url is None and (line := await process.stderr.readline()):
             told = json.loads(line) if line.startswith(b"{") else {}
             url = told.get("url") if told.get("event") == "ready" else None
         if url is None:
             raise Failure("the second gateway did not start")
-        reading = asyncio.create_task(_read_to_the_end(logged))
-        yield _Gateway(url, process)
+        reading = asyncio.create_task(process.communicate())  # or it could write no more log
+        yield url, process
     finally:
         if process.returncode is None:
             process.kill()
-        await process.wait()
-        if reading is not None:
-            await reading
+        await (process.wait() if reading is None else reading)
 
 
-async def _read_to_the_end(logged: asyncio.StreamReader) -> None:
-    while await logged.readline():
-        pass
-
-
-async def _lose_a_gateway(console: Console, agent: SmcpAgent, gateway: _Gateway) -> None:
-    """Kill the Agent's gateway while calls are in flight, and print what became of them.
-
-    Raises:
-        Failure: a call did not return its result.
-    """
+async def _lose_a_gateway(console: Console, agent: SmcpAgent, url: str, gateway: asyncio.subprocess.Process) -> None:
+    """Kill the Agent's gateway while calls are in flight, and print what became of them."""
     loop = asyncio.get_running_loop()
     calls: list[tuple[float, float]] = []
     """When each call began and ended."""
@@ -225,13 +187,13 @@ async def _lose_a_gateway(console: Console, agent: SmcpAgent, gateway: _Gateway)
                     group.create_task(call_again_and_again())
                 await asyncio.sleep(BEFORE_S)
                 killed = loop.time()
-                gateway.process.kill()
-                await gateway.process.wait()
+                gateway.kill()
+                await gateway.wait()
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
     flying = [ended - began for began, ended in calls if began <= killed < ended]
     console.print(
-        f"The Agent's gateway {gateway.url} was killed (kill -9) with {len(flying)} calls in flight. The Agent went on "
+        f"The Agent's gateway {url} was killed (kill -9) with {len(flying)} calls in flight. The Agent went on "
         f"by the other gateway, and [bold]all {len(flying)} returned[/bold], the slowest after {max(flying):.2f} s. "
         f"{len(calls)} calls were made; none failed.\n",
         highlight=False,
@@ -239,7 +201,7 @@ async def _lose_a_gateway(console: Console, agent: SmcpAgent, gateway: _Gateway)
 
 
 def _config(directory: Path, repository: Path) -> Path:
-    uvx = find_uvx()
+    uvx = find_command("uvx")
     if uvx is None:
         raise Failure("uvx is needed to run the two MCP servers, and was not found (package uv)")
     servers = {
@@ -252,18 +214,13 @@ def _config(directory: Path, repository: Path) -> Path:
 
 
 def _patient(settings: UpSettings) -> UpSettings:
-    """The first start downloads, and nobody is asked: the demo's tools only read.
-
-    Its own Agent alone is to come, from this machine and without a token.
-    """
-    nobody_else = {"gateway_host": "127.0.0.1", "auth_keys": None, "auth_secret": None, "auth_jwks": None}
-    nobody_else |= {"auth_audience": None, "auth_issuer": None}
+    """Time for downloads, no questions, and only Agents of this machine, without a token."""
+    no_tokens = dict.fromkeys(("auth_keys", "auth_secret", "auth_jwks", "auth_audience", "auth_issuer"))
     changed = {"confirm": Confirm.ALLOW, "start_s": max(settings.computer.start_s, FIRST_START_S)}
-    return UpSettings(
-        registry=settings.registry,
-        gateway=settings.gateway.model_copy(update=nobody_else),
+    return replace(
+        settings,
+        gateway=settings.gateway.model_copy(update={"gateway_host": "127.0.0.1", **no_tokens}),
         computer=settings.computer.model_copy(update=changed),
-        configuration=settings.configuration,
     )
 
 

@@ -10,8 +10,9 @@ import typer
 from pydantic import ValidationError
 
 from smcp_gateway.auth import keys as key_file
-from smcp_gateway.auth.keys import KeyEntry, KeyFileError, new_key
+from smcp_gateway.auth.keys import KeyEntry, new_key
 from smcp_service.lifecycle import Failure
+from smcp_service.settings import SettingsError
 
 app = typer.Typer(
     name="keys",
@@ -27,12 +28,6 @@ File = Annotated[
     typer.Option("--file", "-f", envvar="SMCP_AUTH_KEYS", dir_okay=False, help="The file; `add` makes it."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, for programs.")]
-
-
-class WrongUsage(Failure):
-    """An option is wrong. The message names it."""
-
-    exit_code = 2
 
 
 @app.command()
@@ -65,11 +60,8 @@ def add(
             subject=subject, offices=office, roles=role or ("agent", "computer"), names=name or ("*",), expires=until
         )
     except ValidationError as error:
-        raise WrongUsage("\n".join(_problems(error))) from None
-    try:
-        key_file.add(file, entry)
-    except KeyFileError as error:
-        raise Failure(str(error)) from None
+        raise SettingsError(*_problems(error)) from None
+    key_file.add(file, entry)
     if as_json:
         typer.echo(json.dumps({"key": key, **_shown(entry)}, ensure_ascii=False))
         return
@@ -83,10 +75,7 @@ def add(
 @app.command("list")
 def list_keys(file: File, as_json: AsJson = False) -> None:
     """List the keys: who holds each, what it is for, how long; never the key."""
-    try:
-        entries = key_file.read(file)
-    except KeyFileError as error:
-        raise Failure(str(error)) from None
+    entries = key_file.read(file)
     if as_json:
         typer.echo(json.dumps({"keys": [_shown(entry) for entry in entries]}, ensure_ascii=False))
         return
@@ -102,10 +91,7 @@ def remove(
     key: Annotated[str, typer.Argument(metavar="ID", help="The id of a key, or a subject: then all of its keys.")],
 ) -> None:
     """Remove a key. Gateways end what is connected by it within two seconds."""
-    try:
-        removed = key_file.remove(file, key)
-    except KeyFileError as error:
-        raise Failure(str(error)) from None
+    removed = key_file.remove(file, key)
     if not removed:
         raise Failure(f"{file}: there is no key with the id or subject {key!r}")
     for entry in removed:
@@ -113,7 +99,6 @@ def remove(
 
 
 def _until(text: str) -> datetime:
-    """Raises WrongUsage: it is no time, or one that is over."""
     now = datetime.now(UTC)
     if (span := _SPAN.fullmatch(text)) is not None:
         until = now + timedelta(**{_UNITS[span[2]]: int(span[1])})
@@ -121,11 +106,13 @@ def _until(text: str) -> datetime:
         try:
             until = datetime.fromisoformat(text)
         except ValueError:
-            raise WrongUsage(f"--expires: {text!r} is no time: 90d, 12h, 30m, or like 2027-01-31T12:00+01:00") from None
+            raise SettingsError(
+                f"--expires: {text!r} is no time: 90d, 12h, 30m, or like 2027-01-31T12:00+01:00"
+            ) from None
         if until.tzinfo is None:
-            raise WrongUsage(f"--expires: {text!r} says no time zone: write it like 2027-01-31T12:00Z")
+            raise SettingsError(f"--expires: {text!r} says no time zone: write it like 2027-01-31T12:00Z")
     if until <= now:
-        raise WrongUsage(f"--expires: {text!r} is over already")
+        raise SettingsError(f"--expires: {text!r} is over already")
     return until.replace(microsecond=0)
 
 
@@ -135,11 +122,10 @@ def _problems(error: ValidationError) -> list[str]:
     wrong_inside = {each["loc"][0] for each in found if len(each["loc"]) > 1}
     problems = []
     for each in found:
-        field: Any = each["loc"][0] if each["loc"] else ""
+        field = str(each["loc"][0])
         if each["type"] == "too_short" and field in wrong_inside:
             continue  # pydantic counts what was right
-        said = each["msg"].removeprefix("Value error, ")
-        problems.append(f"{options.get(field, field)}: {said}")
+        problems.append(f"{options[field]}: {each['msg'].removeprefix('Value error, ')}")
     return problems
 
 

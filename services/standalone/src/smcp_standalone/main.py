@@ -44,8 +44,8 @@ def options(version: Annotated[bool, version_option("smcp-standalone", "smcp")] 
     """A2C-SMCP: Agents use the tools of Computers that share an office."""
 
 
-@app.command()
-def up(
+@app.command("up")
+def run_up(
     port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, help="Where Agents connect; 0 is any free port. [default: 8000]"),
@@ -70,31 +70,21 @@ def up(
     check_config: Annotated[bool, check_config_option()] = False,
 ) -> None:
     """Run everything on this machine: nats-server, registry, gateway and a Computer. ctrl-C stops it."""
-    # What runs takes seconds to load, and other commands need none of it.
-    from smcp_standalone.up import (  # noqa: PLC0415  # noqa: PLC0415
-        OPTIONS,
-        UpOptions,
-        load_up_settings,
-        open_system,
-        read_variables,
-        up_directory,
-        up_model,
-        without_data,
-    )
+    from smcp_standalone import up  # noqa: PLC0415 -- it takes seconds to load, and other commands need none of it
 
-    chosen = UpOptions(
+    chosen = up.UpOptions(
         office=office, name=name, port=port, config=config, data=data, hosts=hosts, insecure=insecure or None
     )
     if check_config:
-        chosen = without_data(chosen)
-    with up_directory(chosen) as directory:
-        settings = load_up_settings(chosen, directory)
-        up_model(chosen)  # what is wrong with the hosts is said before anything starts
+        chosen = up.without_data(chosen)
+    with up.up_directory(chosen) as directory:
+        settings = up.load_up_settings(chosen, directory)
+        up.up_model(chosen)  # what is wrong with the hosts is said before anything starts
 
         @asynccontextmanager
         async def open_and_tell() -> AsyncIterator["System"]:
             typer.echo("Starting (the first start of an MCP server may download it) ...")
-            async with open_system(chosen, settings, directory) as system:
+            async with up.open_system(chosen, settings, directory) as system:
                 typer.echo(_greeting(system, chosen, asks_who=settings.gateway.auth_configured))
                 yield system
 
@@ -104,8 +94,8 @@ def up(
             open_and_tell,
             check_config=check_config,
             parts=(settings.registry, settings.computer),
-            also_read=read_variables(),
-            options=OPTIONS,
+            also_read=up.read_variables(),
+            options=up.OPTIONS,
             at_once=partial(_end, directory if chosen.data is None else None),
             trace_id_key=TRACE_ID_KEY,
             own_decision_key=OWN_DECISION_KEY,

@@ -9,7 +9,7 @@ bits. The salt follows from the secret, so the same model and secrets give the s
 import hashlib
 import json
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,69 +17,70 @@ import bcrypt
 
 from smcp_bus.subjects import HOSTS, HOSTS_ASSERT_ALL, HOSTS_LEASE_ALL, OWNER_QUEUE, REGISTRY_QUEUE, ROOT
 from smcp_proto.member_names import encode_name
-from smcp_standalone.nats_model import JetStream, NatsModel, Tls
+from smcp_standalone.nats_model import Cluster, ComputerHost, NatsModel
 
 PING_S: Final = 5
 PINGS: Final = 2
 """nats-server asks each client so often (seconds) whether it is there, and gives it up when so many were not answered;
 our clients do the same."""
-CLUSTER_USER = "route"
-_BCRYPT_COST = 4
-_BCRYPT_ALPHABET = "./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-
-
-INBOX_ROOT: Final = "_INBOX"
-
-LONGEST_CALL_S: Final = 3600
-_RESPONSE_EXPIRES_S: Final = LONGEST_CALL_S + 60
-_RESPONSES: Final = 512
+_CLUSTER_USER: Final = "route"
+_BCRYPT_COST: Final = 4
+_BCRYPT_ALPHABET: Final = "./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+_INBOX: Final = "_INBOX"
+RESPONSE_EXPIRES_S: Final = 3600 + 60
+"""How long a Computer may answer: the longest call, and a minute."""
+RESPONSES: Final = 512
 """Messages that a Computer may send to one reply subject: an answer, and the pulls or chunks of a body (32 MiB
 are 64 to 128 of them; a larger SMCP_MAX_PAYLOAD has room too). nats-server keeps the same for each request
 whatever the number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Permissions:
-    """The permissions of one credential, as nats-server understands them."""
+class Grant:
+    """What the holder of a credential may do, as nats-server understands it."""
 
+    purpose: Mapping[str, Any]
+    """Its service, and a Computer host's office and names. It stands in the credential's file, so that a process that
+    was given another's says so before it connects."""
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
-    responses: int | None = None
-    """How many messages it may send to a reply subject that it was asked on; None: to none."""
-    responses_expire_s: int = _RESPONSE_EXPIRES_S
+    may_respond: bool = False
+    """To reply subjects that it was asked on: `RESPONSES` times, for `RESPONSE_EXPIRES_S`."""
 
 
 def inbox_prefix(credential: str) -> str:
     """Under which a credential receives answers: `_INBOX.<credential>`, its own."""
-    return f"{INBOX_ROOT}.{encode_name(credential)}"
+    return f"{_INBOX}.{encode_name(credential)}"
 
 
-def computer(credential: str, office: str, names: Iterable[str]) -> Permissions:
+def _computer(host: ComputerHost) -> Grant:
     """A host of Computers: it speaks as them, answers for them, and hears its office."""
-    own, room = f"{HOSTS}.{encode_name(credential)}", f"{ROOT}.{encode_name(office)}"
-    tokens = [encode_name(name) for name in names]
-    return Permissions(
+    own, room = f"{HOSTS}.{encode_name(host.credential)}", f"{ROOT}.{encode_name(host.office)}"
+    tokens = [encode_name(name) for name in host.computers]
+    return Grant(
+        {"kind": "computer", "office": host.office, "names": host.computers},
         publish=(*(f"{room}.server.computer.{token}.>" for token in tokens), f"{own}.*.lease"),
         subscribe=(
             *(f"{room}.client.{token}.> {OWNER_QUEUE}" for token in tokens),
             f"{room}.notify.>",
             f"{own}.*.alive",
-            f"{inbox_prefix(credential)}.>",
+            f"{inbox_prefix(host.credential)}.>",
         ),
-        responses=_RESPONSES,
+        may_respond=True,
     )
 
 
-def gateway(credential: str) -> Permissions:
+def _gateway(credential: str) -> Grant:
     """A gateway speaks for whoever is connected to it, and answers for Computers that speak Socket.IO only."""
     own = f"{HOSTS}.{encode_name(credential)}"
-    return Permissions(
+    return Grant(
+        {"kind": "gateway"},
         publish=(
             f"{ROOT}.*.client.>",
             f"{ROOT}.*.server.>",
             f"{own}.*.lease",
             f"{own}.*.assert",
-            f"{INBOX_ROOT}.>",
+            f"{_INBOX}.>",
         ),
         subscribe=(
             f"{ROOT}.*.notify.>",
@@ -90,16 +91,17 @@ def gateway(credential: str) -> Permissions:
     )
 
 
-def registry(credential: str) -> Permissions:
+def _registry(credential: str) -> Grant:
     """The registry alone announces, and alone touches JetStream."""
-    return Permissions(
+    return Grant(
+        {"kind": "registry"},
         publish=(
             f"{ROOT}.*.notify.>",
             f"{HOSTS}.*.*.alive",
             "$JS.API.>",
             "$KV.>",
             "$JS.ACK.>",
-            f"{INBOX_ROOT}.>",
+            f"{_INBOX}.>",
         ),
         subscribe=(
             f"{ROOT}.*.server.> {REGISTRY_QUEUE}",
@@ -139,69 +141,52 @@ def new_login(credential: str, former: Login | None = None) -> Login:
     return Login(second if former is not None and former.user == first else first, new_secret())
 
 
-def grants(model: NatsModel) -> dict[str, Permissions]:
-    """What each credential may do, by its name, in the order of the file."""
+def grants(model: NatsModel) -> dict[str, Grant]:
+    """By the name of a credential, in the order of the file."""
     return {
-        **{name: registry(name) for name in model.registry_credentials},
-        **{name: gateway(name) for name in model.gateway_credentials},
-        **{host.credential: computer(host.credential, host.office, host.computers) for host in model.computers},
+        **{name: _registry(name) for name in model.registries},
+        **{name: _gateway(name) for name in model.gateways},
+        **{host.credential: _computer(host) for host in model.computers},
     }
 
 
 def render(model: NatsModel, logins: Mapping[str, Sequence[Login]], cluster_secret: str | None = None) -> str:
-    """The text of `nats-server.conf`.
+    """The text of `nats-server.conf`, whose values may be JSON.
 
     `logins` has those that are taken of each name of `grants(model)`; `cluster_secret` is what the nodes of a
     cluster tell each other, needed where the model has a cluster.
     """
+    size, domain = model.jetstream.max_file, model.jetstream.domain
+    tls = (
+        None if model.tls is None else {"cert_file": model.tls.cert, "key_file": model.tls.key, "ca_file": model.tls.ca}
+    )
+    users = [_user(login, grant) for name, grant in grants(model).items() for login in logins[name]]
     lines = [
         "# Written by `smcp nats-config`; its next run writes it again. Change the YAML instead.",
-        f"listen: {_quoted(model.listen)}",
+        f"listen: {_json(model.listen)}",
         # A connection whose line was cut would be kept for four minutes, and be given messages in place of a new one.
         f'ping_interval: "{PING_S}s"',
         f"ping_max: {PINGS}",
+        *_line("client_advertise", model.client_advertise),
+        *_line("server_name", model.server_name),
+        *_line("http", model.http),
+        "jetstream {",
+        f"  store_dir: {_json(model.jetstream.store_dir)}",
+        *_line("  domain", domain),
+        *([] if size is None else [f"  max_file_store: {size}"]),
+        "}",
+        *_line("tls", tls),
+        *_line("cluster", model.cluster and _cluster(model.cluster, tls, cluster_secret)),
+        *_line("authorization", {"users": users}),
+        "",
     ]
-    if model.client_advertise is not None:
-        lines.append(f"client_advertise: {_quoted_or_variable(model.client_advertise)}")
-    if model.server_name is not None:
-        lines.append(f"server_name: {_quoted_or_variable(model.server_name)}")
-    if model.http is not None:
-        lines.append(f"http: {_quoted(model.http)}")
-    lines += ["", *_jetstream(model.jetstream), ""]
-    if model.tls is not None:
-        lines += ["tls {", *_tls(model.tls), "}", ""]
-    if model.cluster is not None:
-        lines += _cluster(model, cluster_secret)
-    lines += ["authorization {", "  users: ["]
-    for name, permissions in grants(model).items():
-        for login in logins[name]:
-            lines += _user(login, permissions)
-    lines += ["  ]", "}", ""]
     return "\n".join(lines)
-
-
-def purposes(model: NatsModel) -> dict[str, dict[str, Any]]:
-    """What each credential is for, by its name: its service, and a Computer host's office and names.
-
-    It stands in the credential's file so that a process that was given another's says so before it connects; what
-    the holder may do is up to the permissions alone.
-    """
-    return {
-        **{name: {"kind": "registry"} for name in model.registry_credentials},
-        **{name: {"kind": "gateway"} for name in model.gateway_credentials},
-        **{
-            host.credential: {"kind": "computer", "office": host.office, "names": host.computers}
-            for host in model.computers
-        },
-    }
 
 
 def credential_file(name: str, login: Login, purpose: Mapping[str, Any]) -> str:
     """The JSON that a process reads from `SMCP_NATS_CREDS`."""
     user = {} if login.user == name else {"user": login.user}
-    prefix = inbox_prefix(name)
-    content = {"name": name, **user, "secret": login.secret, "inbox_prefix": prefix, **purpose}
-    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
+    return _json({"name": name, **user, "secret": login.secret, "inbox_prefix": inbox_prefix(name), **purpose}) + "\n"
 
 
 def hash_secret(secret: str) -> str:
@@ -212,72 +197,33 @@ def hash_secret(secret: str) -> str:
     return bcrypt.hashpw(secret.encode(), f"$2a${_BCRYPT_COST:02d}${salt}".encode()).decode()
 
 
-def _jetstream(jetstream: JetStream) -> list[str]:
-    return [
-        "jetstream {",
-        f"  store_dir: {_quoted(jetstream.store_dir)}",
-        *([] if jetstream.domain is None else [f"  domain: {_quoted(jetstream.domain)}"]),
-        *([] if jetstream.max_file is None else [f"  max_file_store: {jetstream.max_file}"]),
-        "}",
-    ]
-
-
-def _cluster(model: NatsModel, cluster_secret: str | None) -> list[str]:
-    cluster = model.cluster
-    if cluster is None or cluster_secret is None:
+def _cluster(cluster: Cluster, tls: Mapping[str, str] | None, secret: str | None) -> dict[str, Any]:
+    if secret is None:
         raise ValueError("a cluster needs its secret")
-    routes = ", ".join(_quoted(f"nats://{CLUSTER_USER}:{cluster_secret}@{route}") for route in cluster.routes)
-    return [
-        "cluster {",
-        f"  name: {_quoted(cluster.name)}",
-        f"  listen: {_quoted(cluster.listen)}",
-        f"  authorization {{ user: {CLUSTER_USER}, password: {_quoted(cluster_secret)} }}",
-        f"  routes: [ {routes} ]",
-        *([] if cluster.advertise else ["  no_advertise: true"]),
+    return {
+        "name": cluster.name,
+        "listen": cluster.listen,
+        "authorization": {"user": _CLUSTER_USER, "password": secret},
+        "routes": [f"nats://{_CLUSTER_USER}:{secret}@{route}" for route in cluster.routes],
+        "no_advertise": not cluster.advertise,
         # In a cluster nats-server asks for the other's certificate, and checks it, whatever it is told.
-        *(["  tls {", *(f"  {line}" for line in _tls(model.tls)), "  }"] if model.tls is not None else []),
-        "}",
-        "",
-    ]
+        **({} if tls is None else {"tls": tls}),
+    }
 
 
-def _tls(tls: Tls) -> list[str]:
-    return [
-        f"  cert_file: {_quoted(tls.cert)}",
-        f"  key_file: {_quoted(tls.key)}",
-        f"  ca_file: {_quoted(tls.ca)}",
-    ]
+def _user(login: Login, grant: Grant) -> dict[str, Any]:
+    permissions: dict[str, Any] = {"publish": {"allow": grant.publish}, "subscribe": {"allow": grant.subscribe}}
+    if grant.may_respond:
+        permissions["allow_responses"] = {"max": RESPONSES, "expires": f"{RESPONSE_EXPIRES_S}s"}
+    return {"user": login.user, "password": hash_secret(login.secret), "permissions": permissions}
 
 
-def _user(login: Login, permissions: Permissions) -> list[str]:
-    lines = [
-        "    {",
-        f"      user: {_quoted(login.user)}",
-        f"      password: {_quoted(hash_secret(login.secret))}",
-        "      permissions: {",
-        *_allow("publish", permissions.publish),
-        *_allow("subscribe", permissions.subscribe),
-    ]
-    if permissions.responses is not None:
-        expires = f"{permissions.responses_expire_s}s"
-        lines.append(f"        allow_responses: {{ max: {permissions.responses}, expires: {_quoted(expires)} }}")
-    return [*lines, "      }", "    }"]
+def _line(key: str, value: object) -> list[str]:
+    """Nothing for None. A text that begins with `$` is a variable of nats-server's environment, which is not quoted."""
+    if value is None:
+        return []
+    return [f"{key}: {value if isinstance(value, str) and value.startswith('$') else _json(value)}"]
 
 
-def _allow(what: str, subjects: tuple[str, ...]) -> list[str]:
-    return [
-        f"        {what}: {{ allow: [",
-        *(f"          {_quoted(subject)}" for subject in subjects),
-        "        ] }",
-    ]
-
-
-def _quoted_or_variable(text: str) -> str:
-    """Unquoted, nats-server takes `$NAME` from its environment."""
-    return text if text.startswith("$") else _quoted(text)
-
-
-def _quoted(text: str) -> str:
-    """A string of nats-server's configuration. Names hold no control characters, so two escapes are enough."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)

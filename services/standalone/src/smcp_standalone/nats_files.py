@@ -21,24 +21,18 @@ from smcp_standalone import nats_config
 from smcp_standalone.nats_config import Login
 from smcp_standalone.nats_model import NatsConfigError, NatsModel, parse_model
 
-_PRIVATE = 0o600
-_PRIVATE_DIR = 0o700
-_FORMER = "former"
-
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Where things are now, and which files of credentials no longer belong to anyone."""
-
     conf: Path
     credentials: dict[str, Path]
     forgotten: tuple[Path, ...]
+    """Files of credentials that no longer belong to anyone."""
     former: tuple[str, ...] = ()
     """The credentials whose former secret is taken, too."""
 
 
 def read_model(path: Path) -> NatsModel:
-    """Read the YAML file. Raises NatsConfigError, naming file and field."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -52,7 +46,6 @@ def read_model(path: Path) -> NatsModel:
 
 
 def credential_path(out: Path, name: str) -> Path:
-    """Where `write` puts the credential `name`."""
     return out / "creds" / f"{encode_name(name)}.json"
 
 
@@ -67,8 +60,8 @@ def write(model: NatsModel, out: Path, *, renew: Collection[str] = (), retire: b
         NatsConfigError: a file that is there cannot be read, one to renew is not there, or not everything can
             be written: nothing is changed then.
     """
-    creds, conf = out / "creds", out / "nats-server.conf"
-    files = {name: credential_path(out, name) for name in nats_config.grants(model)}
+    conf, grants = out / "nats-server.conf", nats_config.grants(model)
+    files = {name: credential_path(out, name) for name in grants}
     now = {name: _kept_login(name, path) for name, path in files.items()}
     before = {} if retire else {name: _kept_login(name, _former_path(out, name)) for name in files}
     for name in renew:
@@ -86,36 +79,34 @@ def write(model: NatsModel, out: Path, *, renew: Collection[str] = (), retire: b
     placed = model.model_copy(update={"jetstream": model.jetstream.model_copy(update={"store_dir": store})})
     # The former ones first: whatever is written when this ends in the middle, the next run takes them, too.
     texts = {_former_path(out, name): nats_config.credential_file(name, login, {}) for name, login in former.items()}
-    for name, purpose in nats_config.purposes(model).items():
-        texts[files[name]] = nats_config.credential_file(name, logins[name], purpose)
+    for name, grant in grants.items():
+        texts[files[name]] = nats_config.credential_file(name, logins[name], grant.purpose)
     if cluster_secret is not None:
-        texts[_cluster_path(out)] = cluster_secret + "\n"
+        texts[out / "cluster-secret"] = cluster_secret + "\n"
     texts[conf] = nats_config.render(placed, taken, cluster_secret)
     try:
         out.mkdir(parents=True, exist_ok=True)
         for directory in {path.parent for path in texts} - {out}:
-            directory.mkdir(mode=_PRIVATE_DIR, exist_ok=True)
+            directory.mkdir(mode=0o700, exist_ok=True)
         _write_private(texts)
-        for path in set((out / _FORMER).glob("*.json")) - set(texts):
+        for path in set((out / "former").glob("*.json")) - set(texts):
             path.unlink()
-        forgotten = tuple(sorted(set(creds.glob("*.json")) - set(files.values())))
+        forgotten = tuple(sorted(set((out / "creds").glob("*.json")) - set(files.values())))
     except OSError as error:
         raise NatsConfigError(f"{error.filename or out}: cannot be written: {error.strerror or error}") from error
     return Written(conf=conf, credentials=files, forgotten=forgotten, former=tuple(former))
 
 
 def _former_path(out: Path, name: str) -> Path:
-    return out / _FORMER / f"{encode_name(name)}.json"
+    return out / "former" / f"{encode_name(name)}.json"
 
 
 def _kept_login(name: str, path: Path) -> Login | None:
-    """What stands in a credential's file that was written before; None where there is none yet."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise NatsConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+        text = _kept(path)
+        if text is None:
+            return None
+        content = json.loads(text)
     except ValueError as error:
         raise NatsConfigError(f"{path}: not a credential file ({error}); remove it for a new secret") from error
     known = content if isinstance(content, dict) and content.get("name") == name else {}
@@ -125,31 +116,29 @@ def _kept_login(name: str, path: Path) -> Login | None:
     return Login(user, secret)
 
 
-def _cluster_path(out: Path) -> Path:
-    return out / "cluster-secret"
-
-
 def _kept_cluster_secret(out: Path) -> str | None:
-    """As `_kept_login`, for what the nodes of a cluster tell each other."""
-    path = _cluster_path(out)
+    path = out / "cluster-secret"
     try:
-        secret = path.read_text(encoding="ascii").strip()
+        secret = _kept(path)
+    except UnicodeDecodeError:
+        secret = ""
+    if secret is not None and not re.fullmatch(r"[A-Za-z0-9_-]+\s*", secret):
+        raise NatsConfigError(f"{path}: not the secret of a cluster; remove it for a new one")
+    return None if secret is None else secret.strip()
+
+
+def _kept(path: Path) -> str | None:
+    """What was written before; None where there is none yet."""
+    try:
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     except OSError as error:
         raise NatsConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        secret = ""
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", secret):
-        raise NatsConfigError(f"{path}: not the secret of a cluster; remove it for a new one")
-    return secret
 
 
 def _write_private(texts: Mapping[Path, str]) -> None:
-    """Replace the files when all of them are written, each at once: a reader sees the old one or the new one.
-
-    Nobody else may read them.
-    """
+    """Replace the files when all of them are written, each at once: a reader sees the old one or the new one."""
     written: dict[Path, Path] = {}
     try:
         for path, text in texts.items():
@@ -159,7 +148,7 @@ def _write_private(texts: Mapping[Path, str]) -> None:
             written[path] = Path(name)
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
-            written[path].chmod(_PRIVATE)
+            written[path].chmod(0o600)
         for path, temporary in written.items():
             temporary.replace(path)
     finally:

