@@ -33,7 +33,7 @@ def test_a_bad_field_is_named_and_no_secret_told(tmp_path: Path, field: str, val
 def test_what_is_not_json_is_said_to_be_none(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "creds.json"
     file.write_bytes(content)
-    with pytest.raises(BadCredentials, match=r"creds\.json: is not JSON"):
+    with pytest.raises(BadCredentials, match=r"creds\.json: is not a JSON object"):
         load_credentials(file)
 
 
@@ -76,7 +76,7 @@ def test_the_user_is_called_like_the_credential_where_the_file_says_no_other(tmp
     now = renewed(credentials)
     assert (now.name, now.login, now.secret) == (GOOD["name"], "host-1/2", "new")
     file.write_text(json.dumps({**GOOD, "user": 2}))
-    with pytest.raises(BadCredentials, match="'user' has to be a string"):
+    with pytest.raises(BadCredentials, match="field 'user'"):
         load_credentials(file)
 
 

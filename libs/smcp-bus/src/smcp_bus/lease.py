@@ -4,9 +4,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
-from smcp_bus.backoff import Backoff, jittered
+from smcp_bus.backoff import jittered
 from smcp_bus.errors import BusError, describe
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal, LeaseState
@@ -16,6 +17,10 @@ _log = logging.getLogger("smcp_bus.lease")
 
 RENEW_AT: Final = 1 / 3
 """Share of a lease after which it is renewed, at the latest. A renewal may take the rest of the lease."""
+
+
+FIRST_AGAIN_S: Final = 0.5
+"""Between two attempts to get the first lease (seconds)."""
 
 
 class LeaseKeeper:
@@ -46,7 +51,6 @@ class LeaseKeeper:
         self._on_lapsed = on_lapsed
         self._on_renewed = on_renewed
         self._wake = asyncio.Event()
-        self._failing = False
         self._renewed_at: float | None = None
         self.acquired = False
         """Whether this process ever had a lease."""
@@ -74,26 +78,29 @@ class LeaseKeeper:
 
     async def run(self) -> None:
         """Take the lease and keep it, until cancelled."""
-        backoff = Backoff(first_s=0.5, longest_s=0.5)
+        failing = False
         while True:
             lease_s = min(self._configured_s, self._told_s)
             if self.acquired:
                 # jitter: replicas that were started together do not renew together
-                await self._sleep(jittered(lease_s * RENEW_AT))
+                self._wake.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(jittered(lease_s * RENEW_AT)):
+                        await self._wake.wait()
             timeout = lease_s * (1 - RENEW_AT) if self.acquired else None
             try:
                 state = await self._registry.renew_lease(self._describe(), timeout=timeout)
             except (BusError, SmcpError) as error:
                 self.held = False
-                if not self._failing:  # once for each outage
+                if not failing:  # once for each outage
                     _log.warning("the lease could not be renewed: %s; trying on", describe(error))
-                self._failing = True
+                failing = True
                 if not self.acquired:
-                    await asyncio.sleep(backoff.next())
+                    await asyncio.sleep(jittered(FIRST_AGAIN_S))
                 continue
-            if self._failing:
+            if failing:
                 _log.info("the lease is renewed again")
-            self._failing = False
+            failing = False
             lapsed = self.acquired and not state.renewed
             self._renewed(state)
             if lapsed:
@@ -113,11 +120,3 @@ class LeaseKeeper:
         self._told_s = state.lease_s
         if self._on_renewed is not None:
             self._on_renewed(state)
-
-    async def _sleep(self, seconds: float) -> None:
-        self._wake.clear()
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            pass

@@ -72,7 +72,7 @@ class RegistryClient:
             Of both `details.may_have_run` is true where it may have been carried out all the same: another registry
             was asked, too, and may have found the place free.
         """
-        headers = {CLAIM: claim.model_dump_json(exclude_none=True)} | _req_id_header(req_id)
+        headers = _claim_header(claim) | _req_id_header(req_id)
         return await self._ask(subjects.server(office, role, name, "join_office"), body, Joined, headers)
 
     async def leave(self, office: str, role: Role, name: str, claim: Claim, *, req_id: str = "") -> Left:
@@ -82,7 +82,7 @@ class RegistryClient:
             NotInOffice: the claim is not the member there.
             Unavailable: as for `join`.
         """
-        headers = {CLAIM: claim.model_dump_json(exclude_none=True)} | _req_id_header(req_id)
+        headers = _claim_header(claim) | _req_id_header(req_id)
         body = orjson.dumps({"office_id": office})
         return await self._ask(subjects.server(office, role, name, "leave_office"), body, Left, headers)
 
@@ -92,22 +92,17 @@ class RegistryClient:
         Args:
             after: the newest revision that the asker knows of, its own join's at least: the list is not older.
         """
-        subject = subjects.server(office, role, name, "list_room")
-        reply = await self._send(subject, body, {AFTER: str(after)})
-        return reply.body
+        return (await self._send(subjects.server(office, role, name, "list_room"), body, {AFTER: str(after)})).body
 
     async def room(self, office: str, role: Role, name: str, *, after: int, req_id: str) -> ListRoomRet:
         """The members of an office, asked by one of them."""
         body = orjson.dumps({"agent": name, "req_id": req_id, "office_id": office})
         return _read(ListRoomRet, await self.list_room(office, role, name, body, after=after))
 
-    async def confirm(
-        self, office: str, role: Role, name: str, claim: Claim, *, timeout: float = CONFIRM_S
-    ) -> Confirmed:
+    async def confirm(self, office: str, role: Role, name: str, claim: Claim) -> Confirmed:
         """Whether the registry's view still holds this very claim; works without quorum."""
-        headers = {CLAIM: claim.model_dump_json(exclude_none=True)}
         subject = subjects.server(office, role, name, "confirm")
-        return await self._ask(subject, b"", Confirmed, headers, timeout=timeout)
+        return await self._ask(subject, b"", Confirmed, _claim_header(claim), timeout=CONFIRM_S)
 
     async def find(
         self, office: str, role: Role, name: str, computer: str, *, timeout: float, req_id: str = ""
@@ -137,17 +132,15 @@ class RegistryClient:
         body = renewal.model_dump_json().encode()
         return await self._ask(subject, body, LeaseState, timeout=timeout)
 
-    async def assert_members(
-        self, assertion: Assertion, *, timeout: float = ROOM_S, again_s: float = BATCH_AGAIN_S
-    ) -> AssertionResult:
+    async def assert_members(self, assertion: Assertion, *, again_s: float = BATCH_AGAIN_S) -> AssertionResult:
         """What this gateway holds, after a reconnect or a lapsed lease; at most 500 members a batch.
 
         Args:
-            timeout, again_s: in seconds; when it is asked again where there is no answer.
+            again_s: when it is asked again where there is no answer (seconds).
         """
         subject = subjects.hosts(self.credential, self.process, "assert")
         body = assertion.model_dump_json(exclude_none=True).encode()
-        return await self._ask(subject, body, AssertionResult, timeout=timeout, again_s=again_s)
+        return await self._ask(subject, body, AssertionResult, timeout=ROOM_S, again_s=again_s)
 
     async def _ask(
         self,
@@ -202,20 +195,15 @@ class RegistryClient:
                     raise _refusal(refused, others=tried or bool(asked))
             raise Unavailable("no registry answered", details={"may_have_run": tried or bool(asked)})
         finally:
-            await _let_go(asked | ended)  # several may have failed at once, with the connection
-
-
-async def _let_go(asked: set[asyncio.Task[Reply]]) -> None:
-    for question in asked:
-        question.cancel()
-    await asyncio.gather(*asked, return_exceptions=True)
+            for question in asked | ended:
+                question.cancel()
+            await asyncio.gather(*asked, *ended, return_exceptions=True)  # several may have failed at once
 
 
 def _refusal(reply: Reply, *, others: bool) -> SmcpError:
-    """The error that ends a request. `others`: the same question was put to others too, which may yet carry it out."""
     error = to_error(reply)
     if others and isinstance(error, Unavailable | NotAllowed):
-        return type(error)(error.message, details={**error.details, "may_have_run": True})
+        error.details["may_have_run"] = True
     return error
 
 
@@ -230,12 +218,14 @@ def to_error(reply: Reply) -> SmcpError:
 
 
 def _read(model: type[Model], body: bytes) -> Model:
-    if not body:
-        body = b"{}"
     try:
-        return model.model_validate_json(body)
+        return model.model_validate_json(body or b"{}")
     except ValidationError:
         raise Internal("the registry sent an answer that cannot be read") from None
+
+
+def _claim_header(claim: Claim) -> dict[str, str]:
+    return {CLAIM: claim.model_dump_json(exclude_none=True)}
 
 
 def _req_id_header(req_id: str) -> dict[str, str]:

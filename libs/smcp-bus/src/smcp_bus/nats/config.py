@@ -1,38 +1,39 @@
 """How a process joins the bus, what it may hold there, and the credential that it shows to nats-server."""
 
-import json
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Final
 from urllib.parse import urlsplit
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as validated
 
 MIB: Final = 1024 * 1024
 
+_Text = Annotated[str, Field(min_length=1)]
+_Inbox = Annotated[str, Field(pattern=r"^_INBOX(\.[A-Za-z0-9_=-]+)+$")]
 
-_PREFIX = re.compile(r"_INBOX(\.[A-Za-z0-9_=-]+)+")
 
-
-@dataclass(frozen=True, slots=True)
+@validated(frozen=True, slots=True, config=ConfigDict(strict=True, hide_input_in_errors=True))
 class Credentials:
-    """A credential as `smcp nats-config` wrote it."""
+    """A credential as `smcp nats-config` wrote it. Older files do not say what it is for."""
 
-    name: str
+    name: _Text
     """Stands in the process's subjects, bound there by nats-server's permissions; the NATS user, mostly."""
-    secret: str = field(repr=False)
-    inbox_prefix: str
+    secret: _Text = field(repr=False)
+    inbox_prefix: _Inbox
     """Where answers to this credential arrive; nobody else may listen there."""
     kind: str | None = None
-    """Which service it is for: `registry`, `gateway`, `computer`; None in a file that does not say so."""
+    """Which service it is for: `registry`, `gateway`, `computer`."""
     office: str | None = None
     """The one office of a Computer's credential."""
     names: tuple[str, ...] | None = None
     """The Computers that its holder may be in that office."""
-    file: Path | None = field(default=None, compare=False)
-    """Where it was read."""
     user: str | None = None
     """The NATS user, where it is not called like the credential: nats-server may take two while a secret is renewed."""
+    file: Path | None = field(default=None, compare=False)
+    """Where it was read."""
 
     @property
     def login(self) -> str:
@@ -42,48 +43,27 @@ class Credentials:
         return f"the credential {self.name!r}" + (f" of {self.file}" if self.file is not None else "")
 
 
+_CREDENTIALS: Final = TypeAdapter(Credentials)
+
+
 class BadCredentials(ValueError):
     """The file does not hold a credential. The message names the file and the field, never the secret."""
 
 
 def load_credentials(path: Path) -> Credentials:
-    """Read the JSON object `{"name", "secret", "inbox_prefix"}`; further fields are ignored.
-
-    What it is for (`kind`, and `office` and `names` of a Computer's) may be missing: older files do not say it. So may
-    `user`: it is `name` then.
+    """Read the JSON object of a credential; further fields are ignored.
 
     Raises:
         BadCredentials: the file cannot be read, is not such an object, or a field is missing or mistyped.
     """
     try:
-        data = json.loads(path.read_bytes())
+        return replace(_CREDENTIALS.validate_json(path.read_bytes()), file=path)
     except OSError as error:
         raise BadCredentials(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise BadCredentials(f"{path}: is not JSON") from error
-    if not isinstance(data, dict):
-        raise BadCredentials(f"{path}: is not a JSON object")
-    values: dict[str, str] = {}
-    for name in ("name", "secret", "inbox_prefix"):
-        value = data.get(name)
-        if not isinstance(value, str) or not value:
-            raise BadCredentials(f"{path}: field {name!r} has to be a string that is not empty")
-        values[name] = value
-    if not _PREFIX.fullmatch(values["inbox_prefix"]):
-        raise BadCredentials(f"{path}: field 'inbox_prefix' has to be a NATS subject under _INBOX, without wildcards")
-    names = data.get("names")
-    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise BadCredentials(f"{path}: field 'names' has to be a list of strings")
-    return Credentials(
-        values["name"],
-        values["secret"],
-        values["inbox_prefix"],
-        kind=_text(path, data, "kind"),
-        office=_text(path, data, "office"),
-        names=None if names is None else tuple(names),
-        file=path,
-        user=_text(path, data, "user"),
-    )
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = f"field {first['loc'][0]!r}: {first['msg']}" if first["loc"] else "is not a JSON object"
+        raise BadCredentials(f"{path}: {where}") from None  # the cause might show the secret
 
 
 def renewed(credentials: Credentials) -> Credentials:
@@ -101,34 +81,6 @@ def renewed(credentials: Credentials) -> Credentials:
     return now if same else credentials
 
 
-def _text(path: Path, data: dict[str, Any], name: str) -> str | None:
-    value = data.get(name)
-    if value is not None and not isinstance(value, str):
-        raise BadCredentials(f"{path}: field {name!r} has to be a string")
-    return value
-
-
-def check_purpose(credentials: Credentials, kind: str, *, office: str | None = None, name: str | None = None) -> None:
-    """Refuse a credential that says it is for something else; nats-server would refuse its subjects one by one.
-
-    Args:
-        kind: the service that wants to use it.
-        office, name: the Computer that it wants to be.
-
-    Raises:
-        BadCredentials: it is for another service, office or Computer; the message names both sides.
-    """
-    if credentials.kind is not None and credentials.kind != kind:
-        raise BadCredentials(f"{credentials.file}: is the credential of a {credentials.kind}, and this is a {kind}")
-    if office is not None and credentials.office not in (None, office):
-        raise BadCredentials(
-            f"{credentials.file}: is for the office {credentials.office!r}, and this {kind} is to join {office!r}"
-        )
-    if name is not None and credentials.names is not None and name not in credentials.names:
-        allowed = ", ".join(map(repr, credentials.names)) or "nobody"
-        raise BadCredentials(f"{credentials.file}: is for the {kind} {allowed}, and this one is called {name!r}")
-
-
 def configured_credentials(
     path: Path | None,
     wrong: Callable[[str], Exception],
@@ -140,7 +92,8 @@ def configured_credentials(
     """The credential in the file that the setting `SMCP_NATS_CREDS` names; None where it names none.
 
     Args:
-        kind, office, name: what it has to be for, see `check_purpose`.
+        kind: the service that wants to use it. nats-server would refuse another's subjects one by one.
+        office, name: the Computer that it wants to be.
 
     Raises:
         `wrong`, made of a sentence that names the setting: the file cannot be used, or is for something else.
@@ -149,9 +102,18 @@ def configured_credentials(
         return None
     try:
         credentials = load_credentials(path)
-        check_purpose(credentials, kind, office=office, name=name)
     except BadCredentials as error:
         raise wrong(f"SMCP_NATS_CREDS: {error}") from None
+    why = ""
+    if credentials.kind not in (None, kind):
+        why = f"is the credential of a {credentials.kind}, and this is a {kind}"
+    elif office is not None and credentials.office not in (None, office):
+        why = f"is for the office {credentials.office!r}, and this {kind} is to join {office!r}"
+    elif name is not None and credentials.names is not None and name not in credentials.names:
+        allowed = ", ".join(map(repr, credentials.names)) or "nobody"
+        why = f"is for the {kind} {allowed}, and this one is called {name!r}"
+    if why:
+        raise wrong(f"SMCP_NATS_CREDS: {path}: {why}")
     return credentials
 
 
