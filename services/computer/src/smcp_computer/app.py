@@ -17,13 +17,13 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.tracing import bus_spans
 from smcp_computer.config.file import ComputerConfig
 from smcp_computer.confirmation import terminal
-from smcp_computer.core import Computer, Options, open_core
+from smcp_computer.core import Computer, Options
 from smcp_computer.membership import Membership
 from smcp_computer.metrics import measure_lease
 from smcp_computer.settings import ComputerSettings, token_of
 from smcp_computer.subscriptions import OfficeNotifications, alive, subscribed
 from smcp_service.health import Readiness, Stats, serve_health
-from smcp_service.lifecycle import Failure
+from smcp_service.lifecycle import Failure, background
 from smcp_service.logging import get_logger
 from smcp_service.metrics import open_metrics
 
@@ -53,19 +53,19 @@ async def open_computer(
         ConfigError: the file cannot be used.
         BusError: nats-server refuses the subjects, or is not there.
     """
-    readiness = options.setdefault("readiness", Readiness())
     registry = RegistryClient(bus, credential=bus.credential, process=bus.process, lease_s=settings.lease_s)
     ownership = Ownership(bus, lease_s=settings.lease_s)
-    readiness.add("nats", lambda: bus.problem)
-    async with open_core(
-        settings,
-        registry,
-        max_body=bus.max_body,
-        may_tell=lambda: ownership.is_open,
-        tracing=bus_spans(),
-        handlers={registry_contract.ALIVE.event: partial(alive, session=bus.process)},
-        **options,
-    ) as computer:
+    async with background() as tasks:
+        computer = Computer(
+            settings,
+            registry,
+            tasks,
+            max_body=bus.max_body,
+            may_tell=lambda: ownership.is_open,
+            tracing=bus_spans(),
+            handlers={registry_contract.ALIVE.event: partial(alive, session=bus.process)},
+            **options,
+        )
         membership = computer.membership = Membership(
             bus,
             registry,
@@ -80,11 +80,12 @@ async def open_computer(
         membership.listen(lambda anew: computer.seat.held(anew=anew))
         membership.listen(computer.resources.in_office)
         measure_lease(computer.metrics, membership.lease)
-        readiness.add("office", lambda: membership.problem)
-        computer.tasks.start(ownership.run(), name="ownership")
+        computer.readiness.add("nats", lambda: bus.problem)
+        computer.readiness.add("office", lambda: membership.problem)
+        tasks.start(ownership.run(), name="ownership")
         notifications = OfficeNotifications(computer.owner, computer.seat, ownership, membership.told)
-
         async with (
+            computer.serving(),
             subscribed(
                 bus,
                 computer.dispatcher,
@@ -99,11 +100,11 @@ async def open_computer(
             computer.calls_ended(settings.drain_s),
             computer.member(),
         ):
-            computer.tasks.start(membership.lease.run(), name="lease")
+            tasks.start(membership.lease.run(), name="lease")
             try:
                 yield computer
             finally:
-                readiness.drain()
+                computer.readiness.drain()
 
 
 @asynccontextmanager

@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Final, Protocol, TypedDict, Unpack
@@ -33,7 +32,7 @@ from smcp_computer.tools import Catalogue
 from smcp_proto.schemas.config import GetComputerConfigReq, GetComputerConfigRet
 from smcp_proto.schemas.tools import GetToolsReq, GetToolsRet
 from smcp_service.health import Readiness
-from smcp_service.lifecycle import Background, background, counted, waiting_for_calls
+from smcp_service.lifecycle import Background, counted, waiting_for_calls
 from smcp_service.logging import bind_call
 from smcp_service.metrics import Metrics
 
@@ -71,23 +70,113 @@ class Options(TypedDict, total=False):
     metrics: Metrics
 
 
-@dataclass
 class Computer:
-    """Made by `open_core`; who connects it sets `membership`."""
+    """`serving` must be entered; who connects it sets `membership` before.
 
-    readiness: Readiness
-    metrics: Metrics
-    tasks: Background
-    dispatcher: Dispatcher
-    fleet: Fleet
-    catalogue: Catalogue
-    owner: Owner
-    seat: Seat
-    calls: ToolCalls
-    outbox: Outbox
-    resources: ResourceServices
-    confirmation: Confirmation
-    membership: OfficeMembership = field(init=False)
+    Args:
+        office: to whom changes are told.
+        max_body: bytes that an answer may have.
+        may_tell: whether this Computer is a member now.
+        handlers: those that only this connection needs, by event.
+
+    Raises ConfigError: the file cannot be used.
+    """
+
+    membership: OfficeMembership
+
+    def __init__(
+        self,
+        settings: ComputerSettings,
+        office: OfficeClient,
+        tasks: Background,
+        *,
+        max_body: int,
+        may_tell: Callable[[], bool],
+        tracing: Tracing | None,
+        handlers: Mapping[str, Handler] = MappingProxyType({}),
+        **options: Unpack[Options],
+    ) -> None:
+        config = options.get("config") or load_config(settings.config)
+        environ = options.get("environ", os.environ)
+        network = network_variables(environ)
+        for warning in config.warnings:
+            _log.warning("configuration: %s", warning)
+        self.tasks = tasks
+        self.metrics = options.get("metrics") or Metrics()
+        self.readiness = options.get("readiness") or Readiness()
+        self.outbox = Outbox(
+            office,
+            settings.office,
+            settings.name,
+            may_tell=may_tell,
+            gather_s=settings.gather_s,
+            content={CAPABILITIES: lambda: {"capabilities": self.resources.index.capabilities}},
+        )
+        self.fleet = Fleet(
+            config.servers.values(),
+            InputResolver(config.inputs, environ),
+            limits=Limits(
+                max_message=max_body,
+                start_s=settings.start_s,
+                environment=network if settings.pass_network_env else {},
+                withheld=() if settings.pass_network_env else tuple(sorted(network)),
+            ),
+            on_change=lambda: self.outbox.changed(TOOL_LIST) if self.catalogue.refresh() else None,
+        )
+        self.readiness.add("mcp_servers", lambda: "starting" if self.fleet.starting else None)
+        self.catalogue = Catalogue(self.fleet.supervisors)
+        self.owner = Owner(Keeping(results_s=settings.keep_results_s, results_bytes=settings.keep_results_bytes))
+        self.seat = Seat(settings.office, settings.name)
+        self.resources = ResourceServices(settings, self.fleet, self.outbox, tasks, max_body=max_body)
+        self._confirmation = Confirmation(settings.confirm, options.get("asker"))
+        self.calls = ToolCalls(
+            self.catalogue,
+            self.owner,
+            self.seat,
+            self._confirmation,
+            self.resources.history,
+            max_body=max_body,
+            trace_content=settings.trace_content,
+            ended=calls_timed(self.metrics),
+        )
+        self.dispatcher = Dispatcher(
+            {
+                "client:tool_call": self.calls,
+                "client:get_tools": self._get_tools,
+                "client:get_config": self._get_config,
+                registry_contract.PENDING.event: self._pending,
+                **self.resources.handlers,
+                **handlers,
+            },
+            tracing=tracing,
+            observe=lambda call: bind_call(
+                req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call)
+            ),
+        )
+        self._config = shown(config)
+        measure(self.metrics, self.fleet, self.owner, may_tell)
+
+    async def _get_config(self, request: GetComputerConfigReq, call: Call) -> GetComputerConfigRet:
+        return self._config
+
+    async def _get_tools(self, request: GetToolsReq, call: Call) -> GetToolsRet:
+        return GetToolsRet(tools=list(self.catalogue.listing), req_id=request.req_id)
+
+    async def _pending(self, question: PendingQuestion, call: Call) -> PendingAnswer:
+        return self.owner.pending(self.seat, question)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Run the MCP servers, and follow their resources."""
+        following = self.tasks.start(self.resources.run(), name="resources")
+        servers = self.tasks.start(self.fleet.run(), name="mcp servers")
+        try:
+            yield
+        finally:
+            await self.calls.aclose()
+            following.cancel()
+            self.fleet.stop()
+            await asyncio.wait([servers, following])
 
     async def wait_ready(self) -> None:
         """Return once it is in its office and each enabled MCP server is ready or has failed its first start."""
@@ -125,7 +214,7 @@ class Computer:
         try:
             yield
         finally:
-            self.confirmation.ask_no_more()
+            self._confirmation.ask_no_more()
             if self.owner.running:
                 _log.info(waiting_for_calls(self.owner.running, drain_s))
             try:
@@ -134,116 +223,3 @@ class Computer:
             except TimeoutError:
                 _log.warning("%s broken off: not ended within %g s", counted(self.owner.running, "call"), drain_s)
             await self.calls.aclose()
-
-
-@asynccontextmanager
-async def open_core(
-    settings: ComputerSettings,
-    office: OfficeClient,
-    *,
-    max_body: int,
-    may_tell: Callable[[], bool],
-    tracing: Tracing | None,
-    handlers: Mapping[str, Handler] = MappingProxyType({}),
-    **options: Unpack[Options],
-) -> AsyncIterator[Computer]:
-    """Run the MCP servers of this host, and have ready what answers for them. Raises ConfigError.
-
-    Args:
-        office: to whom changes are told.
-        max_body: bytes that an answer may have.
-        may_tell: whether this Computer is a member now.
-        handlers: those that only this connection needs, by event.
-    """
-    config = options.get("config") or load_config(settings.config)
-    environ = options.get("environ", os.environ)
-    metrics = options.get("metrics") or Metrics()
-    readiness = options.get("readiness") or Readiness()
-    network = network_variables(environ)
-    for warning in config.warnings:
-        _log.warning("configuration: %s", warning)
-    outbox = Outbox(
-        office,
-        settings.office,
-        settings.name,
-        may_tell=may_tell,
-        gather_s=settings.gather_s,
-        content={CAPABILITIES: lambda: {"capabilities": resources.index.capabilities}},
-    )
-    fleet = Fleet(
-        config.servers.values(),
-        InputResolver(config.inputs, environ),
-        limits=Limits(
-            max_message=max_body,
-            start_s=settings.start_s,
-            environment=network if settings.pass_network_env else {},
-            withheld=() if settings.pass_network_env else tuple(sorted(network)),
-        ),
-        on_change=lambda: outbox.changed(TOOL_LIST) if catalogue.refresh() else None,
-    )
-    catalogue = Catalogue(fleet.supervisors)
-    readiness.add("mcp_servers", lambda: "starting" if fleet.starting else None)
-    shown_config = shown(config)
-
-    async def get_config(request: GetComputerConfigReq, call: Call) -> GetComputerConfigRet:
-        return shown_config
-
-    async def get_tools(request: GetToolsReq, call: Call) -> GetToolsRet:
-        return GetToolsRet(tools=list(catalogue.listing), req_id=request.req_id)
-
-    keeping = Keeping(results_s=settings.keep_results_s, results_bytes=settings.keep_results_bytes)
-    owner, seat = Owner(keeping), Seat(settings.office, settings.name)
-
-    async def pending(question: PendingQuestion, call: Call) -> PendingAnswer:
-        return owner.pending(seat, question)
-
-    async with background() as tasks:
-        resources = ResourceServices(settings, fleet, outbox, tasks, max_body=max_body)
-        confirmation = Confirmation(settings.confirm, options.get("asker"))
-        calls = ToolCalls(
-            catalogue,
-            owner,
-            seat,
-            confirmation,
-            resources.history,
-            max_body=max_body,
-            trace_content=settings.trace_content,
-            ended=calls_timed(metrics),
-        )
-        dispatcher = Dispatcher(
-            {
-                "client:tool_call": calls,
-                "client:get_tools": get_tools,
-                "client:get_config": get_config,
-                registry_contract.PENDING.event: pending,
-                **resources.handlers,
-                **handlers,
-            },
-            tracing=tracing,
-            observe=lambda call: bind_call(
-                req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call)
-            ),
-        )
-        measure(metrics, fleet, owner, may_tell)
-        following = tasks.start(resources.run(), name="resources")
-        servers = tasks.start(fleet.run(), name="mcp servers")
-        try:
-            yield Computer(
-                readiness,
-                metrics,
-                tasks,
-                dispatcher,
-                fleet,
-                catalogue,
-                owner,
-                seat,
-                calls,
-                outbox,
-                resources,
-                confirmation,
-            )
-        finally:
-            await calls.aclose()
-            following.cancel()
-            fleet.stop()
-            await asyncio.wait([servers, following])

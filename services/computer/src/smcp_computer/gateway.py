@@ -18,7 +18,7 @@ from smcp_bus.backoff import Backoff
 from smcp_bus.dispatch import Caller, failed
 from smcp_bus.errors import ConnectionLost, NotConnected, RequestTimedOut
 from smcp_bus.tracing import client_spans
-from smcp_computer.core import Computer, Options, open_core
+from smcp_computer.core import Computer, Options
 from smcp_computer.settings import ComputerSettings
 from smcp_computer.subscriptions import CANCEL_VERB, cancel
 from smcp_proto import catalog
@@ -26,7 +26,7 @@ from smcp_proto.errors import Malformed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.member_names import Role
 from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeNotification
 from smcp_proto.schemas.base import AgentCallData
-from smcp_service.health import Readiness
+from smcp_service.lifecycle import background
 
 _log = logging.getLogger("smcp_computer.gateway")
 
@@ -57,23 +57,24 @@ async def open_gateway_computer(
         ConfigError: the file cannot be used.
         Malformed: `gateway_url` is no URL.
     """
-    readiness = options.setdefault("readiness", Readiness())
     membership = GatewayMembership(settings, token)
-    readiness.add("office", lambda: membership.problem)
-    async with open_core(
-        settings,
-        membership,
-        max_body=settings.max_payload,
-        may_tell=lambda: membership.problem is None,
-        tracing=client_spans(),
-        **options,
-    ) as computer:
+    async with background() as tasks:
+        computer = Computer(
+            settings,
+            membership,
+            tasks,
+            max_body=settings.max_payload,
+            may_tell=lambda: membership.problem is None,
+            tracing=client_spans(),
+            **options,
+        )
         computer.membership, membership.computer = membership, computer
-        async with computer.member(), computer.calls_ended(settings.drain_s):
+        computer.readiness.add("office", lambda: membership.problem)
+        async with computer.serving(), computer.member(), computer.calls_ended(settings.drain_s):
             try:
                 yield computer
             finally:
-                readiness.drain()
+                computer.readiness.drain()
                 membership.serving = False
 
 

@@ -1,37 +1,24 @@
 """What a Computer tells of itself at `/metrics`."""
 
 from collections.abc import Callable
-from typing import Final
 
 from smcp_bus.lease import LeaseKeeper
 from smcp_bus.owner import Owner
 from smcp_computer.mcp.supervisor import Fleet, State
-from smcp_proto.errors import ErrorCode
 from smcp_service.metrics import Metrics
 
 CallEnded = Callable[[str, float], None]
 """Told of each request for a tool how it ended (`CallRecord.outcome`), and how long it took (seconds)."""
 
-_OUTCOMES: Final = frozenset(
-    {"ok", "tool_error", "timeout", "cancelled", "not_confirmed", "refused", "failed", "aborted", "repeated"}
-    | {str(int(code)) for code in ErrorCode}
-)
-
 
 def calls_timed(metrics: Metrics) -> CallEnded:
-    """For the handler of calls: how long each takes, and how it ends."""
     durations = metrics.durations(
         "smcp_computer_call_duration", "Requests for tools, until they are answered", "outcome"
     )
-
-    def ended(outcome: str, seconds: float) -> None:
-        durations.add(seconds, outcome if outcome in _OUTCOMES else "other")
-
-    return ended
+    return lambda outcome, seconds: durations.add(seconds, outcome)
 
 
 def measure_lease(metrics: Metrics, lease: LeaseKeeper) -> None:
-    """Have the lease of a Computer on the bus observed from now on."""
     metrics.gauge("smcp_lease_held", "1 where the last renewal of the lease succeeded, else 0", lambda: lease.held)
     metrics.counter("smcp_lease_renewals", "Renewals of the lease that succeeded", lambda: lease.renewals)
     metrics.gauge(
@@ -40,8 +27,6 @@ def measure_lease(metrics: Metrics, lease: LeaseKeeper) -> None:
 
 
 def measure(metrics: Metrics, fleet: Fleet, owner: Owner, joined: Callable[[], bool]) -> None:
-    """Have it observed from now on."""
-
     def servers() -> dict[str, int]:
         states = {str(state.value): 0 for state in State}
         for supervisor in fleet.supervisors.values():
