@@ -46,12 +46,9 @@ async def open_gateway_computer(
 ) -> AsyncIterator[Computer]:
     """Run the MCP servers of this host and answer for them in the settings' office, by the gateways at `gateway_url`.
 
-    It is entered at once; connecting and joining go on in the background, for as long as they take. Leaving it begins
-    no new calls, waits for those that run (at most `drain_s`), leaves the office, and ends the servers. In this order:
-    a gateway takes a Computer that has left for gone, and would answer its calls so.
-
-    Args:
-        token: for the gateway; a function is asked before each connection.
+    It is entered at once; connecting and joining go on in the background. Leaving it begins no new calls, waits for
+    those that run (at most `drain_s`), and leaves the office only then: a gateway takes a Computer that has left for
+    gone, and would answer its calls so.
 
     Raises:
         ConfigError: the file cannot be used.
@@ -79,10 +76,7 @@ async def open_gateway_computer(
 
 
 class GatewayMembership:
-    """The membership of a Computer by a gateway: connected, joined, and again after every loss.
-
-    Also what the Computer says to the office (`outbox.OfficeClient`), and what it is asked.
-    """
+    """The membership by a gateway; also the `outbox.OfficeClient`, and what answers requests."""
 
     def __init__(self, settings: ComputerSettings, token: Token | None) -> None:
         self._office = settings.office
@@ -118,8 +112,7 @@ class GatewayMembership:
     async def run(self) -> None:
         """Join, and join again after every loss, until cancelled.
 
-        A token that is not accepted is no end: it may be renewed, or its key be added yet. It is said in the log
-        and in `problem`, and tried again after 1, 4, 16 and then every 60 s.
+        A token that is not accepted is tried again after 1, 4, 16 and then every 60 s: it may be renewed.
         """
         backoff, unknown = Backoff(first_s=0.25, longest_s=5.0), 0
         while True:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -70,7 +71,7 @@ class ComputerSettings(ServiceSettings):
 
 
 TokenSource = str | Callable[[], Awaitable[str]]
-"""See `smcp_agent.connecting.tokens.Token`."""
+"""See `smcp_agent.connecting.options.Token`."""
 
 
 def check_connection(settings: ComputerSettings, *, asked_for_token: bool = False) -> None:
@@ -87,6 +88,10 @@ def check_connection(settings: ComputerSettings, *, asked_for_token: bool = Fals
         if asked_for_token:
             raise SettingsError("--token: is for a gateway: say --gateway (SMCP_GATEWAY_URL), too")
         return
+    from smcp_agent.connecting.addresses import checked_url  # noqa: PLC0415 -- Socket.IO takes half a second to load
+    from smcp_agent.connecting.options import check_token  # noqa: PLC0415
+    from smcp_agent.errors import Malformed  # noqa: PLC0415
+
     problems = [
         f"SMCP_{name.upper()}: is for NATS, and --gateway (SMCP_GATEWAY_URL) is given: a Computer is connected one way"
         for name in ("nats_url", "nats_creds", "nats_ca")
@@ -94,42 +99,25 @@ def check_connection(settings: ComputerSettings, *, asked_for_token: bool = Fals
     ]
     if settings.token is not None and settings.token_file is not None:
         problems.append("SMCP_TOKEN_FILE: is given beside SMCP_TOKEN: there can be one token")
-    problems += _unusable(settings.gateway_url, settings.token.get_secret_value() if settings.token else None)
+    checks: list[tuple[str, Callable[[str], object], str]] = [
+        ("SMCP_GATEWAY_URL", checked_url, url.strip()) for url in settings.gateway_url.split(",")
+    ]
+    if settings.token is not None:
+        checks.append(("SMCP_TOKEN", check_token, settings.token.get_secret_value()))
+    for variable, check, value in checks:
+        try:
+            check(value)
+        except Malformed as error:
+            problems.append(f"{variable}: {error.message.partition(': ')[2]}")
     if problems:
         raise SettingsError(*problems)
-
-
-def _unusable(urls: str, token: str | None) -> list[str]:
-    from smcp_agent.connecting.addresses import checked_url  # noqa: PLC0415 -- Socket.IO takes half a second to load
-    from smcp_agent.connecting.options import check_token  # noqa: PLC0415
-    from smcp_agent.errors import Malformed  # noqa: PLC0415
-
-    problems = []
-    for url in urls.split(","):
-        try:
-            checked_url(url.strip())
-        except Malformed as error:
-            problems.append(f"SMCP_GATEWAY_URL: {error.message.removeprefix('url: ')}")
-    if token is not None:
-        try:
-            check_token(token)
-        except Malformed as error:
-            problems.append(f"SMCP_TOKEN: {error.message.removeprefix('token: ')}")
-    return problems
 
 
 def token_of(settings: ComputerSettings) -> TokenSource | None:
     """The token for the gateway, or what reads it from its file before each connection; None: there is none."""
     if settings.token is not None:
         return settings.token.get_secret_value()
-    if settings.token_file is None:
-        return None
-    path = settings.token_file
-
-    async def read() -> str:
-        return await asyncio.to_thread(_read_token, path)
-
-    return read
+    return None if settings.token_file is None else partial(asyncio.to_thread, _read_token, settings.token_file)
 
 
 def token_problem(settings: ComputerSettings) -> str | None:
@@ -153,9 +141,9 @@ def _read_token(path: Path) -> str:
     try:
         return check_token(path.read_text(encoding="utf-8").strip())
     except OSError as error:
-        why = error.strerror or type(error).__name__
-        raise TokenUnavailable(f"SMCP_TOKEN_FILE: {path} cannot be read: {why}") from None
+        why = f" cannot be read: {error.strerror or type(error).__name__}"
     except Malformed as error:
-        raise TokenUnavailable(f"SMCP_TOKEN_FILE: {path}: {error.message.removeprefix('token: ')}") from None
+        why = f": {error.message.removeprefix('token: ')}"
     except ValueError:
-        raise TokenUnavailable(f"SMCP_TOKEN_FILE: {path} is no text") from None
+        why = " is no text"
+    raise TokenUnavailable(f"SMCP_TOKEN_FILE: {path}{why}")

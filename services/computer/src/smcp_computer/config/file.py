@@ -6,6 +6,7 @@ Three shapes are read: `{"servers": {NAME: {...}}, "inputs": [...]}`, the map of
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,9 +176,7 @@ def _ids(bodies: Any) -> list[str]:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
+    for key, times in Counter(key for key, _ in pairs).items():
+        if times > 1:
             raise ConfigError(f"{key!r} stands twice in one object")
-        found[key] = value
-    return found
+    return dict(pairs)

@@ -156,8 +156,8 @@ def missing_on_host(config: ComputerConfig, environ: Mapping[str, str]) -> list[
     found: list[str] = []
     for name, server in config.servers.items():
         if isinstance(server, MCPServerStdioConfig) and not server.disabled:
-            problems = _of_server(server.server_parameters, environ)
-            found += (f"{config.places[name].field(f'server_parameters.{field}')}: {why}" for field, why in problems)
+            problems = _of_program(server.server_parameters, environ)
+            found += (f"{config.places[name].field(f'{PARAMETERS}.{field}')}: {why}" for field, why in problems)
     for index, definition in enumerate(config.inputs.values()):
         if isinstance(definition, MCPServerCommandInput) and not _runs(definition.command, environ.get("PATH"), None):
             found.append(f"inputs[{index}].command: {definition.command!r} is no program on PATH")
@@ -167,30 +167,25 @@ def missing_on_host(config: ComputerConfig, environ: Mapping[str, str]) -> list[
 def unset_here(config: ComputerConfig, environ: Mapping[str, str]) -> list[str]:
     """Warnings of placeholders that have no value in `environ`; for those without an input see `ComputerConfig`."""
     inputs = InputResolver(config.inputs, environ)
-    found: list[str] = []
-    for name, server in config.servers.items():
-        if server.disabled:
-            continue
-        for path, placeholder in placed(server.server_parameters.model_dump(exclude_unset=True), PARAMETERS):
-            if placeholder.kind == "input" and placeholder.name not in config.inputs:
-                continue
-            if (why := inputs.missing(placeholder)) is not None:
-                found.append(f"{config.places[name].field(path)}: {why}")
-    return found
+    return [
+        f"{config.places[name].field(path)}: {why}"
+        for name, server in config.servers.items()
+        if not server.disabled
+        for path, placeholder in placed(server.server_parameters.model_dump(exclude_unset=True), PARAMETERS)
+        if placeholder.kind == "env" or placeholder.name in config.inputs
+        if (why := inputs.missing(placeholder)) is not None
+    ]
 
 
-def _of_server(parameters: MCPServerStdioParameters, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    if parameters.cwd is not None and "${" in parameters.cwd:
-        return
-    if parameters.cwd is not None and not Path(parameters.cwd).is_dir():
-        yield "cwd", f"{parameters.cwd!r} is no directory"
-        return
+def _of_program(parameters: MCPServerStdioParameters, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    command, cwd = parameters.command, parameters.cwd
     path = (parameters.env or {}).get("PATH") or environ.get("PATH")
-    if "${" in parameters.command or "${" in (path or ""):
+    if "${" in f"{command}{cwd}{path}":
         return
-    if not _runs(parameters.command, path, parameters.cwd):
-        where = "" if os.sep in parameters.command else " on PATH"
-        yield "command", f"{parameters.command!r} is no program{where}"
+    if cwd is not None and not Path(cwd).is_dir():
+        yield "cwd", f"{cwd!r} is no directory"
+    elif not _runs(command, path, cwd):
+        yield "command", f"{command!r} is no program{'' if os.sep in command else ' on PATH'}"
 
 
 def _runs(command: str, path: str | None, cwd: str | None) -> bool:
