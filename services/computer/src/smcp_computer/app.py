@@ -49,9 +49,7 @@ async def open_computer(
     It is entered once the subjects are served; joining goes on in the background, for as long as it takes. Leaving it
     takes no new calls, leaves the office, waits for the calls that run (at most `drain_s`), and ends the servers.
 
-    Raises:
-        ConfigError: the file cannot be used.
-        BusError: nats-server refuses the subjects, or is not there.
+    Raises ConfigError (the file) and BusError (nats-server refuses the subjects, or is not there).
     """
     registry = RegistryClient(bus, credential=bus.credential, process=bus.process, lease_s=settings.lease_s)
     ownership = Ownership(bus, lease_s=settings.lease_s)
@@ -111,11 +109,7 @@ async def open_computer(
 async def open_service(
     settings: ComputerSettings, config: ComputerConfig, credentials: Credentials | None
 ) -> AsyncIterator[Computer]:
-    """The Computer with its own connection, to NATS or to a gateway, and health port.
-
-    Raises:
-        Failure: NATS cannot be reached or refuses the subjects, or the health port is taken.
-    """
+    """The Computer with its own connection, to NATS or to a gateway, and health port. Raises Failure."""
     readiness, stats = Readiness(), Stats()
     async with AsyncExitStack() as stack:
         metrics = await stack.enter_async_context(open_metrics("smcp-computer"))

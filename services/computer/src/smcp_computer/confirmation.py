@@ -105,7 +105,6 @@ _YES: Final = frozenset({"y", "yes"})
 
 
 def terminal() -> "Terminal | None":
-    """The terminal of this process, if there is one."""
     if sys.stdin.isatty() and sys.stderr.isatty():
         return Terminal(sys.stdin.fileno(), sys.stderr)
     return None

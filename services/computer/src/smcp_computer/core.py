@@ -71,15 +71,13 @@ class Options(TypedDict, total=False):
 
 
 class Computer:
-    """`serving` must be entered; who connects it sets `membership` before.
+    """All of a Computer but its connection: that sets `membership`, and enters `serving`. Raises ConfigError.
 
     Args:
         office: to whom changes are told.
         max_body: bytes that an answer may have.
         may_tell: whether this Computer is a member now.
         handlers: those that only this connection needs, by event.
-
-    Raises ConfigError: the file cannot be used.
     """
 
     membership: OfficeMembership

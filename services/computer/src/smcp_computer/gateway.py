@@ -50,9 +50,7 @@ async def open_gateway_computer(
     those that run (at most `drain_s`), and leaves the office only then: a gateway takes a Computer that has left for
     gone, and would answer its calls so.
 
-    Raises:
-        ConfigError: the file cannot be used.
-        Malformed: `gateway_url` is no URL.
+    Raises ConfigError (the file) and Malformed (`gateway_url` is no URL).
     """
     membership = GatewayMembership(settings, token)
     async with background() as tasks:

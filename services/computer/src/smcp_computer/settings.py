@@ -75,14 +75,9 @@ TokenSource = str | Callable[[], Awaitable[str]]
 
 
 def check_connection(settings: ComputerSettings, *, asked_for_token: bool = False) -> None:
-    """Check that the settings name one way.
+    """Raises SettingsError: the settings do not name one way to connect, or have a token that cannot be sent.
 
-    Args:
-        asked_for_token: whether a token was given for this very command, and not just in an environment that other
-            commands share.
-
-    Raises:
-        SettingsError: they name NATS and a gateway, two tokens, one that cannot be sent, or one for nobody.
+    `asked_for_token`: a token was given for this very command, not just in an environment that other commands share.
     """
     if settings.gateway_url is None:
         if asked_for_token:
@@ -114,7 +109,7 @@ def check_connection(settings: ComputerSettings, *, asked_for_token: bool = Fals
 
 
 def token_of(settings: ComputerSettings) -> TokenSource | None:
-    """The token for the gateway, or what reads it from its file before each connection; None: there is none."""
+    """The token for the gateway, or what reads it from its file before each connection."""
     if settings.token is not None:
         return settings.token.get_secret_value()
     return None if settings.token_file is None else partial(asyncio.to_thread, _read_token, settings.token_file)

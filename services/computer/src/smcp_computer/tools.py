@@ -12,7 +12,6 @@ So all names are legal and unique, and depend on what is configured and offered,
 
 import hashlib
 import json
-import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,8 +25,6 @@ from smcp_computer.mcp.supervisor import Supervisor
 from smcp_proto.schemas.base import Attributes, AttributeValue
 from smcp_proto.schemas.config import MCPServerConfig
 from smcp_proto.schemas.tools import SMCPTool, ToolMeta
-
-_log = logging.getLogger("smcp_computer.tools")
 
 MAX_LENGTH: Final = 64
 SEPARATOR: Final = "__"
@@ -87,9 +84,6 @@ class Catalogue:
             )
             for name, supervisor in self._supervisors.items()
         )
-        for ref, name in names.renamed.items():
-            if self._names.renamed.get(ref) != name:
-                _log.info("the tool %r of MCP server %r is listed as %r", ref.tool, ref.server, name)
         listing = self._listed(names)
         changed = listing != self.listing
         self._names, self.listing = names, listing
@@ -121,7 +115,6 @@ def tool_meta_of(server: MCPServerConfig, tool: str) -> ToolMeta | None:
 
 
 def attributes(tool: types.Tool, configured: ToolMeta | None) -> Attributes:
-    """The `meta` of a tool."""
     sent = tool.meta or {}
     meta: Attributes = {key: _simple(value) for key, value in sent.items() if key not in (TOOL_META, ANNOTATION)}
     if tool.annotations and (given := tool.annotations.model_dump(mode="json", by_alias=True, exclude_none=True)):
@@ -160,8 +153,6 @@ class Names:
     """By the name under which a tool is listed, sorted."""
     forbidden: Mapping[str, ToolRef]
     """What is not listed, by each name that a caller may try: original, alias, qualified."""
-    renamed: Mapping[ToolRef, str]
-    """Tools whose listed name is neither their own nor their alias; for the log."""
 
 
 def name_tools(offers: Iterable[Offer]) -> Names:
@@ -183,7 +174,6 @@ def name_tools(offers: Iterable[Offer]) -> Names:
     return Names(
         listed=by_name,
         forbidden={name: ref for name, ref in sorted(forbidden.items()) if name not in by_name},
-        renamed={ref: name for ref, name in sorted(listed.items()) if name != wanted[ref]},
     )
 
 

@@ -27,13 +27,7 @@ _FLAT_TYPES: Final = {"http": "streamable", "streamable-http": "streamable", "st
 
 @dataclass(frozen=True)
 class ComputerConfig:
-    """What is valid of the file, in its order. Placeholders stand in it as they were written.
-
-    Attributes:
-        warnings: see `config.lint`.
-        places: of the servers in the file.
-        problems: what is not valid, each with its place.
-    """
+    """What is valid of the file, with its placeholders; and the `problems` of the rest, each with its place."""
 
     servers: Mapping[str, MCPServerConfig] = field(default_factory=dict)
     inputs: Mapping[str, MCPServerInput] = field(default_factory=dict)
@@ -50,11 +44,7 @@ class ComputerConfig:
 
 
 def load_config(path: Path) -> ComputerConfig:
-    """Read the file.
-
-    Raises:
-        ConfigError: it cannot be read, is not JSON, or holds what is not valid; each problem names the file.
-    """
+    """Raises ConfigError: the file cannot be read, or is not valid; each problem names the file."""
     try:
         return read_config(path).valid()
     except ConfigError as error:

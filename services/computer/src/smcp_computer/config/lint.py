@@ -30,11 +30,7 @@ from smcp_service.settings import did_you_mean
 
 
 class ConfigError(Exception):
-    """The file cannot be used as it is.
-
-    Attributes:
-        problems: all that is wrong, each with its place in the file; the message has a line for each.
-    """
+    """The file cannot be used as it is. `problems` has all that is wrong, each with its place in the file."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -61,11 +57,9 @@ PARAMETERS: Final = "server_parameters"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a server stands in the file.
+    """Where a server stands in the file: under the key `above`, or at the top level.
 
-    Attributes:
-        above: the key that holds all servers; empty where they stand at the top level.
-        flat: its parameters stand beside its other fields, as other MCP hosts write them.
+    `flat`: its parameters stand beside its other fields, as other MCP hosts write them.
     """
 
     above: str

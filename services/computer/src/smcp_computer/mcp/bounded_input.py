@@ -34,11 +34,7 @@ class Cut:
 
 
 class Lines:
-    """Splits bytes into lines.
-
-    Args:
-        longest: bytes (of UTF-8) that a line may have. What is above it is let go as it comes.
-    """
+    """Splits bytes into lines. Of a line above `longest` bytes (of UTF-8) only its ends are kept."""
 
     def __init__(self, decoder: codecs.IncrementalDecoder, longest: int) -> None:
         self._decoder = decoder
@@ -49,11 +45,7 @@ class Lines:
         """Of a line that is too long by now; its end is the one part then."""
 
     def feed(self, chunk: bytes) -> list[str | Cut]:
-        """The lines that `chunk` completes.
-
-        Raises:
-            UnicodeDecodeError: the bytes are not of the encoding.
-        """
+        """The lines that `chunk` completes. Raises UnicodeDecodeError."""
         first, *others = self._decoder.decode(chunk).split("\n")
         self._add(first)
         lines = []
@@ -96,11 +88,7 @@ _IS_ANSWER: Final = re.compile(rf"\s*\{{\s*(?:{_VERSION}\s*,\s*)?{_OUTCOME}")
 
 
 def parsed(text: str | Cut, log: StderrLog, max_message: int) -> types.JSONRPCMessage | None:
-    """A line of a program: a message, or the error for the request whose answer it is; None: nothing for anybody.
-
-    Args:
-        max_message: bytes that it may have; for the error.
-    """
+    """A line of a program: a message, or the error for the request whose answer it is; None: nothing for anybody."""
     if isinstance(text, Cut):
         log.warning("sent a message of %d bytes, more than %d: it is not read", text.size, max_message)
         return in_its_place(text.head, text.tail, AnswerTooLarge(log.server, limit=max_message, size=text.size))
@@ -132,10 +120,7 @@ def _unreadable(server: str, text: str) -> types.JSONRPCError | None:
 
 
 def in_its_place(head: str, tail: str, why: ServerError) -> types.JSONRPCError | None:
-    """The error for the request whose answer has this beginning and this end; its `data` is `why`.
-
-    None: it is no answer, or does not say whose at its beginning or its end.
-    """
+    """The error for the request whose answer has these ends; its `data` is `why`. None: they do not name a request."""
     found = _ID_FIRST.match(head)
     if found is None and _IS_ANSWER.match(head) is not None:
         found = _ID_LAST.search(tail)
@@ -146,11 +131,7 @@ def in_its_place(head: str, tail: str, why: ServerError) -> types.JSONRPCError |
 
 
 def unread(server: str, error: MCPError, *, limit: int) -> ServerError | None:
-    """The error of an answer that was not read; None: it was, and is an error of the server's own.
-
-    Args:
-        limit: bytes that an answer may have.
-    """
+    """The error of an answer that was not read (of `limit` bytes at most); None: it is an error of the server's own."""
     if isinstance(error.data, ServerError):
         return error.data
     is_refused = error.code == types.PARSE_ERROR

@@ -51,13 +51,7 @@ class AnswerTooLarge(ServerError):
 
 
 class RequestRefused(ServerError):
-    """It answered a request with a JSON-RPC error.
-
-    Attributes:
-        code: of the error, as the server sent it.
-        said: its text, where that is about the request; else a text of ours.
-        data: its data, under the same condition; else None.
-    """
+    """It answered with a JSON-RPC error. Only an error about the request keeps the server's text and data."""
 
     def __init__(self, server: str, code: int, message: str, data: Any) -> None:
         aloud = code in SAID_ALOUD

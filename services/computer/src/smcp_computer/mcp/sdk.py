@@ -41,10 +41,7 @@ Streams = tuple[Any, Any]
 
 
 class CallSpan:
-    """Args:
-    labels: attributes of the span.
-    content: whether arguments and results are recorded, too.
-    """
+    """The span of one call. `content`: arguments and results are recorded, too."""
 
     def __init__(self, labels: Mapping[str, str], *, content: bool = False) -> None:
         self._labels = labels
@@ -96,11 +93,7 @@ _EXCHANGE: Final[ContextVar[_Exchange | None]] = ContextVar("smcp_computer_mcp_e
 
 
 class Watch:
-    """Wraps the streams of one connection.
-
-    Attributes:
-        ended: set when the server's side of the connection ended.
-    """
+    """Wraps the streams of one connection. `ended` is set when the server's side of it ended."""
 
     def __init__(self, server: str) -> None:
         self.server = server
@@ -204,11 +197,7 @@ class _AnyResult(BaseModel):
 
 
 class Requests:
-    """The requests of one connection.
-
-    Args:
-        max_message: bytes that an answer may have.
-    """
+    """The requests of one connection. Answers have at most `max_message` bytes."""
 
     def __init__(self, client: Client, watch: Watch, *, max_message: int) -> None:
         self.server = watch.server
@@ -228,8 +217,6 @@ class Requests:
         """Send a request; its result's JSON as the server sent it. Cancelling the caller cancels it at the server.
 
         Args:
-            timeout: seconds.
-            span: what is recorded of it.
             strict: whether the whole result has to be valid. Not for lists: the protocol wants an invalid field of one
                 resource to be a warning (desktop.txt, metadata of windows).
 

@@ -39,13 +39,7 @@ Negotiation = Literal["auto", "legacy"]
 
 
 class Connection:
-    """What `connect` gives.
-
-    Attributes:
-        ended: set when the server's side of the connection is gone.
-        resources: None where the server has no resources.
-        list_s: seconds that listing the tools may take, all pages together.
-    """
+    """What `connect` gives. `ended` is set when the server's side is gone; `resources` is None where it has none."""
 
     def __init__(
         self, requests: Requests, client: Client, *, resources: Resources | None, transport: str, list_s: float
@@ -62,11 +56,7 @@ class Connection:
         }
 
     async def list_tools(self) -> tuple[types.Tool, ...]:
-        """All pages of `tools/list`; a server without tools has none.
-
-        Raises:
-            MCPError, ValidationError: the server did not give a list.
-        """
+        """All pages of `tools/list`. Raises MCPError, ValidationError: the server did not give a list."""
         if self._client.server_capabilities.tools is None:
             return ()
         tools: list[types.Tool] = []
@@ -82,10 +72,7 @@ class Connection:
         return tuple(tools)
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float, span: CallSpan) -> dict[str, Any]:
-        """Run a tool; cancelling the caller reaches the server as `notifications/cancelled`.
-
-        Returns:
-            The result's JSON as the server sent it.
+        """Run a tool: the result's JSON as the server sent it. Cancelling the caller cancels it at the server.
 
         Raises:
             RequestRefused, BadAnswer, AnswerTooLarge, ServerDied: see `errors`.
@@ -122,9 +109,7 @@ async def connect(
     Args:
         server: its configuration, without placeholders.
         negotiation: `auto` asks for the newest protocol first; `legacy` is for servers that end at such a question.
-        max_message: bytes that what the server sends in one message may have.
         notify: called for what the server tells by itself, in the connection's tasks: it must not block.
-        log: None: one of its own.
     """
     watch = Watch(server.name)
     answer_s = LIST_TIMEOUT_S

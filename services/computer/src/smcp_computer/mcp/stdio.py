@@ -48,12 +48,8 @@ async def stdio_transport(
 ) -> AsyncIterator[Streams]:
     """Run the server's process for as long as the context lasts; where that is cancelled, it is ended in a hurry.
 
-    Args:
-        max_message: bytes of one message from the server. A longer one is let go as it comes, and its request gets an
-            error.
-
-    Raises:
-        ServerFailed: the program cannot be started.
+    Raises ServerFailed: the program cannot be started. A message above `max_message` bytes is let go as it comes, and
+    its request gets an error.
     """
     process = _ServerProcess(await _started(parameters), parameters, log, max_message)
     to_session, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](16)
@@ -133,15 +129,10 @@ class _ServerProcess:
 
     @property
     def status(self) -> int | None:
-        """The exit status; None while it runs; negative: the signal that ended it."""
         return self._process.returncode
 
     async def stop(self, *, hurry: bool = False) -> None:
-        """Close its input, give it time, then end its whole family. Bounded, idempotent, never raises.
-
-        Args:
-            hurry: SIGTERM at once, and little time after it.
-        """
+        """Close its input, give it time (less in a `hurry`), then end its whole family. Idempotent, never raises."""
         family = await asyncio.to_thread(_descendants, self._process.pid)
         if not self._stdin.is_closing():
             self._stdin.close()

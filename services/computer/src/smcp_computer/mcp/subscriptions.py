@@ -65,8 +65,7 @@ class RequestedSubscriptions:
 class ListenStream:
     """Subscriptions of a server of the 2026 era. `run` must be running.
 
-    Args:
-        tools, resources: whether the server tells when these lists change.
+    `tools`, `resources`: whether the server tells when these lists change.
     """
 
     def __init__(

@@ -58,14 +58,7 @@ class Limits:
 
 
 class Supervisor:
-    """Keeps one MCP server running.
-
-    Args:
-        config: the server's configuration as written, with placeholders.
-        inputs: resolves them, at each start.
-        on_change: called whenever the tools that can be called may have changed.
-        events: gets its starts and ends, and what it says of its resources.
-    """
+    """Keeps one MCP server running. `on_change` is called whenever the tools that can be called may have changed."""
 
     def __init__(
         self,
@@ -268,7 +261,7 @@ class Supervisor:
 
 
 class Fleet:
-    """The supervisors of all servers that are not disabled; `events`: what happens at the servers."""
+    """The supervisors of all servers that are not disabled."""
 
     def __init__(
         self,
@@ -295,7 +288,6 @@ class Fleet:
             await supervisor.settled.wait()
 
     def stop(self) -> None:
-        """Make `run` end once every server has been stopped."""
         for supervisor in self.supervisors.values():
             supervisor.stop()
 

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import anyio
 import httpx2
-import orjson
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -26,8 +25,6 @@ from smcp_proto.schemas.config import (
 
 NOT_DELIVERED: Final = "did not take a message"
 TOO_SLOW: Final = "did not take a message in time"
-LONGEST_NOTIFICATION: Final = 4096
-"""Bytes. Notifications of ours are short, so that no call is parsed to see whether it is one."""
 _SESSION: Final = "mcp-session-id"
 
 
@@ -35,11 +32,7 @@ _SESSION: Final = "mcp-session-id"
 async def open_transport(
     server: MCPServerConfig, watch: Watch, log: StderrLog, *, max_message: int
 ) -> AsyncIterator[Streams]:
-    """Connect to a server, or start it.
-
-    Args:
-        server: its configuration, without placeholders.
-        max_message: bytes that what the server sends in one message may have; over SSE it is the SDK's 1 MiB.
+    """Connect to a server, or start it. A message has at most `max_message` bytes; over SSE the SDK's 1 MiB.
 
     Raises:
         ServerFailed: a program cannot be started, or a server behind SSE did not take a message.
@@ -66,7 +59,8 @@ async def _streamable(
     timeout = httpx2.Timeout(regular_s, read=parse_duration(parameters.sse_read_timeout).total_seconds())
 
     async def on_request(request: httpx2.Request) -> None:
-        if request.method == "DELETE" or (request.method == "POST" and _is_notification(request.content)):
+        is_notification = request.method == "POST" and b'"id":' not in request.content
+        if is_notification or request.method == "DELETE":
             _limit(request, regular_s)
 
     async def on_response(response: httpx2.Response) -> None:
@@ -145,16 +139,6 @@ async def _sse(parameters: MCPSSEParameters) -> AsyncIterator[Streams]:
 
 def _limit(request: httpx2.Request, seconds: float) -> None:
     request.extensions = {**request.extensions, "timeout": httpx2.Timeout(seconds).as_dict()}
-
-
-def _is_notification(body: bytes) -> bool:
-    if len(body) > LONGEST_NOTIFICATION:
-        return False
-    try:
-        message = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(message, dict) and "id" not in message
 
 
 def _headers(headers: Mapping[str, Any] | None) -> dict[str, str]:
