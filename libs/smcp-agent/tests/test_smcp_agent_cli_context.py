@@ -22,15 +22,8 @@ async def test_desktop_shows_each_window_with_its_text() -> None:
     async with fake_gateway() as gateway:
         red = computer_at(gateway)
         assert await run(gateway, "desktop", "red") == (0, b"window://a/1\none [red]\n\ntwo\n\nwindow://b\n", "")
-        for option, value, said in (
-            ("--window", "window://none", "There is no window 'window://none'.\n"),
-            ("--window", "none", "There is no window 'none'. The URI of a window begins with window://\n"),
-            ("--size", "0", "No window is shown: --size 0 asks for none.\n"),
-        ):
-            assert await run(gateway, "desktop", "red", option, value) == (0, b"", said)
-        red.desktops, kept = [], red.desktops
-        assert await run(gateway, "desktop", "red") == (0, b"", "No window is open.\n")
-        red.desktops = kept
+        for option, value in (("--window", "window://none"), ("--size", "0")):
+            assert await run(gateway, "desktop", "red", option, value) == (0, b"", "No window to show.\n")
         code, out, _ = await run(gateway, "desktop", "red", "--size", "1", "--json")
         assert (code, json.loads(out)) == (0, {"computer": "red", "desktops": red.desktops[:1]})
 
@@ -89,33 +82,24 @@ async def test_read_prints_text_to_the_byte_for_programs_and_without_control_cha
         assert json.loads(said["contents"][0]["text"])["title"] == "概览"
 
 
-async def test_what_is_binary_goes_into_a_file_or_a_pipe_and_never_to_a_terminal(tmp_path: Path) -> None:
+async def test_what_is_binary_goes_into_a_pipe_and_never_to_a_terminal() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)
         code, out, err = await at_a_terminal(gateway, "read", "red", PICTURE)
         assert (code, out) == (1, b"")
         assert f"{len(BYTES)} bytes" in err
-        assert "--output FILE" in err
+        assert "> FILE" in err
         code, out, err = await run(gateway, "read", "red", PICTURE)
         assert (code, out, err) == (0, BYTES, "")
-        file = tmp_path / "x"
-        for uri, data in ((PICTURE, BYTES), ("file:///t", "ding\x07\r\n[b]深".encode())):
-            assert await run(gateway, "read", "red", uri, "--output", str(file)) == (0, b"", "")
-            assert file.read_bytes() == data
-        code, out, err = await run(gateway, "read", "red", PICTURE, "--output", str(file / "y"))
-        assert (code, out, err) == (1, b"", f"{file / 'y'} cannot be written: Not a directory\n")
 
 
-async def test_of_bytes_beside_a_text_it_is_said_that_they_are_left_out(tmp_path: Path) -> None:
+async def test_of_bytes_beside_a_text_it_is_said_that_they_are_left_out() -> None:
     mixed, said = "file:///mixed", "2 of its 3 contents are binary, and left out: --json prints all.\n"
     async with fake_gateway() as gateway:
         red = computer_at(gateway)
         bytes_ = {"uri": mixed, "blob": "AAEC"}
         red.shelf.put(mixed, {}, [bytes_, {"uri": mixed, "text": "words"}, bytes_])
         assert await run(gateway, "read", "red", mixed) == (0, b"words", said)
-        file = tmp_path / "x"
-        assert await run(gateway, "read", "red", mixed, "--output", str(file)) == (0, b"", said)
-        assert file.read_bytes() == b"words"
         _, out, err = await run(gateway, "read", "red", mixed, "--json")
         assert (json.loads(out)["contents"], err) == (red.shelf.read(mixed), "")
 
@@ -158,7 +142,10 @@ async def test_what_is_refused_at_once_ends_with_one_line() -> None:
         assert err.startswith("error 400: payload.params.uri: ")
         assert err.count("\n") == 1
         code, _, err = await run(gateway, "finder", "red", "--keyword", os.fsdecode(b"\xff"))
-        assert (code, err) == (2, "error 400: keywords.0: half of a surrogate pair cannot be said in JSON\n")
+        assert (code, err) == (
+            2,
+            "error 400: keywords.0: holds half of a surrogate pair, which no text has\n",
+        )
 
 
 async def test_of_a_computer_that_is_not_there_it_is_said_which_ones_are() -> None:
@@ -226,7 +213,6 @@ async def test_a_question_has_as_long_as_it_is_given() -> None:
         (["finder", "red", "--limit", "101"], "--limit"),
         (["finder", "red", "--offset", "-1"], "--offset"),
         (["read", "red"], "URI"),
-        (["read", "red", "u", "--output", "/"], "--output"),
         (["read", "red", "u", "--timeout", "0"], "'0' is no number of seconds above 0"),
         (["finder", "red", "--timeout", "nan"], "--timeout"),
         (["watch", "--count", "0"], "--count"),

@@ -106,7 +106,7 @@ async def test_who_asks_too_often_is_told_when_to_try_again(wait: float, said: s
         (["call", "red", "echo", "--params", "[" * 100_000], "--params"),
         (["call", "red", "echo", "--timeout", "0"], "--timeout"),
         (["call", "red", "echo", "--timeout", "soon"], "--timeout"),
-        (["call", "red", "echo", "--timeout", "1.5"], "'1.5'"),
+        (["call", "red", "echo", "--timeout", "1.5"], "integer"),
         (["call", "red"], "TOOL"),
         (["fly"], "fly"),
         ([], "Usage"),

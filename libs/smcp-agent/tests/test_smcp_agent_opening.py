@@ -3,8 +3,8 @@
 import pytest
 
 from smcp_agent import SmcpAgent
-from smcp_agent.connecting.http import HttpSession
 from smcp_agent.connecting.options import Transport
+from smcp_agent.connecting.transport import HttpSession
 from smcp_agent.errors import TooLarge
 from smcp_testing.fake_gateway import fake_gateway
 

@@ -18,7 +18,8 @@ from smcp_agent import (
     ToolsChanged,
     may_have_run,
 )
-from smcp_agent.connecting.link import MAX_DELAY_S, pause
+from smcp_agent.backoff import Backoff
+from smcp_agent.connecting.link import FIRST_DELAY_S, MAX_DELAY_S
 from smcp_agent.errors import NotInOffice, Unavailable
 from smcp_proto.errors import NOTHING_BEGUN
 from smcp_testing.fake_gateway import FakeGateway, answered_the_second_time, fake_gateway, tool
@@ -327,6 +328,8 @@ async def test_an_agent_can_be_closed_while_it_is_trying_to_come_back() -> None:
 
 
 @pytest.mark.rule("computer.reconnect.backoff")
-@pytest.mark.parametrize("attempt", [0, 1, 5, 1000])
-def test_the_pauses_between_attempts_are_bounded(attempt: int) -> None:
-    assert all(0 <= pause(attempt) <= MAX_DELAY_S for _ in range(100))
+def test_the_pauses_between_attempts_grow_and_are_bounded() -> None:
+    backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
+    pauses = [backoff.next() for _ in range(1000)]
+    assert pauses[0] <= FIRST_DELAY_S
+    assert all(MAX_DELAY_S / 2 <= pause <= MAX_DELAY_S for pause in pauses[10:])

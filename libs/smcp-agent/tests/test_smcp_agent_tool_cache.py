@@ -84,7 +84,8 @@ async def test_while_tools_are_fetched_again_the_known_ones_are_given() -> None:
         cache.refresh("a")
         assert names(await cache.get("a")) == ["old"]
         computers.may_answer.set()
-        await eventually(lambda: names(cache.known()["a"]) == ["new"])
+        await eventually(lambda: computers.told[1:] == [("a", ["new"])])
+        assert names(await cache.get("a")) == ["new"]
 
 
 async def test_a_passing_failure_is_tried_again_until_it_succeeds() -> None:
@@ -96,7 +97,8 @@ async def test_a_passing_failure_is_tried_again_until_it_succeeds() -> None:
             await cache.get("a")
         assert await cache.all() == {}
         computers.tools["a"] = ["echo"]
-        await eventually(lambda: "a" in cache.known())
+        await eventually(lambda: computers.told == [("a", ["echo"])])
+        assert list(await cache.all()) == ["a"]
 
 
 async def test_a_failure_that_will_not_pass_is_tried_again_only_when_something_changes() -> None:
@@ -109,7 +111,8 @@ async def test_a_failure_that_will_not_pass_is_tried_again_only_when_something_c
         assert computers.asked == ["a"]
         computers.tools["a"] = ["echo"]
         cache.refresh("a")
-        await eventually(lambda: "a" in cache.known())
+        await eventually(lambda: computers.told == [("a", ["echo"])])
+        assert list(await cache.all()) == ["a"]
 
 
 @pytest.mark.rule("events.should.agent.leave")
@@ -126,7 +129,7 @@ async def test_a_dropped_computer_is_not_found_also_by_those_who_wait_for_it() -
             await waiting
         with pytest.raises(NotFound):
             await cache.get("a")
-        assert cache.known() == {}
+        assert await cache.all() == {}
 
 
 async def test_what_cannot_be_fetched_since_the_agent_is_being_closed_is_not_logged(

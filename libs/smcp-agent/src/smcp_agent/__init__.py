@@ -10,13 +10,8 @@ from smcp_agent.context.desktop import (
     windows as windows,
 )
 from smcp_agent.context.finder import (
-    Document as Document,
     DocumentSummary as DocumentSummary,
-    Element as Element,
-    ElementDetail as ElementDetail,
     Finder as Finder,
-    Page as Page,
-    PageSummary as PageSummary,
 )
 from smcp_agent.context.resources import (
     Completion as Completion,

@@ -198,10 +198,6 @@ class ToolCache:
         """The tools of all Computers, by name; one whose tools could not be fetched so far is left out."""
         for entry in list(self._entries.values()):
             await entry.tried.wait()
-        return self.known()
-
-    def known(self) -> dict[str, Tools]:
-        """As `all`, without waiting for anything."""
         return {name: entry.tools for name, entry in sorted(self._entries.items()) if entry.tools is not None}
 
     async def _keep(self, computer: str, entry: _ToolEntry) -> None:

@@ -32,9 +32,9 @@ from smcp_agent.rpc import (
     checked,
     mapping_of,
     replier,
+    request_span,
     whole_seconds,
 )
-from smcp_agent.tracing import request_span
 from smcp_proto.schemas import (
     EnterOfficeReq,
     GetComputerConfigReq,
@@ -56,17 +56,15 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         async with SmcpAgent("http://127.0.0.1:8000", office="kitchen", name="cook") as agent:
             result = await agent.call_tool("robot", "chop", {"what": "onion"}, timeout=30)
 
-    Entering connects, joins and learns who is in the room; the tools of the Computers are fetched in the background
-    and kept up to date. A lost connection is replaced for ever, and what changed meanwhile is told as events.
-    What is called `get_…`, `list_…` or `read_…` asks now; the same without that is as it is known, and asks only where
-    it is not known or a notification made it old.
+    Entering connects, joins and learns who is in the room; the tools of the Computers are fetched in the background and
+    kept up to date. A lost connection is replaced, and what changed meanwhile comes as events. `get_…`, `list_…` and
+    `read_…` ask now; the same without that word answers from a cache that notifications keep true.
     All methods raise `smcp_agent.errors.SmcpError` and nothing else for what can go wrong.
 
     Args:
         url: where a gateway listens, or several that are tried in turn; a query string is kept.
         office, name: the place to take. There is one Agent per office.
-        token: says who the Agent is: an API key, a JWT, or an async function that is asked for a fresh one before each
-            connection. A gateway ends the connection of a token that has expired; it is replaced with the next one.
+        token: an API key, a JWT, or an async function that gives a fresh one before each connection.
         auth: what else the server wants to know at connect.
         transports: in the order in which they are tried; see `ConnectionOptions`.
         max_message: bytes of the largest reply to receive; a larger one is answered with `TooLarge`.
@@ -104,7 +102,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         self.office = place.office_id
         self.name = place.name
         self._events = EventHub()
-        self._background = Background(on_end=self._events.close)
+        self._background = Background(self._ended)
         spawn, publish = self._background.spawn, self._events.publish
         self._tools = ToolCache(self.get_tools, spawn, publish)
         self._given = {}
@@ -113,7 +111,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         self._room = Office(place, self._tools, self._answers, self._subscriptions, publish)
         addresses = Addresses([url] if isinstance(url, str) else url)
         self._link = Link(addresses, place, options, self._room, self._on_notice)
-        self._link.fail(not_open)
+        self._link.fail(not_open())
         self._rpc = RpcClient(self.office, self.name, self._link, spawn)
 
     @property
@@ -134,18 +132,17 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
     ) -> CallResult:
         """Call a tool of a Computer and wait for its result.
 
-        `timeout` is in whole seconds, 1 to 3600. Cancelling the awaiting task cancels the call. A connection that
-        breaks in between is replaced and the call repeated under its req_id, which runs nothing twice: a
-        Computer that was started again meanwhile does not run it. `may_have_run(error)` says what that leaves open.
+        `timeout` is in whole seconds, 1 to 3600. Cancelling the awaiting task cancels the call. When the connection
+        breaks, the call is repeated under its req_id, which runs nothing twice. `may_have_run(error)` says whether a
+        call that failed may have run.
 
         Raises:
             Malformed: an argument is not what the protocol allows; `details.field` names it.
             NotFound: there is no such Computer in the office.
             TimedOut: nobody answered in time. (A tool stopped by its Computer is a result with `timed_out`.)
-            TooLarge, RateLimited, NotAllowed: as the server says.
-            Unavailable: as the server says; `details.may_have_run` where the Computer was lost during the call.
-            ConnectionLost: broken, and not back in time.
-            JoinRefused: broken, and the office does not take the Agent back.
+            TooLarge, RateLimited, NotAllowed, Unavailable: as the server says.
+            ConnectionLost: the connection broke, and was not back in time.
+            JoinRefused: it broke, and the office does not take the Agent back.
             Closed: this `SmcpAgent` is not open, or was closed while the call waited for a connection.
         """
         request = checked(
@@ -186,9 +183,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
     async def tools(self, computer: str) -> Tools:
         """A Computer's tools as they are known; waits only if they were never fetched.
 
-        Raises:
-            NotFound: there is no such Computer in the office.
-            SmcpError: its tools could not be fetched so far.
+        Raises SmcpError: there is no such Computer, or its tools could not be fetched so far.
         """
         return await self._tools.get(computer)
 
@@ -232,10 +227,10 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
             raise Closed("an SmcpAgent is entered once")
         connection = await self._link.open()
         try:
-            await self._background.start(self._link, name=f"smcp-agent {self.name}")
+            await self._background.start(self._link.run(), name=f"smcp-agent {self.name}")
             await self._room.enter(connection)
         except BaseException:
-            await self._background.stop()
+            await self._stop()
             raise
         return self
 
@@ -243,9 +238,17 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self._rpc.flush()
-        await self._background.stop()
+        await self._stop()
 
-    # What the parts call back
+    async def _stop(self) -> None:
+        try:
+            await self._background.stop()
+        finally:
+            await self._link.close()
+
+    def _ended(self) -> None:
+        self._link.fail(not_open())
+        self._events.close()
 
     def _on_notice(self, event: str, data: Mapping[str, Any]) -> None:
         if not self._background.stopped:
@@ -253,67 +256,53 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
 
 
 class Background:
-    """Keeps the link, and owns what is spawned meanwhile: what is fetched in the background, the cancels.
+    """The tasks of an agent: one that keeps its link, and what is spawned meanwhile. A defect in one ends all.
 
     Args:
-        on_end: called when all has ended.
+        on_end: called when they are about to end.
     """
 
     def __init__(self, on_end: Callable[[], None]) -> None:
+        self.stopped = False
         self._on_end = on_end
-        self._link: Link | None = None
-        self._group: asyncio.TaskGroup | None = None
+        self._group = asyncio.TaskGroup()
         self._keeper: asyncio.Task[None] | None = None
-        self._stopped = False
+        self._running = asyncio.Event()
 
     @property
     def started(self) -> bool:
         """Whether it was ever started."""
         return self._keeper is not None
 
-    async def start(self, link: Link, *, name: str) -> None:
-        """Begin, with an open link; `stop` must follow. `name` is the task's."""
-        started = asyncio.Event()
-        self._link = link
-        self._keeper = asyncio.create_task(self._keep(link, started), name=name)
-        await started.wait()
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it has ended, or is about to."""
-        return self._stopped
+    async def start(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        """Begin with `work`; `stop` must follow."""
+        self._keeper = asyncio.create_task(self._keep(work), name=name)
+        await self._running.wait()
 
     def spawn(self, work: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
-        """Run `work` until it ends or all is stopped.
-
-        Raises Closed: nothing runs in the background, not yet or not any more.
-        """
-        if self._group is None or self._stopped:
+        """Run `work` until it ends or all is stopped. Raises Closed: nothing runs, not yet or not any more."""
+        if self.stopped or not self._running.is_set():
             work.close()
             raise not_open()
         return self._group.create_task(work)
 
     async def stop(self) -> None:
-        """End everything, and leave the office. Raises what went wrong in the background: a defect in here."""
-        keeper, link = self._keeper, self._link
-        assert keeper is not None
-        assert link is not None
-        self._stopped = True
-        link.fail(not_open)
-        keeper.cancel()
-        try:
-            await asyncio.wait({keeper})
-        finally:
-            await link.close()
-        if not keeper.cancelled():
-            keeper.result()
+        """End everything. Raises what went wrong in the background: a defect in here."""
+        assert self._keeper is not None
+        self._end()
+        self._keeper.cancel()
+        await asyncio.wait({self._keeper})
+        if not self._keeper.cancelled():
+            self._keeper.result()
 
-    async def _keep(self, link: Link, started: asyncio.Event) -> None:
+    async def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            async with asyncio.TaskGroup() as self._group:
-                started.set()
-                await link.run()
+            async with self._group:
+                self._running.set()
+                await work
         finally:
-            self._stopped = True
-            link.fail(not_open)
-            self._on_end()
+            self._end()
+
+    def _end(self) -> None:
+        self.stopped = True
+        self._on_end()

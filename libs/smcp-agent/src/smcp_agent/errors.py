@@ -41,17 +41,11 @@ class TokenUnavailable(Unavailable):
 
 
 class JoinRefused(NotAllowed):
-    """The office did not take the Agent in: `message` is the server's "why".
-
-    Usually another Agent is in that office already: there is one Agent per office.
-    """
+    """The office did not take the Agent in; `message` says why. There is one Agent per office."""
 
 
 class ConnectionLost(Unavailable):
-    """The connection broke and was not back within the request's time.
-
-    `may_have_run` (also in `details`) is False where the request was never sent.
-    """
+    """The connection broke and was not back within the request's time. `may_have_run`: the request was sent."""
 
     def __init__(self, message: str, *, may_have_run: bool) -> None:
         super().__init__(message, details={"may_have_run": may_have_run})
@@ -73,9 +67,8 @@ class BadReply(Internal):
 class McpError(SmcpError):
     """A request about resources was answered with a JSON-RPC error: an MCP server's own, or its Computer's about it.
 
-    `rpc_code`, `message` and `data` are what was answered, and `smcp_code` says which of the protocol's errors it is
-    (computer.txt, resources chapter, 7) or is None. All of it is in `details`, too. `code` is 404 for
-    SMCP_RESOURCE_NOT_FOUND, 429 for SMCP_RATE_LIMITED, else 500.
+    `rpc_code`, `message` and `data` are what was answered; `smcp_code` is the protocol's error, if any (computer.txt,
+    resources chapter, 7). `code` is 404 for SMCP_RESOURCE_NOT_FOUND, 429 for SMCP_RATE_LIMITED, else 500.
     """
 
     def __init__(self, message: str, *, rpc_code: int, data: Any = None) -> None:
@@ -101,7 +94,7 @@ def not_open() -> Closed:
 
 
 def anew(error: SmcpError) -> SmcpError:
-    """The same error, to be raised once more: one that was raised keeps where, and may have got more `details`."""
+    """A copy, to be raised again: one that was raised has a traceback, and may have got more `details`."""
     kind = type(error)
     again = kind.__new__(kind, *error.args)
     again.__dict__.update(error.__dict__)

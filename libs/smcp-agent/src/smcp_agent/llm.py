@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final, Literal
 
@@ -32,7 +33,6 @@ MAX_NAME: Final = 64
 ANTHROPIC_IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 NOTHING: Final = "(the tool returned nothing)"
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]")
-_DIGITS: Final = 8
 
 OpenAITool = dict[str, Any]
 AnthropicTool = dict[str, Any]
@@ -132,19 +132,16 @@ def name_tools(tools: Mapping[str, Iterable[SMCPTool]]) -> list[NamedTool]:
     """Name the tools of the Computers (by their names); sorted by Computer, then by tool."""
     pairs = {(computer, tool.name): tool for computer, listed in tools.items() for tool in listed}
     names: dict[tuple[str, str], str] = {}
-    steps: tuple[Callable[[str, str], str], ...] = (_plain, _qualified, _hashed)
+    steps: tuple[Callable[[str, str], str], ...] = (
+        _plain,
+        _qualified,
+        *(partial(_hashed, digits=8 * number) for number in range(1, 8)),
+    )
     for name_of in steps:
         wanted = {pair: name_of(*pair) for pair in pairs if pair not in names}
         taken = Counter(wanted.values()) + Counter(names.values())
         names.update({pair: name for pair, name in wanted.items() if taken[name] == 1})
-    for pair in sorted(pairs):
-        digits = _DIGITS
-        while pair not in names:
-            digits += _DIGITS
-            name = _with_digest("tool", pair, digits)
-            if name not in names.values():
-                names[pair] = name
-    return [NamedTool(names[pair], pair[0], pairs[pair]) for pair in sorted(pairs)]
+    return [NamedTool(names[pair], pair[0], pairs[pair]) for pair in sorted(names)]
 
 
 def openai_tool(named: NamedTool, api: OpenAIApi = "chat") -> OpenAITool:
@@ -177,15 +174,15 @@ def _qualified(computer: str, tool: str) -> str:
     return name if _legal(name) else _with_digest(name, (computer, tool))
 
 
-def _hashed(computer: str, tool: str) -> str:
-    return _with_digest(f"{computer}__{tool}", (computer, tool))
+def _hashed(computer: str, tool: str, *, digits: int) -> str:
+    return _with_digest(f"{computer}__{tool}", (computer, tool), digits)
 
 
 def _legal(name: str) -> bool:
     return 1 <= len(name) <= MAX_NAME and not _ILLEGAL.search(name)
 
 
-def _with_digest(readable: str, pair: tuple[str, str], digits: int = _DIGITS) -> str:
+def _with_digest(readable: str, pair: tuple[str, str], digits: int = 8) -> str:
     digest = sha256("\0".join(pair).encode("utf-8", "surrogatepass")).hexdigest()[:digits]
     head = _ILLEGAL.sub("_", readable)[: MAX_NAME - len(digest) - 1]
     return f"{head}_{digest}"

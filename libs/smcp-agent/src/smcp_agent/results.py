@@ -5,18 +5,13 @@ from base64 import b64decode
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from smcp_agent.errors import BadReply
 from smcp_agent.rpc import reply_of
 from smcp_proto.schemas import CallToolResult
 from smcp_proto.schemas import ResourceContents as WireContents
 from smcp_proto.schemas.base import Wire
-
-TIMED_OUT: Final = "a2c_timeout"
-CANCELLED: Final = "a2c_cancelled"
-EXPIRED: Final = "a2c_result_expired"
-FORBIDDEN: Final = "a2c_forbidden"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,21 +22,18 @@ class TextContent:
 
 
 @dataclass(frozen=True, slots=True)
-class ImageContent:
+class _Media:
+    data: str
+    """Base64."""
+    mime_type: str
+
+
+class ImageContent(_Media):
     """An image in a result."""
 
-    data: str
-    """Base64."""
-    mime_type: str
 
-
-@dataclass(frozen=True, slots=True)
-class AudioContent:
+class AudioContent(_Media):
     """Sound in a result."""
-
-    data: str
-    """Base64."""
-    mime_type: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,41 +86,34 @@ class CallResult:
     @property
     def text(self) -> str:
         """All text of the result (texts, embedded texts), one block per paragraph."""
-        texts = (
-            block.text
-            for block in self.content
-            if isinstance(block, TextContent | ResourceContent) and block.text is not None
-        )
-        return "\n".join(texts)
+        blocks = (block for block in self.content if isinstance(block, TextContent | ResourceContent))
+        return "\n".join(block.text for block in blocks if block.text is not None)
 
     @property
     def timed_out(self) -> bool:
         """The Computer stopped the tool because its time was up."""
-        return self.meta.get(TIMED_OUT) is True
+        return self.meta.get("a2c_timeout") is True
 
     @property
     def cancelled(self) -> bool:
         """The call was cancelled."""
-        return self.meta.get(CANCELLED) is True
+        return self.meta.get("a2c_cancelled") is True
 
     @property
     def expired(self) -> bool:
         """The call ran before under this req_id, and its result is not kept any more."""
-        return self.meta.get(EXPIRED) is True
+        return self.meta.get("a2c_result_expired") is True
 
     @property
     def forbidden(self) -> bool:
         """The Computer does not let Agents use this tool; it was not run."""
-        return self.meta.get(FORBIDDEN) is True
+        return self.meta.get("a2c_forbidden") is True
 
 
 def call_result(
     reply: dict[str, Any], *, req_id: str, trace_id: str, duration_s: float, what: str = "the result"
 ) -> CallResult:
-    """The typed result for the ack of `client:tool_call`; `what` names it for people.
-
-    Raises BadReply: it is no CallToolResult.
-    """
+    """The ack of `client:tool_call`, typed; `what` names it for people. Raises BadReply: it is no CallToolResult."""
     wire = reply_of(CallToolResult, reply, what)
     return CallResult(
         content=tuple(content_block(block) for block in wire.content),
@@ -165,9 +150,6 @@ def _str(mapping: Mapping[str, Any], key: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-DPE: Final = "dpe:"
-
-
 @dataclass(frozen=True, slots=True)
 class ResourceContents:
     """What `resources/read` gave: usually one content."""
@@ -189,10 +171,7 @@ class ResourceContents:
         return bool(self.contents) and all(each.text is None for each in self.contents)
 
     def blob(self) -> bytes:
-        """The bytes of what is binary.
-
-        Raises BadReply: they are not in base64; there are none, or several contents with bytes.
-        """
+        """The bytes of what is binary. Raises BadReply: they are not in base64, or not in exactly one content."""
         blobs = [each.blob for each in self.contents if each.blob is not None]
         if len(blobs) != 1:
             raise BadReply(f"{self.uri} has {len(blobs)} binary contents, not one: `contents` holds them")
@@ -209,15 +188,13 @@ class ResourceContents:
             raise BadReply(f"{self.uri} is no JSON: {error}") from error
 
     def value(self) -> Any:
-        """JSON where a document's URI (`dpe:`) was read and its text is JSON by its MIME type, or just is and has none;
-        else the text; the bytes of what is binary. An empty text where there is nothing at all.
+        """The parsed JSON of a document (`dpe:`), unless its MIME type is another one; else the text, or the bytes.
 
-        Raises:
-            BadReply: it is not what it is said to be.
+        Raises BadReply: it is not what it is said to be.
         """
         if self.binary:
             return self.blob()
-        if not self.uri.lower().startswith(DPE):
+        if not self.uri.lower().startswith("dpe:"):
             return self.text
         if any(_is_json(each.mime_type) for each in self.contents):
             return self.json()

@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 the tool or the call failed, 2 wrong usage, 130 ctrl-C, 14
 import json
 import math
 from importlib.metadata import version as version_of
-from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -19,7 +18,6 @@ from smcp_agent.cli.output import (
     print_desktop,
     print_documents,
     print_failure,
-    print_left_out,
     print_resources,
     print_result,
     print_sessions,
@@ -37,7 +35,6 @@ from smcp_agent.cli.runner import (
 )
 from smcp_agent.cli.watch import follow
 from smcp_agent.client import SmcpAgent
-from smcp_agent.results import ResourceContents
 from smcp_agent.rpc import MAX_TIMEOUT_S
 from smcp_proto.schemas import DEFAULT_LIMIT, DEFAULT_OFFSET, MAX_LIMIT
 from smcp_proto.trace_ids import trace_id
@@ -207,7 +204,7 @@ def desktop(
         async with explaining(agent, computer):
             shown = await agent.get_desktop(computer, size=size, window=window)
         found = {"computer": computer, "desktops": shown["desktops"]}
-        return Answer(found, lambda: print_desktop(shown, _why_empty(size, window)))
+        return Answer(found, lambda: print_desktop(shown))
 
     ask(context.obj.with_json(as_json), f"asking {computer} for its desktop", question, timeout=timeout)
 
@@ -258,9 +255,6 @@ def read(
     computer: Computer,
     uri: Annotated[str, typer.Argument(metavar="URI", help="Of a document, a window or another resource.")],
     server: Server = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", dir_okay=False, help="Write it to this file.")
-    ] = None,
     timeout: Limit = None,
     as_json: Json = False,
 ) -> None:
@@ -269,8 +263,6 @@ def read(
     async def question(agent: SmcpAgent) -> Answer:
         async with explaining(agent, computer, server):
             contents = await agent.read_contents(computer, uri, server=server)
-        if output is not None:
-            return Answer(None, lambda: _write(contents, output))
         return Answer({"computer": computer, "uri": uri, **contents.raw}, lambda: print_contents(contents))
 
     ask(context.obj.with_json(as_json), f"reading {uri} of {computer}", question, timeout=timeout)
@@ -307,22 +299,3 @@ def _parse_params(text: str) -> dict[str, Any]:
     if not isinstance(params, dict):
         raise typer.BadParameter("not a JSON object", param_hint="--params")
     return params
-
-
-def _why_empty(size: int | None, window: str | None) -> str:
-    if size is not None and size <= 0:
-        return f"No window is shown: --size {size} asks for none."
-    if window is None:
-        return "No window is open."
-    known = f"There is no window {window!r}."
-    return known if window.lower().startswith("window://") else f"{known} The URI of a window begins with window://"
-
-
-def _write(contents: ResourceContents, output: Path) -> None:
-    data = contents.blob() if contents.binary else contents.text.encode(errors="replace")
-    try:
-        output.write_bytes(data)
-    except OSError as error:
-        print_failure(f"{output} cannot be written: {error.strerror}")
-        raise typer.Exit(FAILED) from error
-    print_left_out(contents)

@@ -140,7 +140,7 @@ def working(what: str) -> Progress:
     return progress
 
 
-def print_desktop(desktop: Desktop, why_empty: str) -> None:
+def print_desktop(desktop: Desktop) -> None:
     shown = windows(desktop)
     for number, window in enumerate(shown):
         if number:
@@ -149,7 +149,7 @@ def print_desktop(desktop: Desktop, why_empty: str) -> None:
         if window.text:
             print_readable(window.text)
     if not shown:
-        print_hint(why_empty)
+        print_hint("No window to show.")
 
 
 def print_documents(page: Finder, offset: int) -> None:
@@ -186,7 +186,7 @@ def print_contents(contents: ResourceContents) -> None:
     if sys.stdout.isatty():
         if contents.binary:
             size = f"{contents.uri} is binary ({len(contents.blob())} bytes)"
-            print_failure(f"{size}, and not for a terminal: --output FILE writes it to a file")
+            print_failure(f"{size}, and not for a terminal: `> FILE` writes it to a file")
             raise typer.Exit(1)
         for each in contents.contents:
             if each.text is not None:
@@ -194,10 +194,6 @@ def print_contents(contents: ResourceContents) -> None:
     else:
         sys.stdout.buffer.write(contents.blob() if contents.binary else contents.text.encode(errors="replace"))
         sys.stdout.buffer.flush()
-    print_left_out(contents)
-
-
-def print_left_out(contents: ResourceContents) -> None:
     left_out = 0 if contents.binary else sum(each.blob is not None for each in contents.contents)
     if left_out:
         print_hint(f"{left_out} of its {len(contents.contents)} contents are binary, and left out: --json prints all.")

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from types import FrameType
@@ -82,7 +82,9 @@ async def explaining(agent: SmcpAgent, computer: str, server: str | None = None)
         if computer not in computers:
             what = f"there is no Computer {computer!r} in the office {agent.office!r}."
             raise _not_found(what, computer, computers, error) from error
-        servers = [] if server is None else await _servers(agent, computer)
+        servers: list[str] = []
+        with suppress(SmcpError):  # then the first error has to do
+            servers = [] if server is None else sorted((await agent.get_config(computer)).servers)
         if server is None or not servers or server in servers:
             raise
         what = f"the Computer {computer!r} has no MCP server {server!r}."
@@ -96,18 +98,10 @@ def _not_found(what: str, name: str, names: Sequence[str], error: NotFound) -> N
     return NotFound(f"{what}{guess} {there}", details=error.details)
 
 
-async def _servers(agent: SmcpAgent, computer: str) -> list[str]:
-    try:
-        return sorted((await agent.get_config(computer)).servers)
-    except SmcpError:
-        return []  # then the first error has to do
-
-
 class Answer(NamedTuple):
     """What a command has found out."""
 
-    json: Mapping[str, Any] | None
-    """For programs; None: programs get the same as people."""
+    json: Mapping[str, Any]
     show: Callable[[], None]
     """Prints it for people."""
     failed: bool = False
@@ -137,7 +131,7 @@ def ask(
                         answer = await question(agent)
         except TimeoutError:
             raise TimedOut(f"there was no answer within {timeout:g} s") from None
-        if chosen.json and answer.json is not None:
+        if chosen.json:
             print_json(answer.json)
         else:
             answer.show()

@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
@@ -60,42 +61,36 @@ class Addresses:
             SmcpError: the last refusal, where a server refused.
         """
         options = await with_token(options)
-        waiting = list(self._urls)
-        running: dict[asyncio.Task[Connection], str] = {}
-        failed: dict[str, SmcpError] = {}
-        try:
-            while waiting or running:
-                if waiting:
-                    url = waiting.pop(0)
-                    running[asyncio.create_task(connect(url, options, on_notice))] = url
-                timeout = HEAD_START_S if waiting else None
-                ended, _ = await asyncio.wait(running, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-                for task in ended:
-                    error = task.exception()
-                    if error is None:
-                        await _end(other for other in running if other is not task)
-                        del running[task]
-                        return task.result()
-                    if not isinstance(error, SmcpError):
-                        raise error
-                    failed[running.pop(task)] = error
-        finally:
-            await _end(running)
-        raise self._none(failed)
 
-    def _none(self, failed: dict[str, SmcpError]) -> SmcpError:
-        refusal: SmcpError | None = None
-        reasons: dict[str, str] = {}
+        async def attempt(url: str, earlier: Sequence[asyncio.Task[Connection]]) -> Connection:
+            if earlier:
+                await asyncio.wait(earlier, timeout=HEAD_START_S * len(earlier))
+            return await connect(url, options, on_notice)
+
+        attempts: list[asyncio.Task[Connection]] = []
         for url in self._urls:
-            match failed.get(url):
-                case CannotConnect(details=details):
-                    reasons.update(details["urls"])
-                case SmcpError() as error:
-                    refusal = error
-        if refusal is not None:
-            return refusal
+            attempts.append(asyncio.create_task(attempt(url, tuple(attempts))))
+        winner: Connection | None = None
+        try:
+            for ended in asyncio.as_completed(attempts):
+                with suppress(SmcpError):
+                    winner = await ended
+                    return winner
+        finally:
+            for each in attempts:
+                each.cancel()
+            for outcome in await asyncio.gather(*attempts, return_exceptions=True):
+                if isinstance(outcome, Connection) and outcome is not winner:
+                    await outcome.close()
+        errors = [each.exception() for each in attempts]
+        refusals = [each for each in errors if isinstance(each, SmcpError) and not isinstance(each, CannotConnect)]
+        if refusals:
+            raise refusals[-1]
+        reasons = {
+            url: why for each in errors if isinstance(each, CannotConnect) for url, why in each.details["urls"].items()
+        }
         said = "; ".join(f"{url}: {why}" for url, why in reasons.items())
-        return CannotConnect(f"cannot connect to {said}", details={"urls": reasons})
+        raise CannotConnect(f"cannot connect to {said}", details={"urls": reasons})
 
 
 def checked_url(url: str) -> str:
@@ -123,15 +118,6 @@ async def _is_ready(session: aiohttp.ClientSession, url: str) -> bool:
             return response.status == HTTPStatus.OK
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return False
-
-
-async def _end(attempts: Iterable[asyncio.Task[Connection]]) -> None:
-    """Cancel the attempts that lost the race, and close those that connected all the same."""
-    attempts = list(attempts)
-    for attempt in attempts:
-        attempt.cancel()
-    outcomes = await asyncio.gather(*attempts, return_exceptions=True)
-    await asyncio.gather(*(outcome.close() for outcome in outcomes if isinstance(outcome, Connection)))
 
 
 FIRST_S: Final = 1.0

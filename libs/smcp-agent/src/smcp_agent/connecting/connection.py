@@ -17,9 +17,8 @@ import socketio
 from socketio.exceptions import BadNamespaceError
 from socketio.exceptions import ConnectionError as SocketIOConnectionError
 
-from smcp_agent.connecting.http import HttpSession, reason, refusal, was_refused
-from smcp_agent.connecting.options import Answer, ConnectionOptions
-from smcp_agent.connecting.wire_json import JsonText, WireJson, packet_class
+from smcp_agent.connecting.options import ConnectionOptions
+from smcp_agent.connecting.transport import HttpSession, JsonText, WireJson, packet_class, reason, refusal, was_refused
 from smcp_agent.errors import CannotConnect, SmcpError, is_cut_off, received_error
 from smcp_proto.errors import NOTHING_BEGUN, TooLarge
 
@@ -76,16 +75,20 @@ class Connection:
         self._http = HttpSession()
         self._session = self._http.open()
         self._json = WireJson(options.max_request)
-        self._sio = _client(options, self._session, self._json)
+        sio: Any = socketio.AsyncClient(  # type: ignore[no-untyped-call]
+            reconnection=False,
+            handle_sigint=False,
+            logger=logger,
+            engineio_logger=logger,
+            serializer=packet_class(self._json),
+            http_session=self._session,
+            websocket_extra_options={"max_msg_size": options.max_message + FRAME_SLACK},
+        )
+        self._sio = sio
         self._sio.on("disconnect", self._on_disconnect, namespace=NAMESPACE)
         self._sio.on("connect_error", self._on_connect_error, namespace=NAMESPACE)
         on_event = self._on_event if options.answer is None else self._on_request
         self._sio.on("*", on_event, namespace=NAMESPACE)
-
-    @property
-    def pending(self) -> int:
-        """Requests that wait for their ack."""
-        return len(self._waiting)
 
     async def request(self, event: str, data: Mapping[str, Any], *, timeout: float) -> Any:
         """Send an event and return its ack: the one argument, or the list of them.
@@ -100,28 +103,42 @@ class Connection:
             if not ack.done():
                 ack.set_result(args)
 
+        if self.lost.is_set():
+            raise ConnectionBroken(self.reason, sent=False)
         self._waiting.add(ack)
         try:
             async with asyncio.timeout(timeout):
-                await self._emit(event, data, settle)
+                await self._sio.emit(event, dict(data), namespace=NAMESPACE, callback=settle)
                 args = await ack
         except TimeoutError:
             raise AckTimedOut from None
+        except BadNamespaceError:
+            self.give_up("the server closed the namespace")
+            raise ConnectionBroken(self.reason, sent=False) from None
         finally:
             self._waiting.discard(ack)
             ack.cancel()
         if args is None:
             raise ConnectionBroken(self.reason, sent=self._begun)
-        self._count_cut_off(args[0] if args else None)
+        self._cut_off = self._cut_off + 1 if args and is_cut_off(args[0]) else 0
+        if self._cut_off >= CUT_OFF_REPLIES:
+            self.doubted.set()
         return args[0] if len(args) == 1 else list(args) or None
 
-    def give_up(self, reason: str) -> None:
-        """Count the connection as lost; it still has to be closed."""
-        self._break_off(reason)
+    def give_up(self, reason: str, *, begun: bool = True) -> None:
+        """Count the connection as lost; it still has to be closed. `begun`: what was sent last may have been begun."""
+        if self.lost.is_set():
+            return
+        self.reason, self._begun = reason, begun
+        self.lost.set()
+        self.doubted.set()
+        for ack in self._waiting:
+            if not ack.done():
+                ack.set_result(None)
 
     async def close(self) -> None:
         """End the connection, within some seconds whatever the other side does."""
-        self._break_off("closed")
+        self.give_up("closed")
         loops = [self._sio.eio.read_loop_task, self._sio.eio.write_loop_task]
         try:
             with suppress(TimeoutError):
@@ -165,37 +182,15 @@ class Connection:
             if self._http.max_payload is not None:
                 self._json.limit(self._http.max_payload)
             self.heartbeat_s = self._sio.eio.ping_interval + self._sio.eio.ping_timeout
-            if transport == "websocket":
-                self._count_bytes()
+            if self._http.protocol is not None:
+                # engine.io waits for a whole message; on a slow line a large one takes longer than the promised ping
+                self._http.protocol.read_timeout = self.heartbeat_s
+                self._http.protocol.start_timeout()
+                self._sio.eio.ping_timeout = NEVER_S
             # python-socketio calls itself connected also when the socket broke after the namespace's ack
             if self._sio.eio.state != "connected":
                 raise self._cannot(ConnectionResetError("the connection broke at once"))
             return
-
-    def _count_bytes(self) -> None:
-        """Take the server for gone when no byte comes for as long as it promised a ping.
-
-        engine.io waits so long for a whole message, and 20 MB take longer on a line of 16 Mbit/s.
-        """
-        protocol = self._http.protocol
-        if protocol is not None:
-            protocol.read_timeout = self.heartbeat_s
-            protocol.start_timeout()
-            self._sio.eio.ping_timeout = NEVER_S
-
-    async def _emit(self, event: str, data: Mapping[str, Any], callback: Callable[..., None] | None) -> None:
-        if self.lost.is_set():
-            raise ConnectionBroken(self.reason, sent=False)
-        try:
-            await self._sio.emit(event, dict(data), namespace=NAMESPACE, callback=callback)
-        except BadNamespaceError:
-            self._break_off("the server closed the namespace")
-            raise ConnectionBroken(self.reason, sent=False) from None
-
-    def _count_cut_off(self, reply: object) -> None:
-        self._cut_off = self._cut_off + 1 if is_cut_off(reply) else 0
-        if self._cut_off >= CUT_OFF_REPLIES:
-            self.doubted.set()
 
     def _refused(self) -> SmcpError | None:
         """The flat error that the connection was refused with: the body of a 400, or a CONNECT_ERROR's `data`."""
@@ -208,49 +203,38 @@ class Connection:
             why = f"no answer within {self._options.connect_s:g} s"
         else:
             why = reason(error) or (said if isinstance(said, str) else str(error))
-        return CannotConnect(
-            f"cannot connect to {self.url}: {why}",
-            details={"urls": {self.url: why}},
-        )
+        return CannotConnect(f"cannot connect to {self.url}: {why}", details={"urls": {self.url: why}})
 
     def _on_connect_error(self, *args: Any) -> None:
         self._refusal = args[0] if args else None
 
     def _on_disconnect(self, reason: str = "") -> None:
-        if self._heard_nothing():
+        protocol = self._http.protocol
+        timed_out = protocol is not None and isinstance(protocol.exception(), aiohttp.SocketTimeoutError)
+        # python-engineio's own time is up first where nothing came after the opening: that wait had begun before
+        if timed_out or self._http.unheard:
             self.silent = True
             reason = f"nothing was heard for {self.heartbeat_s:g} s"
         self.moving = getattr(self._sio.eio.ws, "close_code", None) == NOTHING_BEGUN
         reason = "the gateway sent it away" if self.moving else reason or "connection lost"
-        self._break_off(reason, begun=not self.moving)
-
-    def _heard_nothing(self) -> bool:
-        """python-engineio's own time is up first where nothing came after the opening: that wait had begun before."""
-        protocol = self._http.protocol
-        timed_out = protocol is not None and isinstance(protocol.exception(), aiohttp.SocketTimeoutError)
-        return timed_out or self._http.unheard
+        self.give_up(reason, begun=not self.moving)
 
     def _on_event(self, event: str, *args: Any) -> None:
-        data = args[0] if args and isinstance(args[0], dict) else {}
-        self._on_notice(event, data)
+        self._on_notice(event, args[0] if args and isinstance(args[0], dict) else {})
 
     async def _on_request(self, event: str, *args: Any) -> JsonText | None:
         """Each runs in a task of its own; notifications are passed on before anything else is heard."""
         answer = self._options.answer
-        if answer is None or not event.startswith(ASKED):
+        if answer is None or not event.startswith("client:"):
             self._on_event(event, *args)
             return None
-        return await acknowledged(answer, event, args[0] if args else None, self._json)
-
-    def _break_off(self, reason: str, *, begun: bool = True) -> None:
-        if self.lost.is_set():
-            return
-        self.reason, self._begun = reason, begun
-        self.lost.set()
-        self.doubted.set()
-        for ack in self._waiting:
-            if not ack.done():
-                ack.set_result(None)
+        text = JsonText((await answer(event, args[0] if args else None)).decode())
+        try:
+            self._json.dumps([text])
+        except TooLarge as error:
+            refused = TooLarge("the answer is too large", details=error.details)
+            return JsonText(json.dumps(refused.body().model_dump()))
+        return text
 
 
 async def connect(url: str, options: ConnectionOptions, on_notice: Notice) -> Connection:
@@ -265,30 +249,3 @@ async def connect(url: str, options: ConnectionOptions, on_notice: Notice) -> Co
         await connection.close()
         raise
     return connection
-
-
-def _client(options: ConnectionOptions, session: aiohttp.ClientSession, wire_json: WireJson) -> Any:
-    return socketio.AsyncClient(  # type: ignore[no-untyped-call]
-        reconnection=False,
-        handle_sigint=False,
-        logger=logger,
-        engineio_logger=logger,
-        serializer=packet_class(wire_json),
-        http_session=session,
-        websocket_extra_options={"max_msg_size": options.max_message + FRAME_SLACK},
-    )
-
-
-ASKED: Final = "client:"
-"""What the names of such events begin with; all others are notifications."""
-
-
-async def acknowledged(answer: Answer, event: str, argument: object, wire_json: WireJson) -> JsonText:
-    """What a request is acknowledged with; a flat error 413 where that is more than the gateway takes in a message."""
-    text = JsonText((await answer(event, argument)).decode())
-    try:
-        wire_json.dumps([text])
-    except TooLarge as error:
-        refusal = TooLarge("the answer is too large", details=error.details)
-        return JsonText(json.dumps(refusal.body().model_dump()))
-    return text

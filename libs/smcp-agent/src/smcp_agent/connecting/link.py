@@ -1,15 +1,10 @@
-"""Keeps a member in its office: connects, joins, and does so again after each loss.
-
-The member is an Agent, or a Computer on Socket.IO.
-"""
+"""Keeps a member (an Agent, or a Computer on Socket.IO) in its office: connects and joins, again after each loss."""
 
 import asyncio
 import logging
-import random
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, Protocol
 
+from smcp_agent.backoff import Backoff
 from smcp_agent.connecting.addresses import Addresses, respite
 from smcp_agent.connecting.connection import AckTimedOut, Connection, ConnectionBroken, Notice
 from smcp_agent.connecting.options import ConnectionOptions
@@ -61,7 +56,7 @@ class Listener(Protocol):
         """The connection has ended, and another one is being made."""
 
     def on_refused(self, why: str) -> None:
-        """The server refused the join, which is tried again. `why` is for people."""
+        """The server refuses the join, which is tried again. `why` is for people."""
 
 
 class Link:
@@ -80,16 +75,12 @@ class Link:
         self._options = options
         self._listener = listener
         self._on_notice = on_notice
-        self._connection: Connection | None = None
-        self._failure: Callable[[], SmcpError] | None = None
+        self._failure: SmcpError | None = None
         self._moving = False
         """Whether the last gateway moved the member away, which keeps its place for a while."""
         self._changed = asyncio.Event()
-
-    @property
-    def connection(self) -> Connection | None:
+        self.connection: Connection | None = None
         """The joined connection, if there is one at this moment."""
-        return self._connection
 
     @property
     def failed(self) -> bool:
@@ -110,49 +101,78 @@ class Link:
         """
         tried: set[str] = set()
         while True:
-            connection = await self._addresses.connect(self._options, self._on_notice)
-            self._addresses.prefer(connection.url)
+            connection = await self._connect()
             try:
-                await self._enter(connection)
+                await self._join(connection)
             except BaseException as error:
                 await connection.close()
+                if isinstance(error, ConnectionBroken | AckTimedOut):
+                    raise ConnectionLost("the connection broke while joining", may_have_run=False) from error
                 tried.add(connection.url)
                 if not isinstance(error, Unavailable) or not self._addresses.avoid(connection.url, tried):
                     raise
-                continue
-            self._failure = None
-            self._set(connection)
-            return connection
-
-    async def _enter(self, connection: Connection) -> None:
-        self._listener.joining()
-        try:
-            refused = await self._join(connection)
-        except (ConnectionBroken, AckTimedOut) as error:
-            raise ConnectionLost("the connection broke while joining", may_have_run=False) from error
-        if refused is not None:
-            raise refused
+            else:
+                self._failure = None
+                self._set(connection)
+                return connection
 
     async def run(self) -> None:
         """Come back after each loss. Ends by cancellation only."""
-        attempt = 0
+        loop, backoff = asyncio.get_running_loop(), Backoff(FIRST_DELAY_S, MAX_DELAY_S)
         while True:
-            connection = self._connection
+            connection, since = self.connection, loop.time()
             assert connection is not None
-            since = asyncio.get_running_loop().time()
             await self._until_lost(connection)
             self._set(None)
             self._moving = connection.moving
-            if asyncio.get_running_loop().time() - since > STABLE_S:
-                attempt = 0
+            if loop.time() - since > STABLE_S:
+                backoff = Backoff(FIRST_DELAY_S, MAX_DELAY_S)
             closing = asyncio.create_task(connection.close())  # where a host stands still it takes its time
             try:
                 self._listener.on_lost(connection.reason)
-                # also one that goes on: it sends agents away while others have fewer
+                # a gateway may also send members away because others have fewer
                 away = (connection.silent or connection.moving) and self._addresses.avoid(connection.url)
-                attempt = await self._come_back(attempt, at_once=away and connection.silent)
+                if not (away and connection.silent):
+                    await asyncio.sleep(backoff.next())
+                await self._come_back(backoff)
             finally:
                 await closing
+
+    async def ready(self) -> Connection:
+        """The joined connection, once there is one.
+
+        Raises SmcpError: there will be none, or the office does not take the agent back.
+        """
+        while True:
+            if self._failure is not None:
+                raise anew(self._failure)
+            if self.connection is not None and not self.connection.lost.is_set():
+                return self.connection
+            await self._changed.wait()
+
+    def drop(self, connection: Connection) -> None:
+        """Give up a connection that the server does not count as a member any more."""
+        if connection is self.connection:
+            connection.give_up("the server does not count the agent as a member any more")
+
+    def fail(self, failure: SmcpError) -> None:
+        """From now on `ready` raises this."""
+        self._failure = failure
+        self._tell()
+
+    async def close(self) -> None:
+        """Leave the office, as far as the connection allows, and close it."""
+        connection, self.connection = self.connection, None
+        if connection is None:
+            return
+        try:
+            office = LeaveOfficeReq(office_id=self._place.office_id)
+            # the ack also says that everything sent before it has arrived
+            await connection.request("server:leave_office", office.model_dump(), timeout=LEAVE_S)
+        except (ConnectionBroken, AckTimedOut):
+            logger.debug("closing without an answer to leave_office")
+        finally:
+            await connection.close()
 
     async def _until_lost(self, connection: Connection) -> None:
         """Return when the connection is lost. One whose gateway has lost NATS is given up once another one is ready.
@@ -172,116 +192,75 @@ class Link:
             elif loop.time() - ready_since > SETTLE_S:
                 connection.give_up("its gateway has lost NATS, and another one has not")
 
-    async def ready(self) -> Connection:
-        """The joined connection, once there is one.
-
-        Raises SmcpError: there will be none, or the office does not take the agent back.
-        """
+    async def _come_back(self, backoff: Backoff) -> None:
+        patience = asyncio.get_running_loop().time() + REFUSED_PATIENCE_S
+        unknown = 0
         while True:
-            if self._failure is not None:
-                raise self._failure()
-            if self._connection is not None and not self._connection.lost.is_set():
-                return self._connection
-            await self._changed.wait()
-
-    def drop(self, connection: Connection) -> None:
-        """Give up a connection that the server does not count as a member any more."""
-        if connection is self._connection:
-            connection.give_up("the server does not count the agent as a member any more")
-
-    def fail(self, failure: Callable[[], SmcpError]) -> None:
-        """From now on `ready` raises this."""
-        self._failure = failure
-        self._tell()
-
-    async def close(self) -> None:
-        """Leave the office, as far as the connection allows, and close it."""
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        try:
-            office = LeaveOfficeReq(office_id=self._place.office_id)
-            # the ack also says that everything sent before it has arrived
-            await connection.request("server:leave_office", office.model_dump(), timeout=LEAVE_S)
-        except (ConnectionBroken, AckTimedOut):
-            logger.debug("closing without an answer to leave_office")
-        finally:
-            await connection.close()
-
-    async def _come_back(self, attempt: int, *, at_once: bool) -> int:
-        loop = asyncio.get_running_loop()
-        patience = loop.time() + REFUSED_PATIENCE_S
-        unknown, respite_s = 0, 0.0
-        while True:
-            if not at_once:
-                await asyncio.sleep(max(pause(attempt), respite_s))
-            at_once = False
-            attempt += 1
             try:
-                connection = await self._addresses.connect(self._options, self._on_notice)
+                connection = await self._connect()
             except SmcpError as error:
                 logger.info("not connected yet: %s", error.message)
                 unknown = unknown + 1 if isinstance(error, NotAuthenticated) else 0
-                respite_s = respite(error, unknown)
                 if unknown == UNKNOWN:
                     self._refuse(error)
+                await asyncio.sleep(max(backoff.next(), respite(error, unknown)))
                 continue
-            unknown, respite_s = 0, 0.0
+            unknown = 0
             try:
-                self._addresses.prefer(connection.url)
-                self._listener.joining()
                 await self._rejoin(connection, patience)
                 self._set(connection)
                 await self._listener.joined(connection)
-            except (ConnectionBroken, AckTimedOut):
+            except BaseException as error:
                 self._set(None)
                 await connection.close()
-                continue
-            except BaseException:
-                self._set(None)
-                await connection.close()
-                raise
-            return attempt
+                if not isinstance(error, ConnectionBroken | AckTimedOut):
+                    raise
+                await asyncio.sleep(backoff.next())
+            else:
+                return
 
     async def _rejoin(self, connection: Connection, patience: float) -> None:
-        refusals, loop = 0, asyncio.get_running_loop()
+        loop, backoff = asyncio.get_running_loop(), Backoff(2 * FIRST_DELAY_S, MAX_DELAY_S)
         elsewhere = loop.time() + ELSEWHERE_S
-        while (refused := await self._refusal(connection)) is not None:
-            if loop.time() > patience:
-                self._refuse(refused)
-            if isinstance(refused, Unavailable) and loop.time() > elsewhere:
-                self._addresses.avoid(connection.url)  # where it is the only URL, another gateway may be behind it
-                raise ConnectionBroken("its gateway cannot let it join now", sent=False)
-            refusals += 1
+        while True:
             try:
-                async with asyncio.timeout(max(FIRST_DELAY_S, pause(refusals))):
+                await self._join(connection)
+            except SmcpError as refused:
+                if loop.time() > patience:
+                    self._refuse(refused)
+                if isinstance(refused, Unavailable) and loop.time() > elsewhere:
+                    self._addresses.avoid(connection.url)  # where it is the only URL, another gateway may be behind it
+                    raise ConnectionBroken("its gateway cannot let it join now", sent=False) from refused
+            else:
+                self._failure = None
+                return
+            try:
+                async with asyncio.timeout(backoff.next()):
                     await connection.lost.wait()
                     raise ConnectionBroken(connection.reason, sent=False)
             except TimeoutError:
                 continue
-        self._failure = None
 
     def _refuse(self, error: SmcpError) -> None:
         """Fail all requests with this error until the member is in its office again."""
         if self._failure is None:
             self._listener.on_refused(error.details.get("why", error.message))
-            self.fail(partial(anew, error))
+            self.fail(error)
 
-    async def _refusal(self, connection: Connection) -> SmcpError | None:
-        try:
-            return await self._join(connection)
-        except SmcpError as error:
-            return error
+    async def _connect(self) -> Connection:
+        connection = await self._addresses.connect(self._options, self._on_notice)
+        self._addresses.prefer(connection.url)
+        return connection
 
-    async def _join(self, connection: Connection) -> SmcpError | None:
+    async def _join(self, connection: Connection) -> None:
+        """Raises SmcpError: refused."""
+        self._listener.joining()
         place = self._place.model_dump(exclude_unset=True) | ({MOVED: True} if self._moving else {})
         ack = await connection.request("server:join_office", place, timeout=JOIN_S)
-        return refusal_in(
-            ack, f"the office {self._place.office_id!r}", f"the {self._place.role.capitalize()} {self._place.name!r}"
-        )
+        _check_joined(ack, self._place)
 
     def _set(self, connection: Connection | None) -> None:
-        self._connection = connection
+        self.connection = connection
         self._tell()
 
     def _tell(self) -> None:
@@ -289,30 +268,20 @@ class Link:
         self._changed = asyncio.Event()
 
 
-def pause(attempt: int) -> float:
-    """Seconds before the next attempt: growing, with jitter."""
-    return random.uniform(0, min(MAX_DELAY_S, FIRST_DELAY_S * 2 ** min(attempt, 10)))  # noqa: S311
+def _check_joined(ack: Any, place: EnterOfficeReq) -> None:
+    """Raises SmcpError for an ack that is not `[true, null]`.
 
-
-def refusal_in(ack: Any, office: str, agent: str) -> SmcpError | None:
-    """What the ack of join_office says: None for `[true, null]`, the error for `[false, why]`.
-
-    That is JoinRefused where the place is another's, and where the "why" has no code; else the code's own class:
-    Unavailable where the gateway could not find out.
-
-    Raises:
-        BadReply: it is neither.
+    For `[false, why]` that is JoinRefused where the place is another's or the "why" has no code; else the code's own
+    class: Unavailable where the gateway could not find out.
     """
     match ack:
         case [True, *_]:
-            return None
+            return
         case [False, *rest]:
+            office, member = f"the office {place.office_id!r}", f"the {place.role.capitalize()} {place.name!r}"
             code, why = read_refusal(str(rest[0]) if rest and rest[0] else "no reason given")
             kind = ERRORS.get(code or ErrorCode.NOT_ALLOWED, NotAllowed)
             if kind is NotAllowed:
-                return JoinRefused(f"{office} refused {agent}: {why}", details={"why": why})
-            return kind(f"{office} cannot be joined by {agent} now: {why}", details={"why": why})
-    error = received_error(ack)
-    if error is not None:
-        raise error
-    raise BadReply("join_office was acknowledged with neither [true, null] nor [false, why]")
+                raise JoinRefused(f"{office} refused {member}: {why}", details={"why": why})
+            raise kind(f"{office} cannot be joined by {member} now: {why}", details={"why": why})
+    raise received_error(ack) or BadReply("join_office was acknowledged with neither [true, null] nor [false, why]")

@@ -28,10 +28,8 @@ Answer = Callable[[str, object], Awaitable[bytes]]
 class ConnectionOptions:
     """How to connect.
 
-    WebSocket comes first, unlike in most Socket.IO clients, which poll first and upgrade: a polling session's
-    requests must all reach the same replica (sticky routing) until it has upgraded, a WebSocket is one request.
-    Polling is the fallback for paths that do not let a WebSocket through: it is tried only where the
-    WebSocket's handshake was answered by something that refused it, not where nobody answered.
+    WebSocket comes first: a polling session's requests must all reach the same replica (sticky routing), a WebSocket is
+    one request. Polling is tried only where something answered the WebSocket's handshake and refused it.
     """
 
     transports: Sequence[Transport] = DEFAULT_TRANSPORTS
@@ -55,31 +53,28 @@ async def with_token(options: ConnectionOptions) -> ConnectionOptions:
         TokenUnavailable: what fetches tokens failed, or took longer than a connection may.
         Malformed: the token cannot be sent.
     """
-    if options.token is None:
+    token = options.token
+    if token is None:
         return options
-    token = check_token(options.token if isinstance(options.token, str) else await _fetched(options))
+    if not isinstance(token, str):
+        try:
+            async with asyncio.timeout(options.connect_s):
+                token = await token()
+        except TimeoutError as error:
+            raise TokenUnavailable(f"there was no token within {options.connect_s:g} s") from error
+        except SmcpError:
+            raise
+        except Exception as error:
+            raise TokenUnavailable(f"the token could not be fetched: {type(error).__name__}") from error
+        if not isinstance(token, str):
+            raise TokenUnavailable(f"what fetches tokens gave no text, but {type(token).__name__}")
+    check_token(token)
     return replace(
         options,
         auth={**options.auth, "token": token},
         headers={**options.headers, "Authorization": f"Bearer {token}"},
         token=None,
     )
-
-
-async def _fetched(options: ConnectionOptions) -> str:
-    assert callable(options.token)
-    try:
-        async with asyncio.timeout(options.connect_s):
-            token = await options.token()
-    except TimeoutError as error:
-        raise TokenUnavailable(f"there was no token within {options.connect_s:g} s") from error
-    except SmcpError:
-        raise
-    except Exception as error:
-        raise TokenUnavailable(f"the token could not be fetched: {type(error).__name__}") from error
-    if not isinstance(token, str):
-        raise TokenUnavailable(f"what fetches tokens gave no text, but {type(token).__name__}")
-    return token
 
 
 _SENDABLE: Final = re.compile(r"[\x21-\x7e]{1,8192}")

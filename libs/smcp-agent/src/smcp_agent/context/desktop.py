@@ -78,11 +78,9 @@ class DesktopMethods(ABC):
 
         Args:
             size: at most so many windows; 0 or less: none; None: all.
-            window: only the window with this URI; one that is not there gives an empty list.
+            window: only the window with this URI, if it is there.
 
-        Raises:
-            NotFound: there is no such Computer in the office.
-            SmcpError: as `call_tool`.
+        Raises SmcpError: as `call_tool`.
         """
         request = self._rpc.question(GetDeskTopReq, computer, desktop_size=size, window=window)
         reply = await self._rpc.ask("client:get_desktop", request, GetDeskTopRet, "desktops", computer)
@@ -92,12 +90,7 @@ class DesktopMethods(ABC):
         return found
 
     async def desktop(self, computer: str) -> Desktop:
-        """A Computer's desktop as it is known; asks only where it is not known, where the Computer said since that
-        it changed, or where something was missing (`a2c_missing`).
-
-        Raises:
-            SmcpError: as `get_desktop`.
-        """
+        """As `get_desktop`, from the cache where nothing changed since and nothing was missing (`a2c_missing`)."""
         return await self._answers.get(
             DesktopQuery(computer),
             lambda: self.get_desktop(computer),
@@ -106,12 +99,9 @@ class DesktopMethods(ABC):
         )
 
     async def desktop_prompt(self, computer: str | None = None) -> str:
-        """The desktop of a Computer, or those of all, as a block of text for a model's prompt (`prompt_text`).
+        """The desktop of a Computer, or those of all that can be fetched, as `prompt_text` writes them.
 
-        They are as `desktop` gives them. Of all Computers, one whose desktop cannot be fetched is left out.
-
-        Raises:
-            SmcpError: as `desktop`, where a Computer was named.
+        Raises SmcpError: as `desktop`, where a Computer was named.
         """
         if computer is not None:
             return prompt_text({computer: await self.desktop(computer)})

@@ -1,11 +1,8 @@
-"""The documents of a Computer (finder.txt): the structures as they come, and how they are asked for.
-
-They are dicts with types: `finder["documents"]`. Fields that a server left out are not there.
-"""
+"""The documents of a Computer (finder.txt), as they come: fields that a server left out are not there."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, NotRequired, TypedDict, cast
+from typing import NotRequired, TypedDict, cast
 
 from smcp_agent.cache import AnswerCache, Query
 from smcp_agent.rpc import RpcClient
@@ -41,64 +38,6 @@ class Finder(TypedDict):
     describes them, so some may be missing here or stand elsewhere. Not there: none."""
 
 
-class PageSummary(TypedDict):
-    """A page in a document's index."""
-
-    page_index: int
-    title: NotRequired[str]
-    element_count: NotRequired[int]
-    uri: NotRequired[str]
-    doc_ref: NotRequired[str]
-
-
-class Document(DocumentSummary):
-    """What `read_resource` gives of `dpe://host/doc-ref`; what begins with `page` but for `page_count` only with
-    `?depth=pages`."""
-
-    pages: NotRequired[list[PageSummary]]
-    page_offset: NotRequired[int]
-    page_limit: NotRequired[int]
-    page_total: NotRequired[int]
-
-
-class Element(TypedDict):
-    """An element on a page."""
-
-    element_id: str
-    category: str
-    """`table`, `heading`, …: finder.txt lists 19."""
-    summary: NotRequired[str]
-    content: NotRequired[Any]
-    """Its form depends on the category."""
-
-
-class Page(TypedDict):
-    """What `read_resource` gives of `dpe://host/doc-ref/pages/N`.
-
-    With `?format=markdown` (`text`) there is `content_markdown` (`content_text`) in place of `elements`.
-    """
-
-    page_index: int
-    title: NotRequired[str]
-    doc_ref: NotRequired[str]
-    uri: NotRequired[str]
-    elements: NotRequired[list[Element]]
-    element_count: NotRequired[int]
-    content_markdown: NotRequired[str]
-    content_text: NotRequired[str]
-
-
-class ElementDetail(Element):
-    """What `read_resource` gives of `dpe://host/doc-ref/elements/ID`."""
-
-    doc_ref: NotRequired[str]
-    page_index: NotRequired[int]
-    uri: NotRequired[str]
-    metadata: NotRequired[dict[str, Any]]
-    content_markdown: NotRequired[str]
-    content_text: NotRequired[str]
-
-
 @dataclass(frozen=True)
 class FinderQuery(Query):
     """A part of the documents was asked for."""
@@ -132,10 +71,7 @@ class FinderMethods:
             file_type: documents of exactly this type (`xlsx`).
             offset, limit: which part: from 0; 1 to 100 documents.
 
-        Raises:
-            Malformed: an argument is not what the protocol allows; `details.field` names it.
-            NotFound: there is no such Computer in the office.
-            SmcpError: as `call_tool`.
+        Raises SmcpError: as `call_tool`.
         """
         return await self._get_finder(_query(computer, keywords, file_type, offset, limit))
 
@@ -148,12 +84,7 @@ class FinderMethods:
         offset: int = DEFAULT_OFFSET,
         limit: int = DEFAULT_LIMIT,
     ) -> Finder:
-        """As `get_finder`, as it is known; asks only where it is not known, or where the Computer said since that its
-        documents changed.
-
-        Raises:
-            SmcpError: as `get_finder`.
-        """
+        """As `get_finder`, from the cache where nothing changed since and nothing was missing (`a2c_as_listed`)."""
         query = _query(computer, keywords, file_type, offset, limit)
         self._finder_request(query)  # what cannot be asked for cannot be kept either
         return await self._answers.get(

@@ -119,21 +119,17 @@ class ResourceMethods:
     _subscriptions: Subscriptions
 
     async def read_resource(self, computer: str, uri: str, *, server: str | None = None) -> Any:
-        """A resource's content, asked for now, in the form in which it is of use:
+        """A resource's content, asked for now.
 
-        - of a document (`dpe://…`) the parsed JSON: a dict as `Document`, `Page` or `ElementDetail` say;
-        - of what else is text a `str`;
-        - of what is binary `bytes`.
-
-        `read_contents` gives the same with its types, and whatever a resource has beside its first content.
+        That is the parsed JSON of a document (`dpe://…`), which `smcp_proto.schemas` has models for (`DPEDocument`,
+        `DPEPage`, `DPEElementDetail`); the `str` of other text; `bytes` of what is binary. `read_contents` gives all
+        contents with their MIME types.
 
         Args:
             server: the MCP server to ask; None: the Computer finds out which one lists the URI.
 
         Raises:
-            NotFound: there is no such Computer in the office.
             McpError: the MCP server refused it; `smcp_code` is SMCP_RESOURCE_NOT_FOUND where there is no such resource.
-            TooLarge: it is above the limit; `details.limit` has it in bytes.
             RateLimited: too many reads; `details.retry_after_s` says when there may be more.
             BadReply: it is not what it is said to be, for example no JSON.
             SmcpError: as `call_tool`.
@@ -174,13 +170,7 @@ class ResourceMethods:
                 yield each
 
     async def resources(self, computer: str | None = None, *, server: str | None = None) -> tuple[Resource, ...]:
-        """All resources as they are known; asks only where they are not known, or where a notification said since that
-        they are others, or one of them another. A list that lacks those of a Computer or of an MCP server is given and
-        not kept: nothing would say that it is old.
-
-        Raises:
-            SmcpError: as `list_resources`.
-        """
+        """All resources, from the cache where nothing changed since and the list was complete. As `list_resources`."""
         pages = await self._answers.get(
             ListQuery(computer, server),
             lambda: self._all_pages(computer, server),
@@ -221,10 +211,7 @@ class ResourceMethods:
             value: what it begins with.
             chosen: the other arguments, as far as they are chosen.
 
-        Raises:
-            Malformed: an argument is not what the protocol allows; `details.field` names it.
-            McpError: the MCP server refused it, or completes nothing.
-            SmcpError: as `read_resource`.
+        Raises SmcpError: as `read_resource`.
         """
         params: dict[str, Any] = {
             "ref": {"type": "ref/resource", "uri": template},
@@ -240,8 +227,6 @@ class ResourceMethods:
 
     async def subscribe_resource(self, computer: str, uri: str, *, server: str | None = None) -> None:
         """Be told of changes of a resource, as `ResourceUpdated`, until `unsubscribe_resource`.
-
-        It is subscribed to again by itself when the Computer left and came back, or the agent itself did.
 
         Raises:
             McpError: the MCP server refused it; `smcp_code` is SMCP_SUBSCRIPTION_NOT_SUPPORTED where it cannot tell.
