@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from nats.js.kv import VALID_KEY_RE
 
 from smcp_proto.member_names import check_name
-from smcp_registry.records import Announce, MemberRecord, announcements, record_key, tombstone
+from smcp_registry.announcer import announcements
+from smcp_registry.records import Announce, MemberRecord, record_key, tombstone
 from smcp_registry.view import opaque, session_info
 
 
@@ -58,20 +59,20 @@ def test_a_record_survives_the_store_with_fields_that_a_newer_registry_added() -
     ],
 )
 def test_a_leave_is_told_before_an_enter_and_their_epochs_grow(announce: Announce, told: list[tuple[str, int]]) -> None:
-    announced = announcements(record(announce=announce), 7)
-    assert [(each.verb, each.epoch) for each in announced] == told
-    assert all(json.loads(each.body) == {"office_id": "lab", "computer": "pc"} for each in announced)
+    announced = list(announcements(record(announce=announce), 7))
+    assert [(verb, epoch) for verb, _, epoch in announced] == told
+    assert all(json.loads(body) == {"office_id": "lab", "computer": "pc"} for _, body, _ in announced)
 
 
 @pytest.mark.rule("answers.rooms.notification.one-key")
 def test_only_the_key_that_applies_is_in_a_notification() -> None:
-    [entered] = announcements(record(role="agent", name="zoë", announce=Announce.ENTER), 1)
-    assert json.loads(entered.body) == {"office_id": "lab", "agent": "zoë"}
+    [(_, body, _)] = announcements(record(role="agent", name="zoë", announce=Announce.ENTER), 1)
+    assert json.loads(body) == {"office_id": "lab", "agent": "zoë"}
 
 
 def test_an_agent_that_followed_another_tells_of_the_leave_of_the_other() -> None:
     followed = record(role="agent", name="new", left_name="old", announce=Announce.LEAVE_ENTER)
-    left, entered = (json.loads(each.body) for each in announcements(followed, 1))
+    left, entered = (json.loads(body) for _, body, _ in announcements(followed, 1))
     assert (left["agent"], entered["agent"]) == ("old", "new")
 
 

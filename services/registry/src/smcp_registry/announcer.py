@@ -1,4 +1,4 @@
-"""Tells offices of enters and leaves: an effect of the log, not of a handler.
+"""Announces enters and leaves to offices, from the log of records.
 
 All registries share one durable consumer on the `members` bucket's own stream. It hands out one record at a time, to
 any of them, and the next one after that was acknowledged; a registry that dies in between loses nothing, since after
@@ -7,12 +7,12 @@ any of them, and the next one after that was acknowledged; a registry that dies 
 
 import contextlib
 import logging
+from collections.abc import Iterator
 from typing import Final
 
 import nats.errors
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext, api
-from nats.js.errors import NotFoundError
 from pydantic import ValidationError
 
 from smcp_bus import subjects
@@ -20,24 +20,18 @@ from smcp_bus.bus import Bus
 from smcp_bus.cancellation import raise_if_cancelled
 from smcp_bus.errors import BodyTooLarge
 from smcp_bus.headers import EPOCH
-from smcp_registry.records import MemberRecord, announcements
-from smcp_registry.store import Bucket, StoreUnusable
+from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
+from smcp_registry.records import Announce, MemberRecord
+from smcp_registry.store import Bucket
 
 _log = logging.getLogger("smcp_registry.announcer")
 
 CONSUMER: Final = "announcer"
 ACK_WAIT_S: Final = 2.0
 FETCH_S: Final = 2.0
-CHECKED: Final = (
-    "max_ack_pending", "ack_policy", "ack_wait", "backoff", "max_deliver", "deliver_policy", "filter_subject",
-    "filter_subjects", "deliver_subject", "headers_only",
-)  # fmt: skip
-"""What of a consumer's configuration decides what is told, how often and in which order."""
 
 
 class Announcer:
-    """The registries share one consumer: whichever gets a record publishes what it says, and then acknowledges it."""
-
     def __init__(self, bus: Bus, js: JetStreamContext, members: Bucket) -> None:
         self._bus = bus
         self._js = js
@@ -50,11 +44,10 @@ class Announcer:
         """Records that none has taken, when this registry took its last one; 0 where it waited for one in vain."""
 
     async def prepare(self) -> None:
-        """Make the shared consumer if it is missing; any number of registries may do so at once.
+        """Make the shared consumer, or change it to what it has to be. Any number of registries may do so at once.
 
         Raises:
-            StoreUnusable: there is one with another configuration: it would tell out of order, or not all.
-            nats.errors.Error, TimeoutError: JetStream does not answer.
+            nats.errors.Error, TimeoutError: JetStream does not answer, or there is one that cannot be changed.
         """
         plan = api.ConsumerConfig(
             name=CONSUMER,
@@ -67,17 +60,7 @@ class Announcer:
             max_ack_pending=1,
             max_deliver=-1,
         )
-        stream = self._members.stream
-        try:
-            found = await self._js.consumer_info(stream, CONSUMER)
-        except NotFoundError:
-            found = await self._js.add_consumer(stream, plan)
-        if wrong := _differences(found.config, plan):
-            raise StoreUnusable(
-                f"the consumer {CONSUMER} of the stream {stream} exists, but not as this registry needs it: "
-                f"{'; '.join(wrong)}: stop the registries and delete it (what it told is told again; receivers "
-                "drop what they know)"
-            )
+        await self._js.add_consumer(self._members.stream, plan)
 
     async def run(self) -> None:
         """Announce until the connection or the consumer is lost.
@@ -97,7 +80,12 @@ class Announcer:
                     self.behind = 0
                     continue  # nothing to announce
                 for message in messages:
-                    await self._announce(message)
+                    self.behind = message.metadata.num_pending
+                    await self._publish(message)
+                    self.announced += 1
+                    # It goes over the same connection after the notifications, so the server has them when it has this.
+                    # Where it does not arrive, the record is announced again, with the same epochs.
+                    await message.ack()
         finally:
             self.ready = False
             with contextlib.suppress(nats.errors.Error):
@@ -112,37 +100,31 @@ class Announcer:
         info = await self._js.consumer_info(self._members.stream, CONSUMER)
         return info.ack_floor.stream_seq if info.ack_floor is not None else 0
 
-    async def _announce(self, message: Msg) -> None:
-        revision = message.metadata.sequence.stream
-        self.behind = message.metadata.num_pending
-        await self._publish(message, revision)
-        self.announced += 1
-        # It goes over the same connection after the notifications, so the server has them when it has this. Whether it
-        # arrived is not waited for: where it did not, the record is told again, with the epoch that it had.
-        await message.ack()
-
-    async def _publish(self, message: Msg, revision: int) -> None:
+    async def _publish(self, message: Msg) -> None:
         if not message.data:
             return  # a marker of a removal: its leave was announced long ago
+        revision = message.metadata.sequence.stream
         try:
             record = MemberRecord.model_validate_json(message.data)
-            for told in announcements(record, revision):
-                subject = subjects.notify(record.office, told.verb)
-                await self._bus.publish(subject, told.body, headers={EPOCH: str(told.epoch)})
+            for verb, body, epoch in announcements(record, revision):
+                await self._bus.publish(subjects.notify(record.office, verb), body, headers={EPOCH: str(epoch)})
         except (ValidationError, BodyTooLarge):
             _log.exception("revision %d cannot be announced; it is passed over", revision)
 
 
-def _differences(found: api.ConsumerConfig, plan: api.ConsumerConfig) -> list[str]:
-    wrong = []
-    for field in CHECKED:
-        has, needed = getattr(found, field) or None, getattr(plan, field) or None
-        if has != needed:
-            wrong.append(f"its {field} is {_shown(has)}, {_shown(needed)} is needed")
-    return wrong
+def announcements(record: MemberRecord, revision: int) -> Iterator[tuple[str, bytes, int]]:
+    """Verb, body and epoch of each notification for the record that stands at `revision`, in order.
+
+    Epochs grow with every change of the seat: `2 * revision` for a leave, `2 * revision + 1` for an enter.
+    """
+    if record.announce in (Announce.LEAVE, Announce.LEAVE_ENTER):
+        who = {"office_id": record.office, record.role: record.left_name or record.name}
+        yield "leave_office", _json(LeaveOfficeNotification.model_validate(who)), 2 * revision
+    if record.announce in (Announce.ENTER, Announce.LEAVE_ENTER):
+        who = {"office_id": record.office, record.role: record.name}
+        yield "enter_office", _json(EnterOfficeNotification.model_validate(who)), 2 * revision + 1
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    return "none" if value is None else str(getattr(value, "value", value))
+def _json(notification: EnterOfficeNotification | LeaveOfficeNotification) -> bytes:
+    # only the key that applies is there, the other is absent and not null (settled: Rooms and events)
+    return notification.model_dump_json(exclude_unset=True).encode()

@@ -1,7 +1,7 @@
-"""The registry as one thing to enter: `async with open_registry(settings, bus)`."""
+"""Opens the registry: `async with open_registry(settings, bus)`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,11 +13,10 @@ from nats.js import JetStreamContext
 from smcp_bus import registry_contract, subjects
 from smcp_bus.bus import Bus
 from smcp_bus.cancellation import raise_if_cancelled
-from smcp_bus.dispatch import Dispatcher, Handler
+from smcp_bus.dispatch import Dispatcher
 from smcp_bus.errors import describe
 from smcp_bus.requests import host_route, registry_route, serve_requests
 from smcp_bus.tracing import bus_spans, office_of, trace_id_of
-from smcp_proto.catalog import CATALOG, Row
 from smcp_registry.announcer import Announcer
 from smcp_registry.handlers.caller import Callers
 from smcp_registry.handlers.hosts import assert_members, lease
@@ -43,8 +42,7 @@ CATCH_UP_S: Final = 10.0
 class JetStreamBus(Bus, Protocol):
     """The bus of a registry: it alone touches JetStream."""
 
-    def jetstream(self) -> JetStreamContext:
-        """JetStream over the bus's own connection."""
+    def jetstream(self) -> JetStreamContext: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,6 @@ async def open_registry(
 ) -> AsyncIterator[Registry]:
     """Serve rooms over `bus` while the body runs. Any number of registries may do so at once.
 
-    Leaving it takes no new requests, answers those that run, and ends what runs beside them.
-
     Raises:
         StoreUnusable: JetStream is not there, or a bucket is not as it has to be.
     """
@@ -73,89 +69,63 @@ async def open_registry(
     metrics = Metrics() if metrics is None else metrics
     js, lease_s = bus.jetstream(), settings.lease_s
     store = await open_store(bus, js, lease_s=lease_s, replicas=settings.kv_replicas)
-    raise_if_cancelled()
-    connection = ConnectionWatch(bus)
-    view, leases = MembersView(lease_s=lease_s), Leases(store.leases, lease_s=lease_s)
-    views: dict[str, View] = {MEMBERS: view, LEASES: leases}
-    watches = Watches(js, views, partial(make_missing, bus, js, lease_s=lease_s, replicas=settings.kv_replicas))
-    owners = Owners(
-        bus, connection, leases, patience_s=min(PATIENCE_S, lease_s / 2), settle_s=min(SETTLE_S, lease_s / 2)
-    )
     announcer = Announcer(bus, js, store.members)
-    callers = Callers(store.members, view)
-    seats = Seats(store, owners, untouched=view.untouched, move_s=settings.move_s)
-    sweeper = Sweeper(connection, store, view, leases, owners, announcer, lease_s=lease_s)
-    measure(metrics, view, leases, sweeper, announcer)
-    readiness.add("nats", lambda: bus.problem)
-    readiness.add("members", lambda: None if view.synced else "the view of the members is not caught up")
-    readiness.add("leases", lambda: None if leases.synced else "the view of the leases is not caught up")
-    readiness.add("announcer", lambda: None if announcer.ready else "takes nothing to announce")
-    notify = partial(update, bus=bus, callers=callers)
-    dispatcher = Dispatcher(
-        {
-            "server:join_office": partial(join_office, seats=seats, view=view, callers=callers),
-            "server:leave_office": partial(leave_office, seats=seats),
-            "server:list_room": partial(list_room, view=view, callers=callers),
-            "server:tool_call_cancel": partial(tool_call_cancel, bus=bus, callers=callers),
-            "server:update_capabilities": partial(update_capabilities, bus=bus, callers=callers, seats=seats),
-            registry_contract.CONFIRM.event: partial(confirm, view=view, callers=callers),
-            registry_contract.FIND.event: partial(find, view=view, callers=callers),
-            registry_contract.LEASE.event: partial(lease, leases=leases),
-            registry_contract.ASSERT.event: partial(assert_members, seats=seats, view=view, callers=callers),
-            **dict.fromkeys(UPDATES, notify),
-        },
-        otherwise=partial(handler_of_unknown, notify=notify),
-        tracing=bus_spans(),
-        observe=lambda call: bind_call(req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call)),
-        ended=requests_timed(metrics),
-    )
-    try:
-        await _prepared(announcer)
-        async with background() as tasks:
-            for bucket in views:
-                work = partial(watches.follow, bucket)
-                tasks.start(connection.keep(f"the view of the {bucket}", work), name=bucket)
-            await _caught_up(views)
-            tasks.start(connection.keep("the announcer", announcer.run), name="announcer")
-            tasks.start(connection.keep("the sweeper", sweeper.run), name="sweeper")
-            async with _serving(bus, dispatcher):
-                yield Registry(readiness, view, leases)
-                readiness.drain()
-    finally:
-        connection.close()
-
-
-UPDATES: Final = (
-    "server:update_config",
-    "server:update_tool_list",
-    "server:update_desktop",
-    "server:update_finder",
-    "server:resources/list_changed",
-    "server:resources/updated",
-)
-"""Events that become notifications as they are."""
-
-
-def handler_of_unknown(row: Row, *, notify: Handler) -> Handler | None:
-    """Events that the catalog does not know are passed on, if they are `server:update_*`."""
-    return notify if row.event.startswith("server:update_") and row.event not in CATALOG else None
-
-
-async def _caught_up(views: Mapping[str, View]) -> None:
-    try:
-        async with asyncio.timeout(CATCH_UP_S):
-            for view in views.values():
-                await view.wait_synced()
-    except TimeoutError:
-        raise StoreUnusable(f"the rooms could not be read within {CATCH_UP_S:g} s") from None
-
-
-async def _prepared(announcer: Announcer) -> None:
     try:
         await announcer.prepare()
         raise_if_cancelled()
     except (nats.errors.Error, TimeoutError) as error:
         raise StoreUnusable(f"the announcer's consumer cannot be made: {describe(error)}") from error
+    connection = ConnectionWatch(bus)
+    members, leases = MembersView(lease_s=lease_s), Leases(store.leases, lease_s=lease_s)
+    views: dict[str, View] = {MEMBERS: members, LEASES: leases}
+    watches = Watches(js, views, partial(make_missing, js, lease_s=lease_s, replicas=settings.kv_replicas))
+    owners = Owners(
+        bus, connection, leases, patience_s=min(PATIENCE_S, lease_s / 2), settle_s=min(SETTLE_S, lease_s / 2)
+    )
+    callers = Callers(store.members, members)
+    seats = Seats(store, owners, untouched=members.untouched, move_s=settings.move_s)
+    sweeper = Sweeper(connection, store, members, leases, owners, announcer, lease_s=lease_s)
+    measure(metrics, members, leases, sweeper, announcer)
+    readiness.add("nats", lambda: bus.problem)
+    readiness.add("members", lambda: None if members.synced else "the view of the members is not caught up")
+    readiness.add("leases", lambda: None if leases.synced else "the view of the leases is not caught up")
+    readiness.add("announcer", lambda: None if announcer.ready else "takes nothing to announce")
+    notify = partial(update, bus=bus, callers=callers)
+    dispatcher = Dispatcher(
+        {
+            "server:join_office": partial(join_office, seats=seats, callers=callers),
+            "server:leave_office": partial(leave_office, seats=seats),
+            "server:list_room": partial(list_room, callers=callers),
+            "server:tool_call_cancel": partial(tool_call_cancel, bus=bus, callers=callers),
+            "server:update_capabilities": partial(update_capabilities, bus=bus, callers=callers, seats=seats),
+            registry_contract.CONFIRM.event: partial(confirm, callers=callers),
+            registry_contract.FIND.event: partial(find, callers=callers),
+            registry_contract.LEASE.event: partial(lease, leases=leases),
+            registry_contract.ASSERT.event: partial(assert_members, seats=seats, callers=callers),
+        },
+        otherwise=lambda row: notify if row.notifies is not None else None,
+        tracing=bus_spans(),
+        observe=lambda call: bind_call(req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call)),
+        ended=requests_timed(metrics),
+    )
+    try:
+        async with background() as tasks:
+            for bucket in views:
+                work = partial(watches.follow, bucket)
+                tasks.start(connection.keep(f"the view of the {bucket}", work), name=bucket)
+            try:
+                async with asyncio.timeout(CATCH_UP_S):
+                    for view in views.values():
+                        await view.wait_synced()
+            except TimeoutError:
+                raise StoreUnusable(f"the rooms could not be read within {CATCH_UP_S:g} s") from None
+            tasks.start(connection.keep("the announcer", announcer.run), name="announcer")
+            tasks.start(connection.keep("the sweeper", sweeper.run), name="sweeper")
+            async with _serving(bus, dispatcher):
+                yield Registry(readiness, members, leases)
+                readiness.drain()
+    finally:
+        connection.close()
 
 
 @asynccontextmanager

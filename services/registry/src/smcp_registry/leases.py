@@ -1,7 +1,7 @@
-"""Which owner processes live: their leases, and asking one of them.
+"""The leases of owner processes, and the question to one of them whether it lives (`alive`).
 
 A lease is renewed by its process, and runs out by itself in the store; all registries watch that. A process whose lease
-ran out may live all the same, and one whose lease lives may have lost a session: so it is asked (`alive`).
+ran out may live all the same, and one whose lease lives may have lost a session.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from smcp_bus import subjects
 from smcp_bus.backoff import Backoff
-from smcp_bus.bus import Bus
+from smcp_bus.bus import Bus, Reply
 from smcp_bus.errors import ConnectionLost, NoResponder, NotConnected, RequestTimedOut, TransferFailed
 from smcp_bus.headers import ERROR
 from smcp_bus.registry_contract import AliveAnswer, AliveQuestion, LeaseRenewal, LeaseState
@@ -34,10 +34,7 @@ PATIENCE_S: Final = 1.0
 
 
 class Leases(View):
-    """What the registries do with leases, over a view of those that live.
-
-    Each write is a compare-and-set: a plain one would bring back a lease that ran out.
-    """
+    """The leases that live. Each write is a compare-and-set: a plain one would bring back a lease that ran out."""
 
     def __init__(self, bucket: Bucket, *, lease_s: float) -> None:
         super().__init__()
@@ -70,15 +67,11 @@ class Leases(View):
             self.ran_out.set()
 
     def revision(self, credential: str, process: str) -> int | None:
-        """The revision of a lease that lives, as far as this registry has seen; None where there is none."""
+        """Of a lease that lives, as far as this registry has seen; None where there is none."""
         return self._revisions.get(lease_key(credential, process))
 
     async def lives(self, credential: str, process: str) -> bool:
-        """Whether the process has a lease now, read from the store.
-
-        Raises:
-            Unavailable: no quorum.
-        """
+        """Whether the process has a lease now, read from the store."""
         return (await self._bucket.read(lease_key(credential, process))).value is not None
 
     async def renew(self, credential: str, process: str, renewal: LeaseRenewal) -> LeaseState:
@@ -159,7 +152,7 @@ class Owners:
         incarnation: str | None = None,
         seat: MemberRecord | None = None,
     ) -> Owner:
-        """ALIVE or GONE; SILENT where an owner does not answer in time and its lease lives.
+        """Ask an owner process.
 
         Args:
             session: the session in question; None asks after the process alone.
@@ -170,14 +163,13 @@ class Owners:
             Unavailable: it cannot be asked now, since NATS is away.
         """
         subject = subjects.hosts(credential, process, "alive")
-        question = AliveQuestion(session=session, incarnation=incarnation)
-        if seat is not None:
-            question = question.model_copy(update={"office": seat.office, "role": seat.role, "name": seat.name})
+        place = {} if seat is None else {"office": seat.office, "role": seat.role, "name": seat.name}
+        question = AliveQuestion.model_validate({"session": session, "incarnation": incarnation, **place})
+        body = question.model_dump_json(exclude_none=True).encode()
         unheard = False
         while True:
             try:
                 with sending(subject) as headers:
-                    body = question.model_dump_json(exclude_none=True).encode()
                     reply = await self._bus.request(subject, body, timeout=self._patience_s, headers=headers)
             except NoResponder:
                 settled_for = self._settled_for()
@@ -185,20 +177,20 @@ class Owners:
                     return Owner.GONE
                 unheard = True
                 await asyncio.sleep(max(ASK_AGAIN_S, self._settle_s - settled_for))
-                continue
             except (RequestTimedOut, TransferFailed):
                 return Owner.SILENT if await self._leases.lives(credential, process) else Owner.GONE
             except (NotConnected, ConnectionLost) as error:
                 raise Unavailable("the present owner cannot be asked now") from error
-            if ERROR in reply.headers:
-                return Owner.ALIVE  # whatever it says: somebody is there to say it
-            try:
-                answer = AliveAnswer.model_validate_json(reply.body)
-            except ValidationError:
-                return Owner.ALIVE
-            return Owner.ALIVE if answer.session else Owner.GONE
+            else:
+                return Owner.GONE if _says_no(reply) else Owner.ALIVE
 
     def _settled_for(self) -> float:
-        """Seconds since when neither the own connection broke nor a node of NATS left."""
         left_at, up_for = self._bus.node_left_at, self._connection.up_for()
         return up_for if left_at is None else min(up_for, self._loop.time() - left_at)
+
+
+def _says_no(reply: Reply) -> bool:
+    try:
+        return ERROR not in reply.headers and not AliveAnswer.model_validate_json(reply.body).session
+    except ValidationError:
+        return False  # whatever it says: somebody is there to say it

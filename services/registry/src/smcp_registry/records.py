@@ -1,10 +1,9 @@
-"""The record of one seat: an office's Agent, or a Computer's name in an office.
+"""The record of one seat: an office's Agent, or a Computer's name in an office. It is JSON in the bucket `members`.
 
-It is what stands under a key of the bucket `members`, as JSON. A leave is a record too (a tombstone), and every record
-says what is to be announced of the change that wrote it, so that the bucket's stream is the log of enters and leaves.
+A leave is a record too (a tombstone), and every record says what is to be announced of the change that wrote it, so the
+bucket's stream is the log of enters and leaves.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -12,13 +11,12 @@ from pydantic import BaseModel, ConfigDict
 
 from smcp_bus.registry_contract import Claim
 from smcp_proto.member_names import Role, encode_name
-from smcp_proto.schemas import EnterOfficeNotification, LeaveOfficeNotification
 
 
 class State(StrEnum):
     MEMBER = "member"
     LEFT = "left"
-    """A tombstone: it tells of the leave, and is purged later."""
+    """A tombstone; it is purged later."""
 
 
 class Announce(StrEnum):
@@ -64,7 +62,6 @@ class MemberRecord(BaseModel):
 
     @property
     def is_visible(self) -> bool:
-        """Whether the office knows of it: a member that was announced."""
         return self.state is State.MEMBER and self.announced
 
     @property
@@ -74,7 +71,6 @@ class MemberRecord(BaseModel):
 
 
 def owned_by(record: MemberRecord, claim: Claim) -> bool:
-    """Whether the record is the claimant's own: same credential, process and session."""
     return record.owner == (claim.credential, claim.process, claim.session)
 
 
@@ -90,12 +86,11 @@ def lease_key(credential: str, process: str) -> str:
 
 
 def moving(record: MemberRecord) -> MemberRecord:
-    """The record of a member that is about to be told to go; the office hears nothing of it."""
     return record.model_copy(update={"moving": True, "announce": Announce.NOTHING, "left_name": None})
 
 
 def tombstone(record: MemberRecord) -> MemberRecord:
-    """The record that says that the member left. A member that nobody was told of leaves silently."""
+    """The record that says that the member left; of one that was never announced nothing is announced."""
     return record.model_copy(
         update={
             "state": State.LEFT,
@@ -105,35 +100,3 @@ def tombstone(record: MemberRecord) -> MemberRecord:
             "left_name": None,
         }
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Announcement:
-    """One notification.
-
-    Attributes:
-        verb: the last token of its subject.
-        epoch: grows with every change of the seat: `2 * revision` for a leave, `2 * revision + 1` for an enter.
-    """
-
-    verb: str
-    body: bytes
-    epoch: int
-
-
-def announcements(record: MemberRecord, revision: int) -> list[Announcement]:
-    """What to publish for the record that stands at `revision` of the bucket `members`, in order."""
-    told = []
-    if record.announce in (Announce.LEAVE, Announce.LEAVE_ENTER):
-        who = {"office_id": record.office, record.role: record.left_name or record.name}
-        left = LeaveOfficeNotification.model_validate(who)
-        told.append(Announcement("leave_office", _json(left), 2 * revision))
-    if record.announce in (Announce.ENTER, Announce.LEAVE_ENTER):
-        entered = EnterOfficeNotification.model_validate({"office_id": record.office, record.role: record.name})
-        told.append(Announcement("enter_office", _json(entered), 2 * revision + 1))
-    return told
-
-
-def _json(notification: EnterOfficeNotification | LeaveOfficeNotification) -> bytes:
-    # only the key that applies is there, the other is absent and not null (settled: Rooms and events)
-    return notification.model_dump_json(exclude_unset=True).encode()

@@ -1,4 +1,4 @@
-"""Claiming and giving up seats: `admission.decide`, carried out on the store by compare-and-set."""
+"""Claims and gives up seats: `admission.decide`, carried out on the store by compare-and-set."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ from smcp_proto.errors import NotInOffice, Unavailable
 from smcp_proto.member_names import Role
 from smcp_registry.admission import Action, Decision, Owner, claimed, decide
 from smcp_registry.leases import Owners
-from smcp_registry.records import Announce, MemberRecord, State, moving, owned_by, record_key, tombstone
+from smcp_registry.records import Announce, MemberRecord, moving, owned_by, record_key, tombstone
 from smcp_registry.store import Conflict, Store, StoredMember, read_member, write_member
 
 ATTEMPTS: Final = 8
@@ -32,7 +32,7 @@ class Claimed:
 
 
 class Seats:
-    """What the registries do with seats. All methods raise `Unavailable` without quorum.
+    """All methods raise `Unavailable` without quorum.
 
     Args:
         untouched: whether nothing is known to stand under a key: most seats are claimed for the first time, and need
@@ -51,12 +51,11 @@ class Seats:
     ) -> Claimed:
         """Give the seat to the claimant, or say why not. Idempotent by the claim.
 
-        Args:
-            until: when the claimant stops waiting (loop time); so long it is asked whether it means its claim.
-            from_silent: the member itself asks, so that it may come back from an owner that is suspended.
+        Unavailable also where the present owner cannot be asked, or the claimant does not say that it means its claim.
 
-        Raises:
-            Unavailable: also where the question to the present owner or to the claimant is open.
+        Args:
+            until: when the claimant stops waiting (loop time).
+            from_silent: the member itself asks, so that it may come back from an owner that is suspended.
         """
         key = record_key(office, role, name)
         decision = Decision(Action.REFUSE)
@@ -80,13 +79,10 @@ class Seats:
         return Claimed(decision, NOTHING if decision.action is Action.REFUSE else stored)
 
     async def release(self, office: str, role: Role, name: str, claim: Claim) -> int:
-        """Give the seat up; returns the tombstone's revision. Idempotent by the claim.
+        """Give the seat up; returns the tombstone's revision. Idempotent by the claim; raises NotInOffice.
 
         Where nothing stands there is a tombstone afterwards, too: a join of that claim may still be on its way, and
         its sender is asked only where something stands.
-
-        Raises:
-            NotInOffice: the claim is not the member there.
         """
         was_there = False
 
@@ -106,12 +102,9 @@ class Seats:
         return stored.revision
 
     async def move(self, office: str, role: Role, name: str, claim: Claim) -> StoredMember:
-        """Keep the claimant's seat for its identity, from now on for `move_s`; returns its record.
+        """Keep the seat for its identity, for `move_s` from now on; nothing is announced. Returns its record.
 
-        Nothing is announced. Asked again it begins anew.
-
-        Raises:
-            NotInOffice: the claim is not the member there.
+        Raises NotInOffice.
         """
         key = record_key(office, role, name)
 
@@ -157,11 +150,6 @@ class Seats:
         raise Unavailable("this seat is being written by others; ask again")
 
     async def _is_meant(self, claim: Claim, until: float) -> bool:
-        """Whether the claimant still means it.
-
-        Raises:
-            Unavailable: it does not say so until then (loop time); it does not wait for an answer any more.
-        """
         who, loop = (claim.credential, claim.process, claim.session), asyncio.get_running_loop()
         while (owner := await self._owners.ask(*who, incarnation=claim.incarnation)) is Owner.SILENT:
             if loop.time() >= until:
@@ -193,11 +181,7 @@ def _stands(record: MemberRecord | None, claim: Claim) -> bool:
 
 def same(record: MemberRecord, other: MemberRecord) -> bool:
     """Whether two records of a member say the same, but for what was announced when they were written."""
-    return _facts(record) == _facts(other)
-
-
-def _facts(record: MemberRecord) -> MemberRecord:
-    return record.model_copy(update={"announce": Announce.NOTHING, "left_name": None, "state": State.MEMBER})
+    return record.model_copy(update={"announce": other.announce, "left_name": other.left_name}) == other
 
 
 def _is(record: MemberRecord, claim: Claim) -> bool:

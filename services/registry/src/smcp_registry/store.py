@@ -1,4 +1,4 @@
-"""The JetStream buckets, made where they are missing and refused where they are configured otherwise.
+"""The JetStream buckets: made where they are missing, refused where they are configured otherwise.
 
 | bucket | holds | expires |
 |---|---|---|
@@ -9,17 +9,17 @@
 Writes to `members` and `leases` are compare-and-set on a key's revision: 0 where the key has none. A read may miss the
 newest write (another replica may answer it); a write that was decided on an old read fails with `Conflict`.
 
-The revisions of `members` start at the time in microseconds, by nats-server's clock. So a bucket that is made after
-NATS lost its store goes on above the revisions that gateways and Computers remember.
+The revisions of `members` start at the time in microseconds, so a bucket that is made after NATS lost its store goes on
+above the revisions that gateways and Computers remember.
 """
 
 import asyncio
 import logging
 import math
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 import nats.errors
@@ -31,14 +31,13 @@ from nats.js.errors import (
     KeyNotFoundError,
     KeyWrongLastSequenceError,
     NoStreamResponseError,
-    ServiceUnavailableError,
 )
 from nats.js.kv import KeyValue
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from smcp_bus.bus import Bus
 from smcp_bus.cancellation import raise_if_cancelled
-from smcp_bus.errors import BusError, RequestTimedOut, describe
+from smcp_bus.errors import describe
 from smcp_proto.errors import Unavailable
 from smcp_registry.records import MemberRecord
 from smcp_service.lifecycle import Failure
@@ -58,8 +57,6 @@ HISTORY: Final = 64
 """Changes of one seat that are kept for the announcer, should all registries be away. It is the most a bucket keeps."""
 START_S: Final = 10.0
 """How long JetStream may take to be there when a registry starts: a cluster elects a leader first."""
-ABSENT_S: Final = 2.0
-"""The same where nobody serves JetStream at all, so that it is most likely not enabled."""
 PAUSE_S: Final = 0.25
 DUPLICATES_S: Final = 120.0
 """JetStream's default window; entries that live shorter need a shorter one."""
@@ -89,18 +86,14 @@ class Conflict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What stands under a key. `value` is None where nothing does; a write then goes over `revision`, which is that of
-    an expiry marker while one stands."""
+    """What stands under a key, and the revision that a write over it must name. `value` is None where nothing does."""
 
     value: bytes | None
     revision: int
 
 
 class Bucket:
-    """One bucket, on a connection that may be down for now.
-
-    Methods raise `Unavailable` where JetStream does not answer within 2 s (without quorum), and where too many wait.
-    """
+    """One bucket. All methods raise `Unavailable` where JetStream does not answer within 2 s, or too many wait."""
 
     def __init__(self, name: str, js: JetStreamContext, kv: KeyValue, bus: Bus) -> None:
         self.name = name
@@ -113,7 +106,6 @@ class Bucket:
         """Loop time at which the store was last found not to answer; 0 where it has answered since."""
 
     async def read(self, key: str) -> Stored:
-        """Without a value, the revision is that of the marker that deleted it, or 0."""
         try:
             async with self._answering():
                 entry = await self._kv.get(key)
@@ -128,7 +120,7 @@ class Bucket:
 
         Raises:
             Conflict: it has another revision.
-            Unavailable: no answer. Where it may have been written, `details.may_have_run` is true.
+            Unavailable: where it may have been written, `details.may_have_run` is true.
         """
         try:
             async with self._answering(writing=True):
@@ -147,7 +139,6 @@ class Bucket:
             await self._js.purge_stream(self.stream, subject=self.subject(key), seq=upto + 1)
 
     def subject(self, key: str) -> str:
-        """The subject of a key in the bucket's own stream."""
         return f"$KV.{self.name}.{key}"
 
     @asynccontextmanager
@@ -210,7 +201,6 @@ def parse_record(value: bytes | None, *, key: str) -> MemberRecord | None:
 
 
 async def read_member(bucket: Bucket, key: str) -> StoredMember:
-    """Raises Unavailable: the store does not answer."""
     stored = await bucket.read(key)
     return StoredMember(parse_record(stored.value, key=key), stored.revision)
 
@@ -227,7 +217,7 @@ class Store:
     moving: Bucket
 
     async def is_kept(self, key: str, record: MemberRecord) -> bool:
-        """Whether a seat is kept for who moves. Raises Unavailable: the store does not answer."""
+        """Whether a seat is kept for who moves."""
         return record.moving and (await self.moving.read(key)).value is not None
 
 
@@ -245,23 +235,24 @@ async def open_store(
         StoreMisfit: a bucket exists with another configuration, or this NATS cannot keep so many replicas.
         StoreUnusable: JetStream is not enabled, or does not answer.
     """
-    account = await _wait_for_jetstream(js, start_s)
+    deadline = asyncio.get_running_loop().time() + start_s
+    account = await _wait_for_jetstream(js, deadline)
     if not account.api.level:
         raise StoreUnusable("this nats-server is too old: the registry needs 2.11 or newer")
     leases, moving, members = [
-        Bucket(plan.bucket, js, await _open(bus, js, plan, start_s), bus) for plan in _plans(lease_s, replicas)
+        Bucket(plan.bucket, js, await _open(js, plan, deadline), bus) for plan in _plans(lease_s, replicas)
     ]
     return Store(members=members, leases=leases, moving=moving)
 
 
-async def make_missing(bus: Bus, js: JetStreamContext, *, lease_s: float, replicas: int) -> None:
+async def make_missing(js: JetStreamContext, *, lease_s: float, replicas: int) -> None:
     """Make the buckets that are missing; those that are there are left as they are.
 
     Raises:
-        nats.errors.Error, BusError, TimeoutError: JetStream does not answer, or cannot make them.
+        nats.errors.Error, TimeoutError: JetStream does not answer, or cannot make them.
     """
     for plan in _plans(lease_s, replicas):
-        await _make(bus, js, plan)
+        await _make(js, plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,27 +263,23 @@ class _Plan:
     description: str
     ttl: float | None = None
     marker_ttl: float | None = None
-    begins_with_time: bool = False
-
-    @property
-    def stream(self) -> str:
-        return f"KV_{self.bucket}"
+    first_revision: int | None = None
 
 
 def _plans(lease_s: float, replicas: int) -> tuple[_Plan, _Plan, _Plan]:
     # the server takes whole seconds from 1 for its markers; they only have to outlive the expiry
-    marker_s = max(1.0, float(round(lease_s)))
+    marker_s, now = max(1.0, float(round(lease_s))), int(time.time() * REVISIONS_PER_S)
     return (
         _Plan(LEASES, 1, replicas, "A2C-SMCP: which processes live", ttl=lease_s, marker_ttl=marker_s),
         _Plan(MOVING, 1, replicas, "A2C-SMCP: which seats are kept for who moves"),
-        _Plan(MEMBERS, HISTORY, replicas, "A2C-SMCP: who is in which office", begins_with_time=True),
+        _Plan(MEMBERS, HISTORY, replicas, "A2C-SMCP: who is in which office", first_revision=now),
     )
 
 
-async def _make(bus: Bus, js: JetStreamContext, plan: _Plan) -> None:
+async def _make(js: JetStreamContext, plan: _Plan) -> None:
     # A stream as nats-py makes one for a bucket, but for its first sequence: that cannot be said of a bucket there.
     config = api.StreamConfig(
-        name=plan.stream,
+        name=f"KV_{plan.bucket}",
         description=plan.description,
         subjects=[f"$KV.{plan.bucket}.>"],
         allow_rollup_hdrs=True,
@@ -307,7 +294,7 @@ async def _make(bus: Bus, js: JetStreamContext, plan: _Plan) -> None:
         num_replicas=plan.replicas,
         storage=api.StorageType.FILE,
         subject_delete_marker_ttl=plan.marker_ttl,
-        first_seq=await _time_revision(bus) if plan.begins_with_time else None,
+        first_seq=plan.first_revision,
     )
     try:
         await js.add_stream(config)
@@ -316,106 +303,69 @@ async def _make(bus: Bus, js: JetStreamContext, plan: _Plan) -> None:
             raise
 
 
-class _StreamInfo(BaseModel):
-    ts: datetime
-    """When it was given, by the clock of the server that leads the stream."""
-
-
-async def _time_revision(bus: Bus) -> int:
-    """Asks nats-server for its time by the stream of leases, which is made before."""
-    reply = await bus.request(f"$JS.API.STREAM.INFO.KV_{LEASES}", b"", timeout=ANSWER_S)
-    try:
-        return int(_StreamInfo.model_validate_json(reply.body).ts.timestamp() * REVISIONS_PER_S)
-    except ValidationError:
-        raise RequestTimedOut("nats-server does not say what time it is") from None
-
-
-async def _wait_for_jetstream(js: JetStreamContext, start_s: float) -> api.AccountInfo:
-    loop = asyncio.get_running_loop()
-    began = loop.time()
+async def _wait_for_jetstream(js: JetStreamContext, deadline: float) -> api.AccountInfo:
     while True:
         try:
-            async with asyncio.timeout(start_s):
+            async with asyncio.timeout_at(deadline):
                 return await js.account_info()
         except (nats.errors.Error, TimeoutError) as error:
-            # nats-py's error for "no responder", which carries no code: nobody serves JetStream
-            nobody = isinstance(error, ServiceUnavailableError) and error.err_code is None
-            bound = min(start_s, ABSENT_S) if nobody else start_s
-            if loop.time() + PAUSE_S >= began + bound:
-                reason = "nobody serves it" if nobody else describe(error)
+            if not await _may_wait(deadline):
                 raise StoreUnusable(
-                    f"JetStream does not answer ({reason}): is it enabled on this nats-server (`jetstream {{}}` in its "
-                    "configuration, or --jetstream), has it a leader, and may this credential use $JS.API.>?"
+                    f"JetStream does not answer ({describe(error)}): is it enabled on this nats-server (--jetstream or "
+                    "`jetstream {}` in its configuration), has it a leader, and may this credential use $JS.API.>?"
                 ) from error
-            await asyncio.sleep(PAUSE_S)
 
 
-async def _open(bus: Bus, js: JetStreamContext, plan: _Plan, start_s: float) -> KeyValue:
-    deadline = asyncio.get_running_loop().time() + start_s
-    await _made(bus, js, plan, deadline)
-    try:
-        bucket = await _found(js, plan.bucket, deadline)
-        wrong = _differences((await bucket.status()).stream_info.config, plan)
-    except (nats.errors.Error, TimeoutError) as error:
-        raise StoreUnusable(f"the bucket {plan.bucket} cannot be read: {describe(error)}") from error
-    if wrong:
-        if plan.ttl is not None:
-            advice = f"Stop the registries and delete the stream {plan.stream}: leases are taken again"
-        else:
-            advice = (
-                f"Change the stream (nats stream edit {plan.stream} --max-msgs-per-subject={plan.history} "
-                f"--max-age=0s --replicas={plan.replicas}), which keeps the rooms"
-            )
-        raise StoreMisfit(
-            f"the bucket {plan.bucket} exists, but not as this registry needs it: {'; '.join(wrong)}. {advice}"
-        )
-    return bucket
-
-
-async def _made(bus: Bus, js: JetStreamContext, plan: _Plan, deadline: float) -> None:
+async def _open(js: JetStreamContext, plan: _Plan, deadline: float) -> KeyValue:
     while True:
         try:
-            return await _make(bus, js, plan)
-        except BusError as error:  # the answer about the time was lost, or its stream has no leader yet
-            if asyncio.get_running_loop().time() + PAUSE_S >= deadline:
-                raise StoreUnusable(f"nats-server does not say what time it is: {describe(error)}") from error
+            await _make(js, plan)
+            bucket = await js.key_value(plan.bucket)
+            _check((await bucket.status()).stream_info.config, plan)
         except (nats.errors.Error, TimeoutError) as error:
-            reason = error.description if isinstance(error, APIError) else describe(error)
-            if isinstance(error, APIError) and error.err_code == NO_REPLICAS:
+            code, reason = None, describe(error)
+            if isinstance(error, APIError) and error.description:
+                code, reason = error.err_code, error.description
+            if code == NO_REPLICAS:
                 reason = f"SMCP_KV_REPLICAS is {plan.replicas}, and this NATS cannot keep so many: {reason}"
                 raise StoreMisfit(f"the bucket {plan.bucket} cannot be made: {reason}") from error
-            # right after a start of the cluster, its leader has not heard of all nodes yet
-            waits = isinstance(error, APIError) and error.err_code == NO_PEERS
-            if not waits or asyncio.get_running_loop().time() + PAUSE_S >= deadline:
-                raise StoreUnusable(f"the bucket {plan.bucket} cannot be made: {reason}") from error
-        await asyncio.sleep(PAUSE_S)
+            # In a cluster a bucket's name is taken some time before it is there, where another registry makes it. And
+            # right after the cluster's start its leader has not heard of all nodes yet.
+            waits = code == NO_PEERS or isinstance(error, BucketNotFoundError)
+            if not waits or not await _may_wait(deadline):
+                raise StoreUnusable(f"the bucket {plan.bucket} cannot be opened: {reason}") from error
+        else:
+            return bucket
 
 
-async def _found(js: JetStreamContext, name: str, deadline: float) -> KeyValue:
-    """In a cluster its name is taken some time before the bucket is there, where another registry makes it."""
-    while True:
-        try:
-            return await js.key_value(name)
-        except BucketNotFoundError:
-            if asyncio.get_running_loop().time() + PAUSE_S >= deadline:
-                raise
-        await asyncio.sleep(PAUSE_S)
+async def _may_wait(deadline: float) -> bool:
+    """Pause, if there is time left for another try."""
+    if asyncio.get_running_loop().time() + PAUSE_S >= deadline:
+        return False
+    await asyncio.sleep(PAUSE_S)
+    return True
 
 
-def _differences(found: api.StreamConfig, plan: _Plan) -> list[str]:
+def _check(found: api.StreamConfig, plan: _Plan) -> None:
     wrong = []
     if found.max_msgs_per_subject != plan.history:
         wrong.append(f"it keeps {found.max_msgs_per_subject} revisions of a key, {plan.history} are needed")
     if (found.max_age or None) != plan.ttl:
-        if plan.ttl is None:
-            wrong.append(f"its entries expire after {found.max_age:g} s, they must not")
-        else:
-            wrong.append(
-                f"its TTL is {found.max_age or 0:g} s and SMCP_LEASE_S is {plan.ttl:g}, which all registries have to "
-                "have alike"
-            )
+        alike = f" and SMCP_LEASE_S is {plan.ttl}, which all registries have to have alike"
+        needed = ", they must not" if plan.ttl is None else alike
+        wrong.append(f"its entries expire after {found.max_age or 0:g} s{needed}")
     if plan.marker_ttl is not None and not found.subject_delete_marker_ttl:
         wrong.append("it sets no marker where an entry expires (subject_delete_marker_ttl)")
     if found.num_replicas != plan.replicas:
         wrong.append(f"it is kept on {found.num_replicas} servers and SMCP_KV_REPLICAS is {plan.replicas}")
-    return wrong
+    if not wrong:
+        return
+    if plan.ttl is not None:
+        advice = f"Stop the registries and delete the stream KV_{plan.bucket}: leases are taken again"
+    else:
+        advice = (
+            f"Change the stream (nats stream edit KV_{plan.bucket} --max-msgs-per-subject={plan.history} "
+            f"--max-age=0s --replicas={plan.replicas}), which keeps the rooms"
+        )
+    how = "; ".join(wrong)
+    raise StoreMisfit(f"the bucket {plan.bucket} exists, but not as this registry needs it: {how}. {advice}")

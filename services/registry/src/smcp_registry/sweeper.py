@@ -4,9 +4,6 @@ A lease that ran out proves nothing by itself: an outage of NATS that is longer 
 nobody died. So the process is asked, and only by a registry that has itself seen NATS up for a whole lease. All
 registries sweep, at the same time if it comes so: each write is a compare-and-set, and the second one fails.
 
-A member that its process has told to go is *moving*: its seat is kept while its key in the bucket `moving` lives,
-however its old process fares, and no longer. One that its process holds all the same stays: it was not told to go.
-
 A process that comes back takes its lease first and asserts its members then; where they stand, nothing is written, and
 a compare-and-set notices nothing. So the lease is read once more right before each tombstone.
 """
@@ -24,7 +21,7 @@ from smcp_proto.errors import Unavailable
 from smcp_registry.admission import Owner
 from smcp_registry.announcer import Announcer
 from smcp_registry.leases import Leases, Owners
-from smcp_registry.records import tombstone
+from smcp_registry.records import MemberRecord, tombstone
 from smcp_registry.store import Conflict, Store, read_member, write_member
 from smcp_registry.view import Entry, MembersView, Process
 from smcp_registry.watch import ConnectionWatch
@@ -32,15 +29,12 @@ from smcp_registry.watch import ConnectionWatch
 _log = logging.getLogger("smcp_registry.sweeper")
 
 AT_ONCE: Final = 32
-"""Processes that are asked at the same time; and, apart from them, members that are removed."""
+"""Processes that are asked at the same time."""
 KEEP_TOMBSTONES_S: Final = 600.0
 
 
 class Sweeper:
-    """Args:
-    lease_s: a lease, in seconds.
-    keep_tombstones_s: how long a tombstone stands before it is purged, in seconds.
-    """
+    """`lease_s` and `keep_tombstones_s` are in seconds; a tombstone is purged when it is older."""
 
     def __init__(
         self,
@@ -64,8 +58,6 @@ class Sweeper:
         self._keep_tombstones_s = keep_tombstones_s
         self._loop = asyncio.get_running_loop()
         self._asking = asyncio.Semaphore(AT_ONCE)
-        # of its own: what was decided must not grow old behind questions to processes that do not answer
-        self._removing = asyncio.Semaphore(AT_ONCE)
         self.sweeps = 0
         """How many were finished."""
         self.swept = 0
@@ -145,29 +137,24 @@ class Sweeper:
                 if await self._owners.ask(*record.owner, seat=record) is not Owner.GONE:
                     return
             _log.info("the member %s did not come back from its move", key)
-            async with self._removing:
-                await write_member(self._store.members, key, tombstone(record), last=entry.revision)
-        except Conflict:
-            _log.debug("another wrote %s first", key)
+            await self._bury(key, record, entry.revision)
         except (Unavailable, nats.errors.Error) as error:
             _log.info("a move was not ended yet: %s", describe(error))
 
     async def _remove(self, key: str, process: Process) -> None:
-        async with self._removing:
-            stored = await read_member(self._store.members, key)
-            record = stored.record
-            if record is None or not record.is_member or (record.credential, record.process) != process:
-                return
-            if record.moving or await self._is_back(process):
-                return
-            try:
-                await write_member(self._store.members, key, tombstone(record), last=stored.revision)
-                self.swept += 1
-            except Conflict:
-                _log.debug("another wrote %s first", key)
+        stored = await read_member(self._store.members, key)
+        record = stored.record
+        if record is None or not record.is_member or record.moving or (record.credential, record.process) != process:
+            return
+        if self._leases.revision(*process) is not None or await self._leases.lives(*process):
+            _log.info("process %s of %s is back", process[1], process[0])
+        elif await self._bury(key, record, stored.revision):
+            self.swept += 1
 
-    async def _is_back(self, process: Process) -> bool:
-        if self._leases.revision(*process) is None and not await self._leases.lives(*process):
+    async def _bury(self, key: str, record: MemberRecord, revision: int) -> bool:
+        try:
+            await write_member(self._store.members, key, tombstone(record), last=revision)
+        except Conflict:
+            _log.debug("another wrote %s first", key)
             return False
-        _log.info("process %s of %s is back", process[1], process[0])
         return True

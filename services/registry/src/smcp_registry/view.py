@@ -5,6 +5,7 @@ a change waits until the view has reached its revision.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,9 +61,7 @@ class MembersView(View):
         self._loop = asyncio.get_running_loop()
         self._entries: dict[str, Entry] = {}
         self._offices: dict[str, dict[str, Entry]] = {}
-        self._processes: dict[Process, set[str]] = {}
         self._tombstones: dict[str, Tombstone] = {}
-        self._moving: set[str] = set()
         self._moved = asyncio.Event()
         self._awaited: dict[str, set[str]] = {}
         self._awaited_until = 0.0
@@ -71,14 +70,20 @@ class MembersView(View):
     def reset(self, entries: Sequence[Change], revision: int) -> None:
         self._await(self._entries.keys() - {change.key for change in entries})
         tombstones = self._tombstones
-        self._entries, self._offices, self._processes, self._tombstones, self._moving = {}, {}, {}, {}, set()
+        self._entries, self._offices, self._tombstones = {}, {}, {}
         for change in entries:
             self._put(change, tombstones.get(change.key))
         self._reach(revision)
         super().reset(entries, revision)
 
     def apply(self, change: Change) -> None:
-        self._remove(change.key)
+        self._tombstones.pop(change.key, None)
+        entry = self._entries.pop(change.key, None)
+        if entry is not None:
+            office = self._offices[entry.record.office]
+            del office[change.key]
+            if not office:
+                del self._offices[entry.record.office]
         self._put(change, None)
         self._reach(change.revision)
 
@@ -110,7 +115,10 @@ class MembersView(View):
 
     def owners(self) -> Mapping[Process, set[str]]:
         """The keys of the members that each owner process holds."""
-        return self._processes
+        owners: dict[Process, set[str]] = defaultdict(set)
+        for key, entry in self._entries.items():
+            owners[entry.record.credential, entry.record.process].add(key)
+        return owners
 
     def by_role(self) -> dict[str, int]:
         roles = {"agent": 0, "computer": 0}
@@ -124,10 +132,7 @@ class MembersView(View):
 
     def moving(self) -> Mapping[str, Entry]:
         """The members that are marked as moving, also those whose time is over, by key."""
-        return {key: self._entries[key] for key in self._moving}
-
-    def entry(self, key: str) -> Entry | None:
-        return self._entries.get(key)
+        return {key: entry for key, entry in self._entries.items() if entry.record.moving}
 
     def untouched(self, key: str) -> bool:
         """Whether, as far as the view has come, nothing stands under a key, not even a tombstone."""
@@ -150,7 +155,7 @@ class MembersView(View):
         record = parse_record(change.value, key=change.key)
         if record is None:
             return
-        self._came(record.office, change.key)
+        self._awaited.get(record.office, set()).discard(change.key)
         if not record.is_member:
             if known is None or known.revision != change.revision:
                 known = Tombstone(change.revision, self._loop.time())
@@ -158,25 +163,7 @@ class MembersView(View):
             return
         entry = Entry(record, change.revision)
         self._entries[change.key] = entry
-        if record.moving:
-            self._moving.add(change.key)
         self._offices.setdefault(record.office, {})[change.key] = entry
-        self._processes.setdefault((record.credential, record.process), set()).add(change.key)
-
-    def _remove(self, key: str) -> None:
-        self._tombstones.pop(key, None)
-        self._moving.discard(key)
-        entry = self._entries.pop(key, None)
-        if entry is None:
-            return
-        office = self._offices[entry.record.office]
-        del office[key]
-        if not office:
-            del self._offices[entry.record.office]
-        process = (entry.record.credential, entry.record.process)
-        self._processes[process].discard(key)
-        if not self._processes[process]:
-            del self._processes[process]
 
     def _await(self, vanished: Set[str]) -> None:
         """These were members, and nothing stands under their keys, where a leave would."""
@@ -184,13 +171,6 @@ class MembersView(View):
             self._awaited.setdefault(self._entries[key].record.office, set()).add(key)
         if vanished:
             self._awaited_until = self._loop.time() + self._lease_s
-
-    def _came(self, office: str, key: str) -> None:
-        awaited = self._awaited.get(office)
-        if awaited is not None:
-            awaited.discard(key)
-            if not awaited:
-                del self._awaited[office]
 
     def _reach(self, revision: int) -> None:
         self.revision = revision

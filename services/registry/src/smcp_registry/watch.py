@@ -1,4 +1,4 @@
-"""The connection to NATS, watched, and buckets, followed over it.
+"""Watches the connection to NATS, and follows buckets over it.
 
 A bucket is followed by a `View`: all its entries as they stand now, then every change, in order and without a gap.
 
@@ -6,10 +6,9 @@ nats-py's own watcher is not used, since it does not say that it lost something:
 server, or messages that were dropped on the way. Here each of those ends the watch with `WatchLost`, and a new one
 begins with all entries again.
 
-A bucket may also be gone: NATS came back without its store. Then the registries make it anew, and the rooms fill by
-themselves: processes whose connection was down take their leases again and assert their members. Until those are back,
-for a lease at most, their office is not listed (`MembersView.awaited`): who compared the list with what it knew would
-take those who come a moment later for gone.
+A bucket may also be gone: NATS came back without its store. Then the registries make it anew, and processes whose
+connection was down take their leases again and assert their members. Until those are back, for a lease at most, their
+office is not listed (`MembersView.awaited`): gateways would take those who come a moment later for gone.
 """
 
 import asyncio
@@ -56,7 +55,7 @@ class Change:
 
 
 class View:
-    """What follows a bucket. `reset` and `apply` are called one change after another; they do not block."""
+    """What a bucket holds, as this registry knows it."""
 
     def __init__(self) -> None:
         self._synced = asyncio.Event()
@@ -66,11 +65,10 @@ class View:
         return self._synced.is_set()
 
     async def wait_synced(self) -> None:
-        """The caller bounds the wait."""
         await self._synced.wait()
 
     def unsynced(self) -> None:
-        """The connection is down, or the watch begins anew: what is known may be old."""
+        """What is known may be old: the connection is down, or the watch begins anew."""
         self._synced.clear()
 
     def reset(self, entries: Sequence[Change], revision: int) -> None:
@@ -78,17 +76,11 @@ class View:
         self._synced.set()
 
     def apply(self, change: Change) -> None:
-        """One change after that."""
         raise NotImplementedError
 
 
 class Watches:
-    """Follows buckets, and has those made anew that NATS lost.
-
-    Args:
-        views: by bucket.
-        make_missing: makes the buckets that are not there.
-    """
+    """Follows buckets, each by its view, and has those made anew that NATS lost."""
 
     def __init__(
         self, js: JetStreamContext, views: Mapping[str, View], make_missing: Callable[[], Awaitable[None]]
@@ -104,15 +96,14 @@ class Watches:
             WatchLost: the consumer vanished, or messages did.
             nats.errors.Error, BusError, TimeoutError: JetStream does not answer.
         """
-        view = self._views[bucket]
         try:
-            await follow(self._js, bucket, view)
+            await follow(self._js, bucket, self._views[bucket])
         except NotFoundError as error:
             if error.err_code == NO_STREAM:
                 await self._replace_lost()
             raise
         finally:
-            view.unsynced()
+            self._views[bucket].unsynced()
 
     async def _replace_lost(self) -> None:
         lost = [bucket for bucket in self._views if not await self._is_there(bucket)]
@@ -197,7 +188,6 @@ class _Reader:
             self.caught_up()
 
     def caught_up(self) -> None:
-        """All entries that stood when the watch began have come. Idempotent."""
         if self._snapshot is None:
             return
         entries = list(self._snapshot.values())
@@ -215,7 +205,7 @@ class _Reader:
 
 
 class ConnectionWatch:
-    """Watches the bus. Call `close` when it is no longer used."""
+    """Call `close` when it is no longer used."""
 
     def __init__(self, bus: Bus) -> None:
         self._loop = asyncio.get_running_loop()

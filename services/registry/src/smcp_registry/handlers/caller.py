@@ -1,4 +1,4 @@
-"""Whose request it is: the member that the subject names, its claim, and whether the view is new enough for it."""
+"""Reads who asks: the member that the subject names, its claim, and whether the view is new enough for it."""
 
 import asyncio
 import contextlib
@@ -32,29 +32,23 @@ class Callers:
 
     def __init__(self, members: Bucket, view: MembersView) -> None:
         self._members = members
-        self._view = view
+        self.view = view
 
     async def settled(self, call: Call) -> None:
-        """Return when the view follows the bucket, or after `SYNC_S`: it is then as new as it can be."""
-        if self._view.synced:
+        """Return when the view is as new as it can be: it follows the bucket, or `SYNC_S` are over."""
+        if self.view.synced:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(SYNC_S, _left(call) / 2)):
-                await self._view.wait_synced()
+                await self.view.wait_synced()
 
     async def caught_up(self, revision: int, call: Call) -> None:
-        """Wait until the view has reached `revision`, at most `BEHIND_S`.
-
-        Raises:
-            Unavailable: it has not.
-        """
-        if self._view.revision >= revision:
-            return
-        if not await self._view.reached(revision, min(BEHIND_S, _left(call) * 0.9)):
+        """Wait until the view has reached `revision`. Raises Unavailable: it has not within `BEHIND_S`."""
+        if not await self.view.reached(revision, min(BEHIND_S, _left(call) * 0.9)):
             raise Unavailable("the registry has not seen yet what you know of the office; ask again")
 
     async def member(self, call: Call) -> Entry:
-        """The membership of who asks: the member named in the subject.
+        """The member named in the subject.
 
         Raises:
             NotInOffice: it is none.
@@ -62,13 +56,12 @@ class Callers:
         """
         office, role, name = named(call)
         self.check_not_lost(office, role, name)
-        entry = self._view.member(office, role, name) or await self.stored(office, role, name)
+        entry = self.view.member(office, role, name) or await self.stored(office, role, name)
         if entry is None:
             raise NotInOffice("not in this office")
         return entry
 
     async def stored(self, office: str, role: Role, name: str) -> Entry | None:
-        """The member as the store has it; None where there is none of that name."""
         stored = await read_member(self._members, record_key(office, role, name))
         record = stored.record
         if record is None or not record.is_member or record.name != name:
@@ -80,15 +73,15 @@ class Callers:
 
         Raises:
             Unavailable: NATS lost its store, and this member (without one: anybody of the office) has not asserted
-                itself yet. Were it told that it is no member it would leave and enter again.
+                itself yet. An answer that it is no member would make it leave and enter again.
         """
-        awaited = self._view.awaited(office)
+        awaited = self.view.awaited(office)
         if awaited if role is None else record_key(office, role, name) in awaited:
             raise Unavailable("the rooms are being put together again; ask again")
 
 
 def after(call: Call) -> int:
-    """The revision that the sender wants to be in the answer; 0 where it says none."""
+    """The revision that the answer must have reached."""
     value = call.headers.get(AFTER, "0")
     if not (value.isascii() and value.isdigit() and len(value) < 20):
         raise Malformed(f"the header {AFTER} is not a revision", details={"field": AFTER})
@@ -96,7 +89,7 @@ def after(call: Call) -> int:
 
 
 def named(call: Call) -> tuple[str, Role, str]:
-    """Office, role and name from the subject."""
+    """(office, role, name) from the subject."""
     caller = call.caller
     if caller.office is None or caller.role is None or caller.name is None:
         raise NotInOffice("not in an office")
@@ -104,11 +97,6 @@ def named(call: Call) -> tuple[str, Role, str]:
 
 
 def claim_of(call: Call) -> Claim:
-    """The request's claim.
-
-    Raises:
-        Malformed: there is none, or it is not one; `details.field` names the header.
-    """
     header = call.headers.get(CLAIM)
     if header is None:
         raise Malformed(f"the header {CLAIM} is missing", details={"field": CLAIM})

@@ -1,4 +1,4 @@
-"""What members tell their office (events.txt; computer.txt, resources chapter): the registry publishes it."""
+"""Publishes what members tell their office (events.txt; computer.txt, resources chapter)."""
 
 from pydantic import BaseModel
 
@@ -18,16 +18,9 @@ async def update(request: BaseModel, call: Call, *, bus: Bus, callers: Callers) 
 
     Where a page lets the Computer's name out (`update_tool_list`, data-structures.txt, UpdateToolListNotification), or
     there is no page (an unknown `update_*`), it is the sender's.
-
-    Raises:
-        Malformed: an envelope names no Computer, or the event is none that the office is told of.
-        NotAllowed: it speaks for another Computer.
-        NotInOffice: the sender is no member.
-        Unavailable: the sender's membership cannot be looked up now.
     """
     _, _, name = named(call)
-    if call.row.notifies is None:
-        raise Malformed(f"{call.row.event} tells nobody")
+    assert call.row.notifies is not None
     field = "computerId" if isinstance(request, Envelope) else "computer"
     computer = getattr(request, field, None)
     if computer is None and field == "computerId":
@@ -44,7 +37,7 @@ async def update(request: BaseModel, call: Call, *, bus: Bus, callers: Callers) 
 async def update_capabilities(
     request: UpdateCapabilitiesReq, call: Call, *, bus: Bus, callers: Callers, seats: Seats
 ) -> None:
-    """Keep what the Computer can do now, for `list_room`, and tell the office. Raises as `update`."""
+    """Keep what the Computer can do now, for `list_room`, and tell the office."""
     office, _, name = named(call)
     if request.computer == name:
         member = await callers.member(call)
@@ -54,12 +47,7 @@ async def update_capabilities(
 
 
 async def tool_call_cancel(request: AgentCallData, call: Call, *, bus: Bus, callers: Callers) -> None:
-    """Publish the cancel to the Agent's office: the broadcast is the delivery, owners match `(agent, req_id)`.
-
-    Raises:
-        NotAllowed: the sender is no Agent.
-        NotInOffice, Unavailable: as for `update`.
-    """
+    """Publish the cancel to the Agent's office: the broadcast is the delivery, owners match `(agent, req_id)`."""
     _, role, _ = named(call)
     if role != "agent":
         raise NotAllowed("an Agent cancels its own calls only", details={"field": "agent"})

@@ -1,4 +1,4 @@
-"""Joining, leaving and asking about a room: `join_office`, `leave_office`, `list_room`, `find` and `confirm`."""
+"""Handles joins, leaves and questions about a room."""
 
 import asyncio
 from contextlib import suppress
@@ -16,7 +16,6 @@ from smcp_registry.admission import Action
 from smcp_registry.handlers.caller import Callers, after, claim_of, named
 from smcp_registry.records import MemberRecord, record_key
 from smcp_registry.seats import Seats
-from smcp_registry.view import MembersView
 
 SESSIONS: Final = TypeAdapter(list[SessionInfo])
 LAST_S: Final = 1.2
@@ -25,17 +24,8 @@ LOOK_S: Final = 0.5
 """How long the store may take to say that a member is too new for the view (seconds)."""
 
 
-async def join_office(
-    request: EnterOfficeReq, call: Call, *, seats: Seats, view: MembersView, callers: Callers
-) -> Joined:
-    """Claim the seat that the subject names (events.txt, room events).
-
-    Raises:
-        Malformed: there is no claim with it.
-        NotAllowed: the request speaks of another seat than the subject (`details.field`), or the seat is
-            another's (the message says why).
-        Unavailable: no quorum, or the present owner cannot be asked, or the claimant does not say that it means it.
-    """
+async def join_office(request: EnterOfficeReq, call: Call, *, seats: Seats, callers: Callers) -> Joined:
+    """Claim the seat that the subject names (events.txt, room events)."""
     office, role, name = named(call)
     for field, said, known in (
         ("office_id", request.office_id, office), ("role", request.role, role), ("name", request.name, name),
@@ -55,7 +45,7 @@ async def join_office(
             await callers.caught_up(claimed.stored.revision, call)
             callers.check_not_lost(office)
             owner = (claim.credential, claim.process, claim.session)
-            sessions = SESSIONS.validate_json(view.sessions_json(office, owner))
+            sessions = SESSIONS.validate_json(callers.view.sessions_json(office, owner))
     return Joined(
         revision=claimed.stored.revision,
         tenure=claimed.stored.tenure,
@@ -66,27 +56,17 @@ async def join_office(
 
 
 async def leave_office(request: LeaveOfficeReq, call: Call, *, seats: Seats) -> Left:
-    """Give up the seat that the subject names (events.txt, room events).
-
-    Raises:
-        Malformed: there is no claim with it.
-        NotInOffice: the claim is not the member there, or the request is about another office.
-        Unavailable: no quorum.
-    """
+    """Give up the seat that the subject names (events.txt, room events)."""
     office, role, name = named(call)
     if request.office_id != office:
         raise NotInOffice("not in this office", details={"field": "office_id"})
     return Left(revision=await seats.release(office, role, name, claim_of(call)))
 
 
-async def list_room(request: ListRoomReq, call: Call, *, view: MembersView, callers: Callers) -> RawJson:
+async def list_room(request: ListRoomReq, call: Call, *, callers: Callers) -> RawJson:
     """A ListRoomRet: the members of the sender's office that were announced, and the sender itself in any case.
 
-    Raises:
-        NotAllowed: it asks for another office.
-        NotInOffice: it is no member.
-        Unavailable: the view has not reached the sender's own join, or what it was told of others; or not everybody is
-            back after the store was lost.
+    Unavailable where the view has not reached the sender's own join, or what it was told of others.
     """
     office, _, _ = named(call)
     if request.office_id != office:
@@ -96,23 +76,19 @@ async def list_room(request: ListRoomReq, call: Call, *, view: MembersView, call
     asker = await callers.member(call)
     await callers.caught_up(asker.revision, call)
     callers.check_not_lost(office)
-    sessions = view.sessions_json(office, asker.record.owner)
+    sessions = callers.view.sessions_json(office, asker.record.owner)
     return RawJson(b'{"sessions":%b,"req_id":%b}' % (sessions, orjson.dumps(request.req_id)))
 
 
-async def find(request: FindComputer, call: Call, *, view: MembersView, callers: Callers) -> Found:
+async def find(request: FindComputer, call: Call, *, callers: Callers) -> Found:
     """Asked by a gateway after "no responder": whether that Computer is in the sender's office. Answered at once;
     without quorum from the view alone.
-
-    Raises:
-        NotInOffice: the sender is no member.
-        Unavailable: the store is lost, and the sender with it.
     """
     office, role, name = named(call)
     callers.check_not_lost(office, role, name)
 
     async def look(role: Role, name: str) -> MemberRecord | None:
-        entry = view.member(office, role, name)
+        entry = callers.view.member(office, role, name)
         try:
             async with asyncio.timeout(LOOK_S):
                 entry = entry or await callers.stored(office, role, name)
@@ -124,21 +100,18 @@ async def find(request: FindComputer, call: Call, *, view: MembersView, callers:
     asker, record = await asyncio.gather(look(role, name), look("computer", request.computer))
     if asker is None:
         raise NotInOffice("not in this office")
-    awaited = record_key(office, "computer", request.computer) in view.awaited(office)
-    return Found(
-        member=record is not None or awaited,
-        moving=record is not None and record.moving,
-    )
+    awaited = record_key(office, "computer", request.computer) in callers.view.awaited(office)
+    return Found(member=record is not None or awaited, moving=record is not None and record.moving)
 
 
-async def confirm(_: Nothing, call: Call, *, view: MembersView, callers: Callers) -> Confirmed:
+async def confirm(_: Nothing, call: Call, *, callers: Callers) -> Confirmed:
     """Asked by an owner after its connection broke or it was suspended: whether its claim still stands.
 
     Read from the view, so that it works without quorum; `view` says how new it is.
     """
     claim = claim_of(call)
     await callers.settled(call)
-    entry = view.member(*named(call))
+    entry, upto = callers.view.member(*named(call)), callers.view.revision
     if entry is None or not entry.holds(claim):
-        return Confirmed(mine=False, view=view.revision)
-    return Confirmed(mine=True, revision=entry.revision, tenure=entry.record.tenure, view=view.revision)
+        return Confirmed(mine=False, view=upto)
+    return Confirmed(mine=True, revision=entry.revision, tenure=entry.record.tenure, view=upto)
