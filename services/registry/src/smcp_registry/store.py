@@ -31,6 +31,7 @@ from nats.js.errors import (
     KeyNotFoundError,
     KeyWrongLastSequenceError,
     NoStreamResponseError,
+    ServiceUnavailableError,
 )
 from nats.js.kv import KeyValue
 from pydantic import ValidationError
@@ -310,8 +311,11 @@ async def _wait_for_jetstream(js: JetStreamContext, deadline: float) -> api.Acco
                 return await js.account_info()
         except (nats.errors.Error, TimeoutError) as error:
             if not await _may_wait(deadline):
+                # nats-py's error for "no responder", which carries no code
+                nobody = isinstance(error, ServiceUnavailableError) and error.err_code is None
+                reason = "nobody serves it" if nobody else describe(error)
                 raise StoreUnusable(
-                    f"JetStream does not answer ({describe(error)}): is it enabled on this nats-server (--jetstream or "
+                    f"JetStream does not answer ({reason}): is it enabled on this nats-server (--jetstream or "
                     "`jetstream {}` in its configuration), has it a leader, and may this credential use $JS.API.>?"
                 ) from error
 
