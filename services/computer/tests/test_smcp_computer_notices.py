@@ -66,7 +66,7 @@ async def test_more_updates_of_a_server_than_are_kept_become_one_changed_list(
         assert told_uris(here) == []
         await here.tell("one", "update", uri="note://a/b")
         await eventually(lambda: told_uris(here) == ["note://a/b"], message="the subscription stands")
-    assert caplog.text.count("tells of more changes than can be passed on one by one") == 1
+    assert caplog.text.count("reports more changes than can be passed on one by one") == 1
 
 
 async def test_a_server_that_tells_very_much_holds_up_no_other(nats_url: str) -> None:

@@ -1,6 +1,6 @@
 """Who of an office's members here is told what, also in the moments round a join and after an outage."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
@@ -10,7 +10,7 @@ from smcp_bus import subjects
 from smcp_bus.bus import Incoming
 from smcp_bus.headers import EPOCH
 from smcp_bus.registry_contract import Claim
-from smcp_gateway.rooms.offices import AgentLeft, Office
+from smcp_gateway.rooms.offices import Generations, Listeners, Office
 from smcp_gateway.sockets.session import MemberKey, Membership, Session
 from smcp_proto.schemas import Capabilities, ResourceCapability
 
@@ -33,10 +33,11 @@ def left(name: str, revision: int, role: str = "computer") -> Incoming:
 class Told:
     """An office whose members are told into a list."""
 
-    def __init__(self, agent_left: AgentLeft = lambda office, agent: None) -> None:
+    def __init__(self, agent_left: Callable[[str, str], None] = lambda office, agent: None) -> None:
         self.said: list[tuple[str, str, Any]] = []
-        self.generation = 0
-        self.office = Office("office", self._tell, generation=lambda: self.generation, agent_left=agent_left)
+        self.generations = Generations()
+        listeners = Listeners(self._tell, lambda office, body: None, agent_left)
+        self.office = Office("office", listeners, self.generations)
 
     async def _tell(self, sessions: Iterable[Session], event: str, body: bytes) -> None:
         payload = orjson.loads(body)
@@ -50,7 +51,10 @@ class Told:
         return session
 
     async def admit(self, session: Session, revision: int, generation: int = 0) -> None:
-        session.membership = Membership("office", revision, CLAIM, generation)
+        assert session.role is not None
+        assert session.name is not None
+        place = ("office", session.role, session.name)
+        session.membership = Membership(place, revision, CLAIM, generation)
         await self.office.admit(session, session.membership)
 
     def take(self) -> list[tuple[str, str, Any]]:
@@ -171,7 +175,7 @@ async def test_who_missed_a_leave_is_not_told_of_the_enter_after_it_before_the_d
     told = Told()
     await told.member("a", 1, role="agent")
     told.office.roster.learn([("agent", "a"), ("computer", "x")])
-    told.generation = 1  # the connection was down, and x left meanwhile
+    told.generations.current = 1  # the connection was down, and x left meanwhile
     await told.member("late", 20, generation=1)
     for notice in (entered("late", 20), entered("x", 21)):
         await told.office.hear(notice)
@@ -187,7 +191,7 @@ async def test_who_missed_an_enter_is_not_told_of_the_leave_after_it() -> None:
     told = Told()
     await told.member("a", 1, role="agent")
     told.office.roster.learn([("agent", "a")])
-    told.generation = 1
+    told.generations.current = 1
     await told.office.hear(left("x", 21))
     assert told.take() == []
 
@@ -195,7 +199,7 @@ async def test_who_missed_an_enter_is_not_told_of_the_leave_after_it() -> None:
 async def test_before_the_office_is_known_a_leave_is_told_even_after_an_outage() -> None:
     told = Told()
     await told.member("a", 1, role="agent")
-    told.generation = 1
+    told.generations.current = 1
     await told.office.hear(left("x", 21))
     assert told.take() == [("a", "leave_office", "x")]
 
@@ -221,7 +225,7 @@ async def test_who_was_claimed_anew_is_told_of_an_enter_before_that_and_then_of_
     told = Told()
     watcher = await told.member("watcher", 5)
     told.office.roster.learn([("computer", "watcher")])
-    told.generation = 1  # the connection was down for longer than a lease
+    told.generations.current = 1  # the connection was down for longer than a lease
     assert watcher.membership is not None
     watcher.membership.revision = 10  # asserted, and claimed anew
     await told.office.hear(entered("late", 9))  # somebody came in just before

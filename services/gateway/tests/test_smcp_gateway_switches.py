@@ -39,11 +39,6 @@ async def no_quorum_to_announce(monkeypatch: pytest.MonkeyPatch, name: str) -> A
         yield
 
 
-def announcing() -> bool:
-    """Whether an errand of a gateway is under way."""
-    return any(task.get_name() == "errand" for task in asyncio.all_tasks())
-
-
 async def also_in(nats_url: str, office: str, session: Session) -> None:
     """The registry has another record of a member, as an older one would have written it late."""
     assert session.membership is not None
@@ -85,7 +80,6 @@ async def test_who_left_before_its_switch_was_announced_is_no_member(
                 if leaves:
                     assert await box.call("server:leave_office", {"office_id": NEW}) == [True, None]
             await eventually(lambda: len(world.gateways[0].sessions) == 1)
-        await eventually(lambda: not announcing(), timeout=15)
         # an announcement that was under way may have come before the leave, but not after it
         await eventually(lambda: len(anna.told("notify:leave_office")) == len(anna.told("notify:enter_office")))
         assert await room(anna) == {"anna"}
@@ -101,18 +95,17 @@ async def test_a_session_holds_the_place_that_it_has_and_no_other(nats_url: str)
         assert await other.join("computer", "box", OLD) == [True, None]
 
 
-def while_it_leaves(buses: InterposedBuses, meanwhile: Callable[[], Awaitable[None]], *, after: bool = False) -> None:
-    """The first leave of the old office is carried out behind that (or before it, where it is `after`)."""
+def while_it_leaves(buses: InterposedBuses, meanwhile: Callable[[], Awaitable[None]]) -> None:
+    """The first leave of the old office is carried out after that."""
     begun: list[asyncio.Task[None]] = []
 
     async def between(incoming: Incoming, handler: RequestHandler) -> Reply:
         if subjects.verb_of(incoming.subject) != "leave_office":
             return await handler(incoming)
-        reply = await handler(incoming) if after else None
         if not begun:
             begun.append(asyncio.ensure_future(meanwhile()))
         await asyncio.shield(begun[0])  # also the copies that the gateway sends when it waits for long
-        return reply or await handler(incoming)
+        return await handler(incoming)
 
     buses.between = between
 
@@ -128,7 +121,7 @@ async def swept(world: World, office: str, name: str) -> None:
 
 
 @pytest.mark.rule("answers.rooms.switch.lost")
-async def test_a_switch_to_a_place_that_is_lost_meanwhile_ends_in_the_old_office(nats_url: str) -> None:
+async def test_a_computer_whose_new_place_is_lost_during_a_switch_is_disconnected(nats_url: str) -> None:
     buses = InterposedBuses()
     async with (
         gateway_world(nats_url, bad=buses) as world,
@@ -137,54 +130,19 @@ async def test_a_switch_to_a_place_that_is_lost_meanwhile_ends_in_the_old_office
         connected(world.url) as other,
     ):
         await anna.join("agent", "anna", OLD)
-        can = {"resources": {"subscribe": True, "listChanged": False}, "counted": 2**70}
-        here = {"role": "computer", "name": "box", "office_id": OLD, "capabilities": can}
-        assert await box.call("server:join_office", here) == [True, None]
+        assert await box.join("computer", "box", OLD) == [True, None]
 
         async def taken() -> None:
             await swept(world, NEW, "box")
             assert await other.join("computer", "box", NEW) == [True, None]
 
         while_it_leaves(buses, taken)
-        done, why = await box.join("computer", "box", NEW)
-        assert (done, why.split()[0]) == (False, "403")
-        await eventually(lambda: len(anna.told("notify:enter_office")) == 2)
-        assert anna.told("notify:leave_office") == [{"office_id": OLD, "computer": "box"}]
-        listed = await box.call("server:list_room", {"agent": "box", "req_id": "1", "office_id": OLD})
-        [itself] = [session for session in listed["sessions"] if session["name"] == "box"]
-        assert itself["capabilities"] == can
-        box.sio.on("client:get_tools", answers, namespace="/smcp")
-        asked = {"agent": "anna", "req_id": "1", "computer": "box"}
-        assert await anna.call("client:get_tools", asked) == {"tools": [], "req_id": "1"}
-        assert (await box.join("computer", "box", NEW))[0] is False  # as to anybody to whom it never belonged
-
-
-async def answers(asked: dict[str, str]) -> dict[str, object]:
-    return {"tools": [], "req_id": asked["req_id"]}
-
-
-@pytest.mark.rule("answers.rooms.switch.lost")
-async def test_who_loses_both_places_of_a_switch_is_hung_up_on(nats_url: str) -> None:
-    buses = InterposedBuses()
-    async with (
-        gateway_world(nats_url, bad=buses) as world,
-        connected(world.url) as box,
-        connected(world.url) as other,
-        connected(world.url) as heir,
-    ):
-        assert await box.join("computer", "box", OLD) == [True, None]
-
-        async def taken() -> None:
-            await swept(world, NEW, "box")
-            assert await other.join("computer", "box", NEW) == [True, None]
-            assert await heir.join("computer", "box", OLD) == [True, None]
-
-        while_it_leaves(buses, taken, after=True)
         await box.sio.emit(
             "server:join_office", {"role": "computer", "name": "box", "office_id": NEW}, namespace="/smcp"
         )
         await asyncio.wait_for(box.gone.wait(), 10)
-        assert len(world.gateways[0].computers) == 2
+        await eventually(lambda: anna.told("notify:leave_office") == [{"office_id": OLD, "computer": "box"}])
+        assert len(world.gateways[0].computers) == 1
 
 
 @pytest.mark.rule("answers.rooms.alternate")

@@ -1,4 +1,4 @@
-"""This Computer's place in its office: claimed, kept, confirmed after every break, and given up at the end."""
+"""This Computer's place in its office: claims it, confirms it after every break, and gives it up at the end."""
 
 import asyncio
 import logging
@@ -55,19 +55,20 @@ class Membership:
         self._office = office
         self._name = name
         self._capabilities = capabilities
+        identity = f"{encode_name(office)}.computer.{encode_name(name)}"  # hashed: it may be 1,536 characters long
         # one session in one process: the same claim for its whole life, so that asking twice is asking once
         self._claim = Claim(
             session=session,
             credential=registry.credential,
             process=registry.process,
             incarnation=uuid4().hex,
-            identity=_identity(office, name),
+            identity=blake2b(identity.encode(), digest_size=16).hexdigest(),
         )
         self._claimed = False
         self._revision = 0
-        """Of the place's record, as far as this Computer was told."""
+        """Of the place's record, as far as this Computer knows."""
         self._overtaken = 0
-        """The newest revision at which somebody else changed it, as far as the office was told."""
+        """The newest revision at which somebody else changed it, as far as the office heard."""
         self._up = asyncio.Event()
         self._problem = "not joined yet"
         self._tenure: int | None = None
@@ -76,7 +77,10 @@ class Membership:
         self.joined = asyncio.Event()
         """Set once the place was had for the first time."""
         self.lease = LeaseKeeper(
-            registry, lease_s=lease_s, describe=lambda: LeaseRenewal(members=1), on_lapsed=self._lapsed
+            registry,
+            lease_s=lease_s,
+            describe=lambda: LeaseRenewal(members=1),
+            on_lapsed=lambda: ownership.close("the lease had run out"),
         )
 
     @property
@@ -90,7 +94,7 @@ class Membership:
         self._listeners.append(listener)
 
     async def run(self) -> None:
-        """Have the place, and have it again whenever it was lost, until cancelled."""
+        """Take the place, and take it again whenever it was lost, until cancelled."""
         unwatch = self._bus.watch(self._on_connection)
         if self._bus.connected:
             self._up.set()
@@ -114,10 +118,7 @@ class Membership:
             unwatch()
 
     async def leave(self) -> None:
-        """Give the place up; `run` must have ended. From here on nothing new is run.
-
-        Bounded; what goes wrong is logged, and the registries notice by themselves then.
-        """
+        """Give the place up; `run` must have ended. Where that fails, the registries notice by themselves."""
         self._ownership.close("leaving the office")
         if not self._claimed:
             return
@@ -131,11 +132,8 @@ class Membership:
             _log.info("left the office %r", self._office)
 
     def told(self, revision: int) -> None:
-        """The office was told of an enter or a leave under this Computer's name.
-
-        One that this Computer did not ask for (a registry took it for dead) ends the ownership: the seat is confirmed,
-        or claimed again.
-        """
+        """An enter or a leave of this Computer's name was announced. One that this Computer did not ask for (a registry
+        took it for dead) ends the ownership: the seat is confirmed, or claimed again."""
         self._overtaken = max(self._overtaken, revision)
         if self._claimed and self._overtaken > self._revision:
             self._ownership.close("the place in the office was given up by somebody else")
@@ -156,7 +154,7 @@ class Membership:
         return self._opened(generation, await self._join(), "in")
 
     async def _join(self) -> int | None:
-        # who hears of our entering asks for everything; what changes from here on is told
+        # who hears of our entering asks for everything; what changes from here on is sent
         untold = self._outbox.forget()
         self._overtaken = 0
         said = {"role": "computer", "name": self._name, "office_id": self._office}
@@ -184,13 +182,10 @@ class Membership:
         return True
 
     def _trouble(self, error: Exception) -> None:
-        problem = f"refused: {error}" if isinstance(error, NotAllowed) else f"{str(error) or type(error).__name__}"
+        problem = f"refused: {error}" if isinstance(error, NotAllowed) else str(error) or type(error).__name__
         if problem != self._problem:
             _log.warning("not in the office %r: %s; trying on", self._office, problem)
         self._problem = problem
-
-    def _lapsed(self) -> None:
-        self._ownership.close("the lease had run out")
 
     def _on_connection(self, connection: Connection) -> None:
         if connection is Connection.UP:
@@ -198,9 +193,3 @@ class Membership:
             self.lease.renew_soon()
         elif connection is Connection.DOWN:
             self._up.clear()
-
-
-def _identity(office: str, name: str) -> str:
-    """By which the registries tell whose place it is: always as short, since names that are encoded may be 1,536
-    characters long."""
-    return blake2b(f"{encode_name(office)}.computer.{encode_name(name)}".encode(), digest_size=16).hexdigest()

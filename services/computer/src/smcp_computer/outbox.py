@@ -1,12 +1,11 @@
-"""What a Computer still has to tell its office: kept until it was told, over a broken connection, too.
+"""The notifications that a Computer has yet to send to its office. They are kept over a broken connection.
 
-What says the same is told once. What is refused and may heal goes to the end and is tried again after a pause; what
-cannot heal is dropped, with one warning.
+Notifications of one key are sent once. One that is refused for now goes to the end, and is tried again after a pause;
+one that is refused for good is dropped, with one warning.
 """
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -35,7 +34,7 @@ RESOURCES: Final = (UPDATED, LIST_CHANGED)
 HEALING: Final = (NotInOffice, RateLimited, TimedOut, Unavailable)
 """Refusals that end by themselves. What is refused otherwise would be refused for ever."""
 MOST_UNTOLD: Final = 1000
-"""Updates of one server that wait: it may name what nobody ever listed. Above it Agents are told to subscribe again."""
+"""Notifications that wait. Above it, an update becomes a `list_changed` by which Agents subscribe again."""
 MAX_TITLE: Final = 1000
 """Characters of a title that are told."""
 
@@ -43,20 +42,13 @@ _LIST_CHANGED: Final = {"jsonrpc": "2.0", "method": "notifications/resources/lis
 
 
 class OfficeClient(Protocol):
-    """To whom it is said: the registry over NATS, or a gateway."""
+    """The registry over NATS, or a gateway."""
 
     async def tell(self, office: str, role: Role, name: str, verb: str, body: bytes) -> None:
-        """An event that becomes a notification.
-
-        Raises:
-            SmcpError: it was refused.
-            BusError: it could not be said, or it is not known whether it was taken.
-        """
+        """Send an event that becomes a notification. Raises SmcpError (refused), BusError (it may have been taken)."""
 
 
 class Key(NamedTuple):
-    """What says the same is told once."""
-
     verb: str
     server: str = ""
     uri: str = ""
@@ -74,8 +66,8 @@ class Outbox:
 
     Args:
         may_tell: whether this Computer is a member now.
-        gather_s: changes of one kind that come within so many seconds are told as one.
-        content: what is told beside this Computer's name, by verb.
+        gather_s: changes of one kind that come within so many seconds are sent as one.
+        content: what is sent beside this Computer's name, by verb.
     """
 
     def __init__(
@@ -95,15 +87,13 @@ class Outbox:
         self._gather_s = gather_s
         self._content = content
         self._waiting: dict[Key, _Entry] = {}
-        """In the order in which it is told."""
-        self._updates: Counter[str] = Counter()
-        """How many updates of each server are among it."""
+        """In the order in which they are sent."""
         self._telling: Key | None = None
-        """What is being told, and has not been dropped meanwhile."""
+        """What is being sent, and has not been dropped meanwhile."""
         self._held_until = 0.0
         self._backoff = Backoff(first_s=0.2, longest_s=5.0)
         self._dropped: set[tuple[str, str, type[Exception]]] = set()
-        """What the log has said since this Computer became a member."""
+        """What was logged since this Computer became a member."""
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
@@ -124,16 +114,17 @@ class Outbox:
     def resource_updated(self, agent: str | None, server: str, uri: str, title: str | None) -> None:
         """A resource changed that the Agent has subscribed to. `title`: as the server's list has it."""
         key = Key(UPDATED, server, uri, agent)
-        if self._updates[server] >= MOST_UNTOLD and key not in self._waiting:
-            _log.warning("MCP server %r tells of more changes than can be passed on one by one", server)
+        if len(self._waiting) >= MOST_UNTOLD and key not in self._waiting:
+            _log.warning("MCP server %r reports more changes than can be passed on one by one", server)
             self.missed(server)
             return
-        params = {"uri": uri} | ({} if title is None else {"title": _bounded(title)})
+        params = {"uri": uri}
+        if title is not None:
+            params["title"] = title[:MAX_TITLE].encode(errors="ignore").decode()
         payload = {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": params}
         self._add_envelope(key, payload, {} if agent is None else {"agent": agent})
 
     def list_changed(self, server: str) -> None:
-        """The list of a server changed."""
         self._add_envelope(Key(LIST_CHANGED, server), _LIST_CHANGED, {})
 
     def missed(self, server: str | None) -> None:
@@ -143,20 +134,19 @@ class Outbox:
         self._add_envelope(Key(LIST_CHANGED, server or "", MISSED), _LIST_CHANGED, {MISSED: True})
 
     def forget(self) -> frozenset[str]:
-        """Whoever sees this Computer enter asks for everything anyway. Returns what was to be told of its state."""
+        """Drop updates of this Computer's state, and return their verbs: whoever sees it enter asks for everything."""
         untold = self.untold.difference(RESOURCES)
         self._drop(lambda key: key.verb not in RESOURCES)
         return untold
 
     def resume(self) -> None:
-        """This Computer is a member (again): tell what was left."""
+        """This Computer is a member (again)."""
         self._held_until = self._loop.time() + self._gather_s  # those who hear it come back from the same break
         self._backoff.reset()
         self._dropped.clear()
         self._wake.set()
 
     async def run(self) -> None:
-        """Tell until cancelled."""
         while True:
             self._wake.clear()
             due = self._due()
@@ -170,51 +160,37 @@ class Outbox:
                 pass
 
     def _due(self) -> float | None:
-        """When the first is told; None: when something happens."""
         if not self._waiting or not self._may_tell():
             return None
         return max(self._held_until, next(iter(self._waiting.values())).at)
 
     async def _tell_first(self) -> None:
         key = self._telling = next(iter(self._waiting))
-        entry = self._take(key)  # a change while it is told is told again
+        entry = self._waiting.pop(key)  # a change while it is sent is sent again
         try:
             await self._client.tell(self._office, "computer", self._name, key.verb, entry.body())
         except (BusError, SmcpError) as error:
             if isinstance(error, BodyTooLarge) or not isinstance(error, (BusError, *HEALING)):
-                self._give_up(key, error)
+                cause = (key.verb, key.server, type(error))
+                if cause not in self._dropped:
+                    self._dropped.add(cause)
+                    of = f" of MCP server {key.server!r}" if key.server else ""
+                    _log.warning("%s%s cannot be told, and is dropped: %s", key.verb, of, error)
                 return
             _log.warning("%s could not be told: %s", key.verb, error)
             self._held_until = self._loop.time() + self._backoff.next()
             if self._telling is not None:
-                self._put(key, self._waiting.get(key, entry))
+                self._waiting.setdefault(key, entry)
         else:
             self._backoff.reset()
         finally:
             self._telling = None
 
-    def _give_up(self, key: Key, error: Exception) -> None:
-        cause = (key.verb, key.server, type(error))
-        if cause not in self._dropped:
-            self._dropped.add(cause)
-            of = f" of MCP server {key.server!r}" if key.server else ""
-            _log.warning("%s%s cannot be told, and is dropped: %s", key.verb, of, error)
-
     def _add(self, key: Key, body: Callable[[], bytes]) -> None:
-        """`body` is called when it is told; the one that was given last counts."""
+        """`body` is called when it is sent; the one that was given last counts."""
         known = self._waiting.get(key)
-        self._put(key, _Entry(self._loop.time() + self._gather_s if known is None else known.at, body))
+        self._waiting[key] = _Entry(self._loop.time() + self._gather_s if known is None else known.at, body)
         self._wake.set()
-
-    def _put(self, key: Key, entry: _Entry) -> None:
-        if key.verb == UPDATED and key not in self._waiting:
-            self._updates[key.server] += 1
-        self._waiting[key] = entry
-
-    def _take(self, key: Key) -> _Entry:
-        if key.verb == UPDATED:
-            self._updates[key.server] -= 1
-        return self._waiting.pop(key)
 
     def _add_envelope(self, key: Key, payload: Mapping[str, Any], more: Mapping[str, Any]) -> None:
         envelope = {"roomId": self._office, "computerId": self._name, **more}
@@ -224,15 +200,10 @@ class Outbox:
 
     def _drop(self, which: Callable[[Key], bool]) -> None:
         for key in [key for key in self._waiting if which(key)]:
-            self._take(key)
+            del self._waiting[key]
         if self._telling is not None and which(self._telling):
             self._telling = None
 
     def _state(self, verb: str) -> bytes:
         more = self._content[verb]() if verb in self._content else {}
         return orjson.dumps({"computer": self._name, **more})
-
-
-def _bounded(title: str) -> str:
-    """As much of a title as is told, of what the wire carries."""
-    return title[:MAX_TITLE].encode(errors="ignore").decode()

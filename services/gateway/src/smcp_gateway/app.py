@@ -30,8 +30,8 @@ from smcp_gateway.http_server import HttpServer, open_http_server
 from smcp_gateway.metrics import calls_timed, measure
 from smcp_gateway.rebalance import Rebalance
 from smcp_gateway.rooms.memberships import Memberships
-from smcp_gateway.rooms.offices import Offices
-from smcp_gateway.rooms.repair import Generations, Repair
+from smcp_gateway.rooms.offices import Generations, Listeners, Offices
+from smcp_gateway.rooms.repair import Repair
 from smcp_gateway.routes import client_routes, log_fields
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.packet import Frame
@@ -143,17 +143,14 @@ async def open_gateway(
             lease_s=settings.lease_s,
             observe=log_fields,
         )
-        offices = Offices(
-            bus, tell, generations.want, computers.cancelled, lambda: generations.coming, computers.agent_left
-        )
+        offices = Offices(bus, Listeners(tell, computers.cancelled, computers.agent_left), generations)
         memberships = Memberships(
             registry,
             offices,
             computers,
             background_tasks,
             calls,
-            generation=lambda: generations.current,
-            doubt=generations.want,
+            generations,
             hang_up=lambda session, why: transport.hang_up(session, why),  # noqa: PLW0108 -- it is made below
         )
         limits = ReadLimits(

@@ -94,7 +94,7 @@ class Drain:
         try:
             async with asyncio.timeout(within), self._limit:
                 while (membership := session.membership) is not None:
-                    assertion = Assertion(members=[asserted(session, membership, moving=True)])
+                    assertion = Assertion(members=[asserted(membership, moving=True)])
                     result = await self._registry.assert_members(assertion, again_s=KEEP_AGAIN_S)
                     outcome = result.members[0].outcome
                     if outcome is AssertOutcome.REFUSED:

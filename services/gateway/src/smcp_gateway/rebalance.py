@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from smcp_bus.registry_contract import LeaseState
-from smcp_gateway.rooms.offices import Doubt
 from smcp_gateway.sockets.session import Session, Sessions
 
 LOOK_S: Final = 1.0
@@ -54,7 +53,7 @@ class Rebalance:
         *,
         hang_up: Callable[[Session, str], Awaitable[None]],
         keep_place: Callable[[Session], Awaitable[bool]],
-        doubt: Doubt,
+        doubt: Callable[[], None],
         unwritten: Callable[[Session], int],
         spread_s: float,
     ) -> None:

@@ -1,16 +1,17 @@
-"""The offices of which this gateway holds members: what is heard there, and who is told.
+"""The offices of which this gateway holds members: passes on what is heard there.
 
-A replica listens to an office only while it holds a member of it, or somebody is about to become one.
+A gateway listens to an office only while it holds a member of it, or somebody is about to become one.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from smcp_bus import subjects
-from smcp_bus.bus import Bus, Incoming, Subscription
+from smcp_bus.bus import Bus, Connection, Incoming, Subscription
 from smcp_gateway.computers.owned_computer import CANCEL_EVENT
 from smcp_gateway.rooms.notifications import Notice, missed_of, presence, read_notice, updates
 from smcp_gateway.rooms.roster import Roster
@@ -22,31 +23,54 @@ _log: Final = logging.getLogger("smcp_gateway.rooms.offices")
 Tell = Callable[[Iterable[Session], str, bytes], Awaitable[None]]
 """Emit an event with that JSON to those sessions."""
 
-Cancelled = Callable[[str, bytes], None]
-"""Told the office and the JSON of a cancel that was heard; must not block."""
 
-AgentLeft = Callable[[str, str], None]
-"""Told the office and the Agent that left it; must not block."""
+class Generations:
+    """Counts how often this gateway may have missed something, and says when its offices are to be repaired."""
 
-Doubt = Callable[[], None]
-"""Told that the registry may not count a member of ours any more; must not block."""
+    def __init__(self) -> None:
+        self.current = 0
+        self._wanted = asyncio.Event()
+        self._down = False
 
-Generation = Callable[[], int]
-"""Members of generations before this one may have missed something, and are, or will be, told the difference."""
+    def on_connection(self, connection: Connection) -> None:
+        if connection is Connection.DOWN:
+            self._down = True
+        elif connection is not Connection.UP or self._down:
+            self._down = False
+            self.current += 1
+            self._wanted.set()
+
+    @property
+    def coming(self) -> int:
+        """The generation that comes out of an outage that goes on; else the current one."""
+        return self.current + self._down
+
+    def want(self) -> None:
+        """Repair although the connection stood: the lease had run out, or the registry let a member go."""
+        self._wanted.set()
+
+    async def wanted(self) -> int:
+        """Wait until there is something to repair; returns the generation that comes out of it."""
+        await self._wanted.wait()
+        self._wanted.clear()
+        return self.current
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """What offices call. `cancelled` and `agent_left` must not block."""
+
+    tell: Tell
+    cancelled: Callable[[str, bytes], None]
+    """An office, and the JSON of a cancel that was heard there."""
+    agent_left: Callable[[str, str], None]
+    """An office, and the Agent that left it."""
 
 
 class Office:
     """One office: its members here, those on their way in, and its roster."""
 
-    def __init__(
-        self,
-        name: str,
-        tell: Tell,
-        doubt: Doubt = lambda: None,
-        cancelled: Cancelled = lambda office, body: None,
-        generation: Generation = lambda: 0,
-        agent_left: AgentLeft = lambda office, agent: None,
-    ) -> None:
+    def __init__(self, name: str, listeners: Listeners, generations: Generations) -> None:
         self.name = name
         self.roster = Roster()
         self.members: dict[Session, Membership] = {}
@@ -58,14 +82,11 @@ class Office:
         self.subscription: Subscription | None = None
         self.lock = asyncio.Lock()
         self._arriving: dict[Session, list[Notice]] = {}
-        self._tell = tell
-        self._doubt = doubt
-        self._cancelled = cancelled
-        self._generation = generation
-        self._agent_left = agent_left
+        self._listeners = listeners
+        self._generations = generations
 
     def expect(self, session: Session) -> None:
-        """`session` asks to join: keep for it what is heard from now on."""
+        """`session` is about to join: keep for it what is heard from now on."""
         self._arriving[session] = []
 
     def give_up(self, session: Session) -> None:
@@ -73,7 +94,7 @@ class Office:
         self._arriving.pop(session, None)
 
     async def admit(self, session: Session, membership: Membership) -> None:
-        """`session` is a member now; it is told what was heard since its join."""
+        """`session` is a member now: tell it what was heard since its join."""
         missed = self._arriving.pop(session, [])
         self.members[session] = membership
         for notice in missed:
@@ -91,20 +112,21 @@ class Office:
             _log.warning("a notification that cannot be read: %s", type(error).__name__)
             return
         if notice.event == CANCEL_EVENT:
-            self._cancelled(self.name, notice.body)
+            self._listeners.cancelled(self.name, notice.body)
         if notice.epoch is None or notice.about is None:
             self._keep(notice)
             await self._pass_on(self.members, notice)
             return
         if not notice.entered and notice.about[0] == "agent":
-            self._agent_left(self.name, notice.about[1])
+            self._listeners.agent_left(self.name, notice.about[1])
         news = self.roster.event(notice.about, entered=notice.entered, epoch=notice.epoch)
         if news is None:
             return  # told before: to who is arriving, too
         self._keep(notice)
         self._check(self.members.items(), notice)
         # an enter's or leave's revision is half its epoch; what is newer than the member's own enter came after it
-        revision, generation = notice.epoch // 2, max(self.compared, self._generation()) if news.told_already else -1
+        revision = notice.epoch // 2
+        generation = max(self.compared, self._generations.coming) if news.told_already else -1
         await self._pass_on(
             [
                 session
@@ -115,7 +137,6 @@ class Office:
         )
 
     def _keep(self, notice: Notice) -> None:
-        """For those who are arriving."""
         for missed in self._arriving.values():
             missed.append(notice)
 
@@ -125,7 +146,7 @@ class Office:
         generation: int,
         capabilities: Mapping[str, Capabilities | None] = MappingProxyType({}),
     ) -> None:
-        """The registry's list after the connection was down: tell those who were members before what they missed.
+        """Compare with the registry's list after the connection was down, and tell members what they missed.
 
         Args:
             generation: of the connection that came back; who joined since then has missed nothing.
@@ -136,7 +157,7 @@ class Office:
         told = [session for session, membership in self.members.items() if membership.generation < generation]
         for member in difference.left:
             if member[0] == "agent":
-                self._agent_left(self.name, member[1])
+                self._listeners.agent_left(self.name, member[1])
             await self._pass_on(told, presence(self.name, member, entered=False))
         for member in difference.entered:
             await self._pass_on(told, presence(self.name, member, entered=True))
@@ -146,8 +167,8 @@ class Office:
                     await self._pass_on(told, notice)
 
     async def missed(self, session: Session) -> None:
-        """Tell an Agent here that its subscriptions have ended, and that it may have missed what the Computers told: it
-        was no member for a while, and is again."""
+        """Tell an Agent that was no member for a while that its subscriptions ended, and that it may have missed
+        updates."""
         for role, name in sorted(self.roster.present):
             if role == "computer":
                 await self._pass_on([session], missed_of(self.name, name))
@@ -159,7 +180,7 @@ class Office:
         for session, membership in members:
             if session.is_(*notice.about) and notice.epoch > membership.epoch and not membership.ending:
                 membership.ended_by = max(membership.ended_by, notice.epoch)
-                self._doubt()
+                self._generations.want()
 
     async def _pass_on(self, sessions: Iterable[Session], notice: Notice) -> None:
         about = notice.about
@@ -171,25 +192,14 @@ class Office:
             and (notice.agent is None or session.is_("agent", notice.agent))
         ]
         if told:
-            await self._tell(told, notice.event, notice.body)
+            await self._listeners.tell(told, notice.event, notice.body)
 
 
 class Offices:
-    def __init__(
-        self,
-        bus: Bus,
-        tell: Tell,
-        doubt: Doubt,
-        cancelled: Cancelled,
-        generation: Generation,
-        agent_left: AgentLeft,
-    ) -> None:
+    def __init__(self, bus: Bus, listeners: Listeners, generations: Generations) -> None:
         self._bus = bus
-        self._tell = tell
-        self._doubt = doubt
-        self._cancelled = cancelled
-        self._generation = generation
-        self._agent_left = agent_left
+        self._listeners = listeners
+        self._generations = generations
         self._offices: dict[str, Office] = {}
 
     def __len__(self) -> int:
@@ -203,7 +213,7 @@ class Offices:
         return self._offices.get(name)
 
     def has(self, name: str, member: MemberKey) -> bool:
-        """Whether somebody is in an office, as those were told who are in it here."""
+        """Whether somebody is in an office, as its members here were told."""
         office = self._offices.get(name)
         return office is not None and member in office.roster.present
 
@@ -215,9 +225,7 @@ class Offices:
         """
         office = self._offices.get(name)
         if office is None:
-            office = self._offices[name] = Office(
-                name, self._tell, self._doubt, self._cancelled, self._generation, self._agent_left
-            )
+            office = self._offices[name] = Office(name, self._listeners, self._generations)
         office.holders += 1
         try:
             async with office.lock:

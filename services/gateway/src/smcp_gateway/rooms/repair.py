@@ -1,7 +1,7 @@
-"""After an outage of NATS: asserts the gateway's members at a registry, and tells them what they missed.
+"""Asserts the gateway's members at a registry after an outage of NATS, and tells them what they missed.
 
 Nothing that was announced meanwhile came here, and the registry may have let members go. So the lease is renewed, all
-members are asserted, those whose place is another's now are sent away, and for each office the registry's list is
+members are asserted, those whose place is another's now are disconnected, and for each office the registry's list is
 compared with what its members here know.
 """
 
@@ -9,17 +9,15 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 
 from smcp_bus.backoff import Backoff
-from smcp_bus.bus import Connection
 from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AssertedMember, Assertion, AssertOutcome, LeaseRenewal, Member, same_tenure
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.rooms.memberships import Memberships
-from smcp_gateway.rooms.offices import Office, Offices
+from smcp_gateway.rooms.offices import Generations, Office, Offices
 from smcp_gateway.rooms.roster import member_keys
 from smcp_gateway.sockets.session import Membership, Session, Sessions
 from smcp_proto.errors import NotInOffice, SmcpError, Unavailable
@@ -29,54 +27,6 @@ AT_ONCE: Final = 16
 READ_FIRST_S: Final = 0.05
 
 _log: Final = logging.getLogger("smcp_gateway.rooms.repair")
-
-
-class Generations:
-    """Counts how often this gateway may have missed something."""
-
-    def __init__(self) -> None:
-        self.current = 0
-        self._wanted = asyncio.Event()
-        self._down = False
-
-    def on_connection(self, connection: Connection) -> None:
-        match connection:
-            case Connection.DOWN:
-                self._down = True
-            case Connection.UP if not self._down:
-                pass
-            case _:
-                self._down = False
-                self.current += 1
-                self._wanted.set()
-
-    @property
-    def coming(self) -> int:
-        """The generation that comes out of an outage that goes on; else the current one."""
-        return self.current + self._down
-
-    def want(self) -> None:
-        """Repair although the connection stood: the lease had run out, or the registry let a member go."""
-        self._wanted.set()
-
-    async def wanted(self) -> int:
-        """Wait until there is something to repair; returns the generation that comes out of it."""
-        await self._wanted.wait()
-        self._wanted.clear()
-        return self.current
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    session: Session
-    membership: Membership
-    said: Member
-    ending: bool
-
-    @property
-    def old(self) -> bool:
-        """Whether a refusal says nothing: it was about to leave then, or means another claim since."""
-        return self.ending or self.said.claim != self.membership.claim
 
 
 class Repair:
@@ -141,42 +91,42 @@ class Repair:
 
     async def _assert(self, members: list[tuple[Session, Membership]]) -> None:
         gate = self._computers.generation
-        asked = [_asked(session, membership) for session, membership in members]
-        result = await self._registry.assert_members(Assertion(members=[each.said for each in asked]))
-        open_questions = 0
-        for each, answer in zip(asked, result.members, strict=True):
-            if each.session.membership is each.membership:
-                open_questions += await self._settle(each, answer, gate)
-        if open_questions:
-            raise Unavailable(f"{open_questions} members could not be asserted yet")
+        said = [asserted(membership, moving=session.leaving or session.moving) for session, membership in members]
+        ending = [membership.ending for _, membership in members]
+        result = await self._registry.assert_members(Assertion(members=said))
+        again = 0
+        for (session, membership), asked, leaves, answer in zip(members, said, ending, result.members, strict=True):
+            if session.membership is not membership:
+                continue
+            if answer.outcome is AssertOutcome.REFUSED:
+                # where it leaves just now, or means another claim since, the refusal says nothing
+                if leaves or membership.ending or asked.claim != membership.claim:
+                    again += 1
+                    continue
+                await self._memberships.lost(session)
+                await self._hang_up(session, answer.why or "its place is another's now")
+            else:
+                again += await self._settle(session, membership, asked, answer, gate)
+        if again:
+            raise Unavailable(f"{again} members could not be asserted yet")
 
-    async def _settle(self, asked: "_Asked", answer: AssertedMember, gate: int) -> bool:
-        """True: it is to be asked again. `gate` is the generation of the Computers' gate when it was asked."""
-        membership = asked.membership
-        match answer.outcome:
-            case AssertOutcome.UNAVAILABLE:
-                return True
-            case AssertOutcome.REFUSED if membership.ending or asked.old:
-                return True  # it leaves just now; where that does not work, it is a member still
-            case AssertOutcome.REFUSED:
-                await self._memberships.lost(asked.session)
-                await self._hang_up(asked.session, answer.why or "its place is another's now")
-                return False
-            case AssertOutcome.UNCHANGED if answer.revision < membership.ended_by // 2:
-                return True  # that registry has not seen the leave yet
-            case AssertOutcome.UNCHANGED:
-                membership.revision = max(membership.revision, answer.revision)
-            case AssertOutcome.CLAIMED:
-                membership.revision = answer.revision
+    async def _settle(
+        self, session: Session, membership: Membership, asked: Member, answer: AssertedMember, gate: int
+    ) -> bool:
+        """True: it is to be asked again. `gate` is the generation of the Computers' ownership when it was asked."""
+        unchanged = answer.outcome is AssertOutcome.UNCHANGED
+        if answer.outcome is AssertOutcome.UNAVAILABLE or (unchanged and answer.revision < membership.ended_by // 2):
+            return True  # not decided, or by a registry that has not seen the leave yet
+        membership.revision = max(membership.revision, answer.revision)
         # not by the outcome: asked twice, the first one may have claimed it, and its answer was lost
         kept, membership.tenure = same_tenure(membership.tenure, answer.tenure), answer.tenure
         if not kept and (office := self._offices.get(membership.office)) is not None:
-            await office.missed(asked.session)
-        if asked.said.claim != membership.claim:
+            await office.missed(session)
+        if asked.claim != membership.claim:
             return True  # it has made another one since
-        if not asked.said.moving:  # that is said of a member by whatever claim
+        if not asked.moving:  # that is said of a member by whatever claim
             membership.former = None
-        self._computers.asserted(asked.session, membership.office, membership.claims[0], gate, tenure=answer.tenure)
+        self._computers.asserted(session, membership.office, membership.claims[0], gate, tenure=answer.tenure)
         return False
 
     async def _compare(self, office: Office, generation: int) -> None:
@@ -184,14 +134,10 @@ class Repair:
         if asker is None or office.compared >= generation:
             return
         session, membership = asker
-        if session.role is None or session.name is None:
-            return
         office.roster.ask()
         after = max(membership.revision, office.roster.revision)
         try:
-            room = await self._registry.room(
-                office.name, session.role, session.name, after=after, req_id=uuid.uuid4().hex
-            )
+            room = await self._registry.room(*membership.place, after=after, req_id=uuid.uuid4().hex)
         except NotInOffice:
             if session in office.members:
                 raise Unavailable("the registry's view is behind") from None
@@ -200,12 +146,6 @@ class Repair:
         await office.compare(member_keys(room.sessions), generation, capabilities)
 
 
-def asserted(session: Session, membership: Membership, *, moving: bool) -> Member:
-    assert session.role is not None
-    assert session.name is not None
-    return Member(office=membership.office, role=session.role, name=session.name, claim=membership.claim, moving=moving)
-
-
-def _asked(session: Session, membership: Membership) -> _Asked:
-    said = asserted(session, membership, moving=session.leaving or session.moving)
-    return _Asked(session, membership, said, membership.ending)
+def asserted(membership: Membership, *, moving: bool) -> Member:
+    office, role, name = membership.place
+    return Member(office=office, role=role, name=name, claim=membership.claim, moving=moving)

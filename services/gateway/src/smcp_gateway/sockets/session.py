@@ -56,9 +56,9 @@ class Asks:
 
 @dataclass(slots=True)
 class Membership:
-    """The office that a session is in."""
+    """The place that a session has."""
 
-    office: str
+    place: Place
     revision: int
     """Of the member's own record, which is written anew where it was claimed anew."""
     claim: Claim
@@ -79,6 +79,10 @@ class Membership:
 
     def __post_init__(self) -> None:
         self.joined_at = self.revision
+
+    @property
+    def office(self) -> str:
+        return self.place[0]
 
     @property
     def epoch(self) -> int:
@@ -152,9 +156,7 @@ class Session:
     @property
     def place(self) -> Place | None:
         """The one that it has."""
-        if self.membership is None or self.role is None or self.name is None:
-            return None
-        return (self.membership.office, self.role, self.name)
+        return None if self.membership is None else self.membership.place
 
     def answered(self) -> None:
         """Something was answered: who waits for quiet is told."""
