@@ -20,7 +20,7 @@ from smcp_testing.nats_process import NatsServer
 Kind = Literal["gateway", "registry"]
 
 BYSTANDER: Final = "bystander"
-_USERS: Final = "  users: [\n"
+_USERS: Final = '  "users": [\n'
 
 
 class GuardedUrl(str):
@@ -91,7 +91,7 @@ class GuardedNats(NatsServer):
     def _write(self) -> Written:
         written = write(NatsModel.model_validate(self._model), self._out)
         text = written.conf.read_text(encoding="utf-8")
-        user = f'    {{user: {BYSTANDER}, password: "{self._bystander}"}}\n'
+        user = f'    {{"user": "{BYSTANDER}", "password": "{self._bystander}"}},\n'
         assert text.count(_USERS) == 1
         text = text.replace(_USERS, _USERS + user)
         written.conf.write_text(f"{text}no_auth_user: {BYSTANDER}\n", encoding="utf-8")
