@@ -1,4 +1,4 @@
-"""`server:join_office` (events.txt, room events)."""
+"""Handles the room events (events.txt) and `server:update_*`."""
 
 import asyncio
 from contextlib import suppress
@@ -20,13 +20,7 @@ from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq
 
 
 async def join_office(request: EnterOfficeReq, call: Call, *, sessions: Sessions, memberships: Memberships) -> None:
-    """Make the caller a member of the office; in its own office already: nothing happens.
-
-    Raises:
-        NotAllowed: its token is not for that place; the place is another's; an Agent is in another office; the
-            connection has another role or name.
-        Unavailable: it cannot be decided now.
-    """
+    """Make the caller a member of the office; in its own office already: nothing happens."""
     session = sessions.get(call.caller.session)
     if session is not None:
         if session.principal is not None:
@@ -38,12 +32,6 @@ async def join_office(request: EnterOfficeReq, call: Call, *, sessions: Sessions
 
 
 async def leave_office(request: LeaveOfficeReq, call: Call, *, sessions: Sessions, memberships: Memberships) -> None:
-    """End the caller's membership of the office.
-
-    Raises:
-        NotInOffice: it is not in that office.
-        Unavailable: it cannot be done now.
-    """
     session = sessions.get(call.caller.session)
     if session is not None:
         await memberships.leave(session, request.office_id, call.req_id)
@@ -52,30 +40,20 @@ async def leave_office(request: LeaveOfficeReq, call: Call, *, sessions: Session
 async def list_room(
     request: ListRoomReq, call: Call, *, sessions: Sessions, offices: Offices, registry: RegistryClient
 ) -> RawJson:
-    """The members of the caller's office, the caller among them; what it was told before it asked is in the list.
-
-    Raises:
-        NotInOffice: it has just left.
-        Unavailable: no registry answers, or the one that does is too far behind.
-    """
+    """The members of the caller's office, the caller among them; what it was told before it asked is in the list."""
     session = sessions.get(call.caller.session)
     membership = session.membership if session is not None else None
-    if session is None or membership is None or session.role is None or session.name is None:
+    if membership is None:
         raise NotInOffice("not in an office")
     body = request.model_dump_json(exclude_unset=True).encode()
     office = offices.get(membership.office)
     # Any registry may answer, and one may be behind the one that announced what the caller has heard.
     after = max(membership.revision, 0 if office is None else office.roster.revision)
-    reply = await registry.list_room(membership.office, session.role, session.name, body, after=after)
-    return RawJson(reply)
+    return RawJson(await registry.list_room(*membership.place, body, after=after))
 
 
 async def update(request: BaseModel, call: Call, *, registry: RegistryClient, computers: RelayComputers) -> None:
-    """Pass the event on as it came, behind the updates of resources that the Computer said before and that still wait.
-
-    Raises:
-        Unavailable: no registry answers, within the time of one question for all of them.
-    """
+    """Pass the event on as it came, behind updates of resources that the Computer sent before and that still wait."""
     caller, loop = call.caller, asyncio.get_running_loop()
     ends = loop.time() + registry.room_s
     assert caller.office is not None
@@ -86,21 +64,13 @@ async def update(request: BaseModel, call: Call, *, registry: RegistryClient, co
         with suppress(BusError, SmcpError, TimeoutError):  # they are told again; this event is not
             async with asyncio.timeout_at(ends):
                 await owned.updates.flush()
-    body = exact_json.written(call.payload)
-    await registry.tell(
-        caller.office,
-        caller.role,
-        caller.name,
-        call.row.verb,
-        body,
-        timeout=ends - loop.time(),
-        req_id=call.req_id,
-    )
+    place, body = (caller.office, caller.role, caller.name), exact_json.written(call.payload)
+    await registry.tell(*place, call.row.verb, body, timeout=ends - loop.time(), req_id=call.req_id)
 
 
 async def alive(request: AliveQuestion, call: Call, *, sessions: Sessions) -> AliveAnswer:
-    """Whether that session is connected, and a member or about to be one; by that very claim, or in that
-    very place, where one is named."""
+    """Whether that session is a member or about to be one; by that very claim, or in that very place, where one is
+    named."""
     if request.session is not None and request.incarnation is not None:
         return AliveAnswer(session=sessions.means(request.session, request.incarnation))
     if request.office is None or request.role is None or request.name is None:

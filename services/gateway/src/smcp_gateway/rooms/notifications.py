@@ -1,4 +1,4 @@
-"""Notifications as they come from the bus."""
+"""Reads notifications from the bus, and writes those that this gateway finds out itself."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,11 +15,8 @@ from smcp_proto.catalog import EVERYBODY
 from smcp_proto.member_names import Role, check_name
 from smcp_proto.schemas import Capabilities
 
-ENTER = "enter_office"
-LEAVE = "leave_office"
 UPDATES: Final = ("update_config", "update_tool_list", "update_desktop", "update_finder")
 """What a Computer tells of itself, without saying what changed."""
-UPDATED_EVENT = "notify:resources/updated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +40,7 @@ class Notice:
 
 
 def read_notice(incoming: Incoming) -> Notice:
-    """Read what the registry published.
-
-    Raises:
-        ValueError: it is none of the catalog's notifications, or not an object.
-    """
+    """Raises ValueError: it is none of the catalog's notifications, or not an object."""
     verb = subjects.verb_of(incoming.subject)
     row = catalog.by_verb("notify", verb)
     if row is None:
@@ -56,26 +49,23 @@ def read_notice(incoming: Incoming) -> Notice:
     if not isinstance(payload, dict):
         raise ValueError(f"{verb} carries no object")  # noqa: TRY004 -- the content is wrong, not the code
     about = _about(payload)
-    if verb not in {ENTER, LEAVE}:
-        return Notice(row.event, incoming.body, about, told=row.told, agent=_addressee(row.event, payload))
+    if verb not in {"enter_office", "leave_office"}:
+        agent = payload.get("agent") if row.event == "notify:resources/updated" else None
+        addressee = check_name(agent) if isinstance(agent, str) else None
+        return Notice(row.event, incoming.body, about, told=row.told, agent=addressee)
     if about is None:
         raise ValueError(f"{verb} names no member")
     return Notice(row.event, incoming.body, about, int(incoming.headers.get(EPOCH, "")))
 
 
 def presence(office: str, member: MemberKey, *, entered: bool) -> Notice:
-    """The notification of an enter or leave that this gateway found out itself."""
     role, name = member
     event = "notify:enter_office" if entered else "notify:leave_office"
     return Notice(event, orjson.dumps({"office_id": office, role: name}), member)
 
 
 def updates(office: str, computer: str, capabilities: Capabilities | None) -> list[Notice]:
-    """What may have changed at a Computer while nothing was heard.
-
-    Args:
-        capabilities: what it can do now; None: it says nothing of that.
-    """
+    """What may have changed at a Computer while nothing was heard. `capabilities`: what it can do now."""
     body = orjson.dumps({"computer": computer})
     about: MemberKey = ("computer", computer)
     notices = [Notice(f"notify:{verb}", body, about) for verb in UPDATES]
@@ -90,11 +80,6 @@ def missed_of(office: str, computer: str) -> Notice:
     """What a Computer told of its resources may have been missed, and what was subscribed to there may have ended."""
     row = catalog.CATALOG["notify:resources/list_changed"]
     return Notice(row.event, missed_body(office, computer), ("computer", computer), told=row.told)
-
-
-def _addressee(event: str, payload: dict[str, Any]) -> str | None:
-    name = payload.get("agent") if event == UPDATED_EVENT else None
-    return check_name(name) if isinstance(name, str) else None
 
 
 def _about(payload: dict[str, Any]) -> MemberKey | None:

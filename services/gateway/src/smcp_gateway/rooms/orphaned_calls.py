@@ -22,10 +22,8 @@ GRACE_S: Final = ABSENT_S
 class Left:
     req_ids: list[str]
     """Of each call whose Computer can be told to stop."""
-    goodbye: bool
-    """Whether its client said that it goes."""
     until: float
-    """How long it may take to come back (loop time)."""
+    """How long its client may take to come back (loop time); 0 where it said that it goes."""
 
 
 class OrphanedCalls:
@@ -39,27 +37,21 @@ class OrphanedCalls:
 
     def take(self, session: Session, *, goodbye: bool) -> Left:
         """The session is gone: nobody here waits for its calls any more."""
-        left = Left(self._tracked(session), goodbye, asyncio.get_running_loop().time() + GRACE_S)
+        left = Left(self._tracked(session), 0.0 if goodbye else asyncio.get_running_loop().time() + GRACE_S)
         self._calls.abandon(session.id)
         return left
 
     async def settle(self, left: Left, session: Session, membership: Membership) -> None:
-        """Cancel them: at once after a goodbye, else when the Agent has not come back in time.
+        """Cancel them, unless the Agent has come back in time, or the gateway stops before.
 
         Raises:
             Unavailable, BusError: it cannot be done now; it may be tried again.
         """
-        if not left.req_ids or (not left.goodbye and await self._stops(left.until)):
-            return
-        if await self._has_its_place(session, membership):
+        if left.req_ids and not (left.until and await self._stops(left.until)) and await self._is_free(membership):
             await self._cancel(session, membership, left.req_ids)
 
     async def cancel(self, session: Session, membership: Membership) -> None:
-        """The session leaves its office: cancel what runs of it.
-
-        Raises:
-            Unavailable, BusError: it cannot be done now.
-        """
+        """Cancel the calls of a session that leaves its office. Raises Unavailable, BusError."""
         await self._cancel(session, membership, self._tracked(session))
 
     def stop(self) -> None:
@@ -70,16 +62,16 @@ class OrphanedCalls:
         return [call.req_id for call in self._calls.of_session(session.id) if call.tracked]
 
     async def _cancel(self, session: Session, membership: Membership, req_ids: list[str]) -> None:
-        if session.role != "agent" or session.name is None:
+        _, role, name = membership.place
+        if role != "agent":
             return
         for req_id in req_ids:
-            body = orjson.dumps({"agent": session.name, "req_id": req_id})
+            body = orjson.dumps({"agent": name, "req_id": req_id})
             with suppress(NotInOffice):  # the registry has let it go already
-                await self._registry.tell(membership.office, "agent", session.name, "tool_call_cancel", body)
+                await self._registry.tell(*membership.place, "tool_call_cancel", body)
             self._calls.cancel(session.id, req_id, now=asyncio.get_running_loop().time())
 
     async def _stops(self, until: float) -> bool:
-        """Wait until then (loop time); True at once when the gateway stops."""
         try:
             async with asyncio.timeout_at(until):
                 await self._stopping.wait()
@@ -87,15 +79,13 @@ class OrphanedCalls:
             pass
         return self._stopping.is_set()
 
-    async def _has_its_place(self, session: Session, membership: Membership) -> bool:
+    async def _is_free(self, membership: Membership) -> bool:
         """Whether nobody has the place of a session that is gone; who came back under its name may have its calls."""
-        assert session.role is not None
-        assert session.name is not None
         office = self._offices.get(membership.office)
-        if office is not None and any(other.is_(session.role, session.name) for other in office.members):
+        if office is not None and any(other.place == membership.place for other in office.members.values()):
             return False
         for claim in membership.claims:
-            found = await self._registry.confirm(membership.office, session.role, session.name, claim)
+            found = await self._registry.confirm(*membership.place, claim)
             if found.mine or found.view < membership.revision:
                 return True
         return False

@@ -1,8 +1,8 @@
-"""Who is in an office, as its members on this gateway were told. Decides which enters and leaves are new. Pure.
+"""Who is in an office, as its members on this gateway were told. Decides which enters and leaves are new.
 
 Enters and leaves carry epochs (see `smcp_bus.headers.EPOCH`) and may come twice, late, or not at all (the connection
-was down). So there are two memories: the last epoch per member, which drops what is not newer, and who is present
-in the eyes of those who were told, which drops what a comparison with the registry's list has told already.
+was down). So the roster keeps the last epoch per member, which drops what is not newer, and who is present as members
+were told, which drops what a comparison with the registry's list has told already.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,6 @@ REMEMBERED: Final = 4096
 
 
 def member_keys(sessions: Iterable[SessionInfo]) -> list[MemberKey]:
-    """The members in a list; an entry without role or name is left out."""
     return [(member.role, member.name) for member in sessions if member.role and member.name]
 
 
@@ -36,8 +35,6 @@ class Difference:
 
 
 class Roster:
-    """The members of one office."""
-
     def __init__(self) -> None:
         self._epochs: dict[MemberKey, int] = {}
         self._present: set[MemberKey] = set()
@@ -48,7 +45,6 @@ class Roster:
 
     @property
     def present(self) -> frozenset[MemberKey]:
-        """Who is in, as the members here were told."""
         return frozenset(self._present)
 
     @property
