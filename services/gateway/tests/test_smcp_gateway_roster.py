@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smcp_gateway.rooms.roster import Difference, News, Roster
+from smcp_gateway.rooms.roster import Difference, Roster
 from smcp_gateway.sockets.session import MemberKey
 
 ANNA: MemberKey = ("agent", "anna")
@@ -12,20 +12,20 @@ BOX: MemberKey = ("computer", "box")
 CAR: MemberKey = ("computer", "car")
 
 
-def enter(picture: Roster, member: MemberKey, revision: int) -> News | None:
+def enter(picture: Roster, member: MemberKey, revision: int) -> bool | None:
     return picture.event(member, entered=True, epoch=2 * revision + 1)
 
 
-def leave(picture: Roster, member: MemberKey, revision: int) -> News | None:
+def leave(picture: Roster, member: MemberKey, revision: int) -> bool | None:
     return picture.event(member, entered=False, epoch=2 * revision)
 
 
 @pytest.mark.rule("answers.nats.epoch")
 def test_an_enter_and_a_leave_are_news_once() -> None:
     picture = Roster()
-    assert enter(picture, BOX, 1) == News(told_already=False)
+    assert enter(picture, BOX, 1) is False
     assert enter(picture, BOX, 1) is None
-    assert leave(picture, BOX, 2) == News(told_already=False)
+    assert leave(picture, BOX, 2) is False
     assert leave(picture, BOX, 2) is None
     assert enter(picture, BOX, 1) is None
     assert picture.present == frozenset()
@@ -34,8 +34,8 @@ def test_an_enter_and_a_leave_are_news_once() -> None:
 def test_a_place_that_changes_hands_leaves_and_enters_in_one_revision() -> None:
     picture = Roster()
     enter(picture, BOX, 1)
-    assert leave(picture, BOX, 5) == News(told_already=False)
-    assert enter(picture, BOX, 5) == News(told_already=False)
+    assert leave(picture, BOX, 5) is False
+    assert enter(picture, BOX, 5) is False
 
 
 def test_who_was_there_before_is_no_news_after_an_outage() -> None:
@@ -50,9 +50,9 @@ def test_a_comparison_finds_what_was_missed_and_what_comes_late_is_told_already(
     picture.learn([ANNA, BOX])
     picture.ask()
     assert picture.compare([ANNA, CAR]) == Difference(entered=[CAR], left=[BOX], stayed=[ANNA])
-    assert leave(picture, BOX, 7) == News(told_already=True)
-    assert enter(picture, CAR, 8) == News(told_already=True)
-    assert leave(picture, CAR, 9) == News(told_already=False)
+    assert leave(picture, BOX, 7) is True
+    assert enter(picture, CAR, 8) is True
+    assert leave(picture, CAR, 9) is False
 
 
 def test_what_is_heard_while_a_list_is_on_its_way_is_newer_than_the_list() -> None:
@@ -112,6 +112,6 @@ def test_for_those_that_were_there_all_the_time_enter_and_leave_alternate(
         else:
             member, entered, revision = step
             news = (enter if entered else leave)(picture, member, revision)
-            if news is not None and not news.told_already:
+            if news is False:
                 tell(member, entered)
     assert {member for member, entered in told.items() if entered} == picture.present

@@ -36,18 +36,18 @@ async def blind_seats(url: str) -> AsyncIterator[Seats]:
 
 async def test_a_place_that_is_anothers_is_refused(nats_url: str) -> None:
     async with blind_seats(nats_url) as seats, member_process(nats_url) as member:
-        first = await seats.claim("lab", "computer", "pc", member.claim("s1"), until=math.inf)
-        assert first.decision.action is Action.CLAIM
-        refused = await seats.claim("lab", "computer", "pc", member.claim("s2"), until=math.inf)
-        assert refused.decision.action is Action.REFUSE
+        first, _ = await seats.claim("lab", "computer", "pc", member.claim("s1"), until=math.inf)
+        assert first.action is Action.CLAIM
+        refused, _ = await seats.claim("lab", "computer", "pc", member.claim("s2"), until=math.inf)
+        assert refused.action is Action.REFUSE
         assert member.asked == 1, "its owner was asked"
 
 
 async def test_a_claim_that_is_made_again_changes_nothing(nats_url: str) -> None:
     async with blind_seats(nats_url) as seats, member_process(nats_url) as member:
-        first = await seats.claim("lab", "computer", "pc", member.claim(), until=math.inf)
-        again = await seats.claim("lab", "computer", "pc", member.claim(), until=math.inf)
-        assert (again.decision.action, again.stored.revision) == (Action.UNCHANGED, first.stored.revision)
+        _, stands = await seats.claim("lab", "computer", "pc", member.claim(), until=math.inf)
+        again, stored = await seats.claim("lab", "computer", "pc", member.claim(), until=math.inf)
+        assert (again.action, stored.revision) == (Action.UNCHANGED, stands.revision)
 
 
 async def test_a_late_copy_of_a_join_that_was_given_up_brings_nobody_back(nats_url: str) -> None:
@@ -55,5 +55,5 @@ async def test_a_late_copy_of_a_join_that_was_given_up_brings_nobody_back(nats_u
         with pytest.raises(NotInOffice):
             await seats.release("lab", "computer", "pc", member.claim())
         member.given_up.add(member.claim().incarnation)
-        late = await seats.claim("lab", "computer", "pc", member.claim(), until=math.inf)
-        assert late.decision.action is Action.REFUSE
+        late, _ = await seats.claim("lab", "computer", "pc", member.claim(), until=math.inf)
+        assert late.action is Action.REFUSE

@@ -25,7 +25,7 @@ from enum import Enum
 
 from smcp_bus.registry_contract import Claim
 from smcp_proto.member_names import Role
-from smcp_registry.records import Announce, MemberRecord, State, owned_by
+from smcp_registry.records import Announce, MemberRecord, owned_by
 
 
 class Owner(Enum):
@@ -60,11 +60,9 @@ class Decision:
 
 
 def decide(record: MemberRecord | None, claim: Claim, owner: Owner, *, role: Role, name: str, kept: bool) -> Decision:
-    """Decide on a claim.
+    """Decide on a claim of the seat `role` with `name`, under whose key `record` stands.
 
     Args:
-        record: what stands under the seat's key; None where nothing does.
-        claim: who wants the seat, as `role` with `name`.
         owner: what the record's owner answered.
         kept: whether the record is of a member that moves, and whose time to move is not over.
     """
@@ -117,16 +115,9 @@ def claimed(
         office=office,
         role=role,
         name=name,
-        session=claim.session,
-        credential=claim.credential,
-        process=claim.process,
-        incarnation=claim.incarnation,
-        identity=claim.identity,
+        **claim.model_dump(exclude={"announce", "with_sessions"}),
         tenure=record.tenure if record is not None and goes_on else revision,
-        a2c_version=claim.a2c_version,
-        capabilities=claim.capabilities,
         announced=stays_known or announce in (Announce.ENTER, Announce.LEAVE_ENTER),
-        state=State.MEMBER,
         announce=announce,
         left_name=record.name if record is not None and told_of_leave and record.name != name else None,
     )

@@ -40,50 +40,42 @@ class Leases(View):
         super().__init__()
         self._bucket = bucket
         self._lease_s = lease_s
-        self._revisions: dict[str, int] = {}
-        self._gateways: dict[str, LeaseRenewal] = {}
-        """What the gateways among them said last, to whichever registry."""
+        self._leases: dict[str, tuple[int, LeaseRenewal]] = {}
+        """The revision, and what its process said last, to whichever registry."""
         self.ran_out = asyncio.Event()
         """Set whenever a lease ran out; whoever waits for it clears it."""
 
     def __len__(self) -> int:
-        return len(self._revisions)
+        return len(self._leases)
 
     def reset(self, entries: Sequence[Change], revision: int) -> None:
-        before = self._revisions.keys()
-        self._revisions = {entry.key: entry.revision for entry in entries if entry.value is not None}
-        self._gateways.clear()
-        for entry in entries:
-            self._note(entry)
-        if before - self._revisions.keys():
+        before = self._leases.keys()
+        self._leases = {entry.key: (entry.revision, _renewal(entry.value)) for entry in entries if entry.value}
+        if before - self._leases.keys():
             self.ran_out.set()
         super().reset(entries, revision)
 
     def apply(self, change: Change) -> None:
-        self._note(change)
-        if change.value is not None:
-            self._revisions[change.key] = change.revision
-        elif self._revisions.pop(change.key, None) is not None:
+        if change.value:
+            self._leases[change.key] = (change.revision, _renewal(change.value))
+        elif self._leases.pop(change.key, None) is not None:
             self.ran_out.set()
 
     def revision(self, credential: str, process: str) -> int | None:
         """Of a lease that lives, as far as this registry has seen; None where there is none."""
-        return self._revisions.get(lease_key(credential, process))
+        lease = self._leases.get(lease_key(credential, process))
+        return None if lease is None else lease[0]
 
     async def lives(self, credential: str, process: str) -> bool:
         """Whether the process has a lease now, read from the store."""
         return (await self._bucket.read(lease_key(credential, process))).value is not None
 
     async def renew(self, credential: str, process: str, renewal: LeaseRenewal) -> LeaseState:
-        """Renew a lease, or give one where there is none (`renewed` is then False).
-
-        Raises:
-            Unavailable: no quorum, or others wrote the same lease again and again.
-        """
+        """Renew a lease, or give one where there is none (`renewed` is then False)."""
         key = lease_key(credential, process)
         value = renewal.model_dump_json().encode()
         # what was seen last is right nearly always, and saves the read; a lease that ran out since refuses the write
-        last = self._revisions.get(key)
+        last = self.revision(credential, process)
         lives = last is not None
         backoff = Backoff(first_s=0.02, longest_s=0.2)
         for _ in range(ATTEMPTS):
@@ -110,20 +102,10 @@ class Leases(View):
         if not self.synced or not renewal.accepting:
             return None
         own = lease_key(credential, process)
-        others = [said for key, said in self._gateways.items() if key != own]
+        others = [said for key, (_, said) in self._leases.items() if key != own and said.accepting is not None]
         sockets = renewal.sockets + sum(said.sockets for said in others)
         accepting = 1 + sum(said.accepting is True for said in others)
         return -(-sockets // accepting)
-
-    def _note(self, change: Change) -> None:
-        try:
-            said = None if change.value is None else LeaseRenewal.model_validate_json(change.value)
-        except ValidationError:
-            said = None  # it cannot be read, which says nothing of whether its process lives
-        if said is None or said.accepting is None:
-            self._gateways.pop(change.key, None)
-        else:
-            self._gateways[change.key] = said
 
 
 class Owners:
@@ -159,8 +141,7 @@ class Owners:
             incarnation: of the session's claim; one that it no longer means is GONE.
             seat: the session's record; a session that is a member elsewhere alone is GONE.
 
-        Raises:
-            Unavailable: it cannot be asked now, since NATS is away.
+        Raises Unavailable where NATS is away.
         """
         subject = subjects.hosts(credential, process, "alive")
         place = {} if seat is None else {"office": seat.office, "role": seat.role, "name": seat.name}
@@ -194,3 +175,10 @@ def _says_no(reply: Reply) -> bool:
         return ERROR not in reply.headers and not AliveAnswer.model_validate_json(reply.body).session
     except ValidationError:
         return False  # whatever it says: somebody is there to say it
+
+
+def _renewal(value: bytes) -> LeaseRenewal:
+    try:
+        return LeaseRenewal.model_validate_json(value)
+    except ValidationError:
+        return LeaseRenewal()  # it cannot be read, which says nothing of whether its process lives

@@ -28,7 +28,7 @@ class Announce(StrEnum):
 
 
 class MemberRecord(BaseModel):
-    """A seat and who has it. Fields that a newer registry added are kept."""
+    """A seat and who has it. Fields that a newer registry wrote are kept."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 

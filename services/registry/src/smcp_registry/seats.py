@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from smcp_bus.backoff import Backoff
@@ -23,14 +22,6 @@ Change = Callable[[StoredMember], Awaitable[MemberRecord | None]]
 """What to write over what stands; None: nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """What became of a claim, and the claimant's own record; nothing where it was refused."""
-
-    decision: Decision
-    stored: StoredMember
-
-
 class Seats:
     """All methods raise `Unavailable` without quorum.
 
@@ -48,8 +39,8 @@ class Seats:
 
     async def claim(
         self, office: str, role: Role, name: str, claim: Claim, *, until: float, from_silent: bool = False
-    ) -> Claimed:
-        """Give the seat to the claimant, or say why not. Idempotent by the claim.
+    ) -> tuple[Decision, StoredMember]:
+        """Give the seat to the claimant, or say why not; returns the record that stands then. Idempotent by the claim.
 
         Unavailable also where the present owner cannot be asked, or the claimant does not say that it means its claim.
 
@@ -76,7 +67,7 @@ class Seats:
             return record
 
         stored = await self._write(key, change, first=NOTHING if self._untouched(key) else None)
-        return Claimed(decision, NOTHING if decision.action is Action.REFUSE else stored)
+        return decision, stored
 
     async def release(self, office: str, role: Role, name: str, claim: Claim) -> int:
         """Give the seat up; returns the tombstone's revision. Idempotent by the claim; raises NotInOffice.

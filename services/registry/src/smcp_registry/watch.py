@@ -106,7 +106,12 @@ class Watches:
             self._views[bucket].unsynced()
 
     async def _replace_lost(self) -> None:
-        lost = [bucket for bucket in self._views if not await self._is_there(bucket)]
+        lost = []
+        for bucket in self._views:
+            try:
+                await self._js.stream_info(f"KV_{bucket}")
+            except NotFoundError:
+                lost.append(bucket)
         # All views before any bucket: a process that takes its lease in the new one and asserts its members must not
         # be told that they stand, as they did in the old one.
         for bucket in lost:
@@ -114,15 +119,6 @@ class Watches:
             self._views[bucket].reset([], 0)
             self._views[bucket].unsynced()
         await self._make_missing()
-
-    async def _is_there(self, bucket: str) -> bool:
-        try:
-            await self._js.stream_info(f"KV_{bucket}")
-        except NotFoundError as error:
-            if error.err_code == NO_STREAM:
-                return False
-            raise
-        return True
 
 
 async def follow(js: JetStreamContext, bucket: str, view: View) -> None:
@@ -152,7 +148,8 @@ async def follow(js: JetStreamContext, bucket: str, view: View) -> None:
             expected = info.delivered.consumer_seq if info.delivered else 0
             if not info.num_pending and reader.received >= expected:
                 reader.caught_up()
-            if await reader.failed_within(CHECK_S):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(reader.failed.wait(), CHECK_S)
                 raise WatchLost(f"messages of the bucket {bucket} were dropped")
     finally:
         with contextlib.suppress(nats.errors.Error):
@@ -164,15 +161,15 @@ class _Reader:
         self._prefix = prefix
         self._view = view
         self._snapshot: dict[str, Change] | None = {}
-        self._failed = asyncio.Event()
+        self.failed = asyncio.Event()
         self.received = 0
 
     async def take(self, message: Msg) -> None:
         metadata = message.metadata
-        if self._failed.is_set():
+        if self.failed.is_set():
             return
         if metadata.sequence.consumer != self.received + 1:
-            self._failed.set()
+            self.failed.set()
             return
         self.received += 1
         headers = message.headers or {}
@@ -194,14 +191,6 @@ class _Reader:
         self._snapshot = None
         # not the stream's last sequence: the consumer may follow a replica that has not come as far
         self._view.reset(entries, max((entry.revision for entry in entries), default=0))
-
-    async def failed_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._failed.wait()
-        except TimeoutError:
-            return False
-        return True
 
 
 class ConnectionWatch:
@@ -249,15 +238,12 @@ class ConnectionWatch:
             await asyncio.sleep(backoff.next())
 
     def _on_connection(self, connection: Connection) -> None:
-        match connection:
-            case Connection.UP:
-                self._since = self._loop.time()
-                self._up.set()
-            case Connection.DOWN:
-                self._since = None
-                self._up.clear()
-            case Connection.SLOW:
-                pass
+        if connection is Connection.UP:
+            self._since = self._loop.time()
+            self._up.set()
+        elif connection is Connection.DOWN:
+            self._since = None
+            self._up.clear()
         for scope in self._scopes:
             if not scope.expired():
                 scope.reschedule(self._loop.time())

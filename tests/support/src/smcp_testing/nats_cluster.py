@@ -70,10 +70,10 @@ class _Other(NatsServer):
 
     def copy(self, text: str) -> None:
         """Write the first one's configuration as this one's own."""
-        listen = f'listen: "{_address(self._first.route_port)}"'
+        listen = f'"listen": "{_address(self._first.route_port)}"'
         for old, new in {
             "node-0": self.directory.name,
-            listen: f'listen: "{_address(self._route_port)}"',
+            listen: f'"listen": "{_address(self._route_port)}"',
         }.items():
             assert old in text
             text = text.replace(old, new)

@@ -119,14 +119,14 @@ class Office:
             return
         if not notice.entered and notice.about[0] == "agent":
             self._listeners.agent_left(self.name, notice.about[1])
-        news = self.roster.event(notice.about, entered=notice.entered, epoch=notice.epoch)
-        if news is None:
+        told_before = self.roster.event(notice.about, entered=notice.entered, epoch=notice.epoch)
+        if told_before is None:
             return  # told before: to who is arriving, too
         self._keep(notice)
         self._check(self.members.items(), notice)
         # an enter's or leave's revision is half its epoch; what is newer than the member's own enter came after it
         revision = notice.epoch // 2
-        generation = max(self.compared, self._generations.coming) if news.told_already else -1
+        generation = max(self.compared, self._generations.coming) if told_before else -1
         await self._pass_on(
             [
                 session

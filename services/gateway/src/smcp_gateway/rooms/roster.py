@@ -21,13 +21,6 @@ def member_keys(sessions: Iterable[SessionInfo]) -> list[MemberKey]:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    told_already: bool
-    """Who was a member before the connection was down last knows it: a comparison has told it, or what came between
-    was missed. Only later ones are to be told."""
-
-
-@dataclass(frozen=True, slots=True)
 class Difference:
     entered: list[MemberKey]
     left: list[MemberKey]
@@ -52,8 +45,12 @@ class Roster:
         """Of the newest record that was heard of: what a list must have reached to be compared, or shown to members."""
         return self._newest // 2
 
-    def event(self, member: MemberKey, *, entered: bool, epoch: int) -> News | None:
-        """An enter or leave came; None: it is not newer than what came before."""
+    def event(self, member: MemberKey, *, entered: bool, epoch: int) -> bool | None:
+        """An enter or leave came. None: it is not newer than what came before.
+
+        True: members from before the last outage know it by the comparison, or missed what came between: only later
+        members are to be told. False: all are to be told.
+        """
         last = self._epochs.get(member)
         if last is not None and epoch <= last:
             return None
@@ -67,7 +64,7 @@ class Roster:
         else:
             self._present.discard(member)
         self._forget()
-        return News(told_already=heard_of and not changed)
+        return heard_of and not changed
 
     def learn(self, members: Iterable[MemberKey]) -> None:
         """The first list: who was there before anybody here was told anything."""

@@ -65,11 +65,10 @@ async def _assert(
     known = view.member(*seat)
     if known is not None and known.holds(claim) and known.record.announced and not known.record.moving:
         return _stands(known)
-    claimed = await seats.claim(*seat, claim, until=until)
-    if claimed.decision.action is Action.REFUSE:
-        raise NotAllowed(claimed.decision.why)
-    outcome = AssertOutcome.CLAIMED if claimed.decision.action is Action.CLAIM else AssertOutcome.UNCHANGED
-    return _stands(claimed.stored, outcome)
+    decision, stored = await seats.claim(*seat, claim, until=until)
+    if decision.action is Action.REFUSE:
+        raise NotAllowed(decision.why)
+    return _stands(stored, AssertOutcome.CLAIMED if decision.action is Action.CLAIM else AssertOutcome.UNCHANGED)
 
 
 def _stands(stored: Entry | StoredMember, outcome: AssertOutcome = AssertOutcome.UNCHANGED) -> AssertedMember:

@@ -35,20 +35,20 @@ async def join_office(request: EnterOfficeReq, call: Call, *, seats: Seats, call
     claim = claim_of(call)
     if claim.capabilities is None and request.capabilities is not None:
         claim = claim.model_copy(update={"capabilities": request.capabilities.model_dump(exclude_unset=True)})
-    claimed = await seats.claim(office, role, name, claim, until=call.deadline - LAST_S, from_silent=True)
-    decision = claimed.decision
+    until = call.deadline - LAST_S
+    decision, stored = await seats.claim(office, role, name, claim, until=until, from_silent=True)
     if decision.action is Action.REFUSE:
         raise NotAllowed(decision.why)
     sessions = None
     if claim.with_sessions:
         with suppress(Unavailable):  # it asks for the list by itself then
-            await callers.caught_up(claimed.stored.revision, call)
+            await callers.caught_up(stored.revision, call)
             callers.check_not_lost(office)
             owner = (claim.credential, claim.process, claim.session)
             sessions = SESSIONS.validate_json(callers.view.sessions_json(office, owner))
     return Joined(
-        revision=claimed.stored.revision,
-        tenure=claimed.stored.tenure,
+        revision=stored.revision,
+        tenure=stored.tenure,
         unchanged=decision.action is Action.UNCHANGED,
         taken_up=decision.taken_up,
         sessions=sessions,
