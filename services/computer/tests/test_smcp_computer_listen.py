@@ -103,8 +103,8 @@ async def test_subscribing_during_a_pause_reopens_the_stream_at_once(monkeypatch
     async with connection(windows=2, end_streams=1) as opened:
         await at_least(1, opened)
         assert opened.resources is not None
-        await opened.resources.subscribe_all([WINDOW], lambda uri, error: None)
-        await opened.resources.subscribe_all([OTHER], lambda uri, error: None)
+        await opened.resources.subscribe(WINDOW)
+        await opened.resources.subscribe(OTHER)
         result = await opened.call("subscribed", {}, timeout=30, span=CallSpan({}))
         assert json.loads(result["content"][0]["text"]) == [WINDOW, OTHER]
 
@@ -116,8 +116,8 @@ async def test_updates_on_a_replaced_stream_are_still_read(
     updated: list[str] = []
     async with connection(updated.append, windows=2, late=True) as opened:
         assert opened.resources is not None
-        await opened.resources.subscribe_all([WINDOW], lambda uri, error: None)
-        await opened.resources.subscribe_all([OTHER], lambda uri, error: None)
+        await opened.resources.subscribe(WINDOW)
+        await opened.resources.subscribe(OTHER)
         await eventually(lambda: updated == [WINDOW])
 
 
@@ -125,7 +125,7 @@ async def test_a_replaced_stream_is_ended(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(subscriptions, "DRAIN_S", 0.05)
     async with connection(windows=1) as opened:
         assert opened.resources is not None
-        await opened.resources.subscribe_all([WINDOW], lambda uri, error: None)
+        await opened.resources.subscribe(WINDOW)
         await opened.resources.unsubscribe(WINDOW)
 
         async def is_ended() -> bool:

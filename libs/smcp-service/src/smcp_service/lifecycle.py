@@ -14,11 +14,13 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import structlog
 
 from smcp_service.entry import INTERRUPTED
+
+Result = TypeVar("Result")
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -126,7 +128,7 @@ class Background:
         self._group = group
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def start(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[Any, Any, Result], *, name: str) -> asyncio.Task[Result]:
         task = self._group.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

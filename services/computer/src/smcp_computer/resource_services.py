@@ -1,6 +1,5 @@
 """What Agents get beside tools (resources, desktop, finder), put together over the MCP servers."""
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -48,7 +47,7 @@ class ResourceServices:
         events, supervisors = fleet.events, fleet.supervisors
         self.history = History()
         self.index = ResourceIndex(supervisors, events)
-        self.upstream = UpstreamSubscriptions(supervisors, events)
+        self.upstream = UpstreamSubscriptions(supervisors, events, tasks)
         self.agents = AgentSubscriptions(self.upstream, outbox.missed)
         self.cache = MetadataCache(
             self._read, tasks, self.upstream.subscribed, events, cache_bytes=settings.finder_cache_bytes
@@ -97,7 +96,7 @@ class ResourceServices:
             self.agents.left(agent)
 
     async def run(self) -> None:
-        await asyncio.gather(self.index.run(), self.upstream.run())
+        await self.index.run()
 
     async def _read(self, server: str, uri: str, timeout: float) -> Mapping[str, Any]:
         return await self.index.connection(server).read(uri, timeout=timeout)

@@ -62,11 +62,11 @@ async def running(**servers: dict[str, Any]) -> AsyncIterator[Servers]:
     config = parse_config(json.dumps({"servers": servers}))
     fleet = Fleet(config.servers.values(), InputResolver(config.inputs, {}), limits=Limits(), on_change=lambda: None)
     index = ResourceIndex(fleet.supervisors, fleet.events)
-    upstream = UpstreamSubscriptions(fleet.supervisors, fleet.events)
-    here = Servers(fleet, index, upstream)
-    fleet.events.listen(here.heard.append)
     async with background() as tasks:
-        keeping = [tasks.start(index.run(), name="index"), tasks.start(upstream.run(), name="subscriptions")]
+        upstream = UpstreamSubscriptions(fleet.supervisors, fleet.events, tasks)
+        here = Servers(fleet, index, upstream)
+        fleet.events.listen(here.heard.append)
+        keeping = tasks.start(index.run(), name="index")
         task = tasks.start(fleet.run(), name="fleet")
         await asyncio.wait_for(fleet.wait_settled(), 60)
         try:
@@ -74,5 +74,4 @@ async def running(**servers: dict[str, Any]) -> AsyncIterator[Servers]:
         finally:
             fleet.stop()
             await asyncio.wait_for(task, 30)
-            for one in keeping:
-                one.cancel()
+            keeping.cancel()

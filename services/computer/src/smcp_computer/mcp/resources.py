@@ -1,21 +1,18 @@
 """The resources of one connection to an MCP server: listed, read, subscribed to; raw JSON as the server sent it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import mcp_types as types
 
-from smcp_computer.mcp.errors import BadAnswer, ServerError, ServerTimedOut
+from smcp_computer.mcp.errors import BadAnswer, ServerTimedOut
 from smcp_computer.mcp.sdk import REQUEST_S, Requests
 from smcp_computer.mcp.subscriptions import Subscriptions
 
 Json = Mapping[str, Any]
 """An object as MCP gives it: camelCase keys, nothing added or dropped."""
-
-Answered = Callable[[str, ServerError | None], None]
-"""Called once for each URI, as soon as the server has answered for it, with why it failed. It must not block."""
 
 SUBSCRIBE_S: Final = 10.0
 SHOWN: Final = 256
@@ -73,29 +70,19 @@ class Resources:
             raise BadAnswer(self.server, "sent contents that are no list")
         return result
 
-    async def subscribe_all(self, uris: Iterable[str], answered: Answered) -> None:
-        """Ask for `ResourceUpdated` of these as long as the connection lasts; `answered` is called for each."""
-        await self._each(uris, self._subscriptions.subscribe, answered)
+    async def subscribe(self, uri: str) -> None:
+        """Ask for `ResourceUpdated` of it as long as the connection lasts."""
+        await self._in_time(self._subscriptions.subscribe(uri))
 
-    async def unsubscribe(self, *uris: str) -> None:
-        """Be told of these no more. What goes wrong is not told: what a server tells unasked is ignored."""
-        await self._each(uris, self._subscriptions.unsubscribe, lambda uri, error: None)
+    async def unsubscribe(self, uri: str) -> None:
+        await self._in_time(self._subscriptions.unsubscribe(uri))
 
-    async def _each(self, uris: Iterable[str], ask: Callable[[str], Awaitable[None]], answered: Answered) -> None:
-        async def one(uri: str) -> None:
-            error: ServerError | None = None
-            try:
-                async with asyncio.timeout(SUBSCRIBE_S):
-                    await ask(uri)
-            except TimeoutError:
-                error = ServerTimedOut(self.server, "did not answer in time")
-            except ServerError as refused:
-                error = refused
-            answered(uri, error)
-
-        async with asyncio.TaskGroup() as tasks:
-            for uri in uris:
-                tasks.create_task(one(uri))
+    async def _in_time(self, asking: Awaitable[None]) -> None:
+        try:
+            async with asyncio.timeout(SUBSCRIBE_S):
+                await asking
+        except TimeoutError:
+            raise ServerTimedOut(self.server, "did not answer in time") from None
 
     async def complete(self, params: Json, *, timeout: float = REQUEST_S) -> dict[str, Any]:
         """The result of `completion/complete`; `params` are MCP's (`ref`, `argument`, `context`)."""

@@ -40,20 +40,21 @@ class _Scheme:
     """Of a URI: what two URIs of the same resource share."""
     listed: dict[str, frozenset[str]] = field(default_factory=dict)
     """Identities."""
-    subscribed: dict[str, frozenset[str]] = field(default_factory=dict)
+    subscribed: dict[str, set[str]] = field(default_factory=dict)
     """Identities, in the present life of the server."""
 
     def is_changed(self, server: str, uris: Iterable[str]) -> bool:
         before = self.listed.get(server, NONE)
         now = self.listed[server] = frozenset(map(self.identity, uris))
-        self.subscribed[server] = self.subscribed.get(server, NONE) & now
+        self.subscribed.setdefault(server, set()).intersection_update(now)
         return now != before
 
     def is_news(self, server: str, uris: Iterable[str]) -> bool:
         """Whether one of these is subscribed to for the first time."""
-        before = self.subscribed.get(server, NONE)
-        now = self.subscribed[server] = before | frozenset(map(self.identity, uris))
-        return now != before
+        known = self.subscribed.setdefault(server, set())
+        before = len(known)
+        known.update(map(self.identity, uris))
+        return len(known) > before
 
 
 class ResourceChanges:

@@ -7,10 +7,10 @@ interruption it is dropped, and the Agent is told to subscribe again (ADR 0019).
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from smcp_bus.backoff import Backoff
 from smcp_computer.mcp.errors import NotTold, ServerError, ServerNotRunning
@@ -29,14 +29,13 @@ from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.errors import RateLimited
 from smcp_proto.schemas.resources import SmcpCode
 from smcp_proto.uris import resources_above
+from smcp_service.lifecycle import Background
 
 _log = logging.getLogger("smcp_computer.resources")
 
 RETRY_S: Final = 1.0
 """The first pause before a server is asked again for subscriptions that failed; it doubles up to `RETRY_LONGEST_S`."""
 RETRY_LONGEST_S: Final = 60.0
-GATHER_S: Final = 0.1
-"""Subscriptions that are made within it are one event."""
 MOST: Final = 1000
 """Resources that one Agent may subscribe to."""
 
@@ -49,61 +48,39 @@ class _Upstream:
     """One MCP server. A URI is in one of `subscribed`, `failed` and `asking` at most."""
 
     supervisor: Supervisor
+    backoff: Backoff
     holders: dict[str, set[Hashable]] = field(default_factory=dict)
     """By URI."""
-    connection: Resources | None = None
-    """For which the following holds."""
     subscribed: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
     """Asked for again after a pause."""
-    asking: "dict[str, asyncio.Future[ServerError | None]]" = field(default_factory=dict)
-    """The server is being asked to tell of these, or to tell no more: the answers."""
-    news: set[str] = field(default_factory=set)
-    """Subscribed, and no event yet."""
-    dirty: asyncio.Event = field(default_factory=asyncio.Event)
-    tasks: asyncio.TaskGroup | None = None
-    """Where the server is asked: no caller's time-out breaks that off."""
-
-    def current(self) -> Resources | None:
-        """The present connection. What was true of an earlier one is forgotten."""
-        if self.supervisor.resources is not self.connection:
-            self.connection = self.supervisor.resources
-            for uris in (self.subscribed, self.failed, self.news):
-                uris.clear()
-            for uri in tuple(self.asking):
-                self.answer(uri, ServerNotRunning(self.supervisor.name, "went away before it answered"))
-        return self.connection
-
-    def answer(self, uri: str, error: ServerError | None = None) -> None:
-        if (answer := self.asking.pop(uri, None)) is not None:
-            answer.set_result(error)
-
-    def release(self, holder: Hashable, uri: str) -> None:
-        holders = self.holders.get(uri, set())
-        holders.discard(holder)
-        if not holders:
-            self.holders.pop(uri, None)
-            self.failed.discard(uri)
-            self.dirty.set()
+    asking: "dict[str, asyncio.Task[ServerError | None]]" = field(default_factory=dict)
+    """The server is being asked to tell of these, or to tell no more."""
+    retry: asyncio.TimerHandle | None = None
 
 
 class UpstreamSubscriptions:
-    """The subscriptions at the MCP servers. `run` must be running."""
+    """The subscriptions at the MCP servers.
 
-    def __init__(self, supervisors: Mapping[str, Supervisor], events: ServerEvents) -> None:
-        self._servers = {name: _Upstream(supervisor) for name, supervisor in supervisors.items()}
+    Args:
+        tasks: where the servers are asked: no caller's time-out breaks that off.
+    """
+
+    def __init__(self, supervisors: Mapping[str, Supervisor], events: ServerEvents, tasks: Background) -> None:
+        self._servers = {
+            name: _Upstream(supervisor, Backoff(first_s=RETRY_S, longest_s=RETRY_LONGEST_S))
+            for name, supervisor in supervisors.items()
+        }
+        self._tasks = tasks
         self._warnings = WarnOnce(_log, events)
         self._events = events
         events.listen(self._on_event)
 
     def holders(self, server: str, uri: str) -> frozenset[Hashable]:
-        upstream = self._servers.get(server)
-        return frozenset(upstream.holders.get(uri, ())) if upstream is not None else frozenset()
+        return frozenset(self._servers[server].holders.get(uri, ()))
 
     def subscribed(self, server: str) -> frozenset[str]:
-        upstream = self._servers[server]
-        upstream.current()
-        return frozenset(upstream.subscribed)
+        return frozenset(self._servers[server].subscribed)
 
     async def hold(self, holder: Hashable, server: str, uri: str) -> None:
         """Have the server send updates of a resource until `release`, or until the server goes.
@@ -111,155 +88,110 @@ class UpstreamSubscriptions:
         Raises:
             ServerError: it does not; nothing is held then.
         """
-        upstream = self._servers.get(server)
-        connection = upstream.current() if upstream is not None else None
-        if upstream is None or connection is None:
-            raise ServerNotRunning(server, "is not ready, or has no resources")
         try:
-            await self._granted(upstream, connection, holder, uri)
+            await self._granted(self._servers[server], holder, uri)
         except BaseException:
-            upstream.release(holder, uri)
+            self.release(holder, server, uri)
             raise
 
-    def release(self, holder: Hashable, server: str, uri: str) -> None:
-        self._servers[server].release(holder, uri)
-
-    def want(self, holder: Hashable, server: str, uris: Collection[str]) -> None:
-        """Hold exactly these of the server, in the background; what the server refuses is a warning."""
-        upstream, wanted = self._servers[server], set(uris)
-        held = {uri for uri, holders in upstream.holders.items() if holder in holders}
-        for uri in held - wanted:
-            upstream.release(holder, uri)
-        for uri in wanted:
-            upstream.holders.setdefault(uri, set()).add(holder)
-        upstream.dirty.set()
-
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for name, upstream in self._servers.items():
-                tasks.create_task(self._keep(upstream), name=f"subscriptions:{name}")
-
-    async def _granted(self, upstream: _Upstream, connection: Resources, holder: Hashable, uri: str) -> None:
+    async def _granted(self, upstream: _Upstream, holder: Hashable, uri: str) -> None:
         while True:
             upstream.holders.setdefault(uri, set()).add(holder)  # once more: another request may have given up
             if uri in upstream.subscribed:
                 return
-            if uri not in upstream.asking:
-                upstream.failed.discard(uri)
-                self._ask(upstream, connection, [uri])
-            error = await asyncio.shield(upstream.asking[uri])
-            if error is None and upstream.current() is not connection:
-                error = ServerNotRunning(upstream.supervisor.name, "went away before it answered")
-            if error is not None:
+            upstream.failed.discard(uri)
+            self._ask(upstream, [uri])
+            if (asking := upstream.asking.get(uri)) is None:
+                raise ServerNotRunning(upstream.supervisor.name, "is not ready, or has no resources")
+            await asyncio.wait([asking])
+            if (error := asking.result()) is not None:
                 raise error
 
-    async def _keep(self, upstream: _Upstream) -> None:
-        backoff = Backoff(first_s=RETRY_S, longest_s=RETRY_LONGEST_S)
-        loop = asyncio.get_running_loop()
-        due: float | None = None
-        async with asyncio.TaskGroup() as tasks:
-            upstream.tasks = tasks
-            try:
-                while True:
-                    self._begin(upstream)
-                    if upstream.failed:
-                        due = loop.time() + backoff.next() if due is None else due
-                    elif not upstream.asking:
-                        backoff.reset()
-                        due = None
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout_at(due):
-                            await upstream.dirty.wait()
-                    upstream.dirty.clear()
-                    if due is not None and due <= loop.time():
-                        due = None
-                        upstream.failed.clear()
-            finally:
-                upstream.tasks = None
-                for uri in tuple(upstream.asking):
-                    upstream.answer(uri, ServerNotRunning(upstream.supervisor.name, "is being stopped"))
+    def release(self, holder: Hashable, server: str, uri: str) -> None:
+        upstream = self._servers[server]
+        holders = upstream.holders.get(uri, set())
+        holders.discard(holder)
+        if not holders:
+            upstream.holders.pop(uri, None)
+            upstream.failed.discard(uri)
+            self._ask(upstream, [uri])
 
-    def _begin(self, upstream: _Upstream) -> None:
-        connection = upstream.current()
-        if connection is None:
+    def want(self, holder: Hashable, server: str, uris: Collection[str]) -> None:
+        """Hold exactly these of the server, in the background; what the server refuses is a warning."""
+        upstream, wanted = self._servers[server], set(uris)
+        for uri in [uri for uri, holders in upstream.holders.items() if holder in holders and uri not in wanted]:
+            self.release(holder, server, uri)
+        for uri in wanted:
+            upstream.holders.setdefault(uri, set()).add(holder)
+        self._ask(upstream, uris)
+
+    def _ask(self, upstream: _Upstream, uris: Iterable[str]) -> None:
+        """Ask for those of them that are held and missing, and end those that nobody holds."""
+        if (connection := upstream.supervisor.resources) is None:
             return
-        if idle := upstream.subscribed - upstream.holders.keys():
-            upstream.subscribed -= idle
-            upstream.news -= idle
-            self._start(upstream, idle, self._end(upstream, connection, idle))
-        busy = upstream.subscribed | upstream.failed | upstream.asking.keys()
-        if missing := [uri for uri in upstream.holders if uri not in busy]:
-            self._ask(upstream, connection, missing)
+        for uri in uris:
+            is_held = uri in upstream.holders
+            if uri in upstream.asking or uri in upstream.failed or is_held == (uri in upstream.subscribed):
+                continue
+            upstream.subscribed.discard(uri)
+            asking = self._subscribe if is_held else self._unsubscribe
+            name = f"subscription:{upstream.supervisor.name}"
+            upstream.asking[uri] = self._tasks.start(asking(upstream, connection, uri), name=name)
 
-    def _ask(self, upstream: _Upstream, connection: Resources, uris: Collection[str]) -> None:
-        def answered(uri: str, error: ServerError | None) -> None:
-            if upstream.current() is connection:
-                self._answered(upstream, uri, error)
-
-        async def ask() -> None:
-            await connection.subscribe_all(uris, answered)
-            self._tell(upstream)
-
-        self._start(upstream, uris, ask())
-
-    def _start(self, upstream: _Upstream, uris: Collection[str], asking: Coroutine[Any, Any, None]) -> None:
-        if upstream.tasks is None:
-            asking.close()
-            raise ServerNotRunning(upstream.supervisor.name, "is being stopped")
-        loop = asyncio.get_running_loop()
-        upstream.asking.update({uri: loop.create_future() for uri in uris})
-        upstream.tasks.create_task(asking)
-
-    async def _end(self, upstream: _Upstream, connection: Resources, uris: Collection[str]) -> None:
-        await connection.unsubscribe(*sorted(uris))
-        if upstream.current() is connection:
-            for uri in uris:
-                upstream.answer(uri)
-            upstream.dirty.set()  # somebody may hold one of them by now
-
-    def _answered(self, upstream: _Upstream, uri: str, error: ServerError | None) -> None:
+    async def _subscribe(self, upstream: _Upstream, connection: Resources, uri: str) -> ServerError | None:
+        error: ServerError | None = None
+        try:
+            await connection.subscribe(uri)
+        except ServerError as refused:
+            error = refused
+        if upstream.supervisor.resources is not connection:
+            return error or ServerNotRunning(upstream.supervisor.name, "went away before it answered")
+        del upstream.asking[uri]
         if error is None:
             upstream.subscribed.add(uri)
-            if not upstream.news:
-                asyncio.get_running_loop().call_later(GATHER_S, self._tell, upstream)
-            upstream.news.add(uri)
+            upstream.backoff.reset()
+            self._events.tell(ResourcesSubscribed(upstream.supervisor.name, frozenset({uri})))
         elif uri in upstream.holders:
             self._fail(upstream, uri, error)
-        upstream.answer(uri, error)
-        upstream.dirty.set()
+        self._ask(upstream, [uri])  # its holders may be others by now
+        return error
+
+    async def _unsubscribe(self, upstream: _Upstream, connection: Resources, uri: str) -> None:
+        with suppress(ServerError):  # what a server tells unasked is ignored
+            await connection.unsubscribe(uri)
+        if upstream.supervisor.resources is connection:
+            del upstream.asking[uri]
+            self._ask(upstream, [uri])
 
     def _fail(self, upstream: _Upstream, uri: str, error: ServerError) -> None:
         upstream.failed.add(uri)
         self._warnings.warn(upstream.supervisor.name, f"does not tell of changes of a resource: it {error.what}")
+        if upstream.retry is None:
+            pause = upstream.backoff.next()
+            upstream.retry = asyncio.get_running_loop().call_later(pause, self._ask_again, upstream)
 
-    def _tell(self, upstream: _Upstream) -> None:
-        if upstream.current() is not None and upstream.news:
-            news = frozenset(upstream.news)
-            upstream.news.clear()
-            self._events.tell(ResourcesSubscribed(upstream.supervisor.name, news))
+    def _ask_again(self, upstream: _Upstream) -> None:
+        upstream.retry = None
+        failed = tuple(upstream.failed)
+        upstream.failed.clear()
+        self._ask(upstream, failed)
 
     def _on_event(self, event: ServerEvent) -> None:
-        upstream = self._servers.get(event.server)
-        if upstream is None:
-            return
+        upstream = self._servers[event.server]
         match event:
-            case ServerReady() | ServerGone():
-                upstream.current()
-                upstream.dirty.set()
+            case ServerReady():
+                self._ask(upstream, upstream.holders)
+            case ServerGone():
+                upstream.subscribed.clear()
+                upstream.failed.clear()
+                upstream.asking.clear()
             case ResourcesUnsubscribed(server, uris):
                 for uri in uris & upstream.subscribed:
                     upstream.subscribed.discard(uri)
-                    upstream.news.discard(uri)
                     if uri in upstream.holders:
                         self._fail(upstream, uri, NotTold(server, "tells of it no more"))
-                upstream.dirty.set()
             case _:
                 pass
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    agent: Agent
 
 
 class AgentSubscriptions:
@@ -286,21 +218,21 @@ class AgentSubscriptions:
             ServerError: the server does not tell of it.
             RateLimited: the Agent has subscribed to `MOST` others.
         """
-        mine, key = self._agents.setdefault(agent, set()), (server, uri)
+        mine, key, holder = self._agents.setdefault(agent, set()), (server, uri), ("agent", agent)
         if key not in mine and len(mine) >= MOST:
             details = {"smcp_code": str(SmcpCode.RATE_LIMITED), "limit": MOST}
             raise RateLimited(f"an Agent subscribes to at most {MOST} resources of a Computer", details=details)
         mine.add(key)  # before the server is asked: what it tells at once is not lost
         try:
-            await self._upstream.hold(Holder(agent), server, uri)
+            await self._upstream.hold(holder, server, uri)
         except BaseException:
-            if Holder(agent) not in self._upstream.holders(server, uri):
+            if holder not in self._upstream.holders(server, uri):
                 mine.discard(key)
             raise
         if self._agents.get(agent) is mine:
             mine.add(key)  # another request for it may have given up
         elif key not in self._agents.get(agent, ()):
-            self._upstream.release(Holder(agent), server, uri)  # dropped meanwhile
+            self._upstream.release(holder, server, uri)  # dropped meanwhile
 
     def has(self, agent: Agent, uri: str) -> bool:
         return any(uri == subscribed for _, subscribed in self._agents.get(agent, ()))
@@ -335,7 +267,7 @@ class AgentSubscriptions:
         ended = [key for key in mine if which(*key)]
         for server, uri in ended:
             mine.discard((server, uri))
-            self._upstream.release(Holder(agent), server, uri)
+            self._upstream.release(("agent", agent), server, uri)
         if not mine:
             self._agents.pop(agent, None)
         return bool(ended)
