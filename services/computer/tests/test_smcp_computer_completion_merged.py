@@ -36,8 +36,8 @@ class Servers:
         return answer
 
     async def complete(self) -> tuple[Mapping[str, Any], str | None, list[str]]:
-        completed = await complete([*self.answers], self, timeout=20.0)
-        return completed.result, completed.server, [*completed.left_out]
+        server, result, left_out = await complete([*self.answers], self, timeout=20.0)
+        return result, server, [*left_out]
 
 
 async def test_what_one_server_answers_passes_as_it_is() -> None:

@@ -1,12 +1,14 @@
 """The bounds of a reply, in bytes and in time, and which items of it give way."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from smcp_bus.dispatch import Call
+from smcp_bus import exact_json
+from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.headers import REPLY_LIMIT
 from smcp_bus.owner import time_limit
+from smcp_proto.errors import TooLarge
 
 
 def giving_way(sizes: Sequence[int], saved: Sequence[int], room: int) -> frozenset[int]:
@@ -34,6 +36,18 @@ def reply_limit(call: Call, max_body: int) -> int:
     """Bytes: what the asker's client takes, where its gateway says that, and at most what the bus does."""
     said = call.headers.get(REPLY_LIMIT, "")
     return min(int(said), max_body) if said.isascii() and said.isdigit() and len(said) < 20 else max_body
+
+
+def bounded(reply: Mapping[str, Any], max_body: int) -> RawJson:
+    """The reply as JSON.
+
+    Raises:
+        TooLarge: it has more bytes than the bus takes.
+    """
+    body = exact_json.written(reply)
+    if len(body) > max_body:
+        raise TooLarge("the answer is too large", details={"size": len(body), "limit": max_body})
+    return RawJson(body)
 
 
 class Budget:

@@ -14,13 +14,12 @@ from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.handlers.get_desktop import Desktop
 from smcp_computer.handlers.get_finder import Finder
 from smcp_computer.handlers.get_resources import EVENT, GetResources
-from smcp_computer.handlers.resources import ResourceQueries, SubscriptionRequests
+from smcp_computer.handlers.resources import ResourceHandlers
 from smcp_computer.mcp.supervisor import Fleet
 from smcp_computer.outbox import Outbox
 from smcp_computer.resources.changes import ResourceChanges
 from smcp_computer.resources.directory import Directory
 from smcp_computer.resources.index import History, ResourceIndex
-from smcp_computer.resources.replies import Envelopes
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
 from smcp_computer.settings import ComputerSettings
 from smcp_proto.schemas import LeaveOfficeNotification
@@ -54,9 +53,9 @@ class ResourceServices:
         )
         self.changes = ResourceChanges(self.index, self.upstream, self.agents, events, self.cache, outbox)
         directory = Directory(supervisors, self.index, self.history, events)
-        envelopes = Envelopes(settings.name, max_body=max_body)
-        queries = ResourceQueries(directory, self.index, envelopes, ResponseChecks(events))
-        subscriptions = SubscriptionRequests(directory, self.index, self.agents, envelopes)
+        resources = ResourceHandlers(
+            directory, self.index, self.agents, ResponseChecks(events), name=settings.name, max_body=max_body
+        )
         self.handlers: Mapping[str, Handler] = {
             "client:get_desktop": Desktop(
                 self.index, self.history, events, tasks, read_s=settings.read_s, max_body=max_body
@@ -69,12 +68,12 @@ class ResourceServices:
                 wait_s=settings.finder_wait_s,
                 max_body=max_body,
             ),
-            "client:resources/list": queries.list,
-            "client:resources/templates/list": queries.templates,
-            "client:resources/read": queries.read,
-            "client:resources/subscribe": subscriptions.subscribe,
-            "client:resources/unsubscribe": subscriptions.unsubscribe,
-            "client:completion/complete": queries.complete,
+            "client:resources/list": resources.list,
+            "client:resources/templates/list": resources.templates,
+            "client:resources/read": resources.read,
+            "client:resources/subscribe": resources.subscribe,
+            "client:resources/unsubscribe": resources.unsubscribe,
+            "client:completion/complete": resources.complete,
             EVENT: GetResources(supervisors, max_body=max_body),
         }
 

@@ -16,9 +16,9 @@ from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.mcp.errors import RequestRefused, ServerError
 from smcp_computer.mcp.supervisor import Supervisor
-from smcp_computer.reply_limits import Budget
+from smcp_computer.reply_limits import Budget, bounded
 from smcp_computer.resources.replies import flat
-from smcp_proto.errors import Malformed, TooLarge, Unavailable
+from smcp_proto.errors import Malformed, Unavailable
 from smcp_proto.schemas.base import AgentCallData, ServerName, UnknownClientReq
 from smcp_proto.schemas.resources import Cursor
 from smcp_proto.validation import malformed
@@ -73,10 +73,7 @@ class GetResources:
         reply = {"resources": found, "req_id": asked.req_id}
         if page.next_cursor is not None:
             reply["next_cursor"] = page.next_cursor
-        body = exact_json.written(reply)
-        if len(body) > self._max_body:
-            raise TooLarge("the answer is too large", details={"size": len(body), "limit": self._max_body})
-        return RawJson(body)
+        return bounded(reply, self._max_body)
 
 
 def published(item: object) -> dict[str, Any] | None:
