@@ -16,8 +16,8 @@ from smcp_service.health import Readiness, serve_health
 from smcp_service.lifecycle import Failure, background
 from smcp_service.logging import bind_call, get_logger
 from smcp_service.settings import ServiceSettings, load_settings
+from smcp_service.telemetry import TRACE_ID_KEY
 
-TRACE_ID_KEY = "sample_trace_id"
 TRACE_ID = 0x11112222333344445555666677778888
 
 app = typer.Typer()
@@ -100,7 +100,6 @@ def serve(
         settings,
         lambda: open_sample(settings),
         check_config=check_config,
-        trace_id_key=TRACE_ID_KEY,
     )
 
 

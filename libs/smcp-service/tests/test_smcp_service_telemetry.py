@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-from smcp_service.telemetry import ContextIdGenerator, open_telemetry, sampler_from
+from smcp_service.telemetry import OWN_DECISION_KEY, TRACE_ID_KEY, ContextIdGenerator, open_telemetry, sampler_from
 from smcp_testing.otlp_process import OtlpReceiver, otlp_receiver
 from smcp_testing.service_process import ServiceProcess, service_process
 
@@ -121,9 +121,9 @@ async def test_nothing_is_recorded_without_a_variable() -> None:
 
 
 def test_an_id_in_the_context_becomes_the_trace_id_if_it_is_a_legal_one() -> None:
-    generator = ContextIdGenerator("key")
+    generator = ContextIdGenerator()
     for value, taken in ((5, True), (0, False), (-1, False), (1 << 128, False), ("5", False)):
-        token = otel_context.attach(otel_context.set_value("key", value))
+        token = otel_context.attach(otel_context.set_value(TRACE_ID_KEY, value))
         try:
             assert (generator.generate_trace_id() == value) is taken
         finally:
@@ -132,11 +132,11 @@ def test_an_id_in_the_context_becomes_the_trace_id_if_it_is_a_legal_one() -> Non
 
 
 def decisions(
-    environ: dict[str, str], trace_ids: list[int], *, parent: SpanContext | None = None, **keys: Any
+    environ: dict[str, str], trace_ids: list[int], *, parent: SpanContext | None = None, own: bool = False
 ) -> list[bool]:
     """Whether each of these traces would be sampled."""
-    sampler = sampler_from(environ, own_decision_key="own")
-    context = otel_context.Context(keys)
+    sampler = sampler_from(environ)
+    context = otel_context.Context({TRACE_ID_KEY: 7, OWN_DECISION_KEY: own})
     if parent is not None:
         context = set_span_in_context(NonRecordingSpan(parent), context)
     return [
@@ -196,7 +196,7 @@ def test_the_standard_samplers_are_known_and_an_unknown_value_is_the_default(
 
 def test_a_sampled_span_hands_its_id_on_as_not_random() -> None:
     """The W3C flag `random` would tell others that they may sample by the id."""
-    provider = TracerProvider(id_generator=ContextIdGenerator("key"), shutdown_on_exit=False)
+    provider = TracerProvider(id_generator=ContextIdGenerator(), shutdown_on_exit=False)
     with provider.get_tracer("x").start_as_current_span("x") as span:
         assert not span.get_span_context().trace_flags.random_trace_id
     provider.shutdown()

@@ -1,18 +1,4 @@
-"""What the commands of all services share: `--version`, `--check-config`, and how they begin and end.
-
-A service's ``main.py`` is::
-
-    @app.command()
-    def serve(
-        version: Annotated[bool, version_option("smcp-thing")] = False,
-        check_config: Annotated[bool, check_config_option()] = False,
-    ) -> None:
-        settings = load_settings(ThingSettings)
-        serve_command("smcp-thing", settings, lambda: open_thing(settings), check_config=check_config)
-
-    def main() -> None:
-        run_app(app)
-"""
+"""What the commands of all services share: `--version`, `--check-config`, and how they begin and end."""
 
 import asyncio
 import ctypes
@@ -39,8 +25,7 @@ LEAVING_GRACE_S: Final = 10.0
 
 
 def version_option(distribution: str, command: str | None = None) -> Any:
-    """The option `--version`: prints `command` (by default as the distribution is called) and the version of
-    `distribution`, and ends with 0."""
+    """The option `--version`; `command` is printed before the version, by default the distribution's name."""
 
     def show(asked: bool) -> None:
         if asked:
@@ -51,7 +36,6 @@ def version_option(distribution: str, command: str | None = None) -> Any:
 
 
 def check_config_option() -> Any:
-    """The option `--check-config`: read all settings, say whether they are right, and do nothing else."""
     return typer.Option("--check-config", help="Check the configuration, print it, and exit.")
 
 
@@ -75,15 +59,13 @@ def serve_command(
     also_read: Collection[str] = (),
     options: Mapping[str, str] = MappingProxyType({}),
     at_once: Callable[[], None] | None = None,
-    trace_id_key: str | None = None,
-    own_decision_key: str | None = None,
 ) -> NoReturn:
     """Log, trace and serve until a signal comes, then exit with the process's code; or only check the settings.
 
     Does not return: raises typer.Exit, or SettingsError where a variable of OpenTelemetry names no collector. `parts`
     are the settings of what runs here beside the service; they are shown by `check_config`, too, and where a part has
     the same setting, the service's is shown. `also_read` and `options` are those of `unknown_variables`; `at_once` is
-    that of `run`; `trace_id_key` and `own_decision_key` are those of `open_telemetry`.
+    that of `run`.
     """
     configure_logging(service, level=settings.log_level, log_format=settings.log_format)
     log = get_logger(__name__)
@@ -98,7 +80,7 @@ def serve_command(
     spare_what_stays()
 
     async def serve(stop: asyncio.Event) -> None:
-        async with open_telemetry(service, trace_id_key=trace_id_key, own_decision_key=own_decision_key):
+        async with open_telemetry(service):
             await serve_until_stopped(open_service(), stop, leave_within_s=settings.drain_s + LEAVING_GRACE_S)
         log.info("stopped")
 

@@ -1,9 +1,7 @@
-"""What a process counts, for Prometheus at `/metrics`, and over OTLP where the standard `OTEL_*` variables ask for it.
+"""Counts for Prometheus at `/metrics`, and over OTLP where the standard `OTEL_*` variables ask for it.
 
-Instruments are OpenTelemetry's; those that observe are asked on the event loop, when somebody collects. How long calls
-take is counted by `Durations`. `OTEL_SDK_DISABLED=true` turns all of it off. Pushed over OTLP is where
-`OTEL_METRICS_EXPORTER` says `otlp`, or `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` is set, every
-`OTEL_METRIC_EXPORT_INTERVAL` ms (60 000).
+Instruments are OpenTelemetry's; those that observe are asked on the event loop, when somebody collects. Durations are
+counted by a histogram of ours: OpenTelemetry's costs several times as much for each call.
 """
 
 import asyncio
@@ -25,7 +23,6 @@ from opentelemetry.sdk.metrics.export import (
     HistogramDataPoint,
     InMemoryMetricReader,
     Metric,
-    MetricExporter,
     MetricReader,
     MetricsData,
     ScopeMetrics,
@@ -34,7 +31,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from smcp_service.telemetry import otlp_over_grpc, resource_of, value_of, warn_of
+from smcp_service.telemetry import exporters, otlp_exporter, resource_of, value_of, warn_of
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 """Of what `Metrics.text` gives."""
@@ -157,10 +154,7 @@ class _Pulled(PrometheusMetricReader):
 
 @asynccontextmanager
 async def open_metrics(service: str, *, environ: Mapping[str, str] | None = None) -> AsyncIterator[Metrics]:
-    """Count while the body runs; where OTLP is asked for, what was counted is exported a last time at the end.
-
-    `service` is the name where `OTEL_SERVICE_NAME` does not say another.
-    """
+    """Count while the body runs; where OTLP is asked for, what was counted is exported a last time at the end."""
     environ = os.environ if environ is None else environ
     metrics = Metrics()
     if value_of(environ, "OTEL_SDK_DISABLED") == "true":
@@ -168,16 +162,20 @@ async def open_metrics(service: str, *, environ: Mapping[str, str] | None = None
         return
     metrics.registry = CollectorRegistry()
     ProcessCollector(registry=metrics.registry)
-    exporter = _exporter(environ)
-    pushed = InMemoryMetricReader()
     readers: list[MetricReader] = [_Pulled(metrics, metrics.registry)]
-    if exporter is not None:
+    # Prometheus is answered anyway
+    asked = exporters(environ, "METRICS", ("otlp", "prometheus"), ["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"])
+    pushed = InMemoryMetricReader() if "otlp" in asked else None
+    if pushed is not None:
         readers.append(pushed)
     provider = MeterProvider(readers, resource=resource_of(service), shutdown_on_exit=False)
     metrics.meter = provider.get_meter(_SCOPE)
     try:
-        async with _exporting(metrics, pushed, exporter, environ):
+        if pushed is None:
             yield metrics
+        else:
+            async with _exporting(metrics, pushed, environ):
+                yield metrics
     finally:
         provider.shutdown()
 
@@ -195,13 +193,8 @@ def _observing(read: Read, label: str) -> Callable[[CallbackOptions], list[Obser
 
 
 @asynccontextmanager
-async def _exporting(
-    metrics: Metrics, reader: InMemoryMetricReader, exporter: MetricExporter | None, environ: Mapping[str, str]
-) -> AsyncIterator[None]:
-    if exporter is None:
-        yield
-        return
-    interval = _interval_s(environ)
+async def _exporting(metrics: Metrics, reader: InMemoryMetricReader, environ: Mapping[str, str]) -> AsyncIterator[None]:
+    exporter, interval = otlp_exporter(environ, "METRICS"), _interval_s(environ)
 
     async def export() -> None:
         data = reader.get_metrics_data()  # here, on the loop: what is observed belongs to it
@@ -235,25 +228,3 @@ def _interval_s(environ: Mapping[str, str]) -> float:
         warn_of("OTEL_METRIC_EXPORT_INTERVAL", text, str(INTERVAL_MS))
         interval = INTERVAL_MS
     return interval / 1000
-
-
-def _exporter(environ: Mapping[str, str]) -> MetricExporter | None:
-    names = value_of(environ, "OTEL_METRICS_EXPORTER")
-    if not names:
-        names = "otlp" if value_of(environ, "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT") else "none"
-    asked = {name.strip() for name in names.split(",")}
-    for name in sorted(asked - {"otlp", "prometheus", "none", ""}):  # Prometheus is answered anyway
-        warn_of("OTEL_METRICS_EXPORTER", name, "none")
-    if "otlp" not in asked:
-        return None
-    if otlp_over_grpc(environ, "METRICS"):
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (  # noqa: PLC0415 -- brings grpc along
-            OTLPMetricExporter as GrpcExporter,
-        )
-
-        return GrpcExporter()
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import (  # noqa: PLC0415 -- brings requests along
-        OTLPMetricExporter as HttpExporter,
-    )
-
-    return HttpExporter()

@@ -1,12 +1,11 @@
 """Traces, set up from the standard `OTEL_*` variables of OpenTelemetry.
 
 Nothing is recorded or exported unless `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or
-`OTEL_TRACES_EXPORTER` is set (and `OTEL_SDK_DISABLED` is not ``true``). Some things differ from the SDK's own
-set-up. Two are so because here the caller chooses the trace id (it follows from the request's id), the others because
-a trace is of a request, and shows nothing of what was in it:
+`OTEL_TRACES_EXPORTER` is set (and `OTEL_SDK_DISABLED` is not ``true``). It differs from the SDK's own set-up, since the
+caller chooses the trace id (it follows from the request's id), and a trace shows nothing of what was in a request:
 
-- the id of a new trace is taken from the OpenTelemetry context, under a key that the service gives; where there is
-  none, a library works on its own account (the handshake with an MCP server, say), and nothing is recorded;
+- a new trace takes its id from the OpenTelemetry context (`TRACE_ID_KEY`); where there is none, a library works on its
+  own account (the handshake with an MCP server, say), and nothing is recorded;
 - texts of errors are not exported, since they quote arguments: of an exception its type remains;
 - ratio samplers draw a number of their own instead of looking at the trace id. As such a draw cannot be repeated,
   it is made once, where the trace begins; `traceidratio` is therefore the same as `parentbased_traceidratio`.
@@ -18,8 +17,9 @@ import asyncio
 import os
 import random
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from importlib import import_module
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -30,50 +30,53 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Decision, ParentBased, Sampler, SamplingResult
-from opentelemetry.trace import Link, SpanKind, Status, TraceState, get_current_span
-from opentelemetry.util.types import Attributes
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler, SamplingResult
+from opentelemetry.trace import Status, get_current_span
 
 from smcp_service.logging import get_logger
 
+# The dispatcher and the SDK, which import nothing of this package, set these keys.
+TRACE_ID_KEY: Final = "smcp.trace_id"
+"""Under this key of the OpenTelemetry context stands the id (an int) of the trace that begins."""
+OWN_DECISION_KEY: Final = "smcp_own_decision"
+"""True under this key: the sampled flag of a remote parent does not count, as nobody knows who set it."""
 FLUSH_S: Final = 5.0
 """How long leaving `open_telemetry` waits for the last spans to be exported."""
 
 _LARGEST_TRACE_ID: Final = (1 << 128) - 1
+_ENDPOINTS: Final = {
+    "OTEL_EXPORTER_OTLP_ENDPOINT": "TRACES",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "TRACES",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "METRICS",
+}
+"""Where a collector is, and the signal whose protocol says how that is written."""
 
 
 @asynccontextmanager
 async def open_telemetry(
-    service: str,
-    *,
-    trace_id_key: str | None = None,
-    own_decision_key: str | None = None,
-    flush_s: float = FLUSH_S,
-    environ: Mapping[str, str] | None = None,
+    service: str, *, flush_s: float = FLUSH_S, environ: Mapping[str, str] | None = None
 ) -> AsyncIterator[TracerProvider | None]:
     """Set up traces for this process while the body runs, and export what is left when it ends, in `flush_s`.
 
-    `service` is the name where `OTEL_SERVICE_NAME` does not say another. With `trace_id_key`, a new trace begins only
-    where the current OpenTelemetry context has its id (an int) under that key. Where the context has something true
-    under `own_decision_key`, a remote parent's sampled flag is not believed, and the sampler decides as for a new
-    trace.
-    Gives None when telemetry is off. Open it before anything asks for a tracer, and once: OpenTelemetry keeps its
-    provider for the life of the process; a second time raises RuntimeError.
+    `service` is the name where `OTEL_SERVICE_NAME` does not say another. Gives None when telemetry is off. Open it
+    before anything asks for a tracer, and once: OpenTelemetry keeps its provider for the life of the process; a second
+    time raises RuntimeError.
     """
     environ = os.environ if environ is None else environ
-    exporters = _exporters(environ)
-    if not exporters:
+    names = _trace_exporters(environ)
+    if not names:
         yield None
         return
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         raise RuntimeError("telemetry was already set up in this process")  # noqa: TRY004 - not about a type
     provider = TracerProvider(
-        sampler=sampler_from(environ, trace_id_key=trace_id_key, own_decision_key=own_decision_key),
+        sampler=sampler_from(environ),
         resource=resource_of(service),
-        id_generator=ContextIdGenerator(trace_id_key),
+        id_generator=ContextIdGenerator(),
         shutdown_on_exit=False,
     )
-    for exporter in exporters:
+    for name in names:
+        exporter = ConsoleSpanExporter() if name == "console" else otlp_exporter(environ, "TRACES")
         provider.add_span_processor(BatchSpanProcessor(WithoutTexts(exporter)))
     trace.set_tracer_provider(provider)
     try:
@@ -82,68 +85,76 @@ async def open_telemetry(
         await _shut_down(provider, flush_s)
 
 
-class ContextIdGenerator(RandomIdGenerator):
-    """Takes the id of a new trace from the context under `key`; random where there is no legal one."""
-
-    def __init__(self, key: str | None) -> None:
-        self._key = key
-
-    def generate_trace_id(self) -> int:
-        if self._key is not None:
-            chosen = otel_context.get_value(self._key)
-            if isinstance(chosen, int) and 0 < chosen <= _LARGEST_TRACE_ID:
-                return chosen
-        return super().generate_trace_id()
-
-    def is_trace_id_random(self) -> bool:
-        """Whether others may take the ids for random ones (W3C Trace Context, random flag)."""
-        # The flag would tell others that they may sample by the id.
-        return self._key is None
-
-
 def check_telemetry(environ: Mapping[str, str]) -> None:
     """Say which of its settings are not known, and what is done instead, as `open_telemetry` does."""
-    names = _exporter_names(environ)
+    names = _trace_exporters(environ)
     if "otlp" in names:
-        otlp_over_grpc(environ, "TRACES")
+        _protocol(environ, "TRACES")
     if names:
         sampler_from(environ)
 
 
-def _exporter_names(environ: Mapping[str, str]) -> list[str]:
-    """Of those that are known, each once; says which are not."""
+def wrong_endpoints(environ: Mapping[str, str]) -> Iterator[str]:
+    """What is wrong with the addresses of collectors: a sentence for each, with its variable. Over gRPC all go."""
+    if value_of(environ, "OTEL_SDK_DISABLED") == "true":
+        return
+    for variable, signal in _ENDPOINTS.items():
+        value = environ.get(variable, "").strip()
+        if value and _said_protocol(environ, signal)[1] != "grpc" and not _is_a_url(value):
+            yield f"{variable}: must be a URL, such as http://collector:4318"
+
+
+def _is_a_url(value: str) -> bool:
+    try:
+        parts = urlsplit(value)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of the port
+        return False
+
+
+def value_of(environ: Mapping[str, str], variable: str) -> str:
+    return environ.get(variable, "").strip().lower()
+
+
+def warn_of(variable: str, value: str, instead: str) -> None:
+    get_logger(__name__).warning("telemetry setting is not known", variable=variable, value=value, instead=instead)
+
+
+def exporters(environ: Mapping[str, str], signal: str, known: Collection[str], endpoints: Collection[str]) -> list[str]:
+    """The known ones that a signal (`TRACES`, `METRICS`) is to have, each once; one of `endpoints` means OTLP."""
     if value_of(environ, "OTEL_SDK_DISABLED") == "true":
         return []
-    names = value_of(environ, "OTEL_TRACES_EXPORTER")
-    if not names:
-        endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-        names = "otlp" if any(value_of(environ, variable) for variable in endpoints) else "none"
-    known = []
-    for name in dict.fromkeys(part.strip() for part in names.split(",")):
-        if name in {"otlp", "console"}:
-            known.append(name)
-        elif name not in {"none", ""}:
-            warn_of("OTEL_TRACES_EXPORTER", name, "none")
-    return known
+    variable = f"OTEL_{signal}_EXPORTER"
+    names = value_of(environ, variable) or ("otlp" if any(value_of(environ, each) for each in endpoints) else "none")
+    asked = dict.fromkeys(part.strip() for part in names.split(","))
+    for name in asked:
+        if name not in {*known, "none", ""}:
+            warn_of(variable, name, "none")
+    return [name for name in asked if name in known]
 
 
-def _exporters(environ: Mapping[str, str]) -> list[SpanExporter]:
-    return [_otlp_exporter(environ) if name == "otlp" else ConsoleSpanExporter() for name in _exporter_names(environ)]
+def _trace_exporters(environ: Mapping[str, str]) -> list[str]:
+    return exporters(environ, "TRACES", ("otlp", "console"), [each for each in _ENDPOINTS if "METRICS" not in each])
 
 
-def _otlp_exporter(environ: Mapping[str, str]) -> SpanExporter:
-    # The exporters bring requests or grpc along: who does not export does not pay for importing them.
-    if otlp_over_grpc(environ, "TRACES"):
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (  # noqa: PLC0415
-            OTLPSpanExporter as GrpcExporter,
-        )
+def otlp_exporter(environ: Mapping[str, str], signal: str) -> Any:
+    """The exporter of a signal, over gRPC or HTTP. It brings much along: who does not export does not import it."""
+    kind, name = {"TRACES": ("trace", "OTLPSpanExporter"), "METRICS": ("metric", "OTLPMetricExporter")}[signal]
+    protocol = _protocol(environ, signal)
+    return getattr(import_module(f"opentelemetry.exporter.otlp.proto.{protocol}.{kind}_exporter"), name)()
 
-        return GrpcExporter()
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
-        OTLPSpanExporter as HttpExporter,
-    )
 
-    return HttpExporter()
+def _protocol(environ: Mapping[str, str], signal: str) -> str:
+    variable, protocol = _said_protocol(environ, signal)
+    if protocol not in {"", "grpc", "http/protobuf"}:
+        warn_of(variable, protocol, "http/protobuf")
+    return "grpc" if protocol == "grpc" else "http"
+
+
+def _said_protocol(environ: Mapping[str, str], signal: str) -> tuple[str, str]:
+    variables = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    variable = next((each for each in variables if value_of(environ, each)), variables[-1])
+    return variable, value_of(environ, variable)
 
 
 def resource_of(service: str) -> Resource:
@@ -172,67 +183,58 @@ async def _shut_down(provider: TracerProvider, seconds: float) -> None:
         get_logger(__name__).warning("the last spans could not be exported in time", seconds=seconds)
 
 
+class ContextIdGenerator(RandomIdGenerator):
+    """Takes the id of a new trace from the context; random where there is no legal one."""
+
+    def generate_trace_id(self) -> int:
+        chosen = otel_context.get_value(TRACE_ID_KEY)
+        if isinstance(chosen, int) and 0 < chosen <= _LARGEST_TRACE_ID:
+            return chosen
+        return super().generate_trace_id()
+
+    def is_trace_id_random(self) -> bool:
+        return False  # W3C's flag would tell others that they may sample by the id
+
+
 class RatioSampler(Sampler):
     """Keeps the share `rate` (0 to 1) of new traces by a draw of its own."""
 
     def __init__(self, rate: float) -> None:
-        if not 0 <= rate <= 1:
-            raise ValueError(f"a ratio lies between 0 and 1, not {rate}")
         self._rate = rate
         self._random = random.Random()  # noqa: S311 - chance, not secrecy
 
-    def should_sample(
-        self,
-        parent_context: Context | None,
-        trace_id: int,
-        name: str,
-        kind: SpanKind | None = None,
-        attributes: Attributes = None,
-        links: Sequence[Link] | None = None,
-        trace_state: TraceState | None = None,
-    ) -> SamplingResult:
-        keep = self._random.random() < self._rate
-        parent_state = get_current_span(parent_context).get_span_context().trace_state
-        if not keep:
-            return SamplingResult(Decision.DROP, trace_state=parent_state)
-        return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes, parent_state)
+    def should_sample(self, parent_context: Context | None, *args: Any, **kwargs: Any) -> SamplingResult:
+        sampler = ALWAYS_ON if self._random.random() < self._rate else ALWAYS_OFF
+        return sampler.should_sample(parent_context, *args, **kwargs)
 
     def get_description(self) -> str:
         return f"RatioSampler{{{self._rate}}}"
 
 
 class RequestSampler(Sampler):
-    """Drops what begins a trace without an id for it under `trace_id_key`.
+    """Drops what begins a trace without an id.
 
-    Under a remote parent whose flag is not believed (`own_decision_key`) it decides as `root`, otherwise as `inner`.
+    Under a remote parent whose flag does not count it decides as `root`, otherwise as `inner`.
     """
 
-    def __init__(self, trace_id_key: str | None, own_decision_key: str | None, root: Sampler, inner: Sampler) -> None:
-        self._trace_id_key = trace_id_key
-        self._own_decision_key = own_decision_key
+    def __init__(self, root: Sampler, inner: Sampler) -> None:
         self._root = root
         self._inner = inner
 
     def should_sample(self, parent_context: Context | None, *args: Any, **kwargs: Any) -> SamplingResult:
         parent = get_current_span(parent_context).get_span_context()
         chosen = self._inner
-        if _is_without(self._trace_id_key, parent_context) and not parent.is_valid:
+        if not parent.is_valid and otel_context.get_value(TRACE_ID_KEY, parent_context) is None:
             chosen = ALWAYS_OFF
-        elif self._own_decision_key is not None and parent.is_remote:
-            chosen = self._root if otel_context.get_value(self._own_decision_key, parent_context) else self._inner
+        elif parent.is_remote and otel_context.get_value(OWN_DECISION_KEY, parent_context):
+            chosen = self._root
         return chosen.should_sample(parent_context, *args, **kwargs)
 
     def get_description(self) -> str:
         return f"RequestSampler{{{self._inner.get_description()}}}"
 
 
-def _is_without(key: str | None, context: Context | None) -> bool:
-    return key is not None and otel_context.get_value(key, context) is None
-
-
-def sampler_from(
-    environ: Mapping[str, str], *, trace_id_key: str | None = None, own_decision_key: str | None = None
-) -> Sampler:
+def sampler_from(environ: Mapping[str, str]) -> Sampler:
     """The sampler that `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG` name; everything new by default."""
     name = value_of(environ, "OTEL_TRACES_SAMPLER") or "parentbased_always_on"
     kind = name.removeprefix("parentbased_")
@@ -246,15 +248,13 @@ def sampler_from(
             name = "parentbased_always_on"
         root = ALWAYS_ON
     inner = root if name in {"always_on", "always_off"} else ParentBased(root)
-    return RequestSampler(trace_id_key, own_decision_key, root, inner)
+    return RequestSampler(root, inner)
 
 
 def _ratio(environ: Mapping[str, str]) -> float:
     text = value_of(environ, "OTEL_TRACES_SAMPLER_ARG")
-    if not text:
-        return 1.0
     try:
-        rate = float(text)
+        rate = float(text or 1)
     except ValueError:
         rate = -1.0
     if not 0 <= rate <= 1:
@@ -302,51 +302,3 @@ def _event_without_texts(event: Event) -> Event:
     texts = {"exception.message", "exception.stacktrace"}
     kept = {name: value for name, value in (event.attributes or {}).items() if name not in texts}
     return Event(event.name, kept, event.timestamp)
-
-
-_ENDPOINTS: Final = {
-    "OTEL_EXPORTER_OTLP_ENDPOINT": "TRACES",
-    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "TRACES",
-    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "METRICS",
-}
-"""Where a collector is, and the signal whose protocol says how that is written."""
-
-
-def value_of(environ: Mapping[str, str], variable: str) -> str:
-    return environ.get(variable, "").strip().lower()
-
-
-def otlp_over_grpc(environ: Mapping[str, str], signal: str) -> bool:
-    """Whether OTLP goes over gRPC, by the variable of a signal (`TRACES`, `METRICS`), or that of all; else by HTTP."""
-    variable, protocol = _protocol(environ, signal)
-    if protocol not in {"", "grpc", "http/protobuf"}:
-        warn_of(variable, protocol, "http/protobuf")
-    return protocol == "grpc"
-
-
-def wrong_endpoints(environ: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong with the addresses of collectors: a sentence for each, with its variable. Over gRPC all go."""
-    if value_of(environ, "OTEL_SDK_DISABLED") == "true":
-        return
-    for variable, signal in _ENDPOINTS.items():
-        value = environ.get(variable, "").strip()
-        if value and _protocol(environ, signal)[1] != "grpc" and not _is_a_url(value):
-            yield f"{variable}: must be a URL, such as http://collector:4318"
-
-
-def _protocol(environ: Mapping[str, str], signal: str) -> tuple[str, str]:
-    variables = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-    variable = next((each for each in variables if value_of(environ, each)), variables[-1])
-    return variable, value_of(environ, variable)
-
-
-def _is_a_url(value: str) -> bool:
-    try:
-        parts = urlsplit(value)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of the port
-        return False
-
-
-def warn_of(variable: str, value: str, instead: str) -> None:
-    get_logger(__name__).warning("telemetry setting is not known", variable=variable, value=value, instead=instead)

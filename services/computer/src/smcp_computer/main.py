@@ -7,13 +7,11 @@ from typing import Annotated
 import typer
 
 from smcp_bus.nats.config import configured_credentials
-from smcp_bus.tracing import OWN_DECISION_KEY
 from smcp_computer.config.file import load_config, read_config
 from smcp_computer.config.inputs import missing_on_host, unset_here
 from smcp_computer.config.lint import ConfigError
 from smcp_computer.config.redact import literal_secrets
 from smcp_computer.settings import ComputerSettings, check_connection, token_problem
-from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import counted
 from smcp_service.settings import SettingsError, load_settings
@@ -85,8 +83,6 @@ def serve(
         lambda: open_service(settings, configuration, credentials),
         check_config=check_config,
         at_once=kill_all,
-        trace_id_key=TRACE_ID_KEY,
-        own_decision_key=OWN_DECISION_KEY,
     )
 
 

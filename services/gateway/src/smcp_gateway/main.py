@@ -11,12 +11,10 @@ from smcp_bus.errors import BusError
 from smcp_bus.metrics import measure_bus
 from smcp_bus.nats.bus import open_bus
 from smcp_bus.nats.config import BusConfig, configured_credentials
-from smcp_bus.tracing import OWN_DECISION_KEY
 from smcp_gateway.app import Gateway, open_gateway
 from smcp_gateway.auth.settings import check_auth
 from smcp_gateway.http_server import open_http_server
 from smcp_gateway.settings import GatewaySettings
-from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_service.cli import check_config_option, keep_freed_memory, run_app, serve_command, version_option
 from smcp_service.lifecycle import Failure
 from smcp_service.logging import get_logger
@@ -53,8 +51,6 @@ def serve(
         settings,
         lambda: open_service(settings, config),
         check_config=check_config,
-        trace_id_key=TRACE_ID_KEY,
-        own_decision_key=OWN_DECISION_KEY,
     )
 
 

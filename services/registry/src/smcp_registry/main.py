@@ -11,8 +11,6 @@ from smcp_bus.errors import BusError, describe
 from smcp_bus.metrics import measure_bus
 from smcp_bus.nats.bus import BusConfig, open_bus
 from smcp_bus.nats.config import Credentials, configured_credentials
-from smcp_bus.tracing import OWN_DECISION_KEY
-from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_registry.app import Registry, open_registry
 from smcp_registry.settings import RegistrySettings
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
@@ -38,8 +36,6 @@ def serve(
         settings,
         lambda: open_service(settings, credentials),
         check_config=check_config,
-        trace_id_key=TRACE_ID_KEY,
-        own_decision_key=OWN_DECISION_KEY,
     )
 
 

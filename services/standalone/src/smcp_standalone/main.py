@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.console import Console
 
-from smcp_bus.tracing import OWN_DECISION_KEY
-from smcp_proto.trace_ids import TRACE_ID_KEY
 from smcp_service.cli import check_config_option, run_app, serve_command, version_option
 from smcp_service.lifecycle import plain_failures, run
 from smcp_service.logging import configure_logging
@@ -97,8 +95,6 @@ def run_up(
             also_read=up.read_variables(),
             options=up.OPTIONS,
             at_once=partial(_end, directory if chosen.data is None else None),
-            trace_id_key=TRACE_ID_KEY,
-            own_decision_key=OWN_DECISION_KEY,
         )
 
 
@@ -131,7 +127,7 @@ def run_demo(
 
         async def main(stop: asyncio.Event) -> int:
             console = Console()
-            async with open_telemetry("smcp-demo", trace_id_key=TRACE_ID_KEY, own_decision_key=OWN_DECISION_KEY):
+            async with open_telemetry("smcp-demo"):
                 with plain_failures():
                     if url is None:
                         return await until_stopped(stop, demo(console, chosen, directory))
