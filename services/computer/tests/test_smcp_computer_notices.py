@@ -1,4 +1,4 @@
-"""What becomes of the changes that MCP servers tell, and that Agents subscribed to: bounded, fair, told once."""
+"""Changes at MCP servers that Agents subscribed to: bounded, fair, sent once."""
 
 import tracemalloc
 from typing import Any
@@ -94,7 +94,7 @@ def missed(here: World) -> list[str]:
     return [each["serverId"] for each in here.told("resources_list_changed") if each.get("a2c_missed")]
 
 
-async def test_what_can_never_be_told_is_dropped_with_one_warning_and_holds_up_nothing(
+async def test_a_notification_that_cannot_be_sent_is_dropped_with_one_warning(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world(nats_url, one=configs.context("2026", content=[{"uri": "note://small"}])) as here:

@@ -1,4 +1,4 @@
-"""What a Computer tells its office while the registry refuses it for now: kept, told once, dropped when stale."""
+"""A Computer's outbox while the registry refuses: it keeps, sends once, and drops what is stale."""
 
 import asyncio
 from collections import Counter
@@ -68,7 +68,7 @@ async def office(nats_url: str, refusing: Refusing) -> AsyncIterator[tuple[Compu
         yield computer, agent
 
 
-async def test_what_is_refused_for_now_is_told_again_and_once_and_holds_up_nothing_else(
+async def test_a_refused_notification_is_sent_again_once_and_holds_up_no_other(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusing = Refusing()
@@ -89,7 +89,7 @@ async def test_what_is_refused_for_now_is_told_again_and_once_and_holds_up_nothi
     assert f"{DESKTOP} could not be told: not now" in caplog.text
 
 
-async def test_what_is_told_in_the_end_is_what_is_so_then(nats_url: str) -> None:
+async def test_a_repeated_notification_has_the_newest_content(nats_url: str) -> None:
     refusing = Refusing()
     async with office(nats_url, refusing) as (computer, agent):
         refusing.always.add(UPDATED)
@@ -112,7 +112,7 @@ def params(told: Any) -> Any:
     return told["payload"]["params"]
 
 
-async def test_what_is_dropped_while_it_is_refused_is_not_told_again(nats_url: str) -> None:
+async def test_a_notification_dropped_while_it_is_refused_is_not_sent_again(nats_url: str) -> None:
     refusing = Refusing()
     async with office(nats_url, refusing) as (computer, agent):
         notices = computer.outbox

@@ -34,7 +34,7 @@ async def test_a_name_that_is_taken_is_refused_and_tried_until_it_is_free(nats_u
             assert third.membership.problem is None
 
 
-async def test_who_is_refused_gets_the_name_when_it_becomes_free(nats_url: str) -> None:
+async def test_a_refused_computer_gets_the_name_when_it_becomes_free(nats_url: str) -> None:
     async with registry(nats_url), AsyncExitStack() as first:
         await first.enter_async_context(computer(nats_url))
         async with computer(nats_url, joined=False) as second:

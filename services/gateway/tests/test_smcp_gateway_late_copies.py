@@ -115,7 +115,7 @@ async def test_a_switch_whose_leave_failed_and_is_carried_out_late_changes_nothi
         ])  # fmt: skip
 
 
-async def test_who_goes_before_it_is_asserted_under_its_new_claim_leaves_all_the_same(nats_url: str) -> None:
+async def test_a_member_that_goes_before_its_new_claim_is_asserted_leaves(nats_url: str) -> None:
     buses = InterposedBuses()
     asserts, free = asyncio.Event(), asyncio.Event()
     failed: list[str] = []

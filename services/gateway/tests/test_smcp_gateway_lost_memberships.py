@@ -43,7 +43,7 @@ async def test_an_agent_whose_membership_was_lost_and_claimed_again_is_subscribe
         assert not any(isinstance(event, Disconnected) for event in events)
 
 
-async def test_nobody_else_hears_of_it_and_what_an_agent_asks_goes_on(nats_url: str) -> None:
+async def test_only_the_agent_that_was_lost_receives_list_changed_and_its_requests_go_on(nats_url: str) -> None:
     async with (
         gateway_world(nats_url, gateways=2) as world,
         connected(world.gateways[1].url) as client,

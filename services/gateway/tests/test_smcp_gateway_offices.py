@@ -1,4 +1,4 @@
-"""Who of an office's members here is told what, also in the moments round a join and after an outage."""
+"""Which notifications an office passes on to its members, also during a join and after an outage."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -76,7 +76,7 @@ async def test_members_are_told_of_what_is_newer_than_their_join_and_not_of_them
     ]
 
 
-async def test_what_is_heard_while_the_join_is_answered_is_not_lost() -> None:
+async def test_notifications_during_a_join_are_kept() -> None:
     told = Told()
     session = Session("n", "n", role="agent", name="n")
     told.office.expect(session)
@@ -96,7 +96,7 @@ async def test_what_is_heard_while_the_join_is_answered_is_not_lost() -> None:
     ],
     ids=["enter twice", "leave twice", "enter again after the leave"],
 )
-async def test_what_is_announced_again_while_the_join_is_answered_is_told_once(
+async def test_a_repeated_announcement_during_a_join_is_passed_on_once(
     heard_meanwhile: list[Incoming], told_of: list[str]
 ) -> None:
     told = Told()
@@ -108,7 +108,7 @@ async def test_what_is_announced_again_while_the_join_is_answered_is_told_once(
     assert told.take() == [("n", event, "x") for event in told_of]
 
 
-async def test_who_does_not_become_a_member_is_told_nothing() -> None:
+async def test_a_refused_joiner_receives_nothing() -> None:
     told = Told()
     session = Session("n", "n", role="agent", name="n")
     told.office.expect(session)
@@ -158,7 +158,7 @@ async def test_an_agent_s_leave_is_passed_on_also_where_only_a_comparison_shows_
     assert gone[1:] == [("office", "y")]
 
 
-async def test_who_joined_after_the_outage_is_still_told_of_what_the_list_knew_first() -> None:
+async def test_a_member_that_joined_after_the_outage_receives_what_the_list_had_first() -> None:
     told = Told()
     await told.member("a", 1, role="agent")
     told.office.roster.learn([("agent", "a")])
@@ -171,7 +171,7 @@ async def test_who_joined_after_the_outage_is_still_told_of_what_the_list_knew_f
 
 
 @pytest.mark.rule("answers.rooms.alternate")
-async def test_who_missed_a_leave_is_not_told_of_the_enter_after_it_before_the_difference_is_known() -> None:
+async def test_a_member_that_missed_a_leave_gets_no_enter_before_the_comparison() -> None:
     told = Told()
     await told.member("a", 1, role="agent")
     told.office.roster.learn([("agent", "a"), ("computer", "x")])
@@ -187,7 +187,7 @@ async def test_who_missed_a_leave_is_not_told_of_the_enter_after_it_before_the_d
     assert told.take() == [("a", "leave_office", "x"), ("late", "leave_office", "x")]
 
 
-async def test_who_missed_an_enter_is_not_told_of_the_leave_after_it() -> None:
+async def test_a_member_that_missed_an_enter_gets_no_leave() -> None:
     told = Told()
     await told.member("a", 1, role="agent")
     told.office.roster.learn([("agent", "a")])
@@ -221,7 +221,7 @@ async def test_a_notification_that_cannot_be_read_is_dropped(broken: Incoming) -
     assert told.take() == []
 
 
-async def test_who_was_claimed_anew_is_told_of_an_enter_before_that_and_then_of_its_leave() -> None:
+async def test_a_member_claimed_anew_receives_an_earlier_enter_and_then_the_leave() -> None:
     told = Told()
     watcher = await told.member("watcher", 5)
     told.office.roster.learn([("computer", "watcher")])

@@ -93,7 +93,7 @@ async def test_nats_is_restarted(nats_server: NatsServer) -> None:
 
 
 @pytest.mark.rule("answers.rooms.admission.no-quorum", "answers.rooms.repair")
-async def test_who_left_while_nats_was_away_is_told_as_gone_once(nats_server: NatsServer) -> None:
+async def test_a_leave_during_an_outage_is_passed_on_once(nats_server: NatsServer) -> None:
     async with (
         gateway_world(nats_server.url, gateways=2) as world,
         connected(world.gateways[0].url) as anna,
@@ -153,7 +153,7 @@ def without_list(incoming: Incoming, reply: Reply) -> Reply:
     return Reply(orjson.dumps(orjson.loads(reply.body) | {"sessions": None}), reply.headers)
 
 
-async def test_nobody_is_in_an_office_of_which_its_gateway_learns_nothing(nats_url: str) -> None:
+async def test_a_join_fails_where_the_gateway_gets_no_list(nats_url: str) -> None:
     buses, silent = InterposedBuses(), True
 
     async def between(incoming: Incoming, handler: RequestHandler) -> Reply:
@@ -203,7 +203,7 @@ async def test_a_join_is_taken_back_when_the_list_of_its_office_cannot_be_had(na
         assert len(car.told("notify:enter_office")) == 1
 
 
-async def test_who_waits_for_a_list_that_does_not_come_waits_no_longer_behind_others(nats_url: str) -> None:
+async def test_a_joiner_behind_others_waits_no_longer_for_a_list_that_does_not_come(nats_url: str) -> None:
     buses, over = InterposedBuses(), asyncio.Event()
 
     async def between(incoming: Incoming, handler: RequestHandler) -> Reply:

@@ -179,7 +179,7 @@ async def test_one_agent_for_an_office_whichever_gateway_they_ask(open_world: Op
 
 
 @sound_only
-async def test_who_was_told_of_a_member_finds_it_in_the_list_though_the_registry_is_behind(
+async def test_a_list_has_the_members_that_were_announced_though_the_registry_is_behind(
     open_world: OpenWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Announced is from the log, listed from a view, which may come later: here only when somebody waits for it."""

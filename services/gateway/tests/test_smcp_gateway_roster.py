@@ -1,4 +1,4 @@
-"""Who is in an office in the eyes of those who were told."""
+"""The roster of an office: which enters and leaves are new."""
 
 import pytest
 from hypothesis import given
@@ -38,7 +38,7 @@ def test_a_place_that_changes_hands_leaves_and_enters_in_one_revision() -> None:
     assert enter(picture, BOX, 5) is False
 
 
-def test_who_was_there_before_is_no_news_after_an_outage() -> None:
+def test_a_comparison_reports_no_member_that_stayed() -> None:
     picture = Roster()
     picture.learn([ANNA, BOX])
     picture.ask()
@@ -55,7 +55,7 @@ def test_a_comparison_finds_what_was_missed_and_what_comes_late_is_told_already(
     assert leave(picture, CAR, 9) is False
 
 
-def test_what_is_heard_while_a_list_is_on_its_way_is_newer_than_the_list() -> None:
+def test_an_event_after_the_question_is_newer_than_the_list() -> None:
     picture = Roster()
     picture.learn([BOX])
     picture.ask()

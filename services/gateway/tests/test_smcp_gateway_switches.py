@@ -68,7 +68,7 @@ async def test_a_switch_is_announced_as_soon_as_that_is_possible(
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-async def test_who_left_before_its_switch_was_announced_is_no_member(
+async def test_a_computer_that_left_before_its_switch_was_announced_is_no_member(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, leaves: bool
 ) -> None:
     async with gateway_world(nats_url) as world, connected(world.url) as anna:
@@ -146,7 +146,7 @@ async def test_a_computer_whose_new_place_is_lost_during_a_switch_is_disconnecte
 
 
 @pytest.mark.rule("answers.rooms.alternate")
-async def test_who_arrives_hears_once_of_an_enter_that_is_announced_twice(nats_url: str) -> None:
+async def test_a_joiner_receives_an_enter_that_is_announced_twice_once(nats_url: str) -> None:
     buses = InterposedBuses()
     announced: list[Incoming] = []
 

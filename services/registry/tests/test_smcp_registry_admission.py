@@ -1,4 +1,4 @@
-"""Who gets a place: the table, row by row, and what holds for all of it."""
+"""The table of admission, row by row, and properties of all its rows."""
 
 import pytest
 from hypothesis import given

@@ -51,7 +51,7 @@ async def test_many_registries_make_the_shared_consumer_once(nats_url: str) -> N
 
 
 @pytest.mark.rule("answers.nats.log")
-async def test_what_a_registry_took_and_did_not_tell_another_tells_within_three_seconds(nats_url: str) -> None:
+async def test_another_registry_announces_within_three_seconds_what_one_took_and_did_not(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus, AsyncExitStack() as stack:
         js, _ = await prepared(bus)
         observer = await observe(bus, "lab")
@@ -68,7 +68,7 @@ async def test_what_a_registry_took_and_did_not_tell_another_tells_within_three_
         assert [told.name for told in observer.told] == ["pc0", "pc1", "pc2"]
 
 
-async def test_what_happened_while_no_registry_was_there_is_told_when_one_comes_back(nats_url: str) -> None:
+async def test_a_registry_that_comes_back_announces_what_happened_before(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
         async with registry(nats_url), member_process(nats_url) as member:
             await member.join("lab", "computer", "before")

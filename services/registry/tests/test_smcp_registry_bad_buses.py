@@ -191,7 +191,7 @@ async def test_a_switch_is_told_of_once_in_each_office(nats_url: str, bad: BadBu
         await eventually(lambda: scene.elsewhere.of("pc") == ["enter_office", "leave_office"] * TURNS, timeout=TOLD_S)
 
 
-async def test_what_is_asserted_stands_and_what_was_lost_is_claimed_and_told_once(nats_url: str, bad: BadBuses) -> None:
+async def test_an_assertion_claims_lost_members_and_announces_each_once(nats_url: str, bad: BadBuses) -> None:
     async with opened(nats_url, bad, 2) as scene:
         gateway, other = scene.members
         await join(other, "computer", "taken", new(other))

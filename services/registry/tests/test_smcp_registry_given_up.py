@@ -1,4 +1,4 @@
-"""What an owner and a claimant are asked, so that a late join makes no member and no session keeps another's place."""
+"""Questions to owners and claimants: a late join makes no member, and no session keeps another's place."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -79,7 +79,7 @@ async def test_an_office_is_listed_when_all_are_back_and_another_one_at_once(nat
         await eventually(partial(all_list, early, "early", {"alice", "early", "late"}))
 
 
-async def test_who_died_with_the_store_is_awaited_for_a_lease_and_no_longer(nats_server: NatsServer) -> None:
+async def test_a_member_that_died_with_the_store_is_awaited_for_one_lease(nats_server: NatsServer) -> None:
     url = nats_server.url
     async with registries(url, lease_s=LEASE_S) as opened, member_process(url) as member:
         async with member_process(url) as dying:

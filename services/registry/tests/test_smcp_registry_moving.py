@@ -136,7 +136,7 @@ async def test_a_member_that_claims_its_own_moving_seat_ends_the_move(nats_url: 
         await eventually(lambda: _is(found(old, "pc"), (True, False)))
 
 
-async def test_who_is_no_member_does_not_become_one_by_moving(nats_url: str) -> None:
+async def test_moving_makes_nobody_a_member(nats_url: str) -> None:
     async with registries(nats_url, move_s=30), member_process(nats_url) as old, member_process(nats_url) as other:
         assert await moves(old, "computer", "pc", old.claim()) is AssertOutcome.REFUSED
         await other.join("lab", "computer", "pc")

@@ -1,4 +1,4 @@
-"""Who gets a place that somebody had: of the dead, of those that stand still, and of those whose lease ran out."""
+"""Claims of a place whose owner is dead, is suspended, or has no lease."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from smcp_testing.waiting import Stopwatch, eventually
 
 
 @pytest.mark.rule("answers.rooms.leave-foreign")
-async def test_who_is_not_the_member_cannot_leave_for_it(nats_url: str) -> None:
+async def test_only_the_member_itself_can_leave(nats_url: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member, member_process(nats_url) as other:
         with pytest.raises(NotInOffice):
             await member.leave("lab", "computer", "pc")

@@ -1,4 +1,4 @@
-"""What members ask of registries beside joining and leaving, and what is refused."""
+"""Requests of members beside joins and leaves, and which of them are refused."""
 
 import orjson
 import pytest
@@ -119,7 +119,7 @@ async def test_a_computer_is_found_without_quorum_where_the_view_knows_who_asks(
 @pytest.mark.parametrize(
     "verb", ["update_config", "update_tool_list", "update_desktop", "update_finder", "update_skills"]
 )
-async def test_what_a_computer_updates_its_office_is_told(nats_url: str, verb: str) -> None:
+async def test_an_update_of_a_computer_is_published_to_its_office(nats_url: str, verb: str) -> None:
     async with registries(nats_url), member_process(nats_url) as member:
         observer = await observe(member.bus, "lab")
         await member.join("lab", "computer", "pc")

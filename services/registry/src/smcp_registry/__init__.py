@@ -1,1 +1,1 @@
-"""Who is in which office: any number of registries over JetStream KV."""
+"""The registry: keeps the members of offices in JetStream KV."""

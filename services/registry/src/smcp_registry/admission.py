@@ -1,4 +1,4 @@
-"""Who gets a seat: a pure decision over the record, the claim, and what the present owner said.
+"""Decides who gets a seat, by the record, the claim, and the present owner's answer.
 
 | the record | the owner, asked `alive?(session)` | decision |
 |---|---|---|

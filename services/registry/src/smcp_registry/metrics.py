@@ -1,4 +1,4 @@
-"""What a registry tells of itself at `/metrics`."""
+"""The registry's metrics."""
 
 from smcp_bus.dispatch import Ended
 from smcp_bus.metrics import counted

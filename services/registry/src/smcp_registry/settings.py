@@ -1,4 +1,4 @@
-"""What a registry can be told, read once at its start."""
+"""The registry's settings, read once at its start."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Who is in an office, as its members on this gateway were told. Decides which enters and leaves are new.
+"""The members of an office, as its members on this gateway were told. Decides which enters and leaves are new.
 
 Enters and leaves carry epochs (see `smcp_bus.headers.EPOCH`) and may come twice, late, or not at all (the connection
 was down). So the roster keeps the last epoch per member, which drops what is not newer, and who is present as members

@@ -1,1 +1,1 @@
-"""What the registry answers, by kind of asker."""
+"""Handlers of the registry's requests."""
