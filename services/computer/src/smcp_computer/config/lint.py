@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
@@ -74,20 +74,16 @@ class Place:
         return ".".join(part for part in (self.above, own, path) if part)
 
 
-_PLACEHOLDER: Final = re.compile(r"\$\{(?P<kind>input|env):(?P<name>[^${}]+)\}")
+_PLACEHOLDER: Final = re.compile(r"\$\{(input|env):([^${}]+)\}")
 
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    kind: Literal["input", "env"]
+    kind: str
     name: str
 
     def __str__(self) -> str:
         return f"${{{self.kind}:{self.name}}}"
-
-
-def _placeholder(match: re.Match[str]) -> Placeholder:
-    return Placeholder("input" if match["kind"] == "input" else "env", match["name"])
 
 
 def is_pure(text: str) -> bool:
@@ -100,7 +96,7 @@ def placed(value: Any, path: str) -> Iterator[tuple[str, Placeholder]]:
     match value:
         case str():
             for found in _PLACEHOLDER.finditer(value):
-                yield path, _placeholder(found)
+                yield path, Placeholder(*found.groups())
         case dict():
             for key, inner in value.items():
                 yield from placed(inner, f"{path}.{key}")
@@ -113,7 +109,7 @@ def replace_all(value: Any, lookup: Callable[[Placeholder], str]) -> Any:
     """A copy of a JSON value with the placeholders of its strings replaced; what was put in is not searched again."""
     match value:
         case str():
-            return _PLACEHOLDER.sub(lambda found: lookup(_placeholder(found)), value)
+            return _PLACEHOLDER.sub(lambda found: lookup(Placeholder(*found.groups())), value)
         case dict():
             return {key: replace_all(inner, lookup) for key, inner in value.items()}
         case list():

@@ -19,6 +19,7 @@ from typing import Any, Final
 import anyio
 import mcp_types as types
 import orjson
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
@@ -84,7 +85,7 @@ def _text(value: object) -> str:
 
 @dataclass(slots=True)
 class _Exchange:
-    span: CallSpan | None
+    span: CallSpan
     result: dict[str, Any] | None = None
 
 
@@ -108,7 +109,7 @@ class Watch:
         match message:
             case JSONRPCRequest() if (exchange := _EXCHANGE.get()) is not None:
                 self._exchanges[message.id] = exchange
-                if exchange.span is not None and (span := trace.get_current_span()).is_recording():
+                if message.method == "tools/call" and (span := trace.get_current_span()).is_recording():
                     exchange.span.began(span, message)
             case JSONRPCNotification(method="notifications/cancelled", params=dict(params)):
                 self._exchanges.pop(params.get("requestId", ""), None)  # its span has ended
@@ -122,8 +123,7 @@ class Watch:
             case JSONRPCResponse(id=id_, result=result):
                 if (exchange := self._exchanges.pop(id_, None)) is not None:
                     exchange.result = result
-                    if exchange.span is not None:
-                        exchange.span.answered(result)
+                    exchange.span.answered(result)
             case JSONRPCError(id=id_) if id_ is not None:
                 self._exchanges.pop(id_, None)  # the SDK says so in the span
             case _:
@@ -132,8 +132,7 @@ class Watch:
     def end(self) -> None:
         """The connection has ended: no call gets an answer any more."""
         for exchange in self._exchanges.values():
-            if exchange.span is not None:
-                exchange.span.failed("connection_closed")
+            exchange.span.failed("connection_closed")
         self._exchanges.clear()
         self.ended.set()
 
@@ -146,14 +145,8 @@ class _Watched:
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    async def __aenter__(self) -> Any:
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-
-class _WatchedRead(_Watched):
+class _WatchedRead(_Watched, ObjectReceiveStream[SessionMessage | Exception]):
     @property
     def last_context(self) -> Any:
         return getattr(self._inner, "last_context", None)
@@ -169,18 +162,9 @@ class _WatchedRead(_Watched):
         self._watch.received(item)
         return item
 
-    def __aiter__(self) -> "_WatchedRead":
-        return self
 
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-
-class _WatchedWrite(_Watched):
-    async def send(self, item: SessionMessage, /) -> None:
+class _WatchedWrite(_Watched, ObjectSendStream[SessionMessage]):
+    async def send(self, item: SessionMessage) -> None:
         self._watch.sent(item.message)
         try:
             await self._inner.send(item)
@@ -225,7 +209,7 @@ class Requests:
             BadAnswer: its answer cannot be read, or asks for input, which a Computer cannot give.
         """
         request = types.Request[dict[str, Any], str](method=method, params=dict(params or {}))
-        exchange = _Exchange(span)
+        exchange = _Exchange(span or CallSpan({}))
         token = _EXCHANGE.set(exchange)
         try:
             # Ours ends it, as the SDK's own limit does not bound handing the request over.

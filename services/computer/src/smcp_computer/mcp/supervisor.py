@@ -93,7 +93,7 @@ class Supervisor:
         self._connection: Connection | None = None
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
-        self._relist = False
+        """Set where it is to stop, has ended, or has to be asked for its tools again."""
         self._waiting: asyncio.Timeout | None = None
         """While the server is waited for: `stop` brings it forward."""
 
@@ -144,6 +144,7 @@ class Supervisor:
             self.settled.set()
 
     async def _live(self) -> None:
+        self._wake.clear()
         async with self._waited(self._limits.start_s) as start:
             server = with_variables(await self._inputs.resolve(self.config), self._limits.environment)
             async with connect(
@@ -182,19 +183,15 @@ class Supervisor:
         ended.add_done_callback(lambda _: self._wake.set())
         try:
             while True:
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(HTTP_PROBE_S if over_http else None):
                         await self._wake.wait()
-                except TimeoutError:
-                    self._relist = True
                 self._wake.clear()
                 if self._stopping.is_set():
                     return
                 if connection.ended.is_set():
                     raise ServerFailed(WENT_AWAY)
-                if self._relist:
-                    self._relist = False
-                    await self._refresh(connection)
+                await self._refresh(connection)
         finally:
             ended.cancel()
 
@@ -207,7 +204,6 @@ class Supervisor:
 
     def _notified(self, event: ServerEvent) -> None:
         if isinstance(event, ToolsChanged):
-            self._relist = True
             self._wake.set()
         else:
             self._events.tell(event)
