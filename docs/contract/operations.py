@@ -10,7 +10,7 @@ from docs.contract.schemas import Document
 from smcp_bus import registry_contract
 from smcp_bus.dispatch import SECONDS
 from smcp_bus.subjects import OWNER_QUEUE, REGISTRY_QUEUE
-from smcp_proto.catalog import CATALOG, EVERYBODY, Ack, Row, SizeClass, TimeClass
+from smcp_proto.catalog import CATALOG, MEMBER, Ack, Row, SizeClass, TimeClass
 
 SMALL_BYTES: Final = 64 * 1024
 """What `SizeClass.SMALL` means at the gateway."""
@@ -26,7 +26,7 @@ def operations() -> Document:
         name = key_of(row)
         if row not in native:
             if row.ack is Ack.NONE:
-                told = TOLD if row.told == EVERYBODY else TOLD_AGENT
+                told = TOLD if row.told == MEMBER else TOLD_AGENT
                 found[f"gateway.{name}"] = _operation("send", SOCKET_CHANNEL, [name], row, told)
                 if row.senders:
                     found[f"gateway.said.{name}"] = _said(row)

@@ -1,6 +1,6 @@
 """The one table of all events: what they carry, who may send them, how they are acknowledged.
 
-Both doors, the documents and the tests are driven from it. Adding an event is adding a row and a handler.
+Adding an event is adding a row and a handler: the dispatcher, the documents and the tests read it.
 """
 
 import re
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from pydantic import BaseModel
 
@@ -61,9 +61,6 @@ class SizeClass(Enum):
     """64 KiB: names, ids, filters."""
 
 
-EVERYBODY: Final[frozenset[Role]] = frozenset(get_args(Role))
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
     """One event of the protocol.
@@ -83,7 +80,7 @@ class Row:
     notifies: str | None = None
     source: str = ""
     """Where the protocol says it: page and section."""
-    told: frozenset[Role] = EVERYBODY
+    told: frozenset[Role] = MEMBER
     """Of a notification: members of which roles are told; whoever caused it is not."""
     metered: bool = False
     """MCP servers work for each of these requests: how many of them a session and an office may send is limited."""

@@ -46,11 +46,6 @@ class ErrorBody(BaseModel):
     details: dict[str, Any] = Field(default_factory=dict)
 
 
-def _smcp_code(details: Mapping[str, Any]) -> str | None:
-    said = details.get("smcp_code")
-    return said if isinstance(said, str) else None
-
-
 class SmcpError(Exception):
     """An error that a peer may see: its code, its message and its details go over the wire as they are."""
 
@@ -64,7 +59,8 @@ class SmcpError(Exception):
     @property
     def smcp_code(self) -> str | None:
         """`details.smcp_code`, which says what went wrong with a resource (`schemas.SmcpCode`); None: nothing did."""
-        return _smcp_code(self.details)
+        said = self.details.get("smcp_code")
+        return said if isinstance(said, str) else None
 
     def body(self) -> ErrorBody:
         """The error as a peer receives it."""
@@ -137,13 +133,7 @@ class NotInOffice(SmcpError):
     code = ErrorCode.NOT_IN_OFFICE
 
 
-ERRORS: Mapping[int, type[SmcpError]] = {
-    int(kind.code): kind
-    for kind in (
-        Malformed, NotAuthenticated, NotAllowed, NotFound, TimedOut, TooLarge, RateLimited, Internal,
-        Unavailable, VersionRefused, NotInOffice,
-    )
-}  # fmt: skip
+ERRORS: Mapping[int, type[SmcpError]] = {int(kind.code): kind for kind in SmcpError.__subclasses__()}
 """The class for each code: what a client raises for an error it received."""
 
 

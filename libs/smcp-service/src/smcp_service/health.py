@@ -1,8 +1,6 @@
-"""`/livez` says that the process runs, `/readyz` that it can do its work.
+"""`/livez` (the process runs), `/readyz` (it can do its work), `/metrics`, and `/statz` (what it holds; `SMCP_STATS`).
 
-A service names its checks in a `Readiness`; it serves them with `serve_health` on a port of their own, or adds
-`health_routes` to an application that it has anyway. `/metrics` is for Prometheus. Where it is told to (`SMCP_STATS`),
-`/statz` says what it holds.
+They are served on a port of their own (`serve_health`), or by an application that the service has anyway.
 """
 
 import asyncio
@@ -24,10 +22,7 @@ _SHUTDOWN_S: Final = 1.0
 
 
 class Readiness:
-    """Whether this process can do its work: a conjunction of named checks, and not draining.
-
-    Health is served before a service is put together; as long as nobody has added a check it is starting.
-    """
+    """Whether this process can do its work: all checks are well, and it does not stop. Without checks it starts."""
 
     def __init__(self) -> None:
         self._checks: dict[str, Check] = {}
@@ -35,8 +30,6 @@ class Readiness:
         self._draining = False
 
     def add(self, name: str, check: Check) -> None:
-        if name in self._checks:
-            raise ValueError(f"there is a check named {name} already")
         self._checks[name] = check
 
     def starting(self, name: str, check: Check) -> None:
@@ -77,14 +70,12 @@ Source = Callable[[], Mapping[str, int]]
 
 
 class Stats:
-    """What a process holds, by who holds it. A service names its sources as it is put together."""
+    """What a process holds, by who holds it."""
 
     def __init__(self) -> None:
         self._sources: dict[str, Source] = {}
 
     def add(self, name: str, source: Source) -> None:
-        if name in self._sources:
-            raise ValueError(f"there is a source named {name} already")
         self._sources[name] = source
 
     def now(self) -> dict[str, dict[str, int]]:
@@ -99,8 +90,7 @@ def health_routes(
 ) -> list[web.RouteDef]:
     """`GET /livez` (always 200) and `GET /readyz` (200 or 503), both with a small JSON object.
 
-    With `stats` also `GET /statz`: `{SOURCE: {WHAT: COUNT}}`. With `metrics` that are on also `GET /metrics`, in the
-    text format of Prometheus.
+    With `stats` also `GET /statz`: `{SOURCE: {WHAT: COUNT}}`. With `metrics` that are on also `GET /metrics`.
     """
 
     async def livez(request: web.Request) -> web.Response:
@@ -129,10 +119,7 @@ def health_routes(
 async def serve_health(
     readiness: Readiness, host: str, port: int, stats: Stats | None = None, metrics: Metrics | None = None
 ) -> AsyncIterator[HealthServer]:
-    """Answer `/livez` and `/readyz` (and `/statz`, `/metrics`) on `host`:`port` (0: any free port) while the body runs.
-
-    Raises `Failure` if the address cannot be had.
-    """
+    """Answer on `host`:`port` (0: any free port) while the body runs. Raises `Failure` if the address cannot be had."""
     app = web.Application()
     app.add_routes(health_routes(readiness, stats, metrics))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)

@@ -1,10 +1,7 @@
-"""From the first line of a process to its exit code.
+"""From the first line of a process to its exit code: 0 done, 1 failed, 2 wrong usage or configuration.
 
 `run` gives `main` an event loop and a `stop` event that SIGTERM and SIGINT set; leaving `main` is the end of the
-process. What `main` opens it opens with ``async with``, so that leaving drains; `serve_until_stopped` is that for
-one service. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
-
-This layer knows nothing about what a service does.
+process. What `main` opens it opens with ``async with``, so that leaving drains.
 """
 
 import asyncio
@@ -24,7 +21,6 @@ Result = TypeVar("Result")
 
 DONE: Final = 0
 FAILED: Final = 1
-MISUSED: Final = 2
 
 Main = Callable[[asyncio.Event], Coroutine[Any, Any, int | None]]
 """What a process does: gets the stop event, gives its exit code (None: 0)."""
@@ -33,12 +29,9 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Failure(Exception):
-    """Ends the process with a sentence instead of a traceback: a port is taken, a server cannot be reached.
+    """Ends the process with a sentence instead of a traceback: a port is taken, a server cannot be reached."""
 
-    `exit_code` is what the process exits with: 1 failed, 2 wrong usage or configuration.
-    """
-
-    exit_code: int = 1
+    exit_code: int = FAILED
 
 
 class PlainFailure(Failure):
@@ -242,11 +235,7 @@ def _sentence(error: BaseException) -> str:
 
 
 def cannot_listen(error: OSError, host: str, port: int, *, choose: str) -> Failure:
-    """The sentence that ends the process.
-
-    Args:
-        choose: the option and the variable that say the port.
-    """
+    """The sentence that ends the process; `choose` is the option and the variable that say the port."""
     if error.errno == errno.EADDRINUSE:
         return Failure(f"port {port} of {host} is taken; choose another with {choose}")
     return Failure(f"cannot listen on {host}:{port} ({choose}): {error.strerror or error}")

@@ -64,7 +64,6 @@ class bind_call:  # noqa: N801 - used like a function: `with bind_call(req_id=..
 
 
 def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
-    """A logger whose lines carry `logger: name`; give ``__name__``."""
     logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(name)
     return logger
 
@@ -72,14 +71,15 @@ def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
 def configure_logging(
     service: str, *, level: LogLevel = "info", log_format: LogFormat = "auto", stream: TextIO | None = None
 ) -> None:
-    """Set up logging for this process; call it once, first thing.
-
-    `log_format` `auto` is `console` where `stream` (standard error by default) is a terminal, else `json`.
-    """
+    """Call it once, first thing. `auto` is `console` where `stream` (by default standard error) is a terminal."""
     stream = sys.stderr if stream is None else stream
     number = logging.getLevelNamesMapping()[level.upper()]
     as_json = log_format == "json" or (log_format == "auto" and not stream.isatty())
-    add_service = _Constant("service", service)
+
+    def add_service(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        event.setdefault("service", service)
+        return event
+
     shared: list[Processor] = [
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
@@ -87,7 +87,7 @@ def configure_logging(
         add_service,
         _add_call,
     ]
-    render = _json_renderers() if as_json else _console_renderers(stream)
+    render = [structlog.processors.format_exc_info, _render_json] if as_json else _console_renderers(stream)
     structlog.configure(
         processors=[*shared, *render],
         wrapper_class=structlog.make_filtering_bound_logger(number),
@@ -115,16 +115,6 @@ class _NamedLogger(structlog.WriteLogger):
         self.name = name
 
 
-class _Constant:
-    def __init__(self, key: str, value: str) -> None:
-        self._key = key
-        self._value = value
-
-    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-        event.setdefault(self._key, self._value)
-        return event
-
-
 def _add_call(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     req_id, office, trace_id = _CALL.get()
     span = trace.get_current_span().get_span_context()
@@ -139,10 +129,6 @@ def _add_call(logger: WrappedLogger, method: str, event: EventDict) -> EventDict
     if office is not None:
         event.setdefault("office", office)
     return event
-
-
-def _json_renderers() -> list[Processor]:
-    return [structlog.processors.format_exc_info, _render_json]
 
 
 def _console_renderers(stream: TextIO) -> list[Processor]:

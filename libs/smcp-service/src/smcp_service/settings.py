@@ -1,8 +1,4 @@
-"""The settings of a process: read once from `SMCP_*` and the command line, refused when wrong.
-
-A service derives its settings from `ServiceSettings`, adds its own fields, and calls `load_settings` in its
-``main.py``; nothing else reads the environment.
-"""
+"""The settings of a process: read once from `SMCP_*` and the command line, refused when wrong."""
 
 import difflib
 import os
@@ -83,8 +79,7 @@ BindHost = Annotated[str, AfterValidator(_bind_host)]
 class ServiceSettings(BaseSettings):
     """What every process of the system can be told. Times are in seconds, sizes in bytes.
 
-    An empty variable counts as absent. Variables with our prefix that no field knows are only warned about (see
-    `unknown_variables`): one file of settings may serve several services.
+    An empty variable counts as absent.
     """
 
     model_config = SettingsConfigDict(
@@ -151,8 +146,6 @@ def load_settings(settings_class: type[S], **options: Any) -> S:
     Raises `SettingsError`, which names every variable or option that is wrong and says why.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    if unknown := sorted(set(given) - set(settings_class.model_fields)):
-        raise TypeError(f"{settings_class.__name__} has no settings named {', '.join(unknown)}")
     try:
         return settings_class(**given)
     except ValidationError as error:

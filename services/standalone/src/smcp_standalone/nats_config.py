@@ -1,9 +1,8 @@
 """From the model of offices and hosts to nats-server's configuration, its permissions and its credentials. Pure.
 
-In the configuration a secret stands as its bcrypt hash, so reading it gives nobody a login. The hash has the
-lowest cost (4, about 1 ms; nats-server's default of 11 takes 100 ms of its CPU for each connection, which a
-thousand hosts that come back at once cannot afford): cost protects guessable secrets, and these are 256 random
-bits. The salt follows from the secret, so the same model and secrets give the same text.
+In the configuration a secret stands as its bcrypt hash of the lowest cost (about 1 ms for each connection): cost
+protects guessable secrets, and these are 256 random bits. The salt follows from the secret, so the same model and
+secrets give the same text.
 """
 
 import hashlib

@@ -52,13 +52,8 @@ def credential_path(out: Path, name: str) -> Path:
 def write(model: NatsModel, out: Path, *, renew: Collection[str] = (), retire: bool = False) -> Written:
     """Write the configuration and the credentials into `out`; a second run changes only what the model changed.
 
-    Args:
-        renew: credentials that get a new secret; nats-server takes the former one, too.
-        retire: it takes former ones no more.
-
-    Raises:
-        NatsConfigError: a file that is there cannot be read, one to renew is not there, or not everything can
-            be written: nothing is changed then.
+    The credentials in `renew` get a new secret, and nats-server takes the former one, too, until `retire`.
+    Raises `NatsConfigError` where a file cannot be read or written: nothing is changed then.
     """
     conf, grants = out / "nats-server.conf", nats_config.grants(model)
     files = {name: credential_path(out, name) for name in grants}

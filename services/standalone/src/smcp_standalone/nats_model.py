@@ -132,8 +132,7 @@ class Cluster(_Model):
 
 
 class NatsModel(_Model):
-    """See the head of this file. `server_name` and `client_advertise` may be `$VARIABLE`: nats-server reads it from its
-    environment."""
+    """`server_name` and `client_advertise` may be `$VARIABLE`: nats-server reads it from its environment."""
 
     offices: list[Name] = Field(min_length=1)
     registries: Annotated[list[CredentialId], _counted("registry")] = ["registry-1"]
@@ -194,11 +193,7 @@ class NatsConfigError(SettingsError):
 
 
 def parse_model(text: str) -> NatsModel:
-    """Read the YAML of `smcp nats-config`.
-
-    Raises:
-        NatsConfigError: it is not YAML, or fields are missing, unknown or wrong: all of them.
-    """
+    """Read the YAML of `smcp nats-config`. Raises `NatsConfigError` with all that is wrong."""
     try:
         data = yaml.load(text, _Loader)  # noqa: S506 -- it is a SafeLoader
     except yaml.MarkedYAMLError as error:

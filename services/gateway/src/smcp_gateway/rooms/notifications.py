@@ -11,7 +11,7 @@ from smcp_bus.headers import EPOCH
 from smcp_gateway.computers.subscriptions import missed_body
 from smcp_gateway.sockets.session import MemberKey
 from smcp_proto import catalog
-from smcp_proto.catalog import EVERYBODY
+from smcp_proto.catalog import MEMBER
 from smcp_proto.member_names import Role, check_name
 from smcp_proto.schemas import Capabilities
 
@@ -29,7 +29,7 @@ class Notice:
     """Who caused it, and is not told."""
     epoch: int | None = None
     """Of an enter or a leave."""
-    told: frozenset[Role] = EVERYBODY
+    told: frozenset[Role] = MEMBER
     """Members of which roles are told."""
     agent: str | None = None
     """The one Agent that is told, where it names one."""
