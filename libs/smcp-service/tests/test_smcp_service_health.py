@@ -74,14 +74,6 @@ async def test_a_draining_process_lives_and_is_not_ready() -> None:
         assert (await probe("/livez"))[0] == 200
 
 
-def test_two_checks_cannot_have_one_name() -> None:
-    readiness = Readiness()
-    readiness.add("nats", lambda: None)
-
-    with pytest.raises(ValueError, match="nats"):
-        readiness.add("nats", lambda: None)
-
-
 async def test_who_asks_is_told_what_the_process_holds_now() -> None:
     stats, calls = Stats(), [1, 2]
     stats.add("things", lambda: {"calls": len(calls)})
@@ -99,13 +91,6 @@ async def test_what_a_process_holds_is_not_told_unasked() -> None:
     async with serve_health(Readiness(), "127.0.0.1", 0) as server, aiohttp.ClientSession() as http:
         async with http.get(f"{server.url}/statz") as response:
             assert response.status == 404
-
-
-def test_two_sources_cannot_have_one_name() -> None:
-    stats = Stats()
-    stats.add("bus", dict)
-    with pytest.raises(ValueError, match="bus"):
-        stats.add("bus", dict)
 
 
 async def test_a_port_that_is_taken_is_a_failure_that_names_it() -> None:

@@ -124,11 +124,6 @@ def test_a_wrong_option_is_named_as_it_was_written() -> None:
         load_settings(ThingSettings, thing_port="many")
 
 
-def test_an_option_that_is_no_setting_is_a_mistake_of_the_program() -> None:
-    with pytest.raises(TypeError, match="port_of_thing"):
-        load_settings(ThingSettings, port_of_thing=1)
-
-
 def test_a_refusal_gives_no_password_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMCP_NATS_URL", "http://user:hunter2@host")
 
