@@ -103,7 +103,7 @@ async def test_nothing_is_left_of_a_thousand_calls_that_timed_out(nats_url: str,
         at_slow, at_silent = slow.owner.held(), kept(world)
         assert 0 < at_slow["ended_calls"] <= CALLS // len(KINDS)
         assert at_silent["kept_results"] <= at_silent["ended_calls"] <= CALLS // len(KINDS)
-        assert at_slow["kept_cancels"] + at_slow["ended_calls"] <= CALLS
+        assert at_slow["kept_cancels"] <= CALLS  # of its own calls, too, where the gateway was the first to give up
         assert at_silent["kept_cancels"] <= CALLS
         ran = {line.split()[1] for line in log.read_text().splitlines() if line.startswith("sleep ")}
         stopped = {line.split()[1] for line in log.read_text().splitlines() if line.startswith("cancelled ")}
