@@ -40,7 +40,7 @@ async def test_a_refused_computer_gets_the_name_when_it_becomes_free(nats_url: s
         async with computer(nats_url, joined=False) as second:
             await eventually(lambda: (second.membership.problem or "").startswith("refused: "))
             await first.aclose()
-            await asyncio.wait_for(second.membership.joined.wait(), 15)
+            await asyncio.wait_for(second.membership.has_joined.wait(), 15)
 
 
 async def test_the_longest_names_have_a_place_as_short_ones_have(nats_url: str) -> None:
@@ -133,7 +133,7 @@ async def test_it_joins_as_soon_as_there_is_a_registry(nats_url: str) -> None:
     async with computer(nats_url, joined=False) as here:
         assert here.membership.problem is not None
         async with registry(nats_url):
-            await asyncio.wait_for(here.membership.joined.wait(), 30)
+            await asyncio.wait_for(here.membership.has_joined.wait(), 30)
 
 
 async def test_leaving_waits_for_the_calls_that_run(nats_url: str, tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ class NativeClient:
             self._take(epoch, verb, about, data)
 
     async def _is_in(self, membership: OfficeMembership) -> None:
-        await membership.joined.wait()
+        await membership.has_joined.wait()
         assert isinstance(membership, Membership)
         self._own = 2 * membership._revision + 1
         for early in self._early:

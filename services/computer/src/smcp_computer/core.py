@@ -47,7 +47,7 @@ class OfficeMembership(Protocol):
     """`run` joins and stays, `leave` leaves the office; neither raises what the office answers."""
 
     @property
-    def joined(self) -> asyncio.Event: ...
+    def has_joined(self) -> asyncio.Event: ...
 
     @property
     def problem(self) -> str | None: ...
@@ -178,7 +178,7 @@ class Computer:
 
     async def wait_ready(self) -> None:
         """Return once it is in its office and each enabled MCP server is ready or has failed its first start."""
-        await self.membership.joined.wait()
+        await self.membership.has_joined.wait()
         await self.fleet.wait_settled()
 
     @asynccontextmanager

@@ -88,10 +88,10 @@ class GatewayMembership:
                 token=token,
                 answer=self._answer,
             ),
-            _Listener(self),
+            self,
             self._heard,
         )
-        self.joined = asyncio.Event()
+        self.has_joined = asyncio.Event()
         """Set once it was a member for the first time."""
         self._problem: str | None = "not joined yet"
         self.computer: Computer
@@ -115,15 +115,14 @@ class GatewayMembership:
         backoff, unknown = Backoff(first_s=0.25, longest_s=5.0), 0
         while True:
             try:
-                await self.link.open()
+                connection = await self.link.open()
             except SmcpError as error:
                 unknown = unknown + 1 if isinstance(error, NotAuthenticated) else 0
-                self.trouble(error.message)
+                self._trouble(error.message)
                 await asyncio.sleep(max(backoff.next(), respite(error, unknown)))
             else:
-                break
-        self.is_in()
-        await self.link.run()
+                await self.joined(connection)
+                return await self.link.run()
 
     async def leave(self) -> None:
         was_in, self._problem = self.problem is None, "left"
@@ -131,25 +130,26 @@ class GatewayMembership:
         if was_in:
             _log.info("left the office %r", self._office)
 
-    def describe(self) -> None:
+    def joining(self) -> None:
         said = {**self._me.model_dump(exclude_unset=True), "capabilities": self.computer.resources.index.capabilities}
         self.link.describe(EnterOfficeReq.model_validate(said))
 
-    def is_in(self) -> None:
-        connection = self.link.connection
+    async def joined(self, connection: Connection) -> None:
         self._problem = None
-        self.joined.set()
+        self.has_joined.set()
         self.computer.resources.in_office()
         self.computer.seat.held(anew=True)
         self.computer.outbox.resume()
-        by = "" if connection is None else connection.url
-        _log.info("in the office %r as %r, by %s", self._office, self._me.name, by)
+        _log.info("in the office %r as %r, by %s", self._office, self._me.name, connection.url)
 
-    def lost(self, reason: str) -> None:
+    def on_lost(self, reason: str) -> None:
         self._problem = f"the connection with the gateway is lost: {reason}"
         _log.info("not in the office %r: %s; coming back", self._office, self._problem)
 
-    def trouble(self, problem: str) -> None:
+    def on_refused(self, why: str) -> None:
+        self._trouble(f"refused: {why}")
+
+    def _trouble(self, problem: str) -> None:
         if problem != self._problem:
             _log.warning("not in the office %r: %s; trying on", self._office, problem)
         self._problem = problem
@@ -195,20 +195,3 @@ class GatewayMembership:
                 self.computer.resources.agents.left(agent)
         except ValidationError:
             _log.warning("a notification that cannot be read was ignored")
-
-
-class _Listener:
-    def __init__(self, membership: GatewayMembership) -> None:
-        self._membership = membership
-
-    def joining(self) -> None:
-        self._membership.describe()
-
-    async def joined(self, connection: Connection) -> None:
-        self._membership.is_in()
-
-    def on_lost(self, reason: str) -> None:
-        self._membership.lost(reason)
-
-    def on_refused(self, why: str) -> None:
-        self._membership.trouble(f"refused: {why}")

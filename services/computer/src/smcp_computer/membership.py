@@ -74,7 +74,7 @@ class Membership:
         self._tenure: int | None = None
         """Of the place when it was had last (`registry_contract.same_tenure`)."""
         self._listeners: list[Callable[[bool], None]] = []
-        self.joined = asyncio.Event()
+        self.has_joined = asyncio.Event()
         """Set once the place was had for the first time."""
         self.lease = LeaseKeeper(
             registry,
@@ -174,7 +174,7 @@ class Membership:
         if self._overtaken > self._revision or not self._ownership.open(generation):
             return False
         self._problem = ""
-        self.joined.set()
+        self.has_joined.set()
         kept, self._tenure = same_tenure(self._tenure, tenure), tenure
         for listener in self._listeners:
             listener(not kept)
