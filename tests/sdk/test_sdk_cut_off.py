@@ -61,7 +61,7 @@ async def test_an_agent_enters_by_the_next_gateway_when_the_first_has_lost_nats(
             assert await called(agent)
 
 
-async def test_where_all_gateways_lose_nats_for_longer_than_a_lease_the_agent_stays_at_its_own(
+async def test_the_agent_stays_at_its_gateway_when_all_gateways_lose_nats_for_longer_than_a_lease(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     async with open_system(nats_server.url, tmp_path) as system, gateway_at(nats_server.url) as url:

@@ -97,7 +97,7 @@ async def test_an_answer_is_kept_until_something_makes_it_old() -> None:
         assert side.asked == ["a", "a"]
 
 
-async def test_what_is_said_while_the_question_is_under_way_makes_it_old_too() -> None:
+async def test_a_notification_during_the_question_outdates_its_answer() -> None:
     side = Side()
     async with caching(side) as cache:
         getting = asyncio.create_task(cache.get("a"))
@@ -112,7 +112,7 @@ async def test_what_is_said_while_the_question_is_under_way_makes_it_old_too() -
         assert await cache.get("a") == 1
 
 
-async def test_what_is_said_when_the_answer_is_there_but_not_given_yet_counts() -> None:
+async def test_a_notification_before_the_answer_is_given_outdates_it() -> None:
     side = Side()
     async with caching(side) as cache:
         getting = asyncio.create_task(cache.get("a"))
@@ -126,7 +126,7 @@ async def test_what_is_said_when_the_answer_is_there_but_not_given_yet_counts() 
         assert await getting == 1
 
 
-async def test_who_asks_for_the_same_at_the_same_time_shares_one_question_and_ends_it_for_nobody() -> None:
+async def test_concurrent_callers_share_one_question_which_outlives_each_of_them() -> None:
     side = Side()
     async with caching(side) as cache:
         getting = [asyncio.create_task(cache.get("a")) for _ in range(3)]
@@ -151,7 +151,7 @@ async def test_an_error_is_raised_and_not_kept() -> None:
         assert await got(side, cache) == 0
 
 
-async def test_what_changes_all_the_time_is_given_as_it_was_asked_for_last_and_is_not_kept() -> None:
+async def test_an_answer_that_changes_all_the_time_is_given_and_not_kept() -> None:
     side = Side()
     async with caching(side) as cache:
         getting = asyncio.create_task(cache.get("a"))
@@ -166,7 +166,7 @@ async def test_what_changes_all_the_time_is_given_as_it_was_asked_for_last_and_i
         assert await got(side, cache) == ROUNDS
 
 
-async def test_what_is_forgotten_is_asked_for_again_also_while_it_is_asked_for() -> None:
+async def test_a_forgotten_answer_is_asked_for_again_also_during_the_question() -> None:
     side = Side()
     async with caching(side) as cache:
         assert await got(side, cache, "b") == 0
@@ -188,7 +188,7 @@ async def test_what_is_forgotten_is_asked_for_again_also_while_it_is_asked_for()
     "desktop.events.agent",
     "finder.changes.agent",
 )
-async def test_what_was_read_since_it_was_fetched_is_asked_for_again_by_itself() -> None:
+async def test_an_outdated_answer_that_was_read_is_fetched_again_by_itself() -> None:
     side = Side()
     async with caching(side, again=True) as cache:
         await got(side, cache)
@@ -219,7 +219,7 @@ async def test_those_that_were_asked_for_least_recently_go() -> None:
         assert side.asked == ["b"]
 
 
-async def test_what_is_being_asked_for_does_not_go() -> None:
+async def test_a_running_question_is_not_evicted() -> None:
     side = Side()
     async with caching(side, size=1) as cache:
         getting = [asyncio.create_task(cache.get(key)) for key in "abc"]
@@ -229,7 +229,7 @@ async def test_what_is_being_asked_for_does_not_go() -> None:
         assert side.asked == ["a", "b", "c"]
 
 
-async def test_who_waits_when_everything_ends_is_told_that_it_is_closed() -> None:
+async def test_a_caller_gets_closed_when_the_agent_ends() -> None:
     side = Side()
     tasks: list[asyncio.Task[Any]] = []
 

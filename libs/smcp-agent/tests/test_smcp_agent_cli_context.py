@@ -82,7 +82,7 @@ async def test_read_prints_text_to_the_byte_for_programs_and_without_control_cha
         assert json.loads(said["contents"][0]["text"])["title"] == "概览"
 
 
-async def test_what_is_binary_goes_into_a_pipe_and_never_to_a_terminal() -> None:
+async def test_binary_contents_go_into_a_pipe_and_never_to_a_terminal() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)
         code, out, err = await at_a_terminal(gateway, "read", "red", PICTURE)
@@ -93,7 +93,7 @@ async def test_what_is_binary_goes_into_a_pipe_and_never_to_a_terminal() -> None
         assert (code, out, err) == (0, BYTES, "")
 
 
-async def test_of_bytes_beside_a_text_it_is_said_that_they_are_left_out() -> None:
+async def test_a_hint_says_that_bytes_beside_a_text_are_left_out() -> None:
     mixed, said = "file:///mixed", "2 of its 3 contents are binary, and left out: --json prints all.\n"
     async with fake_gateway() as gateway:
         red = computer_at(gateway)
@@ -104,7 +104,7 @@ async def test_of_bytes_beside_a_text_it_is_said_that_they_are_left_out() -> Non
         assert (json.loads(out)["contents"], err) == (red.shelf.read(mixed), "")
 
 
-async def test_what_an_mcp_server_refuses_ends_with_1_and_its_words() -> None:
+async def test_a_refusal_of_an_mcp_server_ends_with_1_and_its_words() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)
         code, out, err = await run(gateway, "--json", "read", "red", "file:///gone")
@@ -112,7 +112,7 @@ async def test_what_an_mcp_server_refuses_ends_with_1_and_its_words() -> None:
         assert json.loads(out)["details"]["smcp_code"] == "SMCP_RESOURCE_NOT_FOUND"
 
 
-async def test_of_what_a_computer_does_not_pass_on_it_is_said_where_it_is() -> None:
+async def test_a_hint_says_where_a_hidden_error_of_an_mcp_server_is() -> None:
     async with fake_gateway() as gateway:
         red = computer_at(gateway)
         red.refusal = {"code": -32603, "message": "the MCP server failed"}
@@ -126,7 +126,7 @@ async def test_of_what_a_computer_does_not_pass_on_it_is_said_where_it_is() -> N
     "arguments",
     [("read", "red", "file:///t"), ("resources", "red"), ("desktop", "red"), ("finder", "red", "--json"), ("--help",)],
 )
-async def test_what_cannot_be_printed_ends_with_1_and_one_line(arguments: tuple[str, ...]) -> None:
+async def test_a_full_disk_under_standard_output_ends_with_1_and_one_line(arguments: tuple[str, ...]) -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)
         with Path("/dev/full").open("wb") as full:
@@ -134,7 +134,7 @@ async def test_what_cannot_be_printed_ends_with_1_and_one_line(arguments: tuple[
     assert (code, err) == (1, "standard output cannot be written: No space left on device\n")
 
 
-async def test_what_is_refused_at_once_ends_with_one_line() -> None:
+async def test_a_request_that_cannot_be_sent_ends_with_2_and_one_line() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)
         code, out, err = await run(gateway, "read", "red", "")
@@ -148,7 +148,7 @@ async def test_what_is_refused_at_once_ends_with_one_line() -> None:
         )
 
 
-async def test_of_a_computer_that_is_not_there_it_is_said_which_ones_are() -> None:
+async def test_an_unknown_computer_is_an_error_that_lists_the_known_ones() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)
 
@@ -159,7 +159,7 @@ async def test_of_a_computer_that_is_not_there_it_is_said_which_ones_are() -> No
         assert "Did you mean 'red'?" in (await run(gateway, "finder", "rde"))[2]
 
 
-async def test_of_an_mcp_server_that_is_not_there_it_is_said_which_ones_are() -> None:
+async def test_an_unknown_mcp_server_is_an_error_that_lists_the_known_ones() -> None:
     async with fake_gateway() as gateway:
         computer_at(gateway)
 

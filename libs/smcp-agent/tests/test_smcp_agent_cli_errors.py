@@ -44,7 +44,7 @@ async def test_an_error_ends_with_1_and_is_json_for_programs() -> None:
 
 
 @pytest.mark.parametrize("command", [["tools", "kitchn"], ["call", "kitchn", "echo"]])
-async def test_of_a_computer_that_is_not_there_it_is_said_which_ones_are(command: list[str]) -> None:
+async def test_an_unknown_computer_is_an_error_that_lists_the_known_ones(command: list[str]) -> None:
     async with fake_gateway() as gateway:
         gateway.computers = {"kitchen": [], "bath": []}
         gateway.answers["client:tool_call"] = not_found
@@ -55,7 +55,7 @@ async def test_of_a_computer_that_is_not_there_it_is_said_which_ones_are(command
         assert "There are: bath, kitchen." in err
 
 
-async def test_of_a_tool_that_is_forbidden_nothing_is_said_but_that() -> None:
+async def test_a_forbidden_tool_gets_no_other_hint() -> None:
     async with fake_gateway() as gateway:
         gateway.computers["red"] = [tool("read_file")]
 
@@ -69,7 +69,7 @@ async def test_of_a_tool_that_is_forbidden_nothing_is_said_but_that() -> None:
         assert re.fullmatch(r"the tool failed\n\d+\.\d{3} s, trace [0-9a-f]{32}\n", err)
 
 
-async def test_what_is_too_large_is_said_in_mebibytes_with_the_setting_that_limits_it() -> None:
+async def test_a_too_large_result_is_an_error_in_mebibytes_with_its_setting() -> None:
     async with fake_gateway() as gateway:
 
         async def answer(data: JsonObject) -> Any:
@@ -85,7 +85,7 @@ async def test_what_is_too_large_is_said_in_mebibytes_with_the_setting_that_limi
 
 
 @pytest.mark.parametrize(("wait", "said"), [(0.05, "0.05"), (2.0, "2"), (30, "30")])
-async def test_who_asks_too_often_is_told_when_to_try_again(wait: float, said: str) -> None:
+async def test_a_rate_limit_is_an_error_that_says_when_to_try_again(wait: float, said: str) -> None:
     async with fake_gateway() as gateway:
 
         async def answer(data: JsonObject) -> Any:

@@ -89,7 +89,7 @@ def test_json_is_indented_at_a_terminal_and_all_else_is_as_it_is_without_control
     assert terminal.getvalue() == said
 
 
-def test_what_json_holds_is_read_back_and_a_terminal_gets_none_of_it() -> None:
+def test_json_for_a_terminal_holds_no_control_characters_and_is_read_back() -> None:
     nasty = "".join(map(chr, [*range(0xA0), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
     value = {nasty: [nasty, "\ud800", "深\u200d🙂"]}
     text = json_text(value)

@@ -32,7 +32,7 @@ def test_json_of_a_document_is_parsed(mime_type: str | None) -> None:
 
 
 @pytest.mark.rule("answers.finder.read")
-def test_what_is_no_document_or_says_that_it_is_no_json_stays_text() -> None:
+def test_text_that_is_not_a_json_document_stays_text() -> None:
     assert read(FILE, text('{"a": 1}', "application/json")).value() == '{"a": 1}'
     assert read(DOCUMENT, text('{"a": 1}', "text/plain")).value() == '{"a": 1}'
     assert read(DOCUMENT, text("no json, and no word of what it is")).value() == "no json, and no word of what it is"
@@ -69,7 +69,7 @@ def test_bytes_that_are_none_are_an_error_that_names_the_resource() -> None:
             read(FILE, *contents).value()
 
 
-def test_what_is_no_result_of_a_read_is_a_bad_reply() -> None:
+def test_a_malformed_result_of_a_read_is_a_bad_reply() -> None:
     results: list[dict[str, Any]] = [
         {},
         {"contents": {}},

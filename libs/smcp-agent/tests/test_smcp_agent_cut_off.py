@@ -103,7 +103,7 @@ async def test_an_agent_enters_by_the_next_gateway_where_one_cannot_let_it_join(
             assert (await agent.call_tool("red", "echo")).text == "echo"
 
 
-async def test_where_no_gateway_can_let_an_agent_join_it_is_told_after_one_round() -> None:
+async def test_a_join_that_every_gateway_refuses_fails_after_one_round() -> None:
     async with two_gateways() as (first, second):
         first.refusal = second.refusal = "503 no registry answered"
         with pytest.raises(Unavailable, match="no registry answered"):

@@ -39,7 +39,7 @@ async def test_a_desktop_is_asked_for_as_the_protocol_says() -> None:
             assert {(data["agent"], data["computer"]) for data in asked} == {("bot", "red")}
 
 
-async def test_what_cannot_be_asked_for_is_refused_by_its_field_before_it_is_sent() -> None:
+async def test_a_malformed_argument_is_refused_by_its_field_before_it_is_sent() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         async with agent:

@@ -59,7 +59,7 @@ async def test_nobody_at_any_of_the_urls_is_raised_with_the_reason_for_each() ->
     assert caught.value.details["urls"] == {url: "Connection refused", "http://127.0.0.1:1": "Connection refused"}
 
 
-async def test_of_several_urls_the_first_that_works_is_used() -> None:
+async def test_the_first_url_that_works_is_used() -> None:
     async with fake_gateway() as gateway:
         async with SmcpAgent(["http://127.0.0.1:1", gateway.url], office="office", name="bot") as agent:
             assert agent.connected

@@ -44,7 +44,7 @@ def test_a_code_of_a_later_version_is_an_error_too() -> None:
         {"content": []},
     ],
 )
-def test_what_is_no_flat_error_is_none(data: object) -> None:
+def test_other_values_are_not_taken_for_flat_errors(data: object) -> None:
     assert received_error(data) is None
 
 

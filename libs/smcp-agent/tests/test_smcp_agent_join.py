@@ -30,7 +30,7 @@ async def enter(gateway: FakeGateway) -> None:
         (None, BadReply),
     ],
 )
-async def test_what_is_no_yes_ends_the_first_join_and_its_socket(ack: object, error: type[SmcpError]) -> None:
+async def test_a_refused_first_join_closes_its_socket(ack: object, error: type[SmcpError]) -> None:
     async with fake_gateway() as gateway:
 
         async def answer(data: JsonObject) -> Any:

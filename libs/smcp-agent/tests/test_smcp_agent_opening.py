@@ -14,7 +14,7 @@ MIB = 1024 * KIB
 
 @pytest.mark.parametrize("transport", ["websocket", "polling"])
 @pytest.mark.parametrize("max_bytes", [MIB, 34 * MIB])
-async def test_what_a_server_would_cut_the_connection_for_is_too_large_and_is_not_sent(
+async def test_a_message_above_the_servers_limit_is_too_large_and_is_not_sent(
     transport: Transport, max_bytes: int
 ) -> None:
     patience = 20 if transport == "websocket" else 1  # it ends with its server no sooner
@@ -41,7 +41,7 @@ def test_a_server_that_does_not_say_it_leaves_the_limit_open(said: object) -> No
     assert opening.max_payload is None
 
 
-def test_what_comes_after_the_opening_is_no_opening() -> None:
+def test_only_the_first_packet_sets_the_limit() -> None:
     opening = HttpSession()
     opening._hear('0{"maxPayload": 7}\x1e40')
     opening._hear('0{"maxPayload": 8}')

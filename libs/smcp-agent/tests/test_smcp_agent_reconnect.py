@@ -110,7 +110,7 @@ async def test_a_call_in_flight_is_repeated_with_the_same_req_id_in_what_is_left
 
 
 @pytest.mark.parametrize(("code", "marked"), [(NOTHING_BEGUN, False), (WSCloseCode.SERVICE_RESTART, True)])
-async def test_what_a_gateway_says_not_to_have_begun_is_asked_again_as_if_it_were_new(code: int, marked: bool) -> None:
+async def test_a_call_that_a_gateway_did_not_begin_is_sent_again_as_new(code: int, marked: bool) -> None:
     async with fake_gateway() as gateway, agent_at(gateway) as agent:
         answered_the_second_time(gateway)
         call = asyncio.create_task(agent.call_tool("red", "slow", req_id="r1"))

@@ -128,7 +128,7 @@ async def test_templates_are_listed_and_completed() -> None:
 
 
 @pytest.mark.rule("computer.resources.agent.errors")
-async def test_what_an_mcp_server_refuses_is_an_error_with_all_that_it_said() -> None:
+async def test_a_refusal_of_an_mcp_server_is_an_error_with_its_details() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         async with agent:
@@ -151,7 +151,7 @@ async def test_what_an_mcp_server_refuses_is_an_error_with_all_that_it_said() ->
 @pytest.mark.parametrize(
     ("code", "kind"), [(404, NotFound), (408, TimedOut), (413, TooLarge), (429, RateLimited), (503, Unavailable)]
 )
-async def test_what_does_not_reach_an_mcp_server_is_an_error_by_its_code(code: int, kind: type[SmcpError]) -> None:
+async def test_a_request_that_reaches_no_mcp_server_is_an_error_by_its_code(code: int, kind: type[SmcpError]) -> None:
     async with fake_gateway() as gateway:
         agent, _ = at(gateway)
         details = {"smcp_code": "SMCP_RATE_LIMITED", "retry_after_s": 1.5}
@@ -214,7 +214,7 @@ async def test_a_malformed_reply_is_told_with_who_sent_it_and_the_field_that_is_
                 assert refused.value.details["field"] in said
 
 
-async def test_what_cannot_be_asked_for_is_refused_by_its_field() -> None:
+async def test_a_malformed_argument_is_refused_by_its_field() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         async with agent:

@@ -28,7 +28,7 @@ def at(gateway: FakeGateway) -> tuple[SmcpAgent, ContextComputer]:
     return agent_beside(red, gateway), red
 
 
-async def test_what_fails_for_a_passing_reason_is_tried_again() -> None:
+async def test_a_renewal_that_fails_for_a_passing_reason_is_repeated() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         async with agent:
@@ -73,7 +73,7 @@ async def test_a_computer_that_limits_is_asked_again_after_the_pause_that_it_ask
 
 
 @pytest.mark.parametrize("news", ["resources/list_changed", "update_capabilities", "update_tool_list"])
-async def test_what_is_refused_is_told_once_and_tried_again_when_the_computer_changed(news: str) -> None:
+async def test_a_refused_renewal_is_published_once_and_repeated_when_the_computer_changed(news: str) -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         async with agent:
@@ -94,7 +94,7 @@ async def test_what_is_refused_is_told_once_and_tried_again_when_the_computer_ch
             await eventually(lambda: red.subscribed == {A})
 
 
-async def test_what_was_refused_once_and_granted_since_is_kept_up_as_any_other() -> None:
+async def test_a_subscription_that_was_refused_and_then_granted_is_renewed_as_any_other() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         async with agent:
@@ -117,7 +117,7 @@ async def test_what_was_refused_once_and_granted_since_is_kept_up_as_any_other()
             await eventually(lambda: red.subscribed == {A})
 
 
-async def test_what_is_refused_to_the_application_is_not_kept() -> None:
+async def test_a_subscription_that_is_refused_to_the_application_is_not_kept() -> None:
     async with fake_gateway() as gateway:
         agent, _ = at(gateway)
 

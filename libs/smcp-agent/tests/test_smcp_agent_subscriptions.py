@@ -60,7 +60,7 @@ async def test_a_subscription_lasts_until_it_is_ended() -> None:
 
 
 @pytest.mark.rule("computer.resources.agent.cache.subscriptions")
-async def test_what_a_computer_lost_that_left_and_entered_is_subscribed_to_again_and_told() -> None:
+async def test_subscriptions_are_renewed_and_published_after_their_computer_came_back() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         async with agent:
@@ -111,7 +111,7 @@ async def test_after_a_move_everything_is_subscribed_to_again_and_told_once() ->
             assert [data.get(MOVED) for data in gateway.seen("server:join_office")] == [None, True]
 
 
-async def test_where_something_was_missed_of_a_computer_it_is_subscribed_to_again_and_told() -> None:
+async def test_subscriptions_are_renewed_and_published_after_missed_notifications() -> None:
     async with fake_gateway() as gateway:
         agent, red = at(gateway)
         async with agent:
@@ -135,7 +135,7 @@ async def test_where_something_was_missed_of_a_computer_it_is_subscribed_to_agai
 
 @pytest.mark.rule("computer.resources.agent.unsubscribe")
 @pytest.mark.parametrize("ended", [None, SERVER])
-async def test_what_the_computer_ends_with_another_subscription_to_the_resource_is_made_again(
+async def test_a_subscription_that_ended_with_another_one_to_the_resource_is_renewed(
     ended: str | None,
 ) -> None:
     """With and without `server` are two to the application; to the Computer they may be one."""

@@ -137,7 +137,7 @@ async def test_an_agent_whose_key_was_removed_says_so_and_storms_nobody(nats_url
         assert first < refused
 
 
-async def test_what_fetches_tokens_and_fails_is_a_typed_error_with_its_cause(nats_url: str) -> None:
+async def test_a_token_function_that_fails_is_a_typed_error_with_its_cause(nats_url: str) -> None:
     async def broken() -> str:
         raise RuntimeError("the secret of somebody")
 

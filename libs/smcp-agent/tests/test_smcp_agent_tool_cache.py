@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from smcp_agent.cache import ToolCache, Tools
+from smcp_agent.cache import AnswerCache, ToolCache, Tools
 from smcp_agent.errors import Closed, Malformed, NotFound, SmcpError, Unavailable
 from smcp_agent.events import Event, ToolsChanged
 from smcp_proto.schemas import SMCPTool
@@ -37,8 +37,9 @@ class Computers:
 @asynccontextmanager
 async def caching(computers: Computers) -> AsyncIterator[ToolCache]:
     async with asyncio.TaskGroup() as group:
-        cache = ToolCache(computers.fetch, group.create_task, computers.publish)
+        cache = ToolCache(AnswerCache(group.create_task), computers.fetch, group.create_task, computers.publish)
         yield cache
+        computers.may_answer.set()
         for name in computers.tools:
             cache.drop(name)
 
@@ -132,7 +133,7 @@ async def test_a_dropped_computer_is_not_found_also_by_those_who_wait_for_it() -
         assert await cache.all() == {}
 
 
-async def test_what_cannot_be_fetched_since_the_agent_is_being_closed_is_not_logged(
+async def test_a_closing_agent_logs_no_failed_fetch(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     computers = Computers()

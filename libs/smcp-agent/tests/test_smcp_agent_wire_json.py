@@ -19,7 +19,7 @@ def encode(packet: Any) -> Any:
 
 
 @given(JSON)
-def test_what_is_json_goes_through_a_packet_unchanged(value: Any) -> None:
+def test_json_goes_through_a_packet_unchanged(value: Any) -> None:
     packet = packet_class(WireJson(10_000_000))
     encoded = encode(packet(data=["event", value], namespace="/smcp", id=3))
     decoded = packet(encoded_packet=encoded)
@@ -27,7 +27,7 @@ def test_what_is_json_goes_through_a_packet_unchanged(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), b"bytes", object(), {1, 2}, "\ud800", {(1, 2): 3}])
-def test_what_is_no_json_is_refused_before_it_is_sent(value: object) -> None:
+def test_a_value_that_json_cannot_hold_is_refused_before_it_is_sent(value: object) -> None:
     with pytest.raises(Malformed, match=r"JSON|half|keys"):
         encode(packet_class(WireJson(1000))(data=["event", {"params": {"x": value}}], namespace="/smcp"))
 
@@ -43,7 +43,7 @@ def test_what_is_no_json_is_refused_before_it_is_sent(value: object) -> None:
         ({"params": {1: {None: object()}}}, "params.1.None", "Object of type object is not JSON serializable"),
     ],
 )
-def test_what_is_no_json_is_refused_by_its_field(data: Any, field: str, what: str) -> None:
+def test_a_value_that_json_cannot_hold_is_refused_by_its_field(data: Any, field: str, what: str) -> None:
     with pytest.raises(Malformed) as refused:
         WireJson(1000).dumps(["event", data])
     assert refused.value.message == f"{field}: {refused.value.details['reason']}"
@@ -51,7 +51,7 @@ def test_what_is_no_json_is_refused_by_its_field(data: Any, field: str, what: st
     assert refused.value.details["reason"].startswith(what)
 
 
-def test_what_holds_itself_is_refused() -> None:
+def test_a_value_that_holds_itself_is_refused() -> None:
     endless: dict[str, Any] = {}
     endless["again"] = endless
     with pytest.raises(Malformed, match=r"^this cannot be said in JSON: "):
@@ -65,7 +65,7 @@ def test_the_limit_counts_bytes_not_characters() -> None:
     assert caught.value.details == {"limit": 7, "size": 8}
 
 
-def test_what_the_server_takes_is_the_limit_and_what_it_carries_is_said() -> None:
+def test_the_error_names_the_payload_limit_that_the_server_carries() -> None:
     wire_json = WireJson(7)
     wire_json.limit(1024 * 1024 + 64 * 1024)
     assert len(wire_json.dumps("x" * 1_100_000)) == 1_100_002  # its 413 is the server's to say

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
@@ -137,51 +136,56 @@ class AnswerCache:
         return answer, version
 
 
+class ToolQuery(Query):
+    """The tools of a Computer were asked for."""
+
+
 class _ToolEntry:
     def __init__(self) -> None:
         self.tools: Tools | None = None
         self.error: SmcpError | None = None
-        self.stale = True
         self.tried = asyncio.Event()
-        self.wake = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
 
 class ToolCache:
-    """The tools of each Computer, from `refresh` to `drop`; the known ones are given while they are fetched again.
+    """The tools of each Computer, from `refresh` to `drop`; the known ones are given while they are asked for again.
 
-    Several refreshes while one fetch runs become one more fetch. A fetch that failed for a passing reason is repeated
-    with growing pauses.
+    A question that failed for a passing reason is repeated with growing pauses.
     """
 
     def __init__(
-        self, fetch: Callable[[str], Awaitable[Tools]], spawn: Spawn, publish: Callable[[Event], None]
+        self,
+        answers: AnswerCache,
+        ask: Callable[[str], Awaitable[Tools]],
+        spawn: Spawn,
+        publish: Callable[[Event], None],
     ) -> None:
-        self._fetch = fetch
+        self._answers = answers
+        self._ask = ask
         self._spawn = spawn
         self._publish = publish
         self._entries: dict[str, _ToolEntry] = {}
 
     def refresh(self, computer: str) -> None:
-        """Fetch this Computer's tools (again)."""
+        """Ask for this Computer's tools (again)."""
         entry = self._entries.setdefault(computer, _ToolEntry())
-        entry.stale = True
-        entry.wake.set()
-        if entry.task is None or entry.task.done():
-            entry.task = self._spawn(self._keep(computer, entry))
+        self._answers.outdate(lambda query, _: query == ToolQuery(computer))
+        if entry.task is not None:
+            entry.task.cancel()  # it only waits: the question goes on
+        entry.task = self._spawn(self._keep(computer, entry))
 
     def drop(self, computer: str) -> None:
         entry = self._entries.pop(computer, None)
         if entry is None:
             return
-        entry.tools = None
-        entry.error = NotFound("the Computer left the office", details={"computer": computer})
+        entry.tools, entry.error = None, NotFound("the Computer left the office", details={"computer": computer})
         entry.tried.set()
         if entry.task is not None:
             entry.task.cancel()
 
     async def get(self, computer: str) -> Tools:
-        """The known tools; waits only for the first fetch.
+        """The known tools; waits only for the first answer.
 
         Raises SmcpError: there is no such Computer, or its tools could not be fetched so far.
         """
@@ -202,26 +206,20 @@ class ToolCache:
 
     async def _keep(self, computer: str, entry: _ToolEntry) -> None:
         backoff = Backoff()
-        while entry.stale:
-            entry.stale = False
-            entry.wake.clear()
+        while True:
             try:
-                tools = await self._fetch(computer)
+                tools = await self._answers.get(ToolQuery(computer), lambda: self._ask(computer))
             except SmcpError as error:
                 entry.error = error
                 entry.tried.set()
-                if isinstance(error, Closed):
+                if not isinstance(error, Closed):
+                    logger.warning("the tools of Computer %r could not be fetched: %s", computer, error.message)
+                if not isinstance(error, PASSING) or isinstance(error, Closed):
                     return
-                logger.warning("the tools of Computer %r could not be fetched: %s", computer, error.message)
-                if isinstance(error, PASSING):
-                    entry.stale = True
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(backoff.next()):
-                            await entry.wake.wait()
+                await asyncio.sleep(backoff.next())
                 continue
-            backoff = Backoff()
-            changed = tools != entry.tools
-            entry.tools, entry.error = tools, None
+            changed, entry.tools = tools != entry.tools, tools
             entry.tried.set()
             if changed:
                 self._publish(ToolsChanged(computer, tools))
+            return

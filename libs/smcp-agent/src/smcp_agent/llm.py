@@ -133,9 +133,9 @@ def name_tools(tools: Mapping[str, Iterable[SMCPTool]]) -> list[NamedTool]:
     pairs = {(computer, tool.name): tool for computer, listed in tools.items() for tool in listed}
     names: dict[tuple[str, str], str] = {}
     steps: tuple[Callable[[str, str], str], ...] = (
-        _plain,
-        _qualified,
-        *(partial(_hashed, digits=8 * number) for number in range(1, 8)),
+        lambda computer, tool: _legal(tool, (computer, tool)),
+        lambda computer, tool: _legal(f"{computer}__{tool}", (computer, tool)),
+        *(partial(_hashed, digits=digits) for digits in range(8, 64, 8)),
     )
     for name_of in steps:
         wanted = {pair: name_of(*pair) for pair in pairs if pair not in names}
@@ -165,27 +165,17 @@ def object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {**schema, "type": "object", "properties": schema.get("properties") or {}}
 
 
-def _plain(computer: str, tool: str) -> str:
-    return tool if _legal(tool) else _with_digest(tool, (computer, tool))
-
-
-def _qualified(computer: str, tool: str) -> str:
-    name = f"{computer}__{tool}"
-    return name if _legal(name) else _with_digest(name, (computer, tool))
+def _legal(name: str, pair: tuple[str, str]) -> str:
+    return name if 1 <= len(name) <= MAX_NAME and not _ILLEGAL.search(name) else _with_digest(name, pair)
 
 
 def _hashed(computer: str, tool: str, *, digits: int) -> str:
     return _with_digest(f"{computer}__{tool}", (computer, tool), digits)
 
 
-def _legal(name: str) -> bool:
-    return 1 <= len(name) <= MAX_NAME and not _ILLEGAL.search(name)
-
-
 def _with_digest(readable: str, pair: tuple[str, str], digits: int = 8) -> str:
     digest = sha256("\0".join(pair).encode("utf-8", "surrogatepass")).hexdigest()[:digits]
-    head = _ILLEGAL.sub("_", readable)[: MAX_NAME - len(digest) - 1]
-    return f"{head}_{digest}"
+    return f"{_ILLEGAL.sub('_', readable)[: MAX_NAME - digits - 1]}_{digest}"
 
 
 def _arguments(arguments: object) -> Mapping[str, Any]:

@@ -196,8 +196,8 @@ class Office:
             self._subscriptions.changed(computer)
 
     def _came(self, computer: str) -> None:
-        self._tools.refresh(computer)
         self._answers.forget(computer)
+        self._tools.refresh(computer)
         self._subscriptions.lost(computer)
 
     def _went(self, computer: str) -> None:
