@@ -1,7 +1,7 @@
-"""From what a server answers for a document, or lists of it, to the document. Pure."""
+"""Makes a document of what a server answers for it, or lists of it; and warns of answers in a wrong format."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -11,9 +11,15 @@ from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.errors import Malformed
 from smcp_proto.finder import Document, not_in_format, unknown_categories
-from smcp_proto.uris import DPE, DpeUri, parse_dpe_uri, scheme_of
+from smcp_proto.uris import DPE, parse_dpe_uri, scheme_of
 from smcp_proto.validation import check_depth, mended
 
+_log = logging.getLogger("smcp_computer.finder")
+
+LARGEST: Final = 1024 * 1024
+"""Characters of an answer that is looked at: reading it once more takes time from everything else."""
+PAGE_LEVEL: Final = 2
+"""From this level on there are elements."""
 MAX_BYTES: Final = 32 * 1024
 """Of the metadata of one document: 100 of them have to fit into what a small client takes in one message (4 MiB)."""
 
@@ -40,6 +46,8 @@ def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Doc
         Unreadable: there is none, or none that can be used.
     """
     text = _text(result)
+    if text is None:
+        raise Unreadable("its contents have no text")
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
         raise TooMuch(f"its metadata have {size} bytes, more than {MAX_BYTES}")
@@ -69,12 +77,12 @@ def from_listing(server: str, uri: str, resource: Mapping[str, Any]) -> tuple[Do
     return document, "; ".join(warnings)
 
 
-def _text(result: Mapping[str, Any]) -> str:
+def _text(result: Mapping[str, Any]) -> str | None:
     contents = result.get("contents")
     for content in contents if isinstance(contents, list) else ():
         if isinstance(content, Mapping) and isinstance(content.get("text"), str):
             return str(content["text"])
-    raise Unreadable("its contents have no text")
+    return None
 
 
 def _parsed(text: str) -> Any:
@@ -82,14 +90,6 @@ def _parsed(text: str) -> Any:
         return exact_json.read(text.encode())
     except ValueError:
         return exact_json.read(mended(text).encode())
-
-
-_log = logging.getLogger("smcp_computer.finder")
-
-LARGEST: Final = 1024 * 1024
-"""Characters of an answer that is looked at: reading it once more takes time from everything else."""
-PAGE_LEVEL: Final = 2
-"""From this level on there are elements."""
 
 
 class ResponseChecks:
@@ -109,20 +109,15 @@ class ResponseChecks:
             asked = parse_dpe_uri(uri)
         except ValueError:
             return
-        for what in _odd(asked, result):
-            self._warnings.warn(server, f"{uri[:256]}: {what}")
-
-
-def _odd(asked: DpeUri, result: Mapping[str, Any]) -> Iterator[str]:
-    texts = (content.get("text") for content in result["contents"] if isinstance(content, Mapping))
-    text = next((text for text in texts if isinstance(text, str)), None)
-    if text is None or len(text) > LARGEST:
-        return
-    try:
-        answer = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        yield "what was read is not JSON"
-        return
-    yield from not_in_format(answer, asked.format)
-    if asked.level >= PAGE_LEVEL:
-        yield from unknown_categories(answer)
+        text = _text(result)
+        if text is None or len(text) > LARGEST:
+            return
+        try:
+            answer = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            self._warnings.warn(server, f"{uri[:256]}: what was read is not JSON")
+            return
+        odd = [*not_in_format(answer, asked.format)]
+        if asked.level >= PAGE_LEVEL:
+            odd += unknown_categories(answer)
+        self._warnings.warn(server, *(f"{uri[:256]}: {what}" for what in odd))

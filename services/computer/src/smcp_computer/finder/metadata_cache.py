@@ -7,7 +7,6 @@ nothing is fetched again in the background.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -48,9 +47,12 @@ Read = Callable[[str, str, float], Awaitable[Mapping[str, Any]]]
 
 @dataclass(slots=True, eq=False)
 class _Entry:
+    """A document as it is since its last change: an answer to a request before that change is for another entry."""
+
     uri: str
     resource: Mapping[str, Any]
     listed: Document
+    warned: str = ""
     read: Document | None = None
     size: int = 0
     read_at: float = 0.0
@@ -61,9 +63,6 @@ class _Entry:
     retry_at: float = 0.0
     """It failed: not read again before (loop time)."""
     asked: bool = False
-    version: int = 0
-    """Grows with each change: an answer to an earlier request is thrown away."""
-    warned: str = ""
 
     def is_missing(self, now: float) -> bool:
         return self.read is None and not self.asked and not self.full and self.retry_at <= now
@@ -75,31 +74,25 @@ class _Server:
     listing: Listing | None = None
     entries: dict[str, _Entry] = field(default_factory=dict)
     """By URI, in the order of the list."""
-    of_document: dict[str, dict[str, list[_Entry]]] = field(default_factory=dict)
-    """The same by host and document: a server may announce very many changes, and have very many documents."""
-    wanted: deque[_Entry] = field(default_factory=deque)
+    of_document: dict[tuple[str, str | None], list[str]] = field(default_factory=dict)
+    """The URIs by host and document: a server may announce very many changes, and have very many documents."""
+    wanted: dict[str, _Entry] = field(default_factory=dict)
+    """To be read, by URI."""
     readers: set["asyncio.Task[None]"] = field(default_factory=set)
-    changed: bool = False
-    """Something changed while it is read: the readers look for it before they end."""
     silent: int = 0
     """Time-outs in a row."""
     put_off_until: float = 0.0
 
-    def concerned(self, uri: str | None) -> list[_Entry]:
+    def concerned(self, uri: str | None) -> list[str]:
         if uri is None:
-            return list(self.entries.values())
+            return list(self.entries)
         try:
             changed = parse_dpe_uri(uri)
         except ValueError:
             return []
-        of_host = self.of_document.get(changed.host, {})
         if changed.doc_ref is not None:
-            return of_host.get(changed.doc_ref, [])
-        return [entry for entries in of_host.values() for entry in entries]
-
-    def want_missing(self, now: float) -> None:
-        self.changed = False
-        self.wanted = deque(entry for entry in self.entries.values() if entry.is_missing(now))
+            return self.of_document.get((changed.host, changed.doc_ref), [])
+        return [uri for (host, _), uris in self.of_document.items() if host == changed.host for uri in uris]
 
 
 class MetadataCache:
@@ -159,17 +152,12 @@ class MetadataCache:
         """A resource of a server changed; None: any of them may have."""
         if (known := self._servers.get(server)) is not None:
             known.silent, known.put_off_until = 0, 0.0
-            for entry in known.concerned(uri):
-                self._forget(entry)
-            known.changed = True
+            self._forget(known, known.concerned(uri))
 
     def subscribed(self, server: str, uris: Collection[str]) -> None:
         """A server sends updates of these from now on: they may have changed since they were read."""
         if (known := self._servers.get(server)) is not None:
-            for uri in uris:
-                if uri in known.entries:
-                    self._forget(known.entries[uri])
-            known.changed = True
+            self._forget(known, [uri for uri in uris if uri in known.entries])
 
     def _shown(self, servers: Collection[str]) -> Iterator[_Entry]:
         for server in servers:
@@ -201,31 +189,35 @@ class MetadataCache:
                 self._warnings.warn(server.name, f"lists {uri[:256]!r} as a document: {why}")
         for uri, entry in server.entries.items():
             if entries.get(uri) is not entry:
-                self._forget(entry)
+                self._bytes -= entry.size
         server.listing, server.entries, server.of_document = listing, entries, {}
         for entry in entries.values():
-            of_host = server.of_document.setdefault(entry.listed.uri.host, {})
-            of_host.setdefault(entry.listed.uri.doc_ref or "", []).append(entry)
+            key = (entry.listed.uri.host, entry.listed.uri.doc_ref)
+            server.of_document.setdefault(key, []).append(entry.uri)
 
-    def _forget(self, entry: _Entry) -> None:
-        self._bytes -= entry.size
-        entry.read, entry.size, entry.left_out, entry.full, entry.retry_at = None, 0, False, False, 0.0
-        entry.version += 1
-        entry.asked = False
+    def _forget(self, server: _Server, uris: Collection[str]) -> None:
+        for uri in uris:
+            old = server.entries[uri]
+            self._bytes -= old.size
+            server.entries[uri] = server.wanted[uri] = _Entry(uri, old.resource, old.listed, old.warned)
 
     def _expire(self, server: _Server) -> None:
         """Forget what is too old to be kept without updates, and what was left out while there was no room."""
         told, has_room = self._told(server.name), self._bytes <= self._most_bytes // 2
-        for uri, entry in server.entries.items():
-            is_old = entry.read is not None and entry.read_at <= self._loop.time() - UNTOLD_S and uri not in told
-            if is_old or (entry.full and has_room):
-                self._forget(entry)
+        oldest = self._loop.time() - UNTOLD_S
+
+        def is_over(entry: _Entry) -> bool:
+            return (entry.full and has_room) or (
+                entry.read is not None and entry.read_at <= oldest and entry.uri not in told
+            )
+
+        self._forget(server, [uri for uri, entry in server.entries.items() if is_over(entry)])
 
     def _start(self, server: _Server) -> set["asyncio.Task[None]"]:
         now = self._loop.time()
         if server.put_off_until > now:
             return set()
-        server.want_missing(now)
+        server.wanted = {uri: entry for uri, entry in server.entries.items() if entry.is_missing(now)}
         while len(server.readers) < min(PER_SERVER, len(server.wanted)):
             reader = self._tasks.start(self._read_all(server), name=f"finder:{server.name}")
             server.readers.add(reader)
@@ -233,22 +225,17 @@ class MetadataCache:
         return set(server.readers)
 
     async def _read_all(self, server: _Server) -> None:
-        while server.put_off_until <= self._loop.time():
-            if server.changed:
-                server.want_missing(self._loop.time())
-            if not server.wanted:
-                return
-            entry = server.wanted.popleft()
-            if not entry.is_missing(self._loop.time()) or server.entries.get(entry.uri) is not entry:
+        while server.wanted and server.put_off_until <= self._loop.time():
+            entry = server.wanted.pop(next(iter(server.wanted)))
+            if server.entries.get(entry.uri) is not entry or not entry.is_missing(self._loop.time()):
                 continue
-            entry.asked, version = True, entry.version
+            entry.asked = True
             try:
-                await self._read_one(server, entry, version)
+                await self._read_one(server, entry)
             finally:
-                if entry.version == version:
-                    entry.asked = False
+                entry.asked = False
 
-    async def _read_one(self, server: _Server, entry: _Entry, version: int) -> None:
+    async def _read_one(self, server: _Server, entry: _Entry) -> None:
         document, size, left_out, why = None, 0, False, ""
         try:
             result = await self._read(server.name, entry.uri, READ_S)
@@ -268,7 +255,7 @@ class MetadataCache:
             left_out, why = True, f"{error}; it is left out"
         if server.silent >= SILENT:
             server.put_off_until = self._loop.time() + RETRY_S
-        if entry.version != version:
+        if server.entries.get(entry.uri) is not entry:
             return  # it changed meanwhile
         entry.left_out = left_out
         if document is None:

@@ -20,6 +20,17 @@ MAX_NUMBER: Final = 10_000_000
 _DIGEST_BYTES: Final = 9
 
 Kind = Literal["resources", "templates"]
+PAGE_ITEMS: Final = 100
+PAGE_BYTES: Final = 1024 * 1024
+"""A page goes on to the next one above it: the smallest clients take 4 MiB in one message."""
+ITEM_BYTES: Final = 1024 * 1024
+"""An item above it is left out, so that it costs only itself."""
+SEPARATOR: Final = "__"
+SERVER_KEY: Final = "serverId"
+"""Of an item: whose it is (computer.txt, resources chapter, 3: routing fields may stand beside MCP's own)."""
+
+Item = Mapping[str, Any]
+URI_KEY: Final[Mapping[Kind, str]] = {"resources": "uri", "templates": "uriTemplate"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +85,13 @@ def _unreadable() -> Malformed:
 def next_number(position: Position, uris: Sequence[str]) -> int:
     """Where in the list of its server the listing goes on: the number of the next item.
 
-    Where the item given last has moved, behind its new place, the nearest one; where it is gone, at its old place: that
-    is where what stood behind it stands now.
+    Where the item given last has moved, behind its new place; where it is gone, at its old place: that is where what
+    stood behind it stands now.
     """
     at = position.number
     if at < len(uris) and mark_of(uris[at]) == position.mark:
         return at + 1
-    places = [number for number, uri in enumerate(uris) if mark_of(uri) == position.mark]
-    if not places:
-        return min(at, len(uris))
-    return min(places, key=lambda number: abs(number - at)) + 1
-
-
-PAGE_ITEMS: Final = 100
-PAGE_BYTES: Final = 1024 * 1024
-"""A page goes on to the next one above it: the smallest clients take 4 MiB in one message."""
-ITEM_BYTES: Final = 1024 * 1024
-"""An item above it is left out, so that it costs only itself."""
-SEPARATOR: Final = "__"
-SERVER_KEY: Final = "serverId"
-"""Of an item: whose it is (computer.txt, resources chapter, 3: routing fields may stand beside MCP's own)."""
-
-Item = Mapping[str, Any]
-URI_KEY: Final[Mapping[Kind, str]] = {"resources": "uri", "templates": "uriTemplate"}
+    return next((number + 1 for number, uri in enumerate(uris) if mark_of(uri) == position.mark), at)
 
 
 @dataclass(slots=True)
@@ -115,17 +110,15 @@ def page_of(kind: Kind, lists: Mapping[str, Sequence[Item]], after: Position | N
         lists: by server; each item has its URI, a string.
         after: where the page before it ended.
     """
-    page, size = Page(), 0
+    page, size, key = Page(), 0, URI_KEY[kind]
     last: Position | None = None
     for server in sorted(lists):
+        items, begin = lists[server], 0
         if after is not None and server < after.server:
             continue
-        items, key = lists[server], URI_KEY[kind]
-        begin = 0
         if after is not None and server == after.server:
             begin = next_number(after, [item[key] for item in items])
-        for number in range(begin, len(items)):
-            item = items[number]
+        for number, item in enumerate(items[begin:], begin):
             length = _size(item)
             if length > ITEM_BYTES:
                 page.left_out.append((server, item[key]))
@@ -159,5 +152,5 @@ def _name(item: Item) -> str:
 def _size(item: Item) -> int:
     try:
         return len(orjson.dumps(item))
-    except TypeError:  # what the fast encoder does not take, the slow one does: an integer of 70 digits, say
+    except TypeError:  # an integer of 70 digits, say
         return len(repr(item))
