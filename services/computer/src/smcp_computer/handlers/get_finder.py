@@ -12,8 +12,9 @@ from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.reply_limits import Budget, giving_way, reply_limit
 from smcp_computer.resources.index import History, Listing
+from smcp_computer.resources.replies import bad_field
 from smcp_computer.resources.warn_once import WarnOnce
-from smcp_proto.errors import Malformed, TooLarge
+from smcp_proto.errors import TooLarge
 from smcp_proto.finder import organize_finder
 from smcp_proto.schemas.finder import GetFinderReq
 
@@ -24,7 +25,12 @@ MAX_KEYWORDS: Final = 64
 MAX_KEYWORD_LENGTH: Final = 1024
 AS_LISTED: Final = "a2c_as_listed"
 """How many documents the Computer knows no metadata of now: what is answered may lack them, or have them elsewhere."""
+NAMING: Final = ("doc_ref", "uri")
+TELLING: Final = ("title", "file_type", "page_count", "last_modified")
+LONGEST: Final = 256
+"""Characters of what is told beside the names."""
 
+Summary = Mapping[str, Any]
 Lists = Callable[[float], Awaitable[Mapping[str, Listing]]]
 """What each server that takes part lists now; given the seconds that there are for finding that out."""
 
@@ -60,7 +66,7 @@ class Finder:
             Malformed: too many or too long keywords.
             TooLarge: even so it is too large: fewer (`limit`) may fit.
         """
-        _check(request)
+        _check(request.keywords or ())
         budget = Budget(call, most=self._wait_s)
         lists = await self._lists(budget.left / 2)
         documents = await self._cache.documents(lists, timeout=budget.left)
@@ -89,25 +95,12 @@ class Finder:
         return RawJson(body)
 
 
-def _check(request: GetFinderReq) -> None:
-    keywords = request.keywords or ()
+def _check(keywords: Sequence[str]) -> None:
     if len(keywords) > MAX_KEYWORDS:
-        raise _refused("keywords", f"more than {MAX_KEYWORDS}")
+        raise bad_field("keywords", f"more than {MAX_KEYWORDS}")
     for number, keyword in enumerate(keywords):
         if len(keyword) > MAX_KEYWORD_LENGTH:
-            raise _refused(f"keywords.{number}", f"longer than {MAX_KEYWORD_LENGTH} characters")
-
-
-def _refused(field: str, reason: str) -> Malformed:
-    return Malformed(f"{field}: {reason}", details={"field": field, "reason": reason})
-
-
-NAMING: Final = ("doc_ref", "uri")
-TELLING: Final = ("title", "file_type", "page_count", "last_modified")
-LONGEST: Final = 256
-"""Characters of what is told beside the names."""
-
-Summary = Mapping[str, Any]
+            raise bad_field(f"keywords.{number}", f"longer than {MAX_KEYWORD_LENGTH} characters")
 
 
 def fitting(summaries: Sequence[Summary], room: int) -> tuple[list[bytes], frozenset[int]]:
@@ -121,12 +114,12 @@ def fitting(summaries: Sequence[Summary], room: int) -> tuple[list[bytes], froze
     whole = [exact_json.written(summary) for summary in summaries]
     if sum(map(len, whole)) + len(whole) <= room:
         return whole, frozenset()
-    short = [exact_json.written(shortened(summary)) for summary in summaries]
+    short = [exact_json.written(_shortened(summary)) for summary in summaries]
     sizes = [len(text) for text in whole]
     giving = giving_way(sizes, [max(0, size - len(text)) for size, text in zip(sizes, short, strict=True)], room)
     return [short[number] if number in giving else text for number, text in enumerate(whole)], giving
 
 
-def shortened(summary: Summary) -> dict[str, Any]:
+def _shortened(summary: Summary) -> dict[str, Any]:
     told = {name: summary[name] for name in TELLING if name in summary and len(str(summary[name])) <= LONGEST}
     return {name: summary[name] for name in NAMING if name in summary} | told

@@ -17,8 +17,8 @@ from smcp_bus.dispatch import Call, RawJson
 from smcp_computer.mcp.errors import RequestRefused, ServerError
 from smcp_computer.mcp.supervisor import Supervisor
 from smcp_computer.reply_limits import Budget, bounded
-from smcp_computer.resources.replies import flat
-from smcp_proto.errors import Malformed, Unavailable
+from smcp_computer.resources.replies import bad_field, flat
+from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.base import AgentCallData, ServerName, UnknownClientReq
 from smcp_proto.schemas.resources import Cursor
 from smcp_proto.validation import malformed
@@ -66,7 +66,7 @@ class GetResources:
         except RequestRefused as error:
             if asked.cursor is None:
                 raise Unavailable(str(error)) from None
-            raise Malformed(f"cursor: {error}", details={"field": "cursor", "reason": str(error)}) from None
+            raise bad_field("cursor", error) from None
         except ServerError as error:
             raise flat(error) from None
         found = [resource for item in page.items if (resource := published(item)) is not None]

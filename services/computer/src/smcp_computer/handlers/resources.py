@@ -25,10 +25,9 @@ from smcp_computer.reply_limits import Budget, bounded
 from smcp_computer.resources.directory import Directory
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.pages import Kind, named_apart, page_of, read_cursor, write_cursor
-from smcp_computer.resources.replies import flat, is_not_found, jsonrpc_error
+from smcp_computer.resources.replies import bad_field, flat, is_not_found, jsonrpc_error
 from smcp_computer.resources.routing import NOTHING_CHOSEN
 from smcp_computer.resources.subscriptions import AgentSubscriptions
-from smcp_proto.errors import Malformed
 from smcp_proto.schemas.base import JsonRpcRequest
 from smcp_proto.schemas.resources import (
     CompleteReq,
@@ -176,7 +175,7 @@ class ResourceHandlers:
         template = asked.ref.uri if asked.ref.type == "ref/resource" else None
         if template is None and request.serverId is None:
             field = "payload.params.ref.uri" if asked.ref.type == "ref/resource" else "serverId"
-            raise Malformed(f"{field}: is missing", details={"field": field, "reason": "is missing"})
+            raise bad_field(field, "is missing")
         chosen = (asked.context.arguments if asked.context is not None else None) or NOTHING_CHOSEN
         servers = await self._directory.template_candidates(
             template or "", request.serverId, timeout=budget.left, chosen=chosen

@@ -13,9 +13,10 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from smcp_proto.errors import Malformed
+from smcp_computer.resources.replies import bad_field
 
 CURSOR_FIELD: Final = "payload.params.cursor"
+NOT_GIVEN: Final = "is none that this list gave"
 MAX_NUMBER: Final = 10_000_000
 _DIGEST_BYTES: Final = 9
 
@@ -68,18 +69,13 @@ def read_cursor(cursor: str, kind: Kind, server: str | None = None) -> Position:
         raw = cursor.encode("ascii")
         fields: Any = orjson.loads(base64.b64decode(raw + b"=" * (-len(raw) % 4), altchars=b"-_", validate=True))
     except ValueError:
-        raise _unreadable() from None
+        raise bad_field(CURSOR_FIELD, NOT_GIVEN) from None
     match fields:
         case [str(letter), str(of), int(number), str(mark)] if (
             letter == kind[0] and server in (None, of) and not isinstance(number, bool) and 0 <= number <= MAX_NUMBER
         ):
             return Position(kind, of, number, mark)
-    raise _unreadable()
-
-
-def _unreadable() -> Malformed:
-    reason = "is none that this list gave"
-    return Malformed(f"{CURSOR_FIELD}: {reason}", details={"field": CURSOR_FIELD, "reason": reason})
+    raise bad_field(CURSOR_FIELD, NOT_GIVEN)
 
 
 def next_number(position: Position, uris: Sequence[str]) -> int:

@@ -38,6 +38,10 @@ def too_large(error: AnswerTooLarge) -> TooLarge:
     return TooLarge(str(error), details={**known, "limit": error.limit})
 
 
+def bad_field(field: str, reason: object) -> Malformed:
+    return Malformed(f"{field}: {reason}", details={"field": field, "reason": str(reason)})
+
+
 def not_supported(message: str, code: SmcpCode = SmcpCode.NOT_SUPPORTED) -> Malformed:
     """What is asked for is nothing that this server can do: asking again is of no use."""
     return Malformed(message, details={"smcp_code": str(code)})

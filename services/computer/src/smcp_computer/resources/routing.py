@@ -7,7 +7,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
-from smcp_proto.errors import Malformed
+from smcp_computer.resources.replies import bad_field
 from smcp_proto.sorting import server_order
 from smcp_proto.uris import (
     DPE,
@@ -56,16 +56,16 @@ class Served:
         """The documents and catalogs that it lists, or of which it lists a part."""
         return frozenset(document for uri in self.uris if (document := document_of(uri)) is not None)
 
-    def has_document_of(self, uri: str) -> bool:
-        """Whether it lists the document (or, of level 0, the catalog) that a `dpe://` URI is of, whatever its level."""
+    def distance(self, uri: str) -> int:
+        """0: it lists the document (or, of level 0, the catalog) that a `dpe://` URI is of, whatever its level; 1: it
+        lists level 0 of its host; 2: neither.
+        """
         if scheme_of(uri) != DPE:
-            return False
+            return 2
         # the very text is looked for first: to parse ten thousand URIs takes a while
-        return "/".join(without_query(uri).split("/", 4)[:4]) in self.uris or document_of(uri) in self.documents
-
-    def has_catalog_of(self, uri: str) -> bool:
-        """Whether it lists level 0 of the host of a `dpe://` URI."""
-        return scheme_of(uri) == DPE and (host_of(uri), None) in self.documents
+        if "/".join(without_query(uri).split("/", 4)[:4]) in self.uris or document_of(uri) in self.documents:
+            return 0
+        return 1 if (host_of(uri), None) in self.documents else 2
 
     def listed(self, uri: str) -> str | None:
         """The URI by which it knows what `uri` names; None: it does not list that.
@@ -134,7 +134,8 @@ def fits(template: str, uri: str) -> bool:
 
     The expressions between them match anything: what a server does not have it says itself.
     """
-    first, *others = _fixed_parts(template)
+    first, *expressions = template.split("{")
+    others = [expression.partition("}")[2] for expression in expressions]
     if not others:
         return uri == first
     if not uri.startswith(first):
@@ -177,21 +178,9 @@ def is_same(one: str, other: str) -> bool:
 
 def _of_host(uri: str, servers: Iterable[Served], history: Sequence[str]) -> list[str]:
     host = host_of(uri)
-    left = [each for each in servers if host is not None and host in each.hosts]
-    order: list[str] = []
-    for is_near in (Served.has_document_of, Served.has_catalog_of):
-        near = [each for each in left if is_near(each, uri)] if len(left) > 1 else []
-        order += server_order([each.server for each in near], history)
-        left = [each for each in left if each not in near]
-    return order + server_order([each.server for each in left], history)
-
-
-def _fixed_parts(template: str) -> list[str]:
-    head, *expressions = template.split("{")
-    return [head, *(expression.partition("}")[2] for expression in expressions)]
-
-
-URI_FIELD: Final = "payload.params.uri"
+    found = {each.server: each for each in servers if host is not None and host in each.hosts}
+    order = server_order(found, history)
+    return sorted(order, key=lambda server: found[server].distance(uri)) if len(order) > 1 else order
 
 
 def checked_uri(uri: str) -> str:
@@ -211,5 +200,5 @@ def checked_uri(uri: str) -> str:
                 parse_window_uri(uri)
                 return without_query(uri)
     except ValueError as error:
-        raise Malformed(f"{URI_FIELD}: {error}", details={"field": URI_FIELD, "reason": str(error)}) from None
+        raise bad_field("payload.params.uri", error) from None
     return uri
