@@ -236,12 +236,11 @@ async def open_store(
         StoreMisfit: a bucket exists with another configuration, or this NATS cannot keep so many replicas.
         StoreUnusable: JetStream is not enabled, or does not answer.
     """
-    deadline = asyncio.get_running_loop().time() + start_s
-    account = await _wait_for_jetstream(js, deadline)
+    account = await _wait_for_jetstream(js, start_s)
     if not account.api.level:
         raise StoreUnusable("this nats-server is too old: the registry needs 2.11 or newer")
     leases, moving, members = [
-        Bucket(plan.bucket, js, await _open(js, plan, deadline), bus) for plan in _plans(lease_s, replicas)
+        Bucket(plan.bucket, js, await _open(js, plan, start_s), bus) for plan in _plans(lease_s, replicas)
     ]
     return Store(members=members, leases=leases, moving=moving)
 
@@ -304,7 +303,8 @@ async def _make(js: JetStreamContext, plan: _Plan) -> None:
             raise
 
 
-async def _wait_for_jetstream(js: JetStreamContext, deadline: float) -> api.AccountInfo:
+async def _wait_for_jetstream(js: JetStreamContext, start_s: float) -> api.AccountInfo:
+    deadline = asyncio.get_running_loop().time() + start_s
     while True:
         try:
             async with asyncio.timeout_at(deadline):
@@ -320,7 +320,8 @@ async def _wait_for_jetstream(js: JetStreamContext, deadline: float) -> api.Acco
                 ) from error
 
 
-async def _open(js: JetStreamContext, plan: _Plan, deadline: float) -> KeyValue:
+async def _open(js: JetStreamContext, plan: _Plan, start_s: float) -> KeyValue:
+    deadline = asyncio.get_running_loop().time() + start_s
     while True:
         try:
             await _make(js, plan)
