@@ -1,4 +1,4 @@
-"""What the log of a Computer says of its calls, and what it keeps to itself."""
+"""A Computer logs one line for each call, without arguments and results."""
 
 import asyncio
 import json

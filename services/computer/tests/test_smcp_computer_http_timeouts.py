@@ -1,4 +1,4 @@
-"""What the time-outs of a server behind Streamable HTTP bound, and what they leave alone."""
+"""The time-outs of a server behind Streamable HTTP bound each kind of request as configured."""
 
 import asyncio
 import json

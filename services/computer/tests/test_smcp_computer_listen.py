@@ -1,4 +1,4 @@
-"""Streams of changes (`subscriptions/listen` of 2026-07-28) that end: they are opened again, and not all the time."""
+"""Streams of changes (`subscriptions/listen` of 2026-07-28) that end are opened again, with growing pauses."""
 
 import json
 from collections.abc import AsyncIterator, Callable

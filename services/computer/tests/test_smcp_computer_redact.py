@@ -1,4 +1,4 @@
-"""What Agents may see of the configuration."""
+"""Agents see the configuration without its secrets."""
 
 import json
 from typing import Any

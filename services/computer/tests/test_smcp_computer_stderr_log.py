@@ -1,4 +1,4 @@
-"""What MCP servers that talk too much, or die again and again, leave in the log."""
+"""The log of MCP servers that write too much or die again and again."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What MCP servers send that is too large, or no message: who waits for it is told at once, and the server goes on."""
+"""An oversized or unreadable answer of an MCP server fails its request at once, and the server goes on."""
 
 import asyncio
 import codecs

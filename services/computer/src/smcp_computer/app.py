@@ -29,15 +29,13 @@ from smcp_service.metrics import open_metrics
 
 
 class ProcessBus(Bus, Protocol):
-    """A bus that says who this process is on it."""
+    """A bus that says who this process is on it: its id, new at each start, and its login at NATS."""
 
     @property
-    def process(self) -> str:
-        """This process's id, new at each start."""
+    def process(self) -> str: ...
 
     @property
-    def credential(self) -> str:
-        """The name under which it logged in at NATS."""
+    def credential(self) -> str: ...
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""What a Computer tells of itself at `/metrics`."""
+"""The metrics of a Computer."""
 
 from collections.abc import Callable
 

@@ -1,1 +1,1 @@
-"""What the user configured: the file, its placeholders, and what of it may be shown."""
+"""The configuration file: reading, checks, placeholders and redaction."""

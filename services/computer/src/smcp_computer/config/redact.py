@@ -1,4 +1,4 @@
-"""What of the configuration may be shown: credentials stay on the Computer. Pure.
+"""Removes credentials from the configuration that Agents may read. Pure.
 
 Placeholders are kept, they tell nothing. Values of `env` and `headers` that are not placeholders alone, and the
 default of a password input, become `"<redacted>"`.
