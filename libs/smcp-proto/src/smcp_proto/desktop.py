@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from smcp_proto.schemas.tools import Desktop
-from smcp_proto.sorting import is_instant, server_order
+from smcp_proto.sorting import instant, server_order
 from smcp_proto.uris import parse_window_uri
 from smcp_proto.validation import type_name
 
@@ -158,7 +158,7 @@ def read_metadata(resource: Mapping[str, Any], warn: _Warn) -> tuple[float, bool
             warn("audience does not name the assistant; the window is kept")
     if not isinstance(modified, str | None):
         warn(f"lastModified is {type_name(modified)}, not a string")
-    elif modified is not None and not is_instant(modified):
+    elif modified is not None and instant(modified) is None:
         warn("lastModified is no instant of ISO 8601")
     return priority, bool(fullscreen)
 

@@ -77,7 +77,7 @@ class Document:
 
 
 def fold_type(file_type: str) -> str:
-    """Return a file type as it is compared: folded, and without the dot that some write before it."""
+    """A file type as it is compared: folded, and without the dot that some write before it."""
     return fold(file_type).removeprefix(".")
 
 

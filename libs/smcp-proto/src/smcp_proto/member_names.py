@@ -1,13 +1,12 @@
-"""Names of offices, Agents and Computers: what is a legal one, and how it stands in a subject or a key.
+"""Names of offices, Agents and Computers: which are legal, and how they stand in a subject or a key.
 
-A name is user text (Chinese, spaces, dots, ``*`` and ``>`` are fine). Inside a NATS subject or a JetStream
-key it is one token of ``[A-Za-z0-9_=-]``: letters, digits, ``_`` and ``-`` stay, every other UTF-8 byte
-becomes ``=XX`` (upper-case hex). The encoding is reversible, and no name can widen a subject.
+A name is user text. Inside a NATS subject or a JetStream key it is one token: letters, digits, ``_`` and ``-`` stay,
+every other UTF-8 byte becomes ``=XX`` (upper-case hex). So no name can widen a subject.
 """
 
 import re
 import unicodedata
-from typing import Annotated, Literal, NewType
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -64,24 +63,3 @@ def decode_name(token: str) -> str:
 
 Role = Literal["computer", "agent"]
 """What a member of an office is (events.txt, EnterOfficeReq)."""
-
-OfficeId = NewType("OfficeId", str)
-"""An office's (room's) name: user text, see `smcp_proto.member_names`."""
-
-ComputerName = NewType("ComputerName", str)
-AgentName = NewType("AgentName", str)
-
-ReqId = NewType("ReqId", str)
-"""What the caller named its request; unique per (office, agent)."""
-
-SessionId = NewType("SessionId", str)
-"""One membership's connection: opaque, of no use to anyone but its owner."""
-
-ProcessId = NewType("ProcessId", str)
-"""One run of one process, 32 hex digits: a restarted process has another."""
-
-CredentialName = NewType("CredentialName", str)
-"""Under which NATS credential a process connected; the second part of `smcp.hosts.v1.<credential>.<process>`."""
-
-Revision = NewType("Revision", int)
-"""A revision of the `members` bucket: totally ordered over all offices."""

@@ -42,22 +42,11 @@ def instant(text: str) -> int | None:
 
     Any offset; none at all, and a date alone, is UTC. Digits beyond microseconds are cut off.
     """
-    moment = _moment(text)
-    if moment is None:
-        return None
-    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
-
-
-def is_instant(text: str) -> bool:
-    """Whether `instant` can read it."""
-    return _moment(text) is not None
-
-
-def _moment(text: str) -> datetime | None:
     # Of this form it is a date and a time, or nothing; nearly all are, and the pattern costs more than the rest.
     if not (text[4:5] == "-" and text[10:11] == "T") and not _ISO.fullmatch(text):
         return None
     try:
-        return datetime.fromisoformat(text.upper())
+        moment = datetime.fromisoformat(text.upper())
     except ValueError:
         return None
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND

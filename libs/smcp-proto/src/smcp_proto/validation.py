@@ -1,7 +1,7 @@
 """From what pydantic found wrong to the flat error that the caller gets."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 from pydantic import Discriminator, ValidationError
@@ -102,11 +102,8 @@ def type_name(value: Any) -> str:
 
 
 TAG_PREFIX: Final = "type="
-"""What a tag of such a union begins with; it stands in pydantic's locations, and `validation` takes it out."""
-
-
+"""What a tag of such a union begins with; it stands in pydantic's locations, and `field_of` takes it out."""
 UNKNOWN_TYPE: Final = "unknown_type"
-"""The type of the error that says so."""
 
 
 def _tag_of(value: Any) -> str | None:
@@ -115,14 +112,9 @@ def _tag_of(value: Any) -> str | None:
 
 
 def by_type(*known: str) -> Discriminator:
-    """Choose the member of a union whose tag is `type=` and the value of its `type`.
-
-    Args:
-        known: the legal values, for the message.
-    """
-    choose: Callable[[Any], str | None] = _tag_of
+    """Choose the member of a union whose tag is `type=` and the value of its `type`; `known` are the legal values."""
     return Discriminator(
-        choose,
+        _tag_of,
         custom_error_type=UNKNOWN_TYPE,
         custom_error_message=f"unknown or missing type; known are {', '.join(known)}",
     )

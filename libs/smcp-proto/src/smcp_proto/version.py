@@ -29,18 +29,6 @@ class VersionRefusal(BaseModel):
     max_supported: str = MAX_SUPPORTED
 
 
-def parse_version(text: str) -> tuple[int, int, int]:
-    """Return major, minor and patch.
-
-    Raises:
-        ValueError: it is not `MAJOR.MINOR.PATCH` in decimal digits without leading zeros.
-    """
-    match = _VERSION.fullmatch(text)
-    if match is None:
-        raise ValueError("a version is MAJOR.MINOR.PATCH")
-    return int(match[1]), int(match[2]), int(match[3])
-
-
 def refuse_version(client_version: str | None) -> VersionRefusal | None:
     """Return why a client that says `client_version` is refused; None: it is welcome.
 
@@ -49,11 +37,10 @@ def refuse_version(client_version: str | None) -> VersionRefusal | None:
     if client_version is None:
         return None
     shown = client_version[:_MAX_SHOWN]
-    try:
-        major, minor, _ = parse_version(client_version)
-    except ValueError as error:
-        return VersionRefusal(message=f"a2c_version: {error}", client_version=shown)
-    if _LEAST <= (major, minor) <= _MOST:
+    match = _VERSION.fullmatch(client_version)
+    if match is None:
+        return VersionRefusal(message="a2c_version: a version is MAJOR.MINOR.PATCH", client_version=shown)
+    if _LEAST <= (int(match[1]), int(match[2])) <= _MOST:
         return None
     return VersionRefusal(
         message=f"protocol version {shown} is not supported; supported are {MIN_SUPPORTED} to {MAX_SUPPORTED}",

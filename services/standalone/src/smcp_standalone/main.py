@@ -188,7 +188,8 @@ def _greeting(system: "System", chosen: "UpOptions", *, asks_who: bool) -> str:
     if asks_who:
         lines.append("  Tokens             are needed: SMCP_TOKEN or --token of smcp-agent")
     if chosen.hosts is not None:
-        lines.append(f"  Other hosts        {system.nats.url}, credentials in {system.nats.credentials_directory}")
+        credentials = next(iter(system.nats.credentials.values())).parent
+        lines.append(f"  Other hosts        {system.nats.url}, credentials in {credentials}")
     if system.asks:
         lines.append("  Tool calls         are confirmed in this terminal (SMCP_CONFIRM=allow asks nobody)")
     lines += ["", "Try it from another terminal:", f"  {agent} list", f"  {agent} tools {computer}"]

@@ -31,11 +31,6 @@ class NatsServer:
     process: asyncio.subprocess.Process
     log: Path
 
-    @property
-    def credentials_directory(self) -> Path:
-        """Where the files of all credentials are."""
-        return next(iter(self.credentials.values())).parent
-
     async def wait_for_end(self) -> None:
         code = await self.process.wait()
         raise NatsServerError(f"nats-server ended with {code}:\n{_tail(self.log)}")
