@@ -79,7 +79,9 @@ async def open_computer(
         computer.readiness.add("nats", lambda: bus.problem)
         computer.readiness.add("office", lambda: membership.problem)
         tasks.start(ownership.run(), name="ownership")
-        notifications = OfficeNotifications(computer.owner, computer.seat, ownership, membership.told)
+        notifications = OfficeNotifications(
+            computer.owner, computer.seat, ownership, membership.told, computer.resources.agents.left
+        )
         async with (
             computer.serving(),
             subscribed(
@@ -91,7 +93,6 @@ async def open_computer(
                 name=settings.name,
                 credential=bus.credential,
                 process=bus.process,
-                on_notified=computer.resources.notified,
             ),
             computer.calls_ended(settings.drain_s),
             computer.member(),

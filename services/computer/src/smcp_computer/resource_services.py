@@ -1,13 +1,8 @@
 """What Agents get beside tools (resources, desktop, finder), put together over the MCP servers."""
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
-from smcp_bus import subjects
-from smcp_bus.bus import Incoming
 from smcp_bus.dispatch import Handler
 from smcp_computer.finder.metadata import ResponseChecks
 from smcp_computer.finder.metadata_cache import MetadataCache
@@ -22,10 +17,7 @@ from smcp_computer.resources.directory import Directory
 from smcp_computer.resources.index import History, ResourceIndex
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
 from smcp_computer.settings import ComputerSettings
-from smcp_proto.schemas import LeaveOfficeNotification
 from smcp_service.lifecycle import Background
-
-_log = logging.getLogger("smcp_computer.resources")
 
 
 class ResourceServices:
@@ -81,18 +73,6 @@ class ResourceServices:
         """This Computer is in its office (again): Agents may have left unheard, and have missed changes."""
         self.changes.in_office()
         self.agents.drop()
-
-    async def notified(self, incoming: Incoming) -> None:
-        """Hear a notification of the office: what an Agent that leaves has subscribed to ends."""
-        if subjects.verb_of(incoming.subject) != "leave_office":
-            return
-        try:
-            agent = LeaveOfficeNotification.model_validate_json(incoming.body).agent
-        except ValidationError:
-            _log.warning("a notification that cannot be read was ignored")
-            return
-        if agent is not None:
-            self.agents.left(agent)
 
     async def run(self) -> None:
         await self.index.run()

@@ -9,7 +9,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from smcp_bus import registry_contract, subjects
-from smcp_bus.bus import Bus, Incoming, NoticeHandler, Subscription
+from smcp_bus.bus import Bus, Incoming, Subscription
 from smcp_bus.dispatch import Call, Dispatcher
 from smcp_bus.headers import EPOCH
 from smcp_bus.owner import Owner
@@ -43,21 +43,30 @@ def cancel(notice: AgentCallData, owner: Owner, seat: Seat) -> None:
 
 
 class OfficeNotifications:
-    """Notifications that concern calls, and this Computer's own membership.
+    """Notifications that concern calls, Agents that leave, and this Computer's own membership.
 
     Args:
         on_told: given the revision of every enter and leave under this Computer's name.
+        on_left: given the name of each Agent that leaves.
     """
 
-    def __init__(self, owner: Owner, seat: Seat, ownership: Ownership, on_told: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        seat: Seat,
+        ownership: Ownership,
+        on_told: Callable[[int], None],
+        on_left: Callable[[str], None],
+    ) -> None:
         self._owner = owner
         self._seat = seat
         self._ownership = ownership
         self._on_told = on_told
+        self._on_left = on_left
         self._entered = ("", 0)
         """The Agent that entered last, and the epoch of that."""
 
-    def heard(self, incoming: Incoming) -> None:
+    async def heard(self, incoming: Incoming) -> None:
         """One notification of the office, of any kind."""
         try:
             match subjects.verb_of(incoming.subject):
@@ -87,6 +96,7 @@ class OfficeNotifications:
                 return entered or generation != self._ownership.generation
 
             self._owner.agent_left(self._seat.office, agent, is_back)
+            self._on_left(agent)
 
 
 @asynccontextmanager
@@ -100,20 +110,12 @@ async def subscribed(
     name: str,
     credential: str,
     process: str,
-    on_notified: NoticeHandler,
 ) -> AsyncIterator[None]:
     """Serve this Computer's subjects while the body runs; on leaving, what runs is waited for (bounded).
-
-    Args:
-        on_notified: given every notification of the office.
 
     Raises:
         BusError: nats-server does not permit it, or is not there.
     """
-
-    async def notified(incoming: Incoming) -> None:
-        notifications.heard(incoming)
-        await on_notified(incoming)
 
     handler = owned(request_handler(dispatcher, computer_route), lambda: None if ownership.is_open else CLOSED_REPLY)
     async with _left(
@@ -121,7 +123,7 @@ async def subscribed(
             bus, dispatcher, subjects.hosts(credential, process, registry_contract.ALIVE.verb), host_route
         ),
         await bus.serve(subjects.client_all(office, name), handler, queue=subjects.OWNER_QUEUE, limit=MAX_REQUESTS),
-        await bus.listen(subjects.notify_all(office), notified),
+        await bus.listen(subjects.notify_all(office), notifications.heard),
     ):
         yield
 

@@ -87,27 +87,12 @@ class ResourceHandlers:
         self._max_body = max_body
 
     async def list(self, request: ListResourcesReq, call: Call) -> RawJson:
-        """One page of resources.
-
-        Raises:
-            Malformed: the cursor cannot be read, or stands at another server than `serverId`, or that has no resources.
-            SmcpError: `serverId` cannot be asked; see `Directory.check`.
-        """
         return await self._reply(request, request.payload, self._page("resources", request, call))
 
     async def templates(self, request: ListResourceTemplatesReq, call: Call) -> RawJson:
         return await self._reply(request, request.payload, self._page("templates", request, call))
 
     async def read(self, request: ReadResourceReq, call: Call) -> RawJson:
-        """The contents of a resource, as its server sent them. Of several servers the next one is asked only where the
-        one before has no such resource, or is not running any more.
-
-        Raises:
-            Malformed: the URI is none, see `checked_uri`.
-            NotFound: no server has it.
-            TooLarge: it is larger than the bus takes.
-            SmcpError: `serverId` cannot be asked; no answer came.
-        """
         budget = Budget(call)
 
         async def ask(server: str, uri: str) -> Json:
@@ -119,17 +104,7 @@ class ResourceHandlers:
         return await self._reply(request, request.payload, self._first(request, budget, ask))
 
     async def subscribe(self, request: SubscribeResourceReq, call: Call) -> RawJson:
-        """Have the Agent told of changes of a resource for as long as it is in the office.
-
-        However a document is to be shown (`?format=markdown`), it is the document that changes, and is told of.
-        Of several servers that may have it the first one that tells of it counts; its name is in the reply.
-
-        Raises:
-            Malformed: the URI is none, or no server tells of it (`SMCP_SUBSCRIPTION_NOT_SUPPORTED`).
-            NotFound: no server has it.
-            RateLimited: the Agent has too many subscriptions.
-            SmcpError: `serverId` cannot be asked; no answer came.
-        """
+        """However a document is to be shown (`?format=markdown`), it is the document that changes, and is told of."""
         budget = Budget(call)
 
         async def ask(server: str, uri: str) -> Json:
@@ -146,11 +121,7 @@ class ResourceHandlers:
         return await self._reply(request, request.payload, self._first(request, budget, ask))
 
     async def unsubscribe(self, request: UnsubscribeResourceReq, call: Call) -> RawJson:
-        """End it, at the server that `serverId` names, or at all. Where there is no subscription, nothing is done.
-
-        Raises:
-            NotFound: there is no server `serverId`.
-        """
+        """End it, at the server that `serverId` names, or at all. Where there is no subscription, nothing is done."""
         server, uri = request.serverId, request.payload.params.uri
         if server is not None:
             self._directory.check_known(server)
@@ -162,11 +133,6 @@ class ResourceHandlers:
     async def complete(self, request: CompleteReq, call: Call) -> RawJson:
         """Values for an argument of a template, or, of the server that `serverId` names, of a prompt. Where several
         servers may be meant, all are asked, and what they offer is one answer without `serverId`.
-
-        Raises:
-            Malformed: neither a template nor a server is named.
-            NotFound: no server has such a template.
-            SmcpError: `serverId` cannot be asked; no answer came.
         """
         return await self._reply(request, request.payload, self._completed(request, Budget(call)))
 
@@ -216,7 +182,9 @@ class ResourceHandlers:
         budget: Budget,
         ask: Callable[[str, str], Awaitable[Json]],
     ) -> Answer:
-        """What the first server says that has the resource."""
+        """The answer of the first server that has the resource. The next one is asked only where the one before has no
+        such resource, does not announce its changes, or is not running any more.
+        """
         uri = self._directory.checked(request.payload.params.uri, request.serverId)
         *others, last = await self._directory.candidates(uri, request.serverId, timeout=budget.left)
         for server in others:
