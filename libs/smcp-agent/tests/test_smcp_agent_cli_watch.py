@@ -43,9 +43,10 @@ async def test_watch_tells_what_changes_in_the_office_until_it_is_told_to_end_an
         await gateway.leave("red")
         assert (await line(process.stdout)).endswith("red left\n")
         await gateway.enter("red", [tool("echo")])
-        assert {(await line(process.stdout)).partition("  ")[2] for _ in "12"} == {
+        assert {(await line(process.stdout)).partition("  ")[2] for _ in range(3)} == {
             "red entered\n",
             "red has 1 tool: echo\n",
+            "red updated file:///t\n",
         }
         process.send_signal(told)
         code, _, err = await ended(process)
