@@ -4,7 +4,6 @@ import asyncio
 import ctypes
 import gc
 import os
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
@@ -121,8 +120,6 @@ MAPPED_BYTES: Final = 1024 * 1024
 
 def keep_freed_memory() -> bool:
     """Keep some freed memory for the next body. False: the C library is not glibc, and nothing was changed."""
-    if sys.platform == "win32":
-        return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False

@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Any, Final, NoReturn, TypeVar
 
 import structlog
+import uvloop
 
 from smcp_service.entry import INTERRUPTED
 
@@ -56,7 +57,7 @@ def plain_failures() -> Iterator[None]:
 
 
 def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
-    """Run `main` on a new loop (uvloop where there is one) and give the exit code of the process.
+    """Run `main` on a new loop of uvloop and give the exit code of the process.
 
     The first SIGTERM or SIGINT sets the stop event, the second calls `at_once` (it removes what must not stay behind
     even so, and must not wait) and exits with 1. SIGHUP, unless it is ignored, only sets the event.
@@ -66,7 +67,7 @@ def run(main: Main, *, at_once: Callable[[], None] | None = None) -> int:
     log = structlog.get_logger("smcp_service.lifecycle")
     try:
         try:
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 code = runner.run(_with_signals(main, at_once))
         finally:
             _end_on_signals(at_once)
@@ -146,14 +147,6 @@ async def background() -> AsyncIterator[Background]:
             tasks.cancel_all()
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if sys.platform == "win32":
-        return None
-    import uvloop  # noqa: PLC0415 - there is none on Windows
-
-    return uvloop.new_event_loop
-
-
 async def _with_signals(main: Main, at_once: Callable[[], None] | None) -> int | None:
     stop = asyncio.Event()
     with _stopping_on_signals(stop, at_once):
@@ -178,10 +171,9 @@ def _stopping_on_signals(stop: asyncio.Event, at_once: Callable[[], None] | None
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
-    hang_up = getattr(signal, "SIGHUP", None)  # there is none on Windows
-    if hang_up is not None and signal.getsignal(hang_up) is not signal.SIG_IGN:  # nohup
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
         # A terminal that is closed may say so twice; that is no demand for haste.
-        loop.add_signal_handler(hang_up, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, stop.set)
     # They stay until the loop is closed: what is left after `main` (threads of the executor) can hang, too.
     yield
 
