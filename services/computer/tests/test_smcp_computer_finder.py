@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import pytest
 
-from smcp_computer.finder import metadata_cache
+from smcp_computer import metadata_cache
 from smcp_testing.computer_office import World, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.profiles import scaled

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from smcp_computer.finder import metadata_cache as cache_module
-from smcp_computer.finder.metadata_cache import PER_SERVER
+from smcp_computer import metadata_cache as cache_module
 from smcp_computer.mcp.errors import AnswerTooLarge, BadAnswer, RequestRefused
+from smcp_computer.metadata_cache import PER_SERVER
 from smcp_testing.document_servers import Servers, answer, listed, listing, opened, titles
 from smcp_testing.waiting import eventually
 

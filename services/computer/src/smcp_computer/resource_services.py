@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from smcp_bus.dispatch import Handler
-from smcp_computer.finder.metadata import ResponseChecks
-from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.handlers.get_desktop import Desktop
 from smcp_computer.handlers.get_finder import Finder
 from smcp_computer.handlers.get_resources import EVENT, GetResources
 from smcp_computer.handlers.resources import ResourceHandlers
 from smcp_computer.mcp.supervisor import Fleet
+from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.outbox import Outbox
 from smcp_computer.resources.changes import ResourceChanges
 from smcp_computer.resources.directory import Directory
@@ -45,9 +44,7 @@ class ResourceServices:
         )
         self.changes = ResourceChanges(self.index, self.upstream, self.agents, events, self.cache, outbox)
         directory = Directory(supervisors, self.index, self.history, events)
-        resources = ResourceHandlers(
-            directory, self.index, self.agents, ResponseChecks(events), name=settings.name, max_body=max_body
-        )
+        resources = ResourceHandlers(directory, self.index, self.agents, events, name=settings.name, max_body=max_body)
         self.handlers: Mapping[str, Handler] = {
             "client:get_desktop": Desktop(
                 self.index, self.history, events, tasks, read_s=settings.read_s, max_body=max_body

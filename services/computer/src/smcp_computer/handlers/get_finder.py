@@ -8,8 +8,8 @@ import orjson
 
 from smcp_bus import exact_json
 from smcp_bus.dispatch import Call, RawJson
-from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.mcp.events import ServerEvents
+from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.reply_limits import Budget, giving_way, reply_limit
 from smcp_computer.resources.index import History, Listing
 from smcp_computer.resources.replies import bad_field

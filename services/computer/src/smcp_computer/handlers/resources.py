@@ -5,13 +5,13 @@ Over the MCP servers of this Computer, or of the one that `serverId` names (comp
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import mcp_types as types
+import orjson
 
 from smcp_bus.dispatch import Call, RawJson
-from smcp_computer.finder.metadata import ResponseChecks
 from smcp_computer.mcp.errors import (
     RESOURCE_NOT_FOUND,
     BadAnswer,
@@ -21,6 +21,8 @@ from smcp_computer.mcp.errors import (
     ServerNotRunning,
     ServerTimedOut,
 )
+from smcp_computer.mcp.events import ServerEvents
+from smcp_computer.metadata_cache import first_text
 from smcp_computer.reply_limits import Budget, bounded
 from smcp_computer.resources.directory import Directory
 from smcp_computer.resources.index import ResourceIndex
@@ -28,6 +30,8 @@ from smcp_computer.resources.pages import Kind, named_apart, page_of, read_curso
 from smcp_computer.resources.replies import bad_field, flat, is_not_found, jsonrpc_error
 from smcp_computer.resources.routing import NOTHING_CHOSEN
 from smcp_computer.resources.subscriptions import AgentSubscriptions
+from smcp_computer.resources.warn_once import WarnOnce
+from smcp_proto.finder import not_in_format, unknown_categories
 from smcp_proto.schemas.base import JsonRpcRequest
 from smcp_proto.schemas.resources import (
     CompleteReq,
@@ -39,7 +43,7 @@ from smcp_proto.schemas.resources import (
     UnsubscribeResourceReq,
 )
 from smcp_proto.tool_results import with_meta
-from smcp_proto.uris import without_query
+from smcp_proto.uris import DPE, parse_dpe_uri, scheme_of, without_query
 
 _log = logging.getLogger("smcp_computer.resources")
 
@@ -47,6 +51,10 @@ RESULT_KEY: Final[Mapping[Kind, str]] = {"resources": "resources", "templates": 
 LEFT_OUT: Final = "a2c_skipped_servers"
 """In `meta` of a list or a completion over several servers: whose items are missing, of a list from this page on. Not
 `a2c_skipped`: those are Computers that a list over the whole office lacks, and both may stand in one page."""
+LARGEST: Final = 1024 * 1024
+"""Characters of an answer that is looked at: reading it once more takes time from everything else."""
+PAGE_LEVEL: Final = 2
+"""From this level on there are elements."""
 MOST: Final = 100
 """Values of one answer (MCP, completion/complete)."""
 ASIDE_S: Final = 5.0
@@ -74,7 +82,7 @@ class ResourceHandlers:
         directory: Directory,
         index: ResourceIndex,
         agents: AgentSubscriptions,
-        checks: ResponseChecks,
+        events: ServerEvents,
         *,
         name: str,
         max_body: int,
@@ -82,7 +90,7 @@ class ResourceHandlers:
         self._directory = directory
         self._index = index
         self._agents = agents
-        self._checks = checks
+        self._warnings = WarnOnce(_log, events)
         self._name = name
         self._max_body = max_body
 
@@ -98,7 +106,7 @@ class ResourceHandlers:
         async def ask(server: str, uri: str) -> Json:
             listed = self._directory.listed(uri, server)
             result = await self._index.connection(server).read(listed, timeout=budget.left)
-            self._checks.look(server, uri, result)
+            self._warnings.warn(server, *(f"{uri[:256]}: {what}" for what in odd(uri, result)))
             return result
 
         return await self._reply(request, request.payload, self._first(request, budget, ask))
@@ -213,6 +221,32 @@ class ResourceHandlers:
         if request.req_id is not None:
             envelope["req_id"] = request.req_id
         return bounded({**envelope, "payload": {"jsonrpc": "2.0", "id": payload.id, **answer}}, self._max_body)
+
+
+def odd(uri: str, result: Json) -> Iterator[str]:
+    """What is wrong with a page or element: unknown categories, or another format than was asked for.
+
+    Args:
+        uri: that was asked for.
+        result: of `resources/read`.
+    """
+    if scheme_of(uri) != DPE:
+        return
+    try:
+        asked = parse_dpe_uri(uri)
+    except ValueError:
+        return
+    text = first_text(result)
+    if text is None or len(text) > LARGEST:
+        return
+    try:
+        answer = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        yield "what was read is not JSON"
+        return
+    yield from not_in_format(answer, asked.format)
+    if asked.level >= PAGE_LEVEL:
+        yield from unknown_categories(answer)
 
 
 async def complete(

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from smcp_computer.finder.metadata_cache import MetadataCache
 from smcp_computer.mcp.events import (
     ResourcesSubscribed,
     ResourcesUnsubscribed,
@@ -20,6 +19,7 @@ from smcp_computer.mcp.events import (
     ServerGone,
     ServerReady,
 )
+from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.outbox import CAPABILITIES, DESKTOP, FINDER, Outbox
 from smcp_computer.resources.index import NOTHING, Listing, ResourceIndex
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from smcp_computer.finder.metadata import TooMuch, Unreadable, from_contents, from_listing
+from smcp_bus import exact_json
 from smcp_computer.mcp.errors import (
     AnswerTooLarge,
     BadAnswer,
@@ -23,12 +23,16 @@ from smcp_computer.mcp.errors import (
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.resources.index import Listing
 from smcp_computer.resources.warn_once import WarnOnce
+from smcp_proto.errors import Malformed
 from smcp_proto.finder import Document
 from smcp_proto.uris import parse_dpe_uri
+from smcp_proto.validation import check_depth, mended
 from smcp_service.lifecycle import Background
 
 _log = logging.getLogger("smcp_computer.finder")
 
+MAX_BYTES: Final = 32 * 1024
+"""Of the metadata of one document: 100 of them have to fit into what a small client takes in one message (4 MiB)."""
 READ_S: Final = 10.0
 """How long a server may take to answer for one document."""
 RETRY_S: Final = 60.0
@@ -43,6 +47,17 @@ AS_LISTED: Final = "is shown as it is listed"
 
 Read = Callable[[str, str, float], Awaitable[Mapping[str, Any]]]
 """Reads a resource: server, URI, seconds. Raises ServerError. The result is as the server sent it."""
+
+
+class Unreadable(Exception):
+    """The metadata cannot be used: the document is listed by what its server's list says.
+
+    The message says why, for the log, and holds nothing that the server sent.
+    """
+
+
+class TooMuch(Unreadable):
+    """They are too large, and will be."""
 
 
 @dataclass(slots=True, eq=False)
@@ -280,3 +295,60 @@ class MetadataCache:
         self._bytes += size
         self._is_full = self._is_full and self._bytes > self._most_bytes // 2
         entry.read, entry.size, entry.read_at = document, size, self._loop.time()
+
+
+def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Document, list[str], int]:
+    """The document that level 1 describes, with warnings and the size of its metadata in bytes.
+
+    Args:
+        uri: as the server lists it.
+        result: of `resources/read`. The MIME type says nothing here: what counts is that there is JSON.
+
+    Raises:
+        Unreadable: there is none, or none that can be used.
+    """
+    text = first_text(result)
+    if text is None:
+        raise Unreadable("its contents have no text")
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_BYTES:
+        raise TooMuch(f"its metadata have {size} bytes, more than {MAX_BYTES}")
+    try:
+        summary = _parsed(text)
+    except ValueError:
+        raise Unreadable("its metadata are not JSON") from None
+    if isinstance(summary, dict):
+        try:
+            check_depth(summary)
+        except Malformed:
+            raise Unreadable("its metadata are nested too deep") from None
+    document, warnings = Document.of(server, summary, listed=uri)
+    if document is None:
+        raise Unreadable("; ".join(warnings))
+    return document, warnings, size
+
+
+def from_listing(server: str, uri: str, resource: Mapping[str, Any]) -> tuple[Document | None, str]:
+    """The document as far as `resources/list` describes it; None where it is none, with why."""
+    title = resource.get("title") or resource.get("name")
+    annotations = resource.get("annotations")
+    modified = annotations.get("lastModified") if isinstance(annotations, Mapping) else None
+    told = {"title": title, "summary": resource.get("description"), "last_modified": modified}
+    short = {name: text for name, text in told.items() if isinstance(text, str) and len(text) <= MAX_BYTES // 8}
+    document, warnings = Document.of(server, short, listed=uri)
+    return document, "; ".join(warnings)
+
+
+def first_text(result: Mapping[str, Any]) -> str | None:
+    contents = result.get("contents")
+    for content in contents if isinstance(contents, list) else ():
+        if isinstance(content, Mapping) and isinstance(content.get("text"), str):
+            return str(content["text"])
+    return None
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return exact_json.read(text.encode())
+    except ValueError:
+        return exact_json.read(mended(text).encode())

@@ -1,1 +1,0 @@
-"""The documents of MCP servers: their metadata, read once and kept."""
