@@ -185,10 +185,7 @@ class ToolCache:
             entry.task.cancel()
 
     async def get(self, computer: str) -> Tools:
-        """The known tools; waits only for the first answer.
-
-        Raises SmcpError: there is no such Computer, or its tools could not be fetched so far.
-        """
+        """The known tools; waits only for the first answer. Raises SmcpError as `SmcpAgent.tools`."""
         entry = self._entries.get(computer)
         if entry is None:
             raise NotFound("no such Computer in the office", details={"computer": computer})

@@ -214,10 +214,7 @@ class SmcpAgent(DesktopMethods, FinderMethods, ModelMethods, ResourceMethods):
         return self._events.stream()
 
     def on_event(self, callback: Callable[[Event], None]) -> Callable[[], None]:
-        """Call `callback` with every event from now on, in order; returns what ends that.
-
-        What the callback raises goes to the event loop's exception handler.
-        """
+        """Call `callback` with every event from now on, in order; the loop handles its exceptions. Returns the end."""
         return self._events.call(callback)
 
     # Lifetime

@@ -81,10 +81,7 @@ class ResourceUpdated(ComputerEvent):
 
 @dataclass(frozen=True)
 class SubscriptionRefused(ComputerEvent):
-    """A Computer that lost a subscription refuses to make it again.
-
-    It is asked again when it says that something changed there.
-    """
+    """A Computer refuses to renew a subscription. It is asked again when it says that something changed there."""
 
     uri: str
     server: str | None

@@ -115,12 +115,9 @@ def ask(
     ids: Mapping[str, str] | None = None,
     timeout: float | None = None,
 ) -> None:
-    """Run a command that asks one question, and print the answer.
+    """Run a command that asks one question within `timeout` seconds, and print the answer; `what` is shown meanwhile.
 
-    Args:
-        what: is shown meanwhile.
-        ids: of a call, for its error.
-        timeout: seconds for all of it.
+    `ids` are those of a call, for its error.
     """
 
     async def work() -> bool:

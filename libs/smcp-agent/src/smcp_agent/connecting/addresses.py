@@ -55,10 +55,7 @@ class Addresses:
     async def connect(self, options: ConnectionOptions, on_notice: Notice) -> Connection:
         """The first connection that opens. Each URL has a head start of 1 s before the next one.
 
-        Raises:
-            CannotConnect: none of them works.
-            TokenUnavailable: there is no token to connect with.
-            SmcpError: the last refusal, where a server refused.
+        Raises CannotConnect: none of them works; TokenUnavailable; SmcpError: the last refusal of a server.
         """
         options = await with_token(options)
 
@@ -94,10 +91,7 @@ class Addresses:
 
 
 def checked_url(url: str) -> str:
-    """The URL of a gateway. A path is kept: it is where a proxy has put the gateway.
-
-    Raises Malformed: it is not an http(s) or ws(s) URL with a host.
-    """
+    """The URL of a gateway, with its path. Raises Malformed: it is not an http(s) or ws(s) URL with a host."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in {"http", "https", "ws", "wss"} and parts.hostname and parts.port != 0
@@ -126,11 +120,7 @@ LONGEST_S: Final = 60.0
 
 
 def respite(error: SmcpError, refusals: int) -> float:
-    """Seconds to wait at least after this refusal to connect; 0: the usual pauses do.
-
-    Args:
-        refusals: how often in a row the token was not accepted, this time included.
-    """
+    """Seconds to wait at least after this refusal to connect, the `refusals`th of the token in a row."""
     match error:
         case NotAuthenticated():
             pause = min(FIRST_S * 4.0 ** min(refusals - 1, 10), LONGEST_S)

@@ -93,9 +93,7 @@ class Connection:
     async def request(self, event: str, data: Mapping[str, Any], *, timeout: float) -> Any:
         """Send an event and return its ack: the one argument, or the list of them.
 
-        Raises:
-            ConnectionBroken, AckTimedOut
-            Malformed, TooLarge: it cannot be sent at all.
+        Raises ConnectionBroken; AckTimedOut; Malformed, TooLarge: it cannot be sent at all.
         """
         ack: asyncio.Future[tuple[Any, ...] | None] = asyncio.get_running_loop().create_future()
 
@@ -155,9 +153,7 @@ class Connection:
     async def open(self) -> None:
         """Connect, with the first transport that works.
 
-        Raises:
-            CannotConnect: nobody there, or nobody who speaks Socket.IO.
-            SmcpError: the server refused with a flat error (401, 429, 4008).
+        Raises CannotConnect: no Socket.IO server answers; SmcpError: the server refused (401, 429, 4008).
         """
         transports = list(self._options.transports)
         while True:
@@ -238,10 +234,7 @@ class Connection:
 
 
 async def connect(url: str, options: ConnectionOptions, on_notice: Notice) -> Connection:
-    """Open a connection; `on_notice` is called with every event the server sends, in order.
-
-    Raises SmcpError: as `Connection.open`.
-    """
+    """Open a connection; `on_notice` gets every event the server sends, in order. Raises as `Connection.open`."""
     connection = Connection(url, options, on_notice)
     try:
         await connection.open()

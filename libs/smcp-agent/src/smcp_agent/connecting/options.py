@@ -46,12 +46,9 @@ class ConnectionOptions:
 
 
 async def with_token(options: ConnectionOptions) -> ConnectionOptions:
-    """The options for one round of connecting: the token stands in `auth`, where published servers look for it, and in
-    the header, by which a gateway refuses a wrong one before it opens anything.
+    """The options with the token in `auth`, where published servers look for it, and in the header for gateways.
 
-    Raises:
-        TokenUnavailable: what fetches tokens failed, or took longer than a connection may.
-        Malformed: the token cannot be sent.
+    Raises TokenUnavailable: what fetches tokens failed, or took too long; Malformed: the token cannot be sent.
     """
     token = options.token
     if token is None:
@@ -81,10 +78,7 @@ _SENDABLE: Final = re.compile(r"[\x21-\x7e]{1,8192}")
 
 
 def check_token(token: str) -> str:
-    """The token as it is.
-
-    Raises Malformed: it cannot be sent: it is empty, too long, or not of visible ASCII. It is not quoted.
-    """
+    """The token as it is. Raises Malformed: it is empty, too long, or not of visible ASCII; it is not quoted."""
     if not _SENDABLE.fullmatch(token):
         raise Malformed(
             "token: has to be 1 to 8192 visible ASCII characters without spaces", details={"field": "token"}

@@ -115,12 +115,7 @@ class WireJson:
         self._told = max_payload - HEADROOM if max_payload > HEADROOM else self._max_bytes
 
     def dumps(self, value: Any, **options: Any) -> str:
-        """The JSON of a packet.
-
-        Raises:
-            Malformed: `value` cannot be said in JSON; `details.field` names what in it cannot, where that is one thing.
-            TooLarge: it is above the limit.
-        """
+        """The JSON of a packet. Raises TooLarge; Malformed: `details.field` names what JSON cannot say."""
         match value:
             case [JsonText() as done]:
                 text = f"[{done}]"

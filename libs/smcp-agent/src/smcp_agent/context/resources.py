@@ -146,17 +146,12 @@ class ResourceMethods:
     async def list_resources(
         self, computer: str | None = None, *, server: str | None = None, cursor: str | None = None
     ) -> ResourceList:
-        """One page of resources, asked for now.
+        """One page of resources, asked for now. Raises SmcpError: as `read_resource`.
 
         Args:
-            computer: whose; None: those of all Computers in the office, one after the other. A page is of one of them,
-                and names it.
+            computer: None: those of all Computers in the office, one after the other; a page names its Computer.
             server: only those of this MCP server.
             cursor: the `nextCursor` of the page before.
-
-        Raises:
-            Malformed: the cursor is none.
-            SmcpError: as `read_resource`.
         """
         page = await self._page(ListResourcesReq, "resources", WireResource, computer, server, cursor)
         return cast("ResourceList", page)
@@ -235,10 +230,7 @@ class ResourceMethods:
         await self._subscriptions.add(Subscription(computer, uri, server))
 
     async def unsubscribe_resource(self, computer: str, uri: str, *, server: str | None = None) -> None:
-        """End what `subscribe_resource` began with the same arguments. It is not renewed, whatever is answered.
-
-        Raises SmcpError: as `subscribe_resource`.
-        """
+        """End what `subscribe_resource` began with the same arguments, also where SmcpError is raised."""
         await self._subscriptions.remove(Subscription(computer, uri, server))
 
     def subscriptions(self) -> tuple[Subscription, ...]:
