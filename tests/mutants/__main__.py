@@ -77,7 +77,7 @@ def read(results: str) -> dict[str, str]:
 
 
 def module_of(mutant: str) -> str:
-    """`smcp_proto.member_names` of `smcp_proto.names.x_check_name__mutmut_1`."""
+    """`smcp_proto.member_names` of `smcp_proto.member_names.x_check_name__mutmut_1`."""
     return mutant.rpartition(".")[0]
 
 
