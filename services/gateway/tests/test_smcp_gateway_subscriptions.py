@@ -14,7 +14,7 @@ def subscribe(table: Subscriptions, uri: str = URI, *, agent: str = "anna", serv
     table.add(agent, server, uri)(True)
 
 
-def who(table: Subscriptions, uri: str = URI, server: str | None = None) -> list[str | None]:
+def who(table: Subscriptions, uri: str = URI, server: str | None = None) -> list[str]:
     return list(table.agents(server, uri))
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-import orjson
-
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Dispatcher
@@ -20,7 +18,7 @@ from smcp_bus.requests import host_route, serve_requests
 from smcp_gateway.auth.guard import Guard
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.owner_probe import OwnerProbe
-from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall
+from smcp_gateway.calls.table import CallRoute, CallTable
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.drain import Drain
 from smcp_gateway.handlers.relay import Relay
@@ -167,15 +165,7 @@ async def open_gateway(
             memberships,
             computers,
             registry,
-            calls,
-            Relay(
-                route,
-                registry,
-                calls,
-                sessions,
-                timed_out=_cancelling(background_tasks, registry),
-                has_other_nodes=lambda: bus.has_other_nodes,
-            ),
+            Relay(route, registry, calls, sessions, background_tasks),
             limits,
             calls_timed(front.metrics),
         )
@@ -281,17 +271,3 @@ def _lapsed(computers: RelayComputers, generations: Generations) -> Callable[[],
         generations.want()
 
     return lapsed
-
-
-def _cancelling(background_tasks: BackgroundTasks, registry: RegistryClient) -> Callable[[PendingCall], None]:
-    """Has a call that timed out here cancelled at its Computer."""
-
-    def timed_out(call: PendingCall) -> None:
-        if call.tracked:
-            body = orjson.dumps({"agent": call.agent, "req_id": call.req_id})
-            background_tasks.once(
-                "cancelling a call that timed out",
-                lambda: registry.tell(call.office, "agent", call.agent, "tool_call_cancel", body),
-            )
-
-    return timed_out

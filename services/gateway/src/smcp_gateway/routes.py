@@ -5,11 +5,10 @@ from functools import partial
 from smcp_bus.dispatch import Call, Dispatcher, Ended, Handler
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.tracing import client_spans, office_of, trace_id_of
-from smcp_gateway.calls.table import CallTable
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.handlers.list_resources import ListResources
-from smcp_gateway.handlers.relay import Relay, cancel
-from smcp_gateway.handlers.resources import ReadLimits, resource_updated, with_reply_limit
+from smcp_gateway.handlers.relay import Relay
+from smcp_gateway.handlers.resources import ReadLimits, resource_updated
 from smcp_gateway.handlers.rooms import join_office, leave_office, list_room, update
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
@@ -24,14 +23,13 @@ def client_routes(
     memberships: Memberships,
     computers: RelayComputers,
     registry: RegistryClient,
-    calls: CallTable,
     relay: Relay,
     limits: ReadLimits,
     ended: Ended,
 ) -> Dispatcher:
     """The dispatcher behind the Socket.IO server."""
     listing = limits.before(ListResources(relay, offices))
-    showing = limits.before(partial(with_reply_limit, relay=relay, sessions=sessions))
+    showing = limits.before(relay.with_reply_limit)
     metered_relay = limits.before(relay)
     updating: Handler = partial(update, registry=registry, computers=computers)
 
@@ -47,7 +45,7 @@ def client_routes(
             "server:join_office": partial(join_office, sessions=sessions, memberships=memberships),
             "server:leave_office": partial(leave_office, sessions=sessions, memberships=memberships),
             "server:list_room": partial(list_room, sessions=sessions, offices=offices, registry=registry),
-            "server:tool_call_cancel": partial(cancel, registry=registry, calls=calls),
+            "server:tool_call_cancel": relay.cancel,
             "client:get_desktop": showing,
             "client:get_finder": showing,
             "client:resources/list": listing,

@@ -1,12 +1,7 @@
-"""The calls that this gateway waits for, and the way that they take.
+"""The calls that wait for Computers here, and the route of each: within this process, or over the bus.
 
-A call costs an entry in `CallTable` and no task or timer of its own: the task of its event waits for the answer, and
-who settles a call from elsewhere (`settle`) interrupts that waiting.
-
-`CallRoute` alone decides whether a request stays in this process, where this replica itself owns the Computer, or goes
-over the bus. A request that is handed over keeps what the bus promises: the handler runs in a task of its own, which
-outlives who asked; the time-out ends the asking only; a large answer waits until it is admitted, and what waits is
-bounded.
+A call costs an entry in `CallTable` and no task or timer of its own: `settle` interrupts the task of its event. A
+request that stays here keeps what the bus promises: its handler runs in a task of its own, which outlives the caller.
 """
 
 import asyncio
@@ -72,11 +67,6 @@ class PendingCall:
     verdict: SmcpError | RawJson | None = None
     abandoned: bool = False
     """Nobody waits for the answer any more."""
-
-    @property
-    def owner(self) -> tuple[str, str]:
-        """Office and Computer."""
-        return self.office, self.computer
 
     def sent(self, now: float) -> None:
         """It goes on the wire."""
@@ -217,17 +207,13 @@ Serving = Callable[[str], RequestHandler | None]
 
 
 class CallRoute:
-    """Where a request to a Computer goes. `close` it before the bus.
-
-    Args:
-        bus: the way to all that is not served here.
-    """
+    """Hands a request to the Computer's owner in this process, or to the bus. `close` it before the bus."""
 
     def __init__(self, bus: Bus, serving: Serving) -> None:
-        self._bus = bus
+        self.bus = bus
         self._serving = serving
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Reply]] = set()
         self._waiting_bytes = 0
 
     def __len__(self) -> int:
@@ -252,27 +238,25 @@ class CallRoute:
         """See `Bus.request`. An owner in this process is not asked whether it lives, and no connection can break."""
         handler = self._serving(subject)
         if handler is None:
-            return await self._bus.request(
+            return await self.bus.request(
                 subject, body, timeout=timeout, headers=headers, progress=progress, admit=admit
             )
-        if len(body) > self._bus.max_body:
-            raise BodyTooLarge(len(body), self._bus.max_body)
+        if len(body) > self.bus.max_body:
+            raise BodyTooLarge(len(body), self.bus.max_body)
         if len(self._tasks) >= MAX_REQUESTS:
             return error_reply(ErrorCode.UNAVAILABLE, "too many calls run here; ask again", may_have_run=False)
         progress.watched()
         deadline = self._loop.time() + timeout
-        answer: asyncio.Future[Reply | None] = self._loop.create_future()
-        incoming = Incoming(subject, body, headers, deadline)
-        task = self._loop.create_task(self._run(handler, incoming, answer))
+        task = self._loop.create_task(self._run(handler, Incoming(subject, body, headers, deadline)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        timer = self._loop.call_at(deadline, _settle, answer, None)
         try:
-            reply = _in_time(await answer)
-        finally:
-            timer.cancel()
-        if admit is not None and len(reply.body) > MAX_CHUNK:
-            return await self._admitted(reply, admit, deadline)
+            async with asyncio.timeout_at(deadline):
+                reply = await asyncio.shield(task)
+                if admit is not None and len(reply.body) > MAX_CHUNK:
+                    reply = await self._admitted(reply, admit)
+        except TimeoutError:
+            raise RequestTimedOut("no answer in time") from None
         return reply
 
     async def close(self) -> None:
@@ -282,45 +266,28 @@ class CallRoute:
                 task.cancel()
             await asyncio.wait(self._tasks)
 
-    async def _run(self, handler: RequestHandler, incoming: Incoming, answer: "asyncio.Future[Reply | None]") -> None:
+    async def _run(self, handler: RequestHandler, incoming: Incoming) -> Reply:
         try:
-            reply = await handler(incoming)
+            return await handler(incoming)
         except asyncio.CancelledError:
-            # Only `close` cancels. Who waits should not wait until its time is over.
-            _settle(answer, error_reply(ErrorCode.UNAVAILABLE, "shutting down"))
-            raise
+            return error_reply(ErrorCode.UNAVAILABLE, "shutting down")  # only `close` cancels
         except Exception:  # noqa: BLE001 -- whatever a handler raises, its text stays here
             _log.exception("the handler of %s failed", incoming.subject)
-            reply = error_reply(ErrorCode.INTERNAL, "internal error")
-        _settle(answer, reply)
+            return error_reply(ErrorCode.INTERNAL, "internal error")
 
-    async def _admitted(self, reply: Reply, admit: Admit, deadline: float) -> Reply:
+    async def _admitted(self, reply: Reply, admit: Admit) -> Reply:
         """A large answer waits where it is until its receiver has room for it, as one in parts waits with its owner."""
-        size = len(reply.body)
-        admitted: asyncio.Future[Reply | None] = self._loop.create_future()
-        admit(size, lambda: _settle(admitted, reply))
-        if admitted.done():
+        size, admitted = len(reply.body), asyncio.Event()
+        admit(size, admitted.set)
+        if admitted.is_set():
             return reply
-        if self._waiting_bytes + size > KEPT * self._bus.max_body:
+        if self._waiting_bytes + size > KEPT * self.bus.max_body:
             _log.warning("a large answer was not taken: %d bytes of others wait", self._waiting_bytes)
             full = "too many large answers are on their way; ask again"
             return error_reply(ErrorCode.UNAVAILABLE, full, may_have_run=True)
         self._waiting_bytes += size
-        timer = self._loop.call_at(deadline, _settle, admitted, None)
         try:
-            return _in_time(await admitted)
+            await admitted.wait()
         finally:
-            timer.cancel()
             self._waiting_bytes -= size
-
-
-def _settle(answer: "asyncio.Future[Reply | None]", reply: Reply | None) -> None:
-    """None: its time is over. The first counts."""
-    if not answer.done():
-        answer.set_result(reply)
-
-
-def _in_time(reply: Reply | None) -> Reply:
-    if reply is None:
-        raise RequestTimedOut("no answer in time")
-    return reply
+        return reply

@@ -1,11 +1,12 @@
 """One Socket.IO Computer in its office: the gateway answers its NATS subject for it.
 
-What arrives is emitted to its socket unchanged, and what it acknowledges goes back unchanged. Beside that it is owned
-as a native Computer owns itself: see `smcp_bus.owner`.
+Requests are emitted to its socket, and what it acknowledges goes back unchanged. Beside that it is owned as a native
+Computer owns itself: see `smcp_bus.owner`. A client has one connection, and while it switches it may be served in two
+offices: each office ends its own questions.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -13,25 +14,35 @@ from typing import Any, Final
 import orjson
 from pydantic import ValidationError
 
-from smcp_bus import registry_contract, subjects
+from smcp_bus import exact_json, registry_contract, subjects
 from smcp_bus.bus import Incoming, Reply, Subscription
-from smcp_bus.dispatch import Call, Caller, Dispatcher, Observe, RawJson, Tracing, failed
+from smcp_bus.dispatch import Call, Dispatcher, Handler, Observe, RawJson
 from smcp_bus.owner import Owner, RunningCall, Stop, time_limit
 from smcp_bus.ownership import CLOSED_REPLY, MOVING_REPLY, Seat, owned
 from smcp_bus.registry_contract import Claim, PendingAnswer, PendingQuestion, same_tenure
-from smcp_bus.requests import to_reply
-from smcp_gateway.computers.pending_acks import PendingAcks, Room, Send, tool_result
+from smcp_bus.requests import computer_route, request_handler
+from smcp_bus.tracing import bus_spans
 from smcp_gateway.computers.subscriptions import Later, Subscriptions, Updates, granted
-from smcp_gateway.sockets.packet import event_frame
+from smcp_gateway.sockets.packet import Frame, event_frame, request_frame
 from smcp_gateway.sockets.session import Session
-from smcp_proto import catalog
-from smcp_proto.errors import Malformed, SmcpError, TimedOut
+from smcp_proto.errors import GONE, Internal, SmcpError, TimedOut, TooLarge, Unavailable
 from smcp_proto.schemas import SubscribeResourceReq, ToolCallReq, UnsubscribeResourceReq
+from smcp_proto.tool_results import with_meta
 
 CANCEL_EVENT: Final = "notify:tool_call_cancel"
 
 CANCEL_GRACE_S: Final = 0.9
 """How long a Computer may take to answer a call that was cancelled (seconds). The Agent's gateway waits for 1 s."""
+
+LARGE_BYTES: Final = 64 * 1024
+"""From this size on a request waits until the client has read what was sent before."""
+
+Send = Callable[[Session, Frame], bool]
+"""Write to a client without waiting; False: it is gone."""
+Room = Callable[[Session], Coroutine[Any, Any, None] | None]
+"""None where a large message may be sent to a client now, or it is gone; else what returns when that is so."""
+Answered = Callable[[bytes | SmcpError], None]
+"""Given the acknowledgement's JSON object, or why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +53,6 @@ class OwnerDeps:
     room: Room
     owner: Owner
     max_body: int
-    """Bytes that an answer may have on the bus."""
-    tracing: Tracing | None
     observe: Observe | None
     later: Later
     tell: Callable[[str, str, str, bytes], Awaitable[object]]
@@ -71,27 +80,20 @@ class OwnedComputer:
         self.subscriptions = Subscriptions()
         self.updates = Updates(partial(deps.tell, office, name), deps.later, office=office, computer=name)
         self._deps = deps
-        self._acks = PendingAcks(session, deps.send, deps.room, max_body=deps.max_body)
+        self._waiting: dict[int, Callable[[SmcpError], None]] = {}
+        self.closed = False
+        """It is no member any more."""
         self.handle = owned(self._handle, self._refusal)
         """Answers a request on the Computer's subject."""
         self._loop = asyncio.get_running_loop()
-        self._caller = Caller("agent", office)
-        self._dispatcher = Dispatcher(
-            {
-                "client:tool_call": self._tool_call,
-                "client:resources/subscribe": self._subscribe,
-                "client:resources/unsubscribe": self._unsubscribe,
-                registry_contract.PENDING.event: self._pending,
-            },
-            otherwise=lambda row: self._query,
-            tracing=deps.tracing,
-            observe=deps.observe,
-        )
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is no member any more."""
-        return self._acks.ended
+        handlers: dict[str, Handler] = {
+            "client:tool_call": self._tool_call,
+            "client:resources/subscribe": self._subscribe,
+            "client:resources/unsubscribe": self._unsubscribe,
+            registry_contract.PENDING.event: self._pending,
+        }
+        dispatcher = Dispatcher(handlers, otherwise=lambda row: self._query, tracing=bus_spans(), observe=deps.observe)
+        self._dispatch = request_handler(dispatcher, computer_route)
 
     @property
     def is_open(self) -> bool:
@@ -113,14 +115,13 @@ class OwnedComputer:
         verb = subjects.verb_of(incoming.subject)
         if self.session.leaving and verb != registry_contract.PENDING.verb and not self._knows(verb, incoming):
             return MOVING_REPLY  # whoever takes its place runs it
-        return await self._dispatch(verb, incoming)
+        return await self._dispatch(incoming)
 
     def close(self) -> None:
-        """It is no member any more: nothing new runs, and what runs is answered 503. Idempotent.
-
-        What its client was asked in another office goes on.
-        """
-        self._acks.end()
+        """It is no member any more: nothing new runs, and what runs is answered 503. Idempotent."""
+        self.closed = True
+        for fail in list(self._waiting.values()):
+            fail(_gone())
         self.updates.end()
 
     def agent_left(self, agent: str) -> None:
@@ -132,25 +133,6 @@ class OwnedComputer:
         """This gateway may have missed that an Agent left."""
         if self.subscriptions.clear():
             self.updates.missed()
-
-    def _tell_cancelled(self, agent: str, req_id: str) -> None:
-        """To the Computer, which hears of no cancel in its office."""
-        frame = event_frame(CANCEL_EVENT, orjson.dumps({"agent": agent, "req_id": req_id}))
-        self._deps.send(self.session, frame)
-
-    async def _dispatch(self, verb: str, incoming: Incoming) -> Reply:
-        row = registry_contract.CLIENT_ROWS.get(verb) or catalog.by_verb("client", verb)
-        if row is None:
-            return to_reply(failed(Malformed("no such event").body()))
-        answer = await self._dispatcher.dispatch(
-            row,
-            self._caller,
-            incoming.body,
-            deadline=incoming.deadline,
-            headers=incoming.headers,
-            subject=incoming.subject,
-        )
-        return to_reply(answer)
 
     def _knows(self, verb: str, incoming: Incoming) -> bool:
         """Whether it is a call that runs or ran here, asked for once more."""
@@ -169,27 +151,26 @@ class OwnedComputer:
         """Any `client:*` but a call of a tool.
 
         Raises:
-            TimedOut; TooLarge, Unavailable, Internal: see `PendingAcks`.
+            TimedOut; TooLarge, Unavailable, Internal: see `_ask`.
         """
-        answer: asyncio.Future[bytes] = self._loop.create_future()
+        answer: asyncio.Future[bytes | SmcpError] = self._loop.create_future()
 
-        def settle(outcome: bytes | SmcpError) -> None:
-            if answer.done():
-                return
-            if isinstance(outcome, bytes):
+        def answered(outcome: bytes | SmcpError) -> None:
+            if not answer.done():
                 answer.set_result(outcome)
-            else:
-                answer.set_exception(outcome)
 
-        withdraw = self._acks.ask(call, settle)
         left = call.deadline - self._loop.time()
-        late = TimedOut("the Computer did not answer in time")
-        timer = self._loop.call_later(time_limit(left, left), settle, late)
+        withdraw = self._ask(call, answered)
         try:
-            return RawJson(await answer)
+            async with asyncio.timeout(time_limit(left, left)):
+                outcome = await answer
+        except TimeoutError:
+            raise TimedOut("the Computer did not answer in time") from None
         finally:
-            timer.cancel()
             withdraw()
+        if isinstance(outcome, SmcpError):
+            raise outcome
+        return RawJson(outcome)
 
     async def _subscribe(self, request: SubscribeResourceReq, call: Call) -> RawJson:
         """Ask the Computer, and keep what it granted.
@@ -198,7 +179,8 @@ class OwnedComputer:
             RateLimited: the Agent has too many subscriptions here; the Computer was not asked.
             SmcpError: as `_query`.
         """
-        settle, is_granted = self.subscriptions.add(request.agent, request.serverId, request.payload.params.uri), False
+        uri, is_granted = request.payload.params.uri, False
+        settle = self.subscriptions.add(request.agent or "", request.serverId, uri)
         try:
             answer = await self._query(request, call)
             is_granted = granted(answer.body)
@@ -209,7 +191,7 @@ class OwnedComputer:
     async def _unsubscribe(self, request: UnsubscribeResourceReq, call: Call) -> RawJson:
         answer = await self._query(request, call)
         if granted(answer.body):
-            self.subscriptions.end(request.agent, request.serverId, request.payload.params.uri)
+            self.subscriptions.end(request.agent or "", request.serverId, request.payload.params.uri)
         return answer
 
     async def _tool_call(self, request: ToolCallReq, call: Call) -> RawJson:
@@ -217,20 +199,93 @@ class OwnedComputer:
 
         Raises:
             Malformed, Unavailable: see `Owner.call`.
-            TooLarge, Unavailable, Internal: see `PendingAcks`.
+            TooLarge, Unavailable, Internal: see `_ask`.
         """
         owner = self._deps.owner
 
         def start(running: RunningCall) -> Stop:
             def answered(outcome: bytes | SmcpError) -> None:
-                owner.settle(running, tool_result(outcome) if isinstance(outcome, bytes) else outcome)
+                owner.settle(running, _tool_result(outcome) if isinstance(outcome, bytes) else outcome)
 
             def stop(why: str) -> None:
                 withdraw()
                 if why != "cancelled":  # of that the office is told
-                    self._tell_cancelled(request.agent, request.req_id)
+                    cancelled = orjson.dumps({"agent": request.agent, "req_id": request.req_id})
+                    self._deps.send(self.session, event_frame(CANCEL_EVENT, cancelled))
 
-            withdraw = self._acks.ask(call, answered)
+            withdraw = self._ask(call, answered)
             return stop
 
         return RawJson(await owner.call(self.seat, request, call.deadline - self._loop.time(), start))
+
+    def _ask(self, call: Call, answered: Answered) -> Callable[[], None]:
+        """Emit the request, and have `answered` called once. Returns what stops waiting for it.
+
+        Raises:
+            TooLarge: the request is larger than the client takes; nothing was sent.
+        """
+        session, deps = self.session, self._deps
+        body = exact_json.written(call.payload)
+        number = session.asks.enter(lambda argument: end(_checked(argument, deps.max_body)))
+        frame = request_frame(number, call.row.event, body)
+        if frame.size >= session.max_message:
+            session.asks.leave(number)
+            raise TooLarge(
+                "the request is larger than this Computer takes in one message",
+                details={"limit": session.max_message, "size": len(body)},
+            )
+        sending: asyncio.Task[None] | None = None
+
+        def withdraw() -> None:
+            if self._waiting.pop(number, None) is not None:
+                session.asks.leave(number)
+                session.answered()
+                if sending is not None and sending is not asyncio.current_task():
+                    sending.cancel()
+
+        def end(outcome: bytes | SmcpError) -> None:
+            withdraw()
+            answered(outcome)
+
+        def send() -> None:
+            if self.closed or not deps.send(session, frame):
+                end(_gone())
+
+        async def send_after(room: Coroutine[Any, Any, None]) -> None:
+            await room
+            send()
+
+        self._waiting[number] = end
+        if frame.size >= LARGE_BYTES and (room := deps.room(session)) is not None:
+            sending = self._loop.create_task(send_after(room))
+        else:
+            send()
+        return withdraw
+
+
+def _tool_result(answer: bytes) -> bytes:
+    """The answer, with result-level metadata under the name of our protocol: a Computer may pass on an MCP result."""
+    if b'"_meta"' not in answer:
+        return answer
+    try:
+        result = exact_json.read(answer)
+        return exact_json.written(with_meta(result, ours=True)) if "_meta" in result else answer
+    except (orjson.JSONDecodeError, RecursionError):
+        return answer  # the gateway of the Agent refuses it, or mends it
+
+
+def _checked(argument: bytes | None, limit: int) -> bytes | SmcpError:
+    """The acknowledgement, if it can be a JSON object: the gateway of the Agent reads all of it. A flat error of the
+    Computer is an object like any other."""
+    if argument == b"":
+        return Internal("the Computer answered nothing, no JSON object: it may not know this request")
+    text = (argument or b"").strip()
+    if argument is None or text[:1] != b"{" or text[-1:] != b"}":
+        return Internal("the Computer's answer is not a JSON object")
+    if len(argument) > limit:
+        return TooLarge("the result is too large", details={"size": len(argument), "limit": limit})
+    return argument
+
+
+def _gone() -> Unavailable:
+    return Unavailable("the Computer is gone", details={"may_have_run": True, GONE: True})

@@ -14,16 +14,14 @@ import orjson
 from pydantic import ValidationError
 
 from smcp_bus import subjects
-from smcp_bus.bus import Bus, Connection, RequestHandler
+from smcp_bus.bus import Bus, RequestHandler
 from smcp_bus.dispatch import Observe
 from smcp_bus.owner import Owner
 from smcp_bus.ownership import Ownership
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
-from smcp_bus.tracing import bus_spans
 from smcp_gateway.background_tasks import BackgroundTasks
-from smcp_gateway.computers.owned_computer import OwnedComputer, OwnerDeps
-from smcp_gateway.computers.pending_acks import Room, Send
+from smcp_gateway.computers.owned_computer import OwnedComputer, OwnerDeps, Room, Send
 from smcp_gateway.sockets.session import MemberKey, Session
 from smcp_proto.errors import Unavailable
 from smcp_proto.schemas.base import AgentCallData
@@ -68,7 +66,6 @@ class RelayComputers:
         self._unconfirmed = unconfirmed
         self._ownership = Ownership(bus, lease_s=lease_s)
         self._limit = asyncio.Semaphore(CONFIRMED_AT_ONCE)
-        self._up = asyncio.Event()
         self._stopping = False
         self._owned: dict[Key, OwnedComputer] = {}
         self._offices: dict[str, set[OwnedComputer]] = {}
@@ -80,7 +77,6 @@ class RelayComputers:
             room,
             self.owner,
             bus.max_body,
-            bus_spans(),
             observe,
             background_tasks.until_done,
             self._tell,
@@ -107,21 +103,16 @@ class RelayComputers:
 
     async def run(self) -> None:
         """Have every Computer confirmed again whenever the ownership was lost, until cancelled."""
-        unwatch = self._bus.watch(self._on_connection)
-        if self._bus.connected:
-            self._up.set()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._ownership.run(), name="ownership")
                 while True:
-                    await self._up.wait()
                     if self._ownership.open(self._ownership.generation):
                         for owned in self._owned.values():
                             self._confirm_soon(owned)
                         await self._ownership.wait_closed()
                     await asyncio.sleep(PAUSE_S)
         finally:
-            unwatch()
             self.owner.close()
 
     def close_ownership(self, why: str) -> None:
@@ -265,9 +256,3 @@ class RelayComputers:
             raise Unavailable("the registry does not hold this claim")
         owned.granted(owned.claim, confirmed.tenure)
         self._open(owned, generation)
-
-    def _on_connection(self, connection: Connection) -> None:
-        if connection is Connection.UP:
-            self._up.set()
-        elif connection is Connection.DOWN:
-            self._up.clear()

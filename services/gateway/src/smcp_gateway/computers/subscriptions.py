@@ -31,22 +31,19 @@ HEALING: Final = (NotInOffice, RateLimited, TimedOut, Unavailable)
 
 _log: Final = logging.getLogger("smcp_gateway.computers.subscriptions")
 
-Agent = str | None
-"""None: an Agent whose gateway does not say its name. An office has one Agent at a time, so that is enough."""
-Subscribed = set[tuple[str | None, bytes]]
-"""(MCP server, digest of the URI) of one Agent: an entry costs the same whatever an Agent writes into it. The server is
-None where the Agent named none."""
-
 
 class Subscriptions:
+    """(MCP server, digest of the URI) by Agent: an entry costs the same whatever an Agent writes into it. The server is
+    None where the Agent named none."""
+
     def __init__(self, *, most: int = MAX_SUBSCRIPTIONS) -> None:
         self._most = most
-        self._agents: dict[Agent, Subscribed] = {}
+        self._agents: dict[str, set[tuple[str | None, bytes]]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._agents.values()))
 
-    def add(self, agent: Agent, server: str | None, uri: str) -> Callable[[bool], None]:
+    def add(self, agent: str, server: str | None, uri: str) -> Callable[[bool], None]:
         """The Computer is about to be asked. Returns what takes its answer: whether it granted that.
 
         Raises:
@@ -68,22 +65,21 @@ class Subscriptions:
 
         return settle
 
-    def end(self, agent: Agent, server: str | None, uri: str) -> None:
+    def end(self, agent: str, server: str | None, uri: str) -> None:
         """The Agent has unsubscribed; `server` None: at whichever server."""
         digest, mine = _digest(uri), self._agents.get(agent, set())
         mine -= {(at, subscribed) for at, subscribed in mine if subscribed == digest and server in (None, at)}
 
     def left(self, agent: str) -> bool:
         """The Agent has left the office; whether it had subscribed to something."""
-        ended = [self._agents.pop(each, None) for each in (agent, None)]
-        return any(ended)
+        return bool(self._agents.pop(agent, None))
 
     def clear(self) -> bool:
         """End all; whether there were any."""
         had, self._agents = len(self) > 0, {}
         return had
 
-    def agents(self, server: str | None, uri: str) -> Iterator[Agent]:
+    def agents(self, server: str | None, uri: str) -> Iterator[str]:
         """Who subscribed to the resource that changed, or to one that it is a part of.
 
         Args:
@@ -109,12 +105,12 @@ def _digest(uri: str) -> bytes:
 
 
 class Key(NamedTuple):
-    agent: Agent
+    agent: str
     server: str | None
     uri: str
 
 
-MISSED_KEY: Final = Key(None, None, MISSED)
+MISSED_KEY: Final = Key("", None, MISSED)
 Tell = Callable[[str, bytes], Awaitable[object]]
 """Tells the office, given a verb and JSON. Raises BusError or SmcpError where it did not work."""
 Later = Callable[[str, Callable[[], Awaitable[object]]], None]

@@ -10,11 +10,9 @@ import binascii
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any, Final
 
 import orjson
-from opentelemetry import metrics
 from pydantic import BaseModel
 
 from smcp_bus import exact_json
@@ -33,8 +31,6 @@ MOST: Final = 32
 """Computers that are asked for one page; then it is empty, too."""
 ITEMS: Final = {"resources_list": "resources", "resources_templates_list": "resourceTemplates"}
 """By verb: what a result calls its items."""
-SKIPPED: Final = "smcp.gateway.resources.skipped"
-"""The metric: Computers that a list over an office left out, by `reason`."""
 SERVERS_LEFT_OUT: Final = "a2c_skipped_servers"
 """In `meta` of a Computer's page: its MCP servers whose items are missing."""
 METHOD_NOT_FOUND: Final = -32601
@@ -91,17 +87,12 @@ def unreadable() -> Malformed:
     return Malformed(f"{FIELD}: {reason}", details={"field": FIELD, "reason": reason})
 
 
-class Reason(Enum):
-    LEFT = "left"
-    NOT_SUPPORTED = "not_supported"
-    SILENT = "silent"
-    FAILED = "failed"
-
-
 class Skip(Exception):
-    def __init__(self, reason: Reason) -> None:
-        super().__init__(reason.value)
-        self.reason = reason
+    """A Computer gives no page. `a2c_skipped` names it, unless it has left or has no resources (`expected`)."""
+
+    def __init__(self, *, expected: bool = False) -> None:
+        super().__init__()
+        self.expected = expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +111,6 @@ class ListResources:
         self._relay = relay
         self._offices = offices
         self._loop = asyncio.get_running_loop()
-        self._skipped = metrics.get_meter("smcp_gateway").create_counter(
-            SKIPPED, unit="{computer}", description="Computers that a list over an office left out"
-        )
 
     async def __call__(self, request: Request, call: Call) -> RawJson:
         """The answer of the Computer that is named, or the next page over all of them.
@@ -153,23 +141,15 @@ class ListResources:
             try:
                 page = await self._ask(request, call, name, inner, share)
             except Skip as skip:
-                self._skip(name, skip.reason, left_out)
+                if not skip.expected:
+                    _skip(name, left_out)
                 continue
-            following = self._following(page, OfficeCursor(verb, name, page.next), inner, left_out)
+            following = _following(page, OfficeCursor(verb, name, page.next), inner, left_out)
             if following is None and name != rest[-1][0]:
                 following = OfficeCursor(verb, name, None).write()
             if page.items or page.next is not None or page.is_partial:
                 return _from(page, request, name, verb, following, left_out)
         return _empty(request, verb, None, left_out)
-
-    def _following(self, page: _Page, cursor: OfficeCursor, inner: str | None, left_out: list[str]) -> str | None:
-        """The cursor of this Computer's next page; None where there is none, or none that can be used."""
-        if page.next is None:
-            return None
-        text = None if page.next == inner else cursor.write()
-        if text is None:  # it stands still, or cannot be carried: the rest of this Computer's list is left out
-            self._skip(cursor.computer, Reason.FAILED, left_out)
-        return text
 
     async def _ask(self, request: Request, call: Call, name: str, inner: str | None, share: float) -> _Page:
         """One page of one Computer.
@@ -185,11 +165,20 @@ class ListResources:
             raise _refused(int(error.code), error.details, inner) from None
         return _read(exact_json.read(answer.body), call.row.verb, inner)
 
-    def _skip(self, name: str, reason: Reason, left_out: list[str]) -> None:
-        self._skipped.add(1, {"reason": reason.value})
-        if reason in (Reason.SILENT, Reason.FAILED):
-            _log.info("a Computer is left out of a list over its office: %s", reason.value, extra={"computer": name})
-            left_out.append(name)
+
+def _following(page: _Page, cursor: OfficeCursor, inner: str | None, left_out: list[str]) -> str | None:
+    """The cursor of this Computer's next page; None where there is none, or none that can be used."""
+    if page.next is None:
+        return None
+    text = None if page.next == inner else cursor.write()
+    if text is None:  # it stands still, or cannot be carried: the rest of this Computer's list is left out
+        _skip(cursor.computer, left_out)
+    return text
+
+
+def _skip(name: str, left_out: list[str]) -> None:
+    _log.info("a Computer is left out of a list over its office", extra={"computer": name})
+    left_out.append(name)
 
 
 def _rest(names: list[str], cursor: OfficeCursor | None) -> Iterator[tuple[str, str | None]]:
@@ -212,10 +201,7 @@ def _refused(code: int, details: Any, inner: str | None) -> Exception:
     details = details if isinstance(details, dict) else {}
     if inner is not None and code == ErrorCode.MALFORMED and details.get("field") == FIELD:
         return unreadable()
-    if details.get("smcp_code") == SmcpCode.NOT_SUPPORTED:
-        return Skip(Reason.NOT_SUPPORTED)
-    reasons = {int(ErrorCode.NOT_FOUND): Reason.LEFT, int(ErrorCode.TIMED_OUT): Reason.SILENT}
-    return Skip(reasons.get(code, Reason.FAILED))
+    return Skip(expected=code == ErrorCode.NOT_FOUND or details.get("smcp_code") == SmcpCode.NOT_SUPPORTED)
 
 
 def _read(envelope: Any, verb: str, inner: str | None) -> _Page:
@@ -223,19 +209,18 @@ def _read(envelope: Any, verb: str, inner: str | None) -> _Page:
     if not isinstance(message, dict):
         code = envelope.get("code") if isinstance(envelope, dict) else None
         # a Computer on Socket.IO says its errors in plain replies
-        raise _refused(code, envelope.get("details"), inner) if isinstance(code, int) else Skip(Reason.FAILED)
+        raise _refused(code, envelope.get("details"), inner) if isinstance(code, int) else Skip()
     error, result = message.get("error"), message.get("result")
     if isinstance(error, dict):
         data = error.get("data")
         code = data.get("smcp_code") if isinstance(data, dict) else None
         if inner is not None and error.get("code") == INVALID_PARAMS:
             raise unreadable()
-        unsupported = error.get("code") == METHOD_NOT_FOUND or code == SmcpCode.NOT_SUPPORTED
-        raise Skip(Reason.NOT_SUPPORTED if unsupported else Reason.FAILED)
+        raise Skip(expected=error.get("code") == METHOD_NOT_FOUND or code == SmcpCode.NOT_SUPPORTED)
     items = result.get(ITEMS[verb]) if isinstance(result, dict) else None
     following = result.get("nextCursor") if isinstance(result, dict) else None
     if not isinstance(items, list) or not isinstance(following, str | None):
-        raise Skip(Reason.FAILED)
+        raise Skip
     said = result.get("meta") if isinstance(result, dict) else None
     is_partial = isinstance(said, dict) and bool(said.get(SERVERS_LEFT_OUT))
     return _Page(envelope, items, following or None, is_partial)

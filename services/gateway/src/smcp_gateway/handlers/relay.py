@@ -7,7 +7,8 @@ again: it may have run, and the Agent's SDK repeats it by `req_id`.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -18,14 +19,16 @@ from smcp_bus.backoff import Backoff
 from smcp_bus.bus import Headers, Reply
 from smcp_bus.dispatch import Call, RawJson
 from smcp_bus.errors import BusError, NoResponder, NotConnected, RequestTimedOut
-from smcp_bus.headers import ERROR, NOT_RUN, REQ_ID
+from smcp_bus.headers import ERROR, NOT_RUN, REPLY_LIMIT, REQ_ID
 from smcp_bus.ownership import MOVING
 from smcp_bus.registry_client import RegistryClient, to_error
 from smcp_bus.tracing import sending
+from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.table import CallRoute, CallTable, PendingCall
+from smcp_gateway.sockets.packet import largest_reply
 from smcp_gateway.sockets.session import Sessions
 from smcp_proto.catalog import TimeClass
-from smcp_proto.errors import Internal, NotFound, SmcpError, TimedOut, Unavailable
+from smcp_proto.errors import Internal, NotFound, NotInOffice, SmcpError, TimedOut, Unavailable
 from smcp_proto.schemas import AgentCallData
 from smcp_proto.schemas.tools import REPEAT
 from smcp_proto.validation import mended
@@ -42,27 +45,19 @@ raises at some 950, and then python-socketio tells nobody that the answer came."
 
 
 class Relay:
-    """Args:
-    timed_out: told of each call that timed out here, so that its Computer stops it; must not block.
-    has_other_nodes: `Bus.has_other_nodes`.
-    """
-
     def __init__(
         self,
         route: CallRoute,
         registry: RegistryClient,
         calls: CallTable,
         sessions: Sessions,
-        *,
-        timed_out: Callable[[PendingCall], None],
-        has_other_nodes: Callable[[], bool],
+        background_tasks: BackgroundTasks,
     ) -> None:
         self._route = route
         self._registry = registry
         self._calls = calls
         self._sessions = sessions
-        self._timed_out = timed_out
-        self._has_other_nodes = has_other_nodes
+        self._background = background_tasks
         self._loop = asyncio.get_running_loop()
 
     async def __call__(self, request: BaseModel, call: Call) -> RawJson:
@@ -84,23 +79,45 @@ class Relay:
             req_id=call.req_id,
             tracked=call.row.time_class is TimeClass.CALL,
         )
-        if _log.isEnabledFor(logging.DEBUG):  # asked first: this is the path of every call
-            return await self._logged(pending, call)
         return await self._calls.run(pending, self._relay(pending, call))
 
-    async def _logged(self, pending: PendingCall, call: Call) -> RawJson:
-        began, outcome = self._loop.time(), "aborted"
+    async def with_reply_limit(self, request: BaseModel, call: Call) -> RawJson:
+        """Relay a request for a desktop or a catalog, with how large a reply the Agent's client takes.
+
+        Raises:
+            NotInOffice: the Agent has just left.
+            SmcpError: as `__call__`.
+        """
+        session = self._sessions.get(call.caller.session)
+        if session is None:
+            raise NotInOffice("not in an office")
+        limit = str(largest_reply(session.max_message))
+        return await self(request, replace(call, headers={**call.headers, REPLY_LIMIT: limit}))
+
+    async def cancel(self, request: AgentCallData, call: Call) -> None:
+        """Tell the office; a call of the same name that waits here is settled by its Computer, or soon after by us.
+
+        Raises:
+            Unavailable: no registry answers; the call goes on.
+        """
+        caller = call.caller
+        assert caller.office is not None
+        assert caller.name is not None
+        body = exact_json.written(call.payload)
+        # its time runs from here: a registry that is slow to acknowledge must not make the Agent wait longer
+        cancelled = self._calls.cancel(caller.session, request.req_id, now=self._loop.time())
         try:
-            answer = await self._calls.run(pending, self._relay(pending, call))
-        except SmcpError as error:
-            outcome = str(error.code)
+            await self._registry.tell(caller.office, "agent", caller.name, call.row.verb, body, req_id=request.req_id)
+        except (SmcpError, BusError):
+            self._calls.take_back_cancel(cancelled)  # and nothing that an earlier cancel has told
             raise
-        else:
-            outcome = "answered"
-            return answer
-        finally:
-            fields = {"verb": call.row.verb, "computer": pending.computer, "agent": pending.agent, "outcome": outcome}
-            _log.debug("relayed", extra={**fields, "ms": round(1000 * (self._loop.time() - began), 1)})
+
+    def _cancel_late(self, call: PendingCall) -> None:
+        body = orjson.dumps({"agent": call.agent, "req_id": call.req_id})
+        self._background.once(
+            "cancelling a call that timed out",
+            lambda: self._registry.tell(call.office, "agent", call.agent, "tool_call_cancel", body),
+        )
 
     async def _relay(self, pending: PendingCall, call: Call) -> RawJson:
         subject = subjects.client(pending.office, pending.computer, call.row.verb)
@@ -112,7 +129,8 @@ class Relay:
             try:
                 return checked(await self._until_run(subject, body, headers, pending, call))
             except RequestTimedOut:
-                self._timed_out(pending)
+                if pending.tracked:
+                    self._cancel_late(pending)
                 raise TimedOut("the Computer did not answer in time", details={"may_have_run": True}) from None
 
     def _with_age(self, call: Call) -> Mapping[str, Any]:
@@ -155,7 +173,7 @@ class Relay:
                     moving = await self._moves(pending, min(WAIT_S, call.deadline - now)) or moving
                 if until is not None and not moving:
                     raise offline or _not_available()
-                until = now + (RECONNECT_S if offline is not None and not self._has_other_nodes() else WAIT_S)
+                until = now + (RECONNECT_S if offline is not None and not self._route.bus.has_other_nodes else WAIT_S)
             elif moving:
                 until = now + WAIT_S
             pause = backoff.next()
@@ -178,25 +196,6 @@ class Relay:
         if not found.member:
             raise NotFound("no such Computer in this office", details={"computer": pending.computer})
         return found.moving
-
-
-async def cancel(request: AgentCallData, call: Call, *, registry: RegistryClient, calls: CallTable) -> None:
-    """Tell the office; a call of the same name that waits here is settled by its Computer, or soon after by us.
-
-    Raises:
-        Unavailable: no registry answers; the call goes on.
-    """
-    caller = call.caller
-    assert caller.office is not None
-    assert caller.name is not None
-    body = exact_json.written(call.payload)
-    # its time runs from here: a registry that is slow to acknowledge must not make the Agent wait longer
-    cancelled = calls.cancel(caller.session, request.req_id, now=asyncio.get_running_loop().time())
-    try:
-        await registry.tell(caller.office, "agent", caller.name, call.row.verb, body, req_id=request.req_id)
-    except (SmcpError, BusError):
-        calls.take_back_cancel(cancelled)  # and nothing that an earlier cancel has told
-        raise
 
 
 def _not_available() -> Unavailable:
@@ -223,33 +222,11 @@ def checked(reply: Reply) -> RawJson:
     except orjson.JSONDecodeError:
         body = _mended(body)
         value = orjson.loads(body)
-    if _may_be_too_deep(body) and _is_too_deep(value):
-        raise Internal(f"the Computer's answer is nested more than {DEEPEST} levels deep")
-    return RawJson(body)
-
-
-def _may_be_too_deep(body: bytes) -> bool:
-    """Whether so many objects and lists begin in it, also in its strings."""
-    return _has_more(body, b"{", DEEPEST // 2) or _has_more(body, b"[", DEEPEST // 2)
-
-
-def _has_more(body: bytes, what: bytes, most: int) -> bool:
-    """Whether it stands there more than so many times. To find the next one costs a twentieth of `count`, which goes
-    byte by byte; and where there are many, the first of them are soon found."""
-    at = body.find(what)
-    while at >= 0 and most > 0:
-        at = body.find(what, at + 1)
-        most -= 1
-    return at >= 0
-
-
-def _is_too_deep(value: Any) -> bool:
-    """Whether the writer, which goes no deeper, refuses it. It has a few ms for what was 32 MiB of text."""
     try:
-        orjson.dumps(value)
+        orjson.dumps(value)  # costs a few per cent of reading it
     except TypeError:
-        return True
-    return False
+        raise Internal(f"the Computer's answer is nested more than {DEEPEST} levels deep") from None
+    return RawJson(body)
 
 
 def _mended(body: bytes) -> bytes:

@@ -1,20 +1,14 @@
-"""What the gateway adds to requests for resources: a rate limit and how large a reply may be. And updates."""
+"""The rate limit of requests for resources, and the updates that Computers on Socket.IO announce."""
 
 import math
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any, Final
 
-from pydantic import BaseModel
-
 from smcp_bus import exact_json
-from smcp_bus.dispatch import Call, Handler, RawJson
-from smcp_bus.headers import REPLY_LIMIT
+from smcp_bus.dispatch import Call, Handler
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.computers.subscriptions import Key
-from smcp_gateway.sockets.packet import largest_reply
-from smcp_gateway.sockets.session import Sessions
-from smcp_proto.errors import Malformed, NotInOffice, RateLimited
+from smcp_proto.errors import Malformed, RateLimited
 from smcp_proto.schemas import ResourceUpdatedNotification
 from smcp_proto.schemas.resources import SmcpCode
 
@@ -80,22 +74,6 @@ class ReadLimits:
         return min(float(self._burst), tokens + (now - at) * self._per_s)
 
 
-async def with_reply_limit(
-    request: BaseModel, call: Call, *, relay: Callable[[BaseModel, Call], Awaitable[RawJson]], sessions: Sessions
-) -> RawJson:
-    """Relay a request for a desktop or a catalog, with how large a reply the Agent's client takes.
-
-    Raises:
-        NotInOffice: the Agent has just left.
-        SmcpError: as `Relay`.
-    """
-    session = sessions.get(call.caller.session)
-    if session is None:
-        raise NotInOffice("not in an office")
-    limit = str(largest_reply(session.max_message))
-    return await relay(request, replace(call, headers={**call.headers, REPLY_LIMIT: limit}))
-
-
 async def resource_updated(request: ResourceUpdatedNotification, call: Call, *, computers: RelayComputers) -> None:
     """`notify:resources/updated` of a Computer: passed on once for each Agent that subscribed, who is named in it.
 
@@ -111,5 +89,4 @@ async def resource_updated(request: ResourceUpdatedNotification, call: Call, *, 
     server, uri = request.serverId, request.payload.params.uri
     for agent in owned.subscriptions.agents(server, uri):
         if request.agent in (None, agent):
-            payload = call.payload if agent is None else {**call.payload, "agent": agent}
-            owned.updates.add(Key(agent, server, uri), exact_json.written(payload))
+            owned.updates.add(Key(agent, server, uri), exact_json.written({**call.payload, "agent": agent}))
