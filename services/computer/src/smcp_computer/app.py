@@ -20,8 +20,8 @@ from smcp_computer.confirmation import terminal
 from smcp_computer.core import Computer, Options
 from smcp_computer.membership import Membership
 from smcp_computer.metrics import measure_lease
+from smcp_computer.serving import OfficeNotifications, alive, serving
 from smcp_computer.settings import ComputerSettings, token_of
-from smcp_computer.subscriptions import OfficeNotifications, alive, subscribed
 from smcp_service.health import Readiness, Stats, serve_health
 from smcp_service.lifecycle import Failure, background
 from smcp_service.logging import get_logger
@@ -84,13 +84,12 @@ async def open_computer(
         )
         async with (
             computer.serving(),
-            subscribed(
+            serving(
                 bus,
                 computer.dispatcher,
                 ownership,
                 notifications,
-                office=settings.office,
-                name=settings.name,
+                computer.seat,
                 credential=bus.credential,
                 process=bus.process,
             ),

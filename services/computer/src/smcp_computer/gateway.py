@@ -19,8 +19,8 @@ from smcp_bus.dispatch import Caller, failed
 from smcp_bus.errors import ConnectionLost, NotConnected, RequestTimedOut
 from smcp_bus.tracing import client_spans
 from smcp_computer.core import Computer, Options
+from smcp_computer.serving import CANCEL_VERB, cancel
 from smcp_computer.settings import ComputerSettings
-from smcp_computer.subscriptions import CANCEL_VERB, cancel
 from smcp_proto import catalog
 from smcp_proto.errors import Malformed, NotInOffice, SmcpError, Unavailable
 from smcp_proto.member_names import Role

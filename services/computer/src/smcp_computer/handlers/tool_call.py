@@ -26,9 +26,6 @@ _log = logging.getLogger("smcp_computer.tool_call")
 
 MCP_GRACE_S: Final = 5.0
 """The MCP request's own time-out lies so much later than the call's, which cancels it."""
-REPEATED: Final = "repeated"
-"""Nothing was run for this request: it joined a call that runs, or got what is kept of one that ended."""
-NOT_CONFIRMED: Final = "not_confirmed"
 
 
 @dataclass(slots=True)
@@ -38,10 +35,9 @@ class CallRecord:
     tool: str
     agent: str
     server: str = ""
-    """The MCP server that it went to."""
-    outcome: str = REPEATED
-    """`ok`, `tool_error`, `timeout`, `cancelled`, `not_confirmed`, `refused`, `failed`, `aborted`, `repeated`, or the
-    code of an error of the protocol."""
+    outcome: str = "repeated"
+    """`ok`, `tool_error`, `timeout`, `cancelled`, `not_confirmed`, `refused`, `failed`, `aborted`, the code of an error
+    of the protocol, or `repeated`: nothing was run, it joined a call that runs or got the kept result."""
     why: str = ""
     """For an outcome that does not say enough."""
     asking: bool = False
@@ -49,22 +45,17 @@ class CallRecord:
     began: float = field(default_factory=time.perf_counter)
 
     def ended(self, outcome: str, why: str = "") -> None:
-        """How it ended; the last word counts."""
         self.outcome, self.why = outcome, why
 
     def broken_off(self, why: str) -> None:
         """Something else than its own answer ended it."""
-        self.ended(NOT_CONFIRMED if why == "timeout" and self.asking else why)
+        self.ended("not_confirmed" if why == "timeout" and self.asking else why)
 
     @property
     def seconds(self) -> float:
-        """How long it took until now."""
         return time.perf_counter() - self.began
 
     def log(self) -> None:
-        """Write the line."""
-        if not _log.isEnabledFor(logging.INFO):
-            return
         fields: dict[str, object] = {"tool": self.tool, "agent": self.agent, "outcome": self.outcome}
         fields["ms"] = round(1000 * self.seconds, 1)
         if self.server:
@@ -75,14 +66,7 @@ class CallRecord:
 
 
 class ToolCalls:
-    """Runs the tools of this Computer's calls, each in a task of its own: it outlives the request.
-
-    Args:
-        history: told of the server of each call that is run.
-        max_body: bytes that an answer may have on the bus.
-        trace_content: whether traces show arguments and results.
-        ended: told of each call how it ended.
-    """
+    """Runs the tools of this Computer's calls, each in a task of its own: it outlives the request."""
 
     def __init__(
         self,
@@ -133,7 +117,11 @@ class ToolCalls:
             return stop
 
         def timed_out(tool: str, seconds: float) -> dict[str, Any]:
-            return _not_confirmed(tool, seconds) if record.asking else tool_results.timed_out(tool, seconds)
+            if not record.asking:
+                return tool_results.timed_out(tool, seconds)
+            within = tool_results.asked_for(seconds)
+            text = f"the tool {tool!r} was not run: the user of this Computer did not confirm it within {within}"
+            return tool_results.failed(text, a2c_timeout=True, a2c_not_confirmed=True)
 
         try:
             left = call.deadline - asyncio.get_running_loop().time()
@@ -149,7 +137,6 @@ class ToolCalls:
         return RawJson(body)
 
     def held(self) -> dict[str, int]:
-        """How many of all that calls cause it holds now."""
         return {**self._owner.held(), "tool_tasks": len(self._tasks)}
 
     async def aclose(self) -> None:
@@ -204,18 +191,7 @@ class ToolCalls:
 
     def _refused(self, name: str) -> dict[str, Any]:
         if self._catalogue.is_forbidden(name):
-            return _forbidden(name)
+            return tool_results.failed(f"the tool {name!r} is forbidden on this Computer", a2c_forbidden=True)
         others = self._catalogue.candidates(name)
         hint = f"; it is listed as {' and '.join(map(repr, others))}" if others else ""
         return tool_results.failed(f"this Computer has no tool {name!r}{hint}")
-
-
-def _forbidden(tool: str) -> dict[str, Any]:
-    return tool_results.failed(f"the tool {tool!r} is forbidden on this Computer", a2c_forbidden=True)
-
-
-def _not_confirmed(tool: str, seconds: float) -> dict[str, Any]:
-    """Its time ran out while the user was asked."""
-    asked_for = tool_results.asked_for(seconds)
-    text = f"the tool {tool!r} was not run: the user of this Computer did not confirm it within {asked_for}"
-    return tool_results.failed(text, a2c_timeout=True, a2c_not_confirmed=True)

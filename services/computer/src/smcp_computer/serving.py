@@ -1,4 +1,4 @@
-"""What a native Computer serves on NATS, and which notifications of its office it hears."""
+"""Serves the NATS subjects of a native Computer, and follows the notifications of its office."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ from smcp_proto.schemas.base import AgentCallData
 from smcp_proto.trace_ids import trace_id
 from smcp_service.logging import bind_call
 
-_log = logging.getLogger("smcp_computer.subscriptions")
+_log = logging.getLogger("smcp_computer.serving")
 
 MAX_REQUESTS: Final = 8192
 """Requests at a time; more wait. High, since `pending` comes on the same subject as calls that last for an hour."""
@@ -100,14 +100,13 @@ class OfficeNotifications:
 
 
 @asynccontextmanager
-async def subscribed(
+async def serving(
     bus: Bus,
     dispatcher: Dispatcher,
     ownership: Ownership,
     notifications: OfficeNotifications,
+    seat: Seat,
     *,
-    office: str,
-    name: str,
     credential: str,
     process: str,
 ) -> AsyncIterator[None]:
@@ -116,20 +115,14 @@ async def subscribed(
     Raises:
         BusError: nats-server does not permit it, or is not there.
     """
-
     handler = owned(request_handler(dispatcher, computer_route), lambda: None if ownership.is_open else CLOSED_REPLY)
-    async with _left(
-        await serve_requests(
-            bus, dispatcher, subjects.hosts(credential, process, registry_contract.ALIVE.verb), host_route
-        ),
-        await bus.serve(subjects.client_all(office, name), handler, queue=subjects.OWNER_QUEUE, limit=MAX_REQUESTS),
-        await bus.listen(subjects.notify_all(office), notifications.heard),
-    ):
-        yield
-
-
-@asynccontextmanager
-async def _left(*subscriptions: Subscription) -> AsyncIterator[None]:
+    host = subjects.hosts(credential, process, registry_contract.ALIVE.verb)
+    calls = subjects.client_all(seat.office, seat.computer)
+    subscriptions: list[Subscription] = [
+        await serve_requests(bus, dispatcher, host, host_route),
+        await bus.serve(calls, handler, queue=subjects.OWNER_QUEUE, limit=MAX_REQUESTS),
+        await bus.listen(subjects.notify_all(seat.office), notifications.heard),
+    ]
     try:
         yield
     finally:
