@@ -27,7 +27,7 @@ NO_HEADERS: Headers = {}
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer: JSON, or empty. Without headers it is a plain success."""
+    """JSON, or empty. Without headers it is a plain success."""
 
     body: bytes = b""
     headers: Headers = field(default_factory=dict)
@@ -35,15 +35,13 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """What arrived: a request or a notification.
-
-    `deadline` is in the receiver's loop time (seconds): when the sender stops waiting. None for a notification.
-    """
+    """A request or a notification."""
 
     subject: str
     body: bytes
     headers: Headers = field(default_factory=dict)
     deadline: float | None = None
+    """When the sender stops waiting (the receiver's loop time, seconds); None for a notification."""
 
 
 RequestHandler = Callable[[Incoming], Awaitable[Reply]]
@@ -51,8 +49,6 @@ NoticeHandler = Callable[[Incoming], Awaitable[None]]
 
 
 class Connection(Enum):
-    """What `watch` tells."""
-
     UP = "up"
     DOWN = "down"
     SLOW = "slow"
@@ -85,8 +81,6 @@ Admit = Callable[[int, Callable[[], None]], None]
 
 
 class Subscription(Protocol):
-    """What is served or listened to, until it is drained."""
-
     async def drain(self) -> None:
         """Take no new messages, wait until the handlers that run have ended, let go. Idempotent."""
 
@@ -95,12 +89,11 @@ class Bus(Protocol):
     """See the promises above."""
 
     @property
-    def connected(self) -> bool:
-        """Whether requests can be sent now."""
+    def connected(self) -> bool: ...
 
     @property
     def problem(self) -> str | None:
-        """Why they cannot: a few words for `/readyz`, without names or addresses. None: they can."""
+        """Why it is not connected: a few words for `/readyz`, without names or addresses."""
 
     @property
     def node_left_at(self) -> float | None:
@@ -109,8 +102,7 @@ class Bus(Protocol):
 
     @property
     def has_other_nodes(self) -> bool:
-        """Whether another node of NATS' cluster is known than the one that it is, or was, connected to: where that
-        dies, there is a connection again soon."""
+        """Whether NATS' cluster has other nodes than the one that it is, or was, connected to."""
 
     @property
     def max_body(self) -> int:
@@ -127,11 +119,8 @@ class Bus(Protocol):
         progress: Progress | None = None,
         admit: Admit | None = None,
     ) -> Reply:
-        """Ask whoever serves `subject`; `timeout` is in seconds and travels along as the time budget.
-
-        Args:
-            progress: told of what goes in parts.
-            admit: asked before the rest of an answer in parts is fetched; the time-out counts meanwhile, too.
+        """Ask whoever serves `subject`. `timeout` (seconds) travels along as the time budget, and counts also while
+        `admit` holds back the rest of an answer.
 
         Raises:
             NoResponder, NotConnected: it was not run.
@@ -156,7 +145,7 @@ class Bus(Protocol):
         ...
 
     async def listen(self, subject: str, handler: NoticeHandler) -> Subscription:
-        """Hand every notification on `subject` to `handler`, in order. Flushed like `serve`."""
+        """Flushed like `serve`."""
         ...
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:

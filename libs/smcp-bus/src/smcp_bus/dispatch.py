@@ -49,7 +49,6 @@ class Caller:
     name: str | None = None
     session: str = ""
     authenticated: bool = False
-    """Whether a token says who it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +58,11 @@ class RawJson:
 
 @dataclass(slots=True)
 class Call:
-    """One request on its way through a process."""
-
     row: Row
     caller: Caller
     req_id: str
     deadline: float
-    """In this process's loop time (seconds): when the caller stops waiting."""
+    """When the caller stops waiting (loop time, seconds)."""
     payload: Mapping[str, Any]
     """The request's JSON object as it came, unknown fields included; in `agent` an Agent's own name. Who passes the
     request on writes it anew (`exact_json.written`), so that no field stands there twice."""
@@ -83,7 +80,7 @@ peer may know; it holds no `sid`, no NATS message, no span."""
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the dispatcher gives back to a transport: JSON, and the code where it is a flat error."""
+    """JSON, and the code where it is a flat error."""
 
     body: bytes
     error: int | None = None
@@ -96,11 +93,10 @@ LIST_ROOM = "server:list_room"
 
 
 def authorize(row: Row, caller: Caller, request: Any) -> None:
-    """Let the request through, or raise. A pure function of the event's row, the caller and the request.
+    """Let the request through, or raise.
 
-    The caller is what the transport knows (a session, a subject). What a payload says about its sender is
-    compared with that, also in fields that the event does not have: they are passed on with the others. An Agent's own
-    name is not compared: the dispatcher has written it into the request.
+    What a payload says about its sender is compared with the caller, also in fields that the event does not have: they
+    are passed on with the others. An Agent's own name is not compared: the dispatcher has written it into the request.
 
     Raises:
         NotInOffice: the caller is in no office, and the event needs one.
@@ -209,15 +205,13 @@ _NO_FIELDS: Final = nullcontext()
 
 
 class Dispatcher:
-    """Dispatches events to handlers.
-
-    Args:
-        handlers: by event name.
-        otherwise: chooses the handler of an event that `handlers` does not name (events that the catalog does not
-            know and that are passed on); None: the event answers 503.
-        tracing: opens the span of a request (`tracing.client_spans()`, `tracing.bus_spans()`).
-        observe: entered round every call, for log fields.
-        ended: told of every request when it ends, for metrics; must be quick.
+    """Args:
+    handlers: by event name.
+    otherwise: chooses the handler of an event that `handlers` does not name (events that the catalog does not
+        know and that are passed on); None: the event answers 503.
+    tracing: opens the span of a request (`tracing.client_spans()`, `tracing.bus_spans()`).
+    observe: entered round every call, for log fields.
+    ended: told of every request when it ends, for metrics; must be quick.
     """
 
     def __init__(

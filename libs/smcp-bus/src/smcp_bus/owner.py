@@ -45,8 +45,6 @@ CancelKey = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """How long and how much is kept, in seconds and bytes."""
-
     results_s: float = 300.0
     results_bytes: int = 64 * 1024 * 1024
     """What all kept results may have together."""
@@ -88,10 +86,7 @@ class RunningCall:
 
 
 def digest_of(tool: str, params: Mapping[str, Any]) -> bytes:
-    """What two requests have in common that ask for the same call: 128 bits.
-
-    No secret depends on it: an Agent that finds two calls of the same digest is given its own result for the other.
-    """
+    """128 bits. An Agent that finds two calls of the same digest gets no more than its own result for the other."""
     return xxh3_128_digest(exact_json.written([tool, params], sort_keys=True))
 
 
@@ -117,16 +112,13 @@ class Owner:
 
     @property
     def running(self) -> int:
-        """How many calls run now."""
         return len(self._running)
 
     @property
     def kept_bytes(self) -> int:
-        """Of all results that are kept now."""
         return self._kept_bytes
 
     def held(self) -> dict[str, int]:
-        """How many calls, keys, results and cancels it holds now."""
         return {
             "running_calls": len(self._running),
             "ended_calls": len(self._ended),
@@ -135,7 +127,6 @@ class Owner:
         }
 
     async def wait_idle(self) -> None:
-        """Return when no call runs."""
         await self._idle.wait()
 
     def close(self) -> None:
@@ -203,12 +194,8 @@ class Owner:
         self._keep(call.key, call.digest, body, outcome if isinstance(outcome, SmcpError) else None)
 
     def cancel(self, seats: Iterable[Seat], office: str, agent: str, req_id: str) -> bool:
-        """Cancel the call at each of the office's Computers that runs it; one that comes later will not run.
-        Idempotent.
-
-        Returns:
-            Whether it ran.
-        """
+        """Cancel the call at each of the office's Computers that runs it, and say whether any did. One that comes later
+        will not run. Idempotent."""
         calls = [
             call for seat in seats if (call := self._running.get((office, seat.computer, agent, req_id))) is not None
         ]
@@ -226,11 +213,7 @@ class Owner:
     def agent_left(self, office: str, agent: str, is_back: Callable[[], bool]) -> None:
         """An Agent has left the office: 5 s later its calls are cancelled, but those that were asked for again.
 
-        Its own gateway may have died, and cancels nothing then. An Agent that lost its gateway comes back by another
-        one.
-
-        Args:
-            is_back: whether it has come back since, or may have without our hearing of it.
+        An Agent that lost its gateway comes back by another one: `is_back` says whether it has, or may have.
         """
         now = self._loop.time()
 
@@ -245,7 +228,6 @@ class Owner:
             self._loop.call_later(ABSENT_S, abandon)
 
     def knows(self, seat: Seat, agent: str, req_id: str) -> bool:
-        """Whether the call runs here, or ended here."""
         key = (seat.office, seat.computer, agent, req_id)
         return key in self._running or key in self._ended
 
@@ -310,7 +292,6 @@ class Owner:
     # -- calls that have ended
 
     def _replay(self, key: CallKey, request: ToolCallReq, digest: bytes, seat: Seat, left: float) -> bytes | None:
-        """The answer to a call that must not run; None: it may."""
         self._tidy()
         ended = self._ended.get(key)
         if ended is not None:
@@ -330,7 +311,6 @@ class Owner:
         return None
 
     def _would_be_known(self, repeat: bool | int, waited: float, held_since: float | None) -> bool:
-        """Whether this owner would know the repeated call if anybody had run it."""
         age = repeat / 1000 + max(waited, 0.0)
         if repeat is True or held_since is None or age > RECENT_S:
             return False
@@ -347,7 +327,6 @@ class Owner:
         self._tidy_later()
 
     def _drop(self) -> None:
-        """Drop the oldest result; its key stays."""
         _, ended = self._kept.popitem(last=False)
         self._kept_bytes -= len(ended.body or b"")
         ended.body = None
@@ -362,7 +341,6 @@ class Owner:
         self._tidy_later()
 
     def _tidy(self) -> None:
-        """Drop what is too old; all tables are in the order of their ends."""
         now, keeping = self._loop.time(), self._keeping
         while self._kept and next(iter(self._kept.values())).at + keeping.results_s <= now:
             self._drop()
@@ -389,10 +367,8 @@ def _same(known: bytes, digest: bytes) -> None:
 
 
 def time_limit(timeout: float, left: float) -> float:
-    """Seconds after which the Computer's side answers for what still runs: sooner than who waits for it gives up.
+    """Seconds after which the Computer's side answers for what still runs: sooner than its asker gives up.
 
-    Args:
-        timeout: what the asker gave the whole request.
-        left: what is left of it here.
+    Of `timeout`, which the whole request was given, `left` is what is left here.
     """
     return max(min(timeout, left) - min(0.5, timeout / 10), 0.0)

@@ -60,42 +60,29 @@ class RegistryClient:
         self.credential = credential
         self.process = process
         self.room_s = min(ROOM_S, lease_s)
-        """How long a request takes at most, tries included (seconds), where nothing else is said."""
 
     async def join(self, office: str, role: Role, name: str, claim: Claim, body: bytes, *, req_id: str = "") -> Joined:
         """Claim a place. `body` is the EnterOfficeReq as it came.
 
         Raises:
             NotAllowed: refused; its message says why.
-            Unavailable: no quorum, no registry, or the question to the present owner is open.
-
-            Of both `details.may_have_run` is true where it may have been carried out all the same: another registry
-            was asked, too, and may have found the place free.
+            Unavailable: no quorum, no registry, or the question to the present owner is open. With
+                `details.may_have_run`, as `NotAllowed`, where another registry was asked, too.
         """
         headers = _claim_header(claim) | _req_id_header(req_id)
         return await self._ask(subjects.server(office, role, name, "join_office"), body, Joined, headers)
 
     async def leave(self, office: str, role: Role, name: str, claim: Claim, *, req_id: str = "") -> Left:
-        """Give the place up.
-
-        Raises:
-            NotInOffice: the claim is not the member there.
-            Unavailable: as for `join`.
-        """
+        """Raises NotInOffice where the claim is not the member there, Unavailable as `join`."""
         headers = _claim_header(claim) | _req_id_header(req_id)
         body = orjson.dumps({"office_id": office})
         return await self._ask(subjects.server(office, role, name, "leave_office"), body, Left, headers)
 
     async def list_room(self, office: str, role: Role, name: str, body: bytes, *, after: int) -> bytes:
-        """ListRoomRet as JSON.
-
-        Args:
-            after: the newest revision that the asker knows of, its own join's at least: the list is not older.
-        """
+        """ListRoomRet as JSON, not older than the revision `after`: the newest that the asker knows of."""
         return (await self._send(subjects.server(office, role, name, "list_room"), body, {AFTER: str(after)})).body
 
     async def room(self, office: str, role: Role, name: str, *, after: int, req_id: str) -> ListRoomRet:
-        """The members of an office, asked by one of them."""
         body = orjson.dumps({"agent": name, "req_id": req_id, "office_id": office})
         return _read(ListRoomRet, await self.list_room(office, role, name, body, after=after))
 
@@ -107,7 +94,6 @@ class RegistryClient:
     async def find(
         self, office: str, role: Role, name: str, computer: str, *, timeout: float, req_id: str = ""
     ) -> Found:
-        """Asked once after "no responder": is that Computer a member at all?"""
         body = FindComputer(computer=computer).model_dump_json().encode()
         subject = subjects.server(office, role, name, "find")
         return await self._ask(subject, body, Found, _req_id_header(req_id), timeout=timeout)
@@ -127,17 +113,12 @@ class RegistryClient:
         await self._send(subjects.server(office, role, name, verb), body, _req_id_header(req_id), timeout=timeout)
 
     async def renew_lease(self, renewal: LeaseRenewal, *, timeout: float | None = None) -> LeaseState:
-        """Keep this process's lease, or take one. `timeout` is in seconds."""
         subject = subjects.hosts(self.credential, self.process, "lease")
         body = renewal.model_dump_json().encode()
         return await self._ask(subject, body, LeaseState, timeout=timeout)
 
     async def assert_members(self, assertion: Assertion, *, again_s: float = BATCH_AGAIN_S) -> AssertionResult:
-        """What this gateway holds, after a reconnect or a lapsed lease; at most 500 members a batch.
-
-        Args:
-            again_s: when it is asked again where there is no answer (seconds).
-        """
+        """What this gateway holds; asked again after `again_s` (seconds) without an answer."""
         subject = subjects.hosts(self.credential, self.process, "assert")
         body = assertion.model_dump_json(exclude_none=True).encode()
         return await self._ask(subject, body, AssertionResult, timeout=ROOM_S, again_s=again_s)
@@ -208,7 +189,6 @@ def _refusal(reply: Reply, *, others: bool) -> SmcpError:
 
 
 def to_error(reply: Reply) -> SmcpError:
-    """The error that a reply carries, as the exception to raise."""
     try:
         body = ErrorBody.model_validate_json(reply.body)
     except ValidationError:
@@ -229,5 +209,4 @@ def _claim_header(claim: Claim) -> dict[str, str]:
 
 
 def _req_id_header(req_id: str) -> dict[str, str]:
-    """What asks by itself, for no event of a client, gives its request an id of its own."""
     return {REQ_ID: req_id or uuid.uuid4().hex}

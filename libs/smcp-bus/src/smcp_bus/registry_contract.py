@@ -32,8 +32,7 @@ from smcp_proto.schemas import SessionInfo
 
 
 class _Contract(BaseModel):
-    """What a newer process adds is passed over, so that processes of neighbouring versions work together
-    (docs/compatibility.md)."""
+    """Ignores what a newer process adds (docs/compatibility.md)."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -41,12 +40,9 @@ class _Contract(BaseModel):
 class Claim(_Contract):
     """Who wants a place, beside what the event says.
 
-    It is a header, so nothing in it is proven: the place (office, role, name) is what the subject says, which is what
-    nats-server's permissions bind; `credential`, `process` and `session` are the sender's own word. A sender that lies
-    there harms the places alone whose subjects it may publish on: such a place is kept for as long as the process that
-    it named answers `alive` and nobody else wants it, and goes to whoever else asks for it as soon as that process
-    says that it has no such session. The process that was named loses nothing: its lease is renewed, and its members
-    are asserted, on subjects that carry its own credential and name.
+    It is a header, so nothing in it is proven: nats-server's permissions bind the place (office, role, name), which the
+    subject says. A sender that lies about `credential`, `process` or `session` harms only places on whose subjects it
+    may publish: the named process says that it has no such session, and loses nothing itself.
     """
 
     session: str
@@ -68,8 +64,6 @@ class Claim(_Contract):
 
 
 class Joined(_Contract):
-    """The answer to a join that was granted."""
-
     revision: int
     """Of the claimant's own record: enters and leaves up to here are older than its membership."""
     tenure: int | None = None
@@ -91,14 +85,11 @@ def same_tenure(before: int | None, now: int | None) -> bool:
 
 
 class Left(_Contract):
-    """The answer to a leave: the revision of the tombstone."""
-
     revision: int
+    """Of the tombstone."""
 
 
 class Confirmed(_Contract):
-    """The answer to `confirm`: `revision` is that of the record, where there is one."""
-
     mine: bool
     """The view holds this very claim (same owner, same incarnation)."""
     revision: int = 0
@@ -108,21 +99,15 @@ class Confirmed(_Contract):
 
 
 class FindComputer(_Contract):
-    """Asks whether a Computer is a member of the asker's office."""
-
     computer: Name
 
 
 class Found(_Contract):
-    """Whether it is, and whether it is moving to another process."""
-
     member: bool
     moving: bool = False
 
 
 class LeaseRenewal(_Contract):
-    """What a process says of itself with each renewal."""
-
     sockets: int = Field(default=0, ge=0)
     """For a gateway: the sockets it holds."""
     members: int = 0
@@ -132,8 +117,6 @@ class LeaseRenewal(_Contract):
 
 
 class LeaseState(_Contract):
-    """The answer to a renewal."""
-
     renewed: bool
     """False: there was none (first time, or it ran out): assert the members again."""
     lease_s: float
@@ -155,14 +138,10 @@ class Member(_Contract):
 
 
 class Assertion(_Contract):
-    """The memberships that a gateway holds, one batch of them."""
-
     members: list[Member] = Field(max_length=500)
 
 
 class AssertOutcome(StrEnum):
-    """What became of one asserted member."""
-
     UNCHANGED = "unchanged"
     """It stands as asserted, moving or not; nothing was announced."""
     CLAIMED = "claimed"
@@ -174,10 +153,9 @@ class AssertOutcome(StrEnum):
 
 
 class AssertedMember(_Contract):
-    """The answer for one member: the revision of its record (0: it is none), and why it was refused."""
-
     outcome: AssertOutcome
     revision: int = 0
+    """Of its record; 0: it is no member."""
     tenure: int | None = None
     why: str | None = None
 
@@ -202,8 +180,6 @@ class AliveQuestion(_Contract):
 
 
 class AliveAnswer(_Contract):
-    """Said by a process that is there."""
-
     session: bool = True
     """Whether that session is connected, and means the claim, or has the place, that was asked about."""
 
@@ -212,8 +188,6 @@ BOTH: Final[frozenset[Role]] = frozenset({"agent", "computer"})
 
 
 class Nothing(BaseModel):
-    """A request that says all in its subject and headers."""
-
     model_config = ConfigDict(extra="allow")
 
 
@@ -237,7 +211,6 @@ SOURCE: Final = "registry_contract"
 
 
 def is_internal(row: Row) -> bool:
-    """Whether it is no event of the protocol."""
     return row.source == SOURCE
 
 
