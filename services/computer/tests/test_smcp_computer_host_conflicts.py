@@ -26,4 +26,4 @@ async def test_a_conflict_is_logged_once_and_blocks_nothing(nats_url: str, caplo
         await eventually(lambda: "window://h/newer" in here.computer.resources.index.known("more"))
         assert (await here.ask("get_finder"))["documents"][0]["doc_ref"] == "doc-0", "nothing is blocked"
         (warning,) = warnings(caplog)
-        assert "'docs' and 'more' use the same host 'h'" in warning
+        assert "MCP server 'docs': uses the same host 'h' as 'more'" in warning

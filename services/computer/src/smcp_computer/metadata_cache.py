@@ -56,10 +56,6 @@ class Unreadable(Exception):
     """
 
 
-class TooMuch(Unreadable):
-    """They are too large, and will be."""
-
-
 @dataclass(slots=True, eq=False)
 class _Entry:
     """A document as it is since its last change: an answer to a request before that change is for another entry."""
@@ -67,7 +63,6 @@ class _Entry:
     uri: str
     resource: Mapping[str, Any]
     listed: Document
-    warned: str = ""
     read: Document | None = None
     size: int = 0
     read_at: float = 0.0
@@ -132,7 +127,6 @@ class MetadataCache:
         self._tasks = tasks
         self._most_bytes = cache_bytes
         self._bytes = 0
-        self._is_full = False
         self._warnings = WarnOnce(_log, events)
         self._servers: dict[str, _Server] = {}
         self._loop = asyncio.get_running_loop()
@@ -161,7 +155,7 @@ class MetadataCache:
         return [entry.read or entry.listed for entry in self._shown(lists)]
 
     def as_listed(self, servers: Collection[str]) -> int:
-        return sum(entry.read is None or entry.read is entry.listed for entry in self._shown(servers))
+        return sum(entry.read is None for entry in self._shown(servers))
 
     def changed(self, server: str, uri: str | None = None) -> None:
         """A resource of a server changed; None: any of them may have."""
@@ -214,7 +208,7 @@ class MetadataCache:
         for uri in uris:
             old = server.entries[uri]
             self._bytes -= old.size
-            server.entries[uri] = server.wanted[uri] = _Entry(uri, old.resource, old.listed, old.warned)
+            server.entries[uri] = server.wanted[uri] = _Entry(uri, old.resource, old.listed)
 
     def _expire(self, server: _Server) -> None:
         """Forget what is too old to be kept without updates, and what was left out while there was no room."""
@@ -262,9 +256,7 @@ class MetadataCache:
             server.silent += 1
         except (ServerNotRunning, ServerDied):
             server.silent = SILENT
-        except (TooMuch, AnswerTooLarge) as error:
-            document, why = entry.listed, f"{error}; it {AS_LISTED}"
-        except (Unreadable, BadAnswer) as error:
+        except (Unreadable, AnswerTooLarge, BadAnswer) as error:
             why = f"{error}; it {AS_LISTED}"
         except ServerError as error:
             left_out, why = True, f"{error}; it is left out"
@@ -276,24 +268,17 @@ class MetadataCache:
         if document is None:
             entry.retry_at = self._loop.time() + RETRY_S
         else:
-            self._keep(entry, document, size)
-        if why and why != entry.warned:
-            _log.warning("MCP server %r: the document %.256r: %s", server.name, entry.uri, why)
-            entry.warned = why
+            self._keep(server.name, entry, document, size)
+        if why:
+            self._warnings.warn(server.name, f"the document {entry.uri[:256]!r}: {why}")
 
-    def _keep(self, entry: _Entry, document: Document, size: int) -> None:
+    def _keep(self, server: str, entry: _Entry, document: Document, size: int) -> None:
         if self._bytes + size > self._most_bytes:
             entry.full = True
-            if not self._is_full:
-                self._is_full = True
-                _log.warning(
-                    "there are more than %d bytes of documents' metadata: the documents above it are searched, ordered "
-                    "and shown as resources/list describes them; see SMCP_FINDER_CACHE_BYTES",
-                    self._most_bytes,
-                )
+            why = f"there are more than {self._most_bytes} bytes of metadata, see SMCP_FINDER_CACHE_BYTES"
+            self._warnings.warn(server, f"documents are shown as they are listed: {why}")
             return
         self._bytes += size
-        self._is_full = self._is_full and self._bytes > self._most_bytes // 2
         entry.read, entry.size, entry.read_at = document, size, self._loop.time()
 
 
@@ -312,7 +297,7 @@ def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Doc
         raise Unreadable("its contents have no text")
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
-        raise TooMuch(f"its metadata have {size} bytes, more than {MAX_BYTES}")
+        raise Unreadable(f"its metadata have {size} bytes, more than {MAX_BYTES}")
     try:
         summary = _parsed(text)
     except ValueError:

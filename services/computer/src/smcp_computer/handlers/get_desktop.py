@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
 from typing import Final
 
 import orjson
@@ -31,16 +30,6 @@ GRACE_S: Final = 0.5
 AT_ONCE: Final = 16
 """Windows that one server is asked for at a time."""
 _HEAD: Final = b'{"desktops":['
-
-
-@dataclass
-class _Part:
-    """What one server shows."""
-
-    windows: list[Window] = field(default_factory=list)
-    missing: int = 0
-    """How many windows, or lists of windows, a later request may get."""
-    too_large: AnswerTooLarge | None = None
 
 
 class Desktop:
@@ -79,33 +68,33 @@ class Desktop:
         """
         limit = reply_limit(call, self._max_body)
         only = None if request.window is None else window_uri(request.window)
-        parts: list[_Part] = []
+        found: list[Window | ServerError] = []
         if (request.window is None or only is not None) and (request.desktop_size is None or request.desktop_size > 0):
             left = call.deadline - asyncio.get_running_loop().time() - ANSWER_S
-            parts = await self._read(only, max(min(self._read_s, left), 0.0), limit)
-        windows = [window for part in parts for window in part.windows]
+            found = await self._read(only, max(min(self._read_s, left), 0.0), limit)
+        windows = [each for each in found if isinstance(each, Window)]
+        errors = [each for each in found if isinstance(each, ServerError)]
+        oversized = [each for each in errors if isinstance(each, AnswerTooLarge)]
         organized = organize_desktop(windows, request.desktop_size, self._history.servers)
         for doubt in organized.warnings:
             self._warnings.warn(doubt.server, f"{doubt.uri}: {doubt.message}")
         tail = b'],"req_id":%b}' % orjson.dumps(request.req_id)
-        if missing := sum(part.missing for part in parts):
+        if missing := len(errors) - len(oversized):  # a later request may get these
             tail = b'],"a2c_missing":%d,%b' % (missing, tail[2:])
         shown = self._fitting(organized, limit, limit - len(_HEAD) - len(tail))
         if only is not None and not shown:
-            for part in parts:
-                if part.too_large is not None:
-                    raise too_large(part.too_large)
+            if oversized:
+                raise too_large(oversized[0])
             if organized.desktops:
                 raise TooLarge("the window is larger than the answer may be", details={"limit": limit})
         return RawJson(b"".join((_HEAD, b",".join(shown), tail)))
 
-    async def _read(self, only: WindowUri | None, within: float, limit: int) -> list[_Part]:
+    async def _read(self, only: WindowUri | None, within: float, limit: int) -> list[Window | ServerError]:
         deadline = asyncio.get_running_loop().time() + within
-        parts = {server: _Part() for server in self._index.servers(subscribable=True)}
         self._index.count_skipped("get_desktop")
         reading = {
-            server: self._tasks.start(self._fill(part, server, only, deadline, limit), name=f"desktop:{server}")
-            for server, part in parts.items()
+            server: self._tasks.start(self._windows(server, only, deadline, limit), name=f"desktop:{server}")
+            for server in self._index.servers(subscribable=True)
         }
         try:
             if reading:
@@ -113,38 +102,36 @@ class Desktop:
         finally:
             for task in reading.values():
                 task.cancel()
+        found: list[Window | ServerError] = []
         for server, task in reading.items():
-            if not task.done():
-                self._warnings.warn(server, "its windows are left out of the desktop: it does not take requests")
-                parts[server] = _Part(missing=1)
-        return list(parts.values())
+            silent = ServerTimedOut(server, "does not take requests")
+            found += task.result() if task.done() else [self._warned("its windows are", silent)]
+        return found
 
-    async def _fill(self, part: _Part, server: str, only: WindowUri | None, deadline: float, limit: int) -> None:
+    async def _windows(
+        self, server: str, only: WindowUri | None, deadline: float, limit: int
+    ) -> list[Window | ServerError]:
+        """A window that cannot be shown is an error in its place; so are all windows of a server that lists none."""
         try:
             listing = await self._index.list(server, max(deadline - asyncio.get_running_loop().time(), 0.0))
             resources = self._index.connection(server)
         except ServerError as error:
-            self._warnings.warn(server, f"its windows are left out of the desktop: it {error.what}")
-            part.missing = 1
-            return
+            return [self._warned("its windows are", error)]
         turns = asyncio.Semaphore(AT_ONCE)
 
-        async def read(resource: Json) -> Window | None:
+        async def read(resource: Json) -> Window | ServerError:
             try:
                 async with turns:
                     return await _window(resources, resource, deadline, limit)
             except ServerError as error:
-                self._warnings.warn(server, f"{resource['uri'][:SHOWN]} is left out of the desktop: it {error.what}")
-                if isinstance(error, AnswerTooLarge):
-                    part.too_large = error
-                else:
-                    part.missing += 1
-                return None
+                return self._warned(f"{resource['uri'][:SHOWN]} is", error)
 
         listed = [each for uri, each in listing.items() if scheme_of(uri) == WINDOW]
-        wanted = [each for each in listed if only is None or window_uri(each["uri"]) == only]
-        windows = await asyncio.gather(*map(read, wanted))
-        part.windows = [window for window in windows if window is not None]
+        return await asyncio.gather(*(read(each) for each in listed if only is None or window_uri(each["uri"]) == only))
+
+    def _warned(self, what: str, error: ServerError) -> ServerError:
+        self._warnings.warn(error.server, f"{what} left out of the desktop: it {error.what}")
+        return error
 
     def _fitting(self, organized: OrganizedDesktop, limit: int, room: int) -> list[bytes]:
         shown = [orjson.dumps(text) for text in organized.desktops]

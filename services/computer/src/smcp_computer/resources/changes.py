@@ -23,13 +23,12 @@ from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.outbox import CAPABILITIES, DESKTOP, FINDER, Outbox
 from smcp_computer.resources.index import NOTHING, Listing, ResourceIndex
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
+from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.uris import DPE, HOSTED, WINDOW, host_conflicts, scheme_of, without_query
 
 _log = logging.getLogger("smcp_computer.resources")
 
 NONE: Final[frozenset[str]] = frozenset()
-MOST_CONFLICTS: Final = 200
-"""Conflicts of hosts that are warned about: servers may list ever new ones."""
 
 
 @dataclass
@@ -74,7 +73,9 @@ class ResourceChanges:
         self._agents = agents
         self._cache = cache
         self._outbox = outbox
-        self._conflicts = HostConflicts()
+        self._warnings = WarnOnce(_log, events)
+        self._hosts: dict[str, frozenset[str]] = {}
+        """By server, as URIs that name nothing else."""
         self._schemes: Mapping[str, _Scheme] = {WINDOW: _Scheme(DESKTOP, without_query), DPE: _Scheme(FINDER, str)}
         self._entered = False
         self._capabilities = index.capabilities
@@ -123,7 +124,7 @@ class ResourceChanges:
         if self._index.capabilities != self._capabilities:
             self._capabilities = self._index.capabilities
             self._outbox.changed(CAPABILITIES)
-        self._conflicts.registered(server, known)
+        self._compare_hosts(server, known)
         self._announce(server, known)
         if features is not None and not features.subscribe:
             return
@@ -133,8 +134,6 @@ class ResourceChanges:
                 self._upstream.want(scheme.update, server, now)
             if scheme.is_changed(server, now):
                 self._outbox.changed(scheme.update)
-            else:
-                _log.debug("MCP server %r: the same %s:// resources as before", server, name)
 
     def _announce(self, server: str, listing: Listing) -> None:
         now = (listing, self._index.announced(server))
@@ -143,30 +142,16 @@ class ResourceChanges:
             if self._entered:
                 self._outbox.list_changed(server)
 
+    def _compare_hosts(self, server: str, listing: Listing) -> None:
+        # a host stands many times in a long list, and is parsed once
+        hosts = frozenset("/".join(without_query(uri).split("/", 3)[:3]) for uri in listing if scheme_of(uri) in HOSTED)
+        if self._hosts.get(server, NONE) == hosts:
+            return
+        self._hosts[server] = hosts
+        for host, (first, *others) in host_conflicts(self._hosts):
+            why = "give each its own: a dpe:// URI is routed by its host"
+            self._warnings.warn(first, f"uses the same host {host!r} as {' and '.join(map(repr, others))}; {why}")
+
 
 def _of_scheme(scheme: str, uris: Iterable[str]) -> list[str]:
     return [uri for uri in uris if scheme_of(uri) == scheme]
-
-
-class HostConflicts:
-    """Warns where two MCP servers use one host. Kept per server, so that a change of one list costs that list only."""
-
-    def __init__(self) -> None:
-        self._hosts: dict[str, frozenset[str]] = {}
-        """By server: its hosts, as URIs that name nothing else."""
-        self._warned: set[tuple[str, tuple[str, ...]]] = set()
-
-    def registered(self, server: str, uris: Iterable[str]) -> None:
-        # a host stands many times in a long list, and is parsed once
-        found = frozenset("/".join(without_query(uri).split("/", 3)[:3]) for uri in uris if scheme_of(uri) in HOSTED)
-        if self._hosts.get(server, NONE) == found:
-            return
-        self._hosts[server] = found
-        for host, servers in host_conflicts(self._hosts):
-            if (host, servers) not in self._warned and len(self._warned) < MOST_CONFLICTS:
-                self._warned.add((host, servers))
-                _log.warning(
-                    "the MCP servers %s use the same host %r; give each its own: a dpe:// URI is routed by its host",
-                    " and ".join(map(repr, servers)),
-                    host,
-                )

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from smcp_bus import exact_json
 from smcp_computer.resources.replies import bad_field
 
 CURSOR_FIELD: Final = "payload.params.cursor"
@@ -115,7 +116,7 @@ def page_of(kind: Kind, lists: Mapping[str, Sequence[Item]], after: Position | N
         if after is not None and server == after.server:
             begin = next_number(after, [item[key] for item in items])
         for number, item in enumerate(items[begin:], begin):
-            length = _size(item)
+            length = len(exact_json.written(item))
             if length > ITEM_BYTES:
                 page.left_out.append((server, item[key]))
                 continue
@@ -143,10 +144,3 @@ def named_apart(lists: Mapping[str, Sequence[Item]]) -> dict[str, list[Item]]:
 def _name(item: Item) -> str:
     name = item.get("name")
     return name if isinstance(name, str) else ""
-
-
-def _size(item: Item) -> int:
-    try:
-        return len(orjson.dumps(item))
-    except TypeError:  # an integer of 70 digits, say
-        return len(repr(item))

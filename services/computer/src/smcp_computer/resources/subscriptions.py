@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from smcp_bus.backoff import Backoff
 from smcp_computer.mcp.errors import NotTold, ServerError, ServerNotRunning
@@ -38,9 +38,6 @@ RETRY_S: Final = 1.0
 RETRY_LONGEST_S: Final = 60.0
 MOST: Final = 1000
 """Resources that one Agent may subscribe to."""
-
-Agent = str | None
-"""Its name; None: an Agent that did not say it. An office has one Agent at a time, so that is enough."""
 
 
 @dataclass
@@ -79,6 +76,12 @@ class UpstreamSubscriptions:
     def holders(self, server: str, uri: str) -> frozenset[Hashable]:
         return frozenset(self._servers[server].holders.get(uri, ()))
 
+    def held(self) -> Iterator[tuple[Hashable, str, str]]:
+        """Holder, server and URI."""
+        for server, upstream in self._servers.items():
+            for uri, holders in upstream.holders.items():
+                yield from ((holder, server, uri) for holder in holders)
+
     def subscribed(self, server: str) -> frozenset[str]:
         return frozenset(self._servers[server].subscribed)
 
@@ -86,26 +89,26 @@ class UpstreamSubscriptions:
         """Have the server send updates of a resource until `release`, or until the server goes.
 
         Raises:
-            ServerError: it does not; nothing is held then.
+            ServerError: it does not, or the holder released it meanwhile; nothing is held then.
         """
+        upstream = self._servers[server]
+        upstream.holders.setdefault(uri, set()).add(holder)
+        is_granted = False
         try:
-            await self._granted(self._servers[server], holder, uri)
-        except BaseException:
-            self.release(holder, server, uri)
-            raise
-
-    async def _granted(self, upstream: _Upstream, holder: Hashable, uri: str) -> None:
-        while True:
-            upstream.holders.setdefault(uri, set()).add(holder)  # once more: another request may have given up
-            if uri in upstream.subscribed:
-                return
-            upstream.failed.discard(uri)
-            self._ask(upstream, [uri])
-            if (asking := upstream.asking.get(uri)) is None:
-                raise ServerNotRunning(upstream.supervisor.name, "is not ready, or has no resources")
-            await asyncio.wait([asking])
-            if (error := asking.result()) is not None:
-                raise error
+            while uri not in upstream.subscribed:
+                upstream.failed.discard(uri)
+                self._ask(upstream, [uri])
+                if (asking := upstream.asking.get(uri)) is None:
+                    raise ServerNotRunning(server, "is not ready, or has no resources")
+                await asyncio.wait([asking])
+                if (error := asking.result()) is not None:
+                    raise error
+                if holder not in self.holders(server, uri):
+                    raise ServerNotRunning(server, "answered after the subscription had ended")
+            is_granted = True
+        finally:
+            if not is_granted:
+                self.release(holder, server, uri)
 
     def release(self, holder: Hashable, server: str, uri: str) -> None:
         upstream = self._servers[server]
@@ -194,6 +197,11 @@ class UpstreamSubscriptions:
                 pass
 
 
+class AgentHolder(NamedTuple):
+    name: str | None
+    """None: an Agent that did not say it. An office has one Agent at a time, so that is enough."""
+
+
 class AgentSubscriptions:
     """What Agents have subscribed to (computer.txt, resources chapter, 4.3). It ends when the Agent leaves.
 
@@ -204,70 +212,53 @@ class AgentSubscriptions:
     def __init__(self, upstream: UpstreamSubscriptions, dropped: Callable[[str | None], None]) -> None:
         self._upstream = upstream
         self._dropped = dropped
-        self._agents: dict[Agent, set[tuple[str, str]]] = {}
-        """(server, URI); none is empty, but for what is being refused."""
 
     @property
-    def agents(self) -> frozenset[Agent]:
-        return frozenset(agent for agent, mine in self._agents.items() if mine)
+    def agents(self) -> frozenset[str | None]:
+        return frozenset(agent for agent, _, _ in self._held())
 
-    async def subscribe(self, agent: Agent, server: str, uri: str) -> None:
+    async def subscribe(self, agent: str | None, server: str, uri: str) -> None:
         """Subscribe an Agent; once more says the same.
 
         Raises:
-            ServerError: the server does not tell of it.
+            ServerError: the server does not tell of it, or the Agent's subscriptions ended meanwhile.
             RateLimited: the Agent has subscribed to `MOST` others.
         """
-        mine, key, holder = self._agents.setdefault(agent, set()), (server, uri), ("agent", agent)
-        if key not in mine and len(mine) >= MOST:
+        mine = {(at, subscribed) for each, at, subscribed in self._held() if each == agent}
+        if (server, uri) not in mine and len(mine) >= MOST:
             details = {"smcp_code": str(SmcpCode.RATE_LIMITED), "limit": MOST}
             raise RateLimited(f"an Agent subscribes to at most {MOST} resources of a Computer", details=details)
-        mine.add(key)  # before the server is asked: what it tells at once is not lost
-        try:
-            await self._upstream.hold(holder, server, uri)
-        except BaseException:
-            if holder not in self._upstream.holders(server, uri):
-                mine.discard(key)
-            raise
-        if self._agents.get(agent) is mine:
-            mine.add(key)  # another request for it may have given up
-        elif key not in self._agents.get(agent, ()):
-            self._upstream.release(holder, server, uri)  # dropped meanwhile
+        await self._upstream.hold(AgentHolder(agent), server, uri)
 
-    def has(self, agent: Agent, uri: str) -> bool:
-        return any(uri == subscribed for _, subscribed in self._agents.get(agent, ()))
+    def has(self, agent: str | None, uri: str) -> bool:
+        return any((agent, uri) == (each, subscribed) for each, _, subscribed in self._held())
 
-    def unsubscribe(self, agent: Agent, server: str | None, uri: str) -> None:
+    def unsubscribe(self, agent: str | None, server: str | None, uri: str) -> None:
         """End it, by any URI of the same window; None: at every server. Does nothing where there is none."""
-        self._end(agent, lambda at, subscribed: server in (None, at) and is_same(subscribed, uri))
+        self._end(lambda each, at, held: each == agent and server in (None, at) and is_same(held, uri))
 
     def left(self, agent: str) -> None:
         """An Agent has left the office. If one of its name is back already, it is told to subscribe again."""
-        ended = [self._end(gone, lambda server, uri: True) for gone in (agent, None)]
-        if any(ended):
+        if self._end(lambda each, at, held: each in (agent, None)):
             self._dropped(None)
 
     def drop(self, server: str | None = None, uris: Collection[str] | None = None) -> None:
         """Drop the subscriptions at a server, or at all: what changed meanwhile was announced to nobody."""
-
-        def is_concerned(at: str, uri: str) -> bool:
-            return server in (None, at) and (uris is None or uri in uris)
-
-        ended = [self._end(agent, is_concerned) for agent in tuple(self._agents)]
-        if any(ended):
+        if self._end(lambda each, at, held: server in (None, at) and (uris is None or held in uris)):
             self._dropped(server)
 
-    def concerned(self, server: str, uri: str) -> Iterator[Agent]:
-        if self._agents:
-            keys = {(server, each) for each in (uri, *resources_above(uri))}
-            yield from [agent for agent, mine in self._agents.items() if not mine.isdisjoint(keys)]
+    def concerned(self, server: str, uri: str) -> set[str | None]:
+        """The Agents that subscribed to a resource, or to one above it."""
+        holders = (self._upstream.holders(server, each) for each in (uri, *resources_above(uri)))
+        return {holder.name for each in holders for holder in each if isinstance(holder, AgentHolder)}
 
-    def _end(self, agent: Agent, which: Callable[[str, str], bool]) -> bool:
-        mine = self._agents.get(agent, set())
-        ended = [key for key in mine if which(*key)]
-        for server, uri in ended:
-            mine.discard((server, uri))
-            self._upstream.release(("agent", agent), server, uri)
-        if not mine:
-            self._agents.pop(agent, None)
+    def _held(self) -> Iterator[tuple[str | None, str, str]]:
+        for holder, server, uri in self._upstream.held():
+            if isinstance(holder, AgentHolder):
+                yield holder.name, server, uri
+
+    def _end(self, which: Callable[[str | None, str, str], bool]) -> bool:
+        ended = [each for each in self._held() if which(*each)]
+        for agent, server, uri in ended:
+            self._upstream.release(AgentHolder(agent), server, uri)
         return bool(ended)
