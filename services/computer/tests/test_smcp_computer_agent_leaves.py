@@ -99,7 +99,7 @@ async def test_after_a_break_an_agent_that_came_in_anothers_place_is_told_of_non
 
 
 @pytest.mark.rule("answers.resources.subscribers.native")
-async def test_what_was_subscribed_to_ends_with_the_computers_own_membership(nats_url: str) -> None:
+async def test_subscriptions_end_with_the_computers_own_membership(nats_url: str) -> None:
     servers = {"one": configs.context("2025", content=NOTES)}
     async with world(nats_url, **servers) as here, open_bus(BusConfig(url=nats_url)) as bus:
         alice = ResourceAgent(here)

@@ -134,7 +134,7 @@ async def downstream_of(here: World, server: str, *uris: str) -> None:
     "computer.resources.errors.rate",
     "computer.resources.flow.subscribe.acknowledged",
 )
-async def test_what_cannot_be_subscribed_to_is_refused(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_subscription_that_cannot_be_granted_is_refused(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "MOST", 2)
     silent = configs.context(
         "2026", host="silent", content=[{"uri": "x://1"}, {"uri": "note://1"}], without=["subscribe"]
@@ -161,7 +161,7 @@ async def test_what_cannot_be_subscribed_to_is_refused(nats_url: str, monkeypatc
         await downstream(here.computer, "note://1", "note://end")
 
 
-async def test_what_lies_below_a_resource_is_told_to_who_subscribed_to_it(nats_url: str) -> None:
+async def test_an_update_below_a_resource_reaches_the_agent_that_subscribed_to_the_resource(nats_url: str) -> None:
     async with world(nats_url, one=configs.context("2026", content=[{"uri": "note://a/b"}])) as here:
         alice = ResourceAgent(here)
         await alice.result("resources/subscribe", uri="note://a/b")

@@ -40,7 +40,7 @@ def test_one_server_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> N
     ]
 
 
-def test_what_a_server_sent_cannot_forge_a_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_text_of_a_server_cannot_forge_a_line(caplog: pytest.LogCaptureFixture) -> None:
     WarnOnce(LOG, ServerEvents()).warn("a", "window://x\n\x1b[31mERROR\x85\u2028all is lost 文")
     assert said(caplog) == ["MCP server 'a': window://x [31mERROR all is lost 文"]
 

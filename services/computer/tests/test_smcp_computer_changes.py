@@ -127,7 +127,7 @@ async def test_a_window_that_is_listed_with_another_query_is_the_same_window(nat
 
 
 @pytest.mark.rule("desktop.practice.notices")
-async def test_what_changes_before_the_server_agreed_to_tell_of_it_is_told_then(
+async def test_a_change_before_the_subscription_is_announced_once_it_is_granted(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("smcp_computer.mcp.resources.SUBSCRIBE_S", 120.0)
@@ -192,9 +192,7 @@ async def test_a_burst_of_changes_is_told_as_one(nats_url: str) -> None:
         assert len(await next_told(here, DESKTOP, 2)) == 2
 
 
-async def test_what_the_office_is_told_waits_for_nothing_that_is_refused(
-    nats_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_refused_notification_holds_up_no_other(nats_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with world(nats_url, desk=configs.context("2025", windows=1)) as here:
         await settled(here, "desk", WINDOW)
         here.computer.outbox.changed("tool_call_cancel")  # not for a Computer to say

@@ -56,7 +56,7 @@ async def test_the_three_arguments_are_completed_one_after_the_other(nats_url: s
 
 
 @pytest.mark.rule("computer.resources.errors.not_supported", "finder.completion.optional", "finder.completion.without")
-async def test_what_cannot_be_completed_is_refused(nats_url: str) -> None:
+async def test_a_completion_that_is_not_possible_is_refused(nats_url: str) -> None:
     servers = {
         "able": configs.context("2025", host="able", documents=1),
         "unable": configs.context("2026", host="unable", documents=1, without=["completions"]),

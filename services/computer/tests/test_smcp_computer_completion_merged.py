@@ -40,7 +40,7 @@ class Servers:
         return result, server, [*left_out]
 
 
-async def test_what_one_server_answers_passes_as_it_is() -> None:
+async def test_the_completion_of_one_server_passes_unchanged() -> None:
     odd = {"completion": {"values": [1, None], "total": "many"}, "later": True}
     assert await Servers(a=odd).complete() == (odd, "a", [])
 

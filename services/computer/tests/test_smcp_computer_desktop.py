@@ -109,7 +109,7 @@ async def test_a_server_that_misbehaves_costs_its_own_windows_and_one_warning_fo
 
 
 @pytest.mark.rule("computer.resources.computer.failure", "answers.desktop.failures")
-async def test_what_is_not_there_in_time_is_left_out_and_the_rest_is_delivered(nats_url: str) -> None:
+async def test_a_late_window_is_left_out_and_the_rest_is_delivered(nats_url: str) -> None:
     async with world(
         nats_url,
         {"read_s": 3.0},

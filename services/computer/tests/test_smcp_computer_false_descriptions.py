@@ -74,7 +74,7 @@ async def ask(agent: Client, event: str, **fields: Any) -> dict[str, Any]:
 
 @pytest.mark.rule("answers.resources.read.false_descriptions")
 @ERAS
-async def test_what_is_read_arrives_whole_as_it_is_whatever_the_list_says_of_it(nats_url: str, era: Era) -> None:
+async def test_contents_arrive_whole_whatever_the_list_says_of_them(nats_url: str, era: Era) -> None:
     async with scene(nats_url, era) as agent:
         listed = {each["uri"]: each for each in (await mcp(agent, "resources/list"))["resources"]}
         for held in lies():

@@ -19,7 +19,7 @@ REFUSED = "does not tell of changes of a resource"
 
 
 @pytest.mark.rule("answers.desktop.again")
-async def test_what_the_next_stream_leaves_out_is_subscribed_to_no_more_and_asked_for_again(
+async def test_a_subscription_that_the_next_stream_leaves_out_ends_and_is_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subscriptions, "RETRY_S", 0.1)
@@ -38,7 +38,7 @@ async def test_what_the_next_stream_leaves_out_is_subscribed_to_no_more_and_aske
 
 
 @pytest.mark.rule("answers.desktop.again")
-async def test_what_is_left_out_after_a_stream_was_lost_is_subscribed_to_no_more_and_can_be_asked_for(
+async def test_a_subscription_that_a_stream_after_a_loss_leaves_out_ends_and_can_be_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mcp_subscriptions, "RELISTEN_S", 0.05)
@@ -58,7 +58,7 @@ async def test_what_is_left_out_after_a_stream_was_lost_is_subscribed_to_no_more
 
 
 @pytest.mark.rule("answers.desktop.again")
-async def test_what_was_refused_is_asked_for_again_after_a_pause(
+async def test_a_refused_subscription_is_asked_for_again_after_a_pause(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(subscriptions, "RETRY_S", 0.1)
@@ -72,7 +72,7 @@ async def test_what_was_refused_is_asked_for_again_after_a_pause(
 
 
 @pytest.mark.rule("answers.desktop.again")
-async def test_what_was_refused_is_asked_for_again_once_the_list_changed(
+async def test_a_refused_subscription_is_asked_for_again_once_the_list_changed(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusing = {WINDOW: "subscribe_refuse"}

@@ -101,7 +101,7 @@ async def test_an_entry_of_its_own_replaces_the_default_as_a_whole() -> None:
     "data-structures.meta.namespace.MCP_TOOL_ANNOTATION",
     "data-structures.meta.namespace.others",
 )
-async def test_what_a_server_says_of_its_tools_is_carried() -> None:
+async def test_the_metadata_of_a_servers_tools_are_passed_on() -> None:
     async with listed(box=configs.stdio()) as tools:
         meta = tools["add"]["meta"]
         assert meta == {

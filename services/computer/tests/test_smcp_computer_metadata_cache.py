@@ -65,7 +65,7 @@ async def test_a_change_of_one_document_of_very_many_costs_next_to_nothing() -> 
         assert time.thread_time() - began < 0.5, "all of them are gone through for each"
 
 
-async def test_what_changes_while_it_is_read_is_read_again_for_the_one_who_waits() -> None:
+async def test_a_document_that_changes_while_it_is_read_is_read_again_for_the_waiting_request() -> None:
     servers, lists = Servers(), {"a": listed("a", 3)}
     servers.gate.clear()
     async with opened(servers) as library:
@@ -78,7 +78,7 @@ async def test_what_changes_while_it_is_read_is_read_again_for_the_one_who_waits
         assert sorted(servers.read) == sorted(2 * [*lists["a"]])
 
 
-async def test_what_the_server_tells_no_changes_of_is_read_anew_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_document_without_updates_is_read_anew_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "UNTOLD_S", 0.0)
     servers, lists = Servers(), {"a": listed("a", 2)}
     async with opened(servers, told=lambda server: {"dpe://a/d0"}) as library:
@@ -119,7 +119,7 @@ async def test_a_server_that_is_gone_takes_what_was_kept_of_it_along() -> None:
 
 
 @pytest.mark.rule("finder.server.level_1")
-async def test_what_is_no_document_is_not_read(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_resource_that_is_no_document_is_not_read(caplog: pytest.LogCaptureFixture) -> None:
     servers = Servers()
     others = ["window://a", "dpe://a", "dpe://a/d/pages/1", "dpe:///d", "dpe://a/%zz", "file:///x", "", "dpe:"]
     async with opened(servers) as library:

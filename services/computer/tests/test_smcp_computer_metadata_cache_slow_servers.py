@@ -12,7 +12,7 @@ from smcp_testing.document_servers import Servers, answer, listed, opened, title
 
 
 @pytest.mark.rule("answers.finder.kept")
-async def test_what_is_not_read_in_time_is_shown_as_the_list_describes_it_and_read_on() -> None:
+async def test_a_late_document_is_shown_as_listed_while_its_read_goes_on() -> None:
     servers = Servers()
     servers.gate.clear()
     resources = listed(

@@ -53,7 +53,7 @@ def test_names_do_not_depend_on_any_order(offers: list[Offer], shuffle: random.R
 
 
 @given(offers)
-def test_what_is_forbidden_is_not_listed_under_any_name(offers: list[Offer]) -> None:
+def test_a_forbidden_tool_is_not_listed_under_any_name(offers: list[Offer]) -> None:
     names = name_tools(offers)
     assert not names.listed.keys() & names.forbidden.keys()
     assert not set(names.listed.values()) & set(names.forbidden.values())
@@ -88,7 +88,7 @@ def test_forbidden_by_original_name_or_by_alias() -> None:
     assert {"push", "send", "show"} <= names.forbidden.keys()
 
 
-def test_what_two_servers_forbid_does_not_depend_on_any_order() -> None:
+def test_the_tools_that_two_servers_forbid_do_not_depend_on_any_order() -> None:
     offers = [Offer(server, ["x", "x."], {}, frozenset({"x", "x."})) for server in ("a", "a.")]
     assert name_tools(offers) == name_tools(offers[::-1])
 

@@ -120,7 +120,7 @@ async def test_of_a_title_without_end_as_much_is_told_as_is_a_title(nats_url: st
         assert here.told("resources_updated")[0]["payload"]["params"]["title"] == "x" * outbox.MAX_TITLE
 
 
-async def test_what_is_wrong_with_a_list_is_said_again_in_the_servers_next_life(
+async def test_a_faulty_list_is_warned_about_again_in_the_servers_next_life(
     nats_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world(nats_url, one=configs.context("2025", content=[{"uri": "note://1"}])) as here:

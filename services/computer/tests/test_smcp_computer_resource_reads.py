@@ -123,7 +123,7 @@ async def test_a_uri_of_a_wrong_shape_is_refused_by_its_field(nats_url: str) -> 
 
 
 @pytest.mark.rule("answers.resources.read.shape")
-async def test_what_a_server_lists_is_read_whatever_its_form(nats_url: str) -> None:
+async def test_a_listed_resource_is_read_whatever_the_form_of_its_uri(nats_url: str) -> None:
     odd = ["dpe://h/a/b/c", "window://h?x=1", "no scheme", "DPE://H/%zz"]
     async with world(nats_url, one=configs.context("2025", content=[{"uri": uri} for uri in odd])) as here:
         alice = ResourceAgent(here)
@@ -189,7 +189,7 @@ async def test_a_page_is_read_at_the_server_that_lists_its_document_also_where_o
 
 @pytest.mark.rule("computer.resources.errors.mcp", "computer.resources.errors.not_found")
 @ERAS
-async def test_what_a_server_answers_in_place_of_contents_is_a_json_rpc_error(nats_url: str, era: Era) -> None:
+async def test_an_answer_without_contents_becomes_a_json_rpc_error(nats_url: str, era: Era) -> None:
     not_found = -32002 if era == "2025" else -32602
     cases = [
         ("refuse", -32602, "SMCP_RESOURCE_NOT_FOUND"),

@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from smcp_computer.mcp import supervisor
 from smcp_computer.mcp.session import connect
-from smcp_computer.resources import directory, index
+from smcp_computer.resources import index, routing
 from smcp_testing.computer_office import NAME, OFFICE, world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.profiles import scaled
@@ -235,7 +235,7 @@ async def test_templates_of_several_servers_are_told_apart_by_their_servers_name
 async def test_a_server_whose_list_fails_costs_only_its_own(
     nats_url: str, era: Era, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, "LIST_S", 1.0)
+    monkeypatch.setattr(routing, "LIST_S", 1.0)
     bad = configs.context(era, host="bad", windows=2, without=["list_changed"])
     async with world(nats_url, bad=bad, good=configs.context(era, host="good", windows=2)) as here:
         alice = ResourceAgent(here)
@@ -251,7 +251,7 @@ async def test_a_server_whose_list_fails_costs_only_its_own(
 async def test_a_server_that_never_lists_costs_other_requests_a_bounded_wait(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, "LIST_S", 0.5)
+    monkeypatch.setattr(routing, "LIST_S", 0.5)
     silent = configs.context("2025", host="silent", windows=1, without=["list_changed"])
     async with world(nats_url, silent=silent, well=configs.context("2026", host="well", windows=1)) as here:
         alice = ResourceAgent(here)

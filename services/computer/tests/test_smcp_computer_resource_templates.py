@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from smcp_computer.mcp.events import ResourcesChanged, ServerEvent
-from smcp_computer.resources import directory
+from smcp_computer.resources import routing
 from smcp_testing.computer_office import world
 from smcp_testing.mcp_servers import configs
 from smcp_testing.resource_agent import ResourceAgent
@@ -26,7 +26,7 @@ def names(result: dict[str, Any]) -> list[str]:
 async def test_a_server_that_never_lists_its_templates_shows_its_windows_and_lists_its_resources(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, "LIST_S", 0.3)
+    monkeypatch.setattr(routing, "LIST_S", 0.3)
     silent = configs.context("2025", host="silent", windows=1, misbehave={"templates": "never"})
     async with world(nats_url, {"read_s": 2.0}, silent=silent) as here:
         alice, index = ResourceAgent(here), here.computer.resources.index
@@ -72,7 +72,7 @@ async def test_templates_that_change_while_they_are_asked_for_are_asked_for_anew
 
 @pytest.mark.rule("computer.resources.computer.list_changed")
 @ERAS
-async def test_who_asked_for_templates_is_told_that_they_may_be_others(nats_url: str, era: Era) -> None:
+async def test_an_agent_that_listed_templates_is_told_that_they_may_have_changed(nats_url: str, era: Era) -> None:
     async with world(nats_url, one=configs.context(era, windows=1)) as here:
         alice = ResourceAgent(here)
         await eventually(lambda: here.computer.resources.index.is_listed("one"), timeout=30)

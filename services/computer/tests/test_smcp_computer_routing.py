@@ -55,7 +55,7 @@ def test_of_several_servers_the_one_used_last_comes_first_then_by_name() -> None
     assert candidates("shared://1", ALL, ["docs", "gone"]) == ["files", "other"]
 
 
-def test_who_lists_a_uri_comes_alone_also_where_others_share_the_host() -> None:
+def test_a_server_that_lists_a_uri_comes_alone_also_where_others_share_the_host() -> None:
     rival = Served("archive", {"dpe://com.docs/old"})
     assert candidates("dpe://com.docs/r1", (rival, DOCS), []) == ["docs"]
     assert candidates("dpe://com.docs/r9", (rival, DOCS), []) == ["archive", "docs"]
@@ -109,7 +109,7 @@ def test_a_window_is_known_by_host_and_path_and_asked_for_as_its_server_lists_it
     assert rival.listed(asked) is None
 
 
-def test_what_is_no_window_is_asked_for_as_it_was_asked() -> None:
+def test_a_uri_of_another_scheme_is_asked_for_unchanged() -> None:
     assert DOCS.listed("dpe://com.docs/r1?depth=pages") == "dpe://com.docs/r1?depth=pages"
     assert DOCS.listed("dpe://com.docs/unknown") is None
     assert OTHER.listed("note://x?y=1") == "note://x?y=1"
@@ -147,9 +147,9 @@ def test_the_host_of_a_template_is_known_where_it_is_fixed() -> None:
 
 
 def test_a_template_is_completed_by_who_lists_it_or_shares_its_host() -> None:
-    assert template_candidates("file:///{path}", ALL, []) == ["files"]
-    assert template_candidates("dpe://com.docs/{doc_ref}/elements/{element_id}", ALL, []) == ["docs"]
-    assert template_candidates("dpe://com.elsewhere/{doc_ref}", ALL, []) == []
+    assert template_candidates("file:///{path}", ALL, [], {}) == ["files"]
+    assert template_candidates("dpe://com.docs/{doc_ref}/elements/{element_id}", ALL, [], {}) == ["docs"]
+    assert template_candidates("dpe://com.elsewhere/{doc_ref}", ALL, [], {}) == []
 
 
 PAGES = "dpe://h/{doc_ref}/pages/{page_index}"

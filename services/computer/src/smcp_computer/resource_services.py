@@ -12,8 +12,8 @@ from smcp_computer.mcp.supervisor import Fleet
 from smcp_computer.metadata_cache import MetadataCache
 from smcp_computer.outbox import Outbox
 from smcp_computer.resources.changes import ResourceChanges
-from smcp_computer.resources.directory import Directory
 from smcp_computer.resources.index import History, ResourceIndex
+from smcp_computer.resources.routing import Directory
 from smcp_computer.resources.subscriptions import AgentSubscriptions, UpstreamSubscriptions
 from smcp_computer.settings import ComputerSettings
 from smcp_service.lifecycle import Background

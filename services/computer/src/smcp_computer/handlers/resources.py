@@ -24,11 +24,10 @@ from smcp_computer.mcp.errors import (
 from smcp_computer.mcp.events import ServerEvents
 from smcp_computer.metadata_cache import first_text
 from smcp_computer.reply_limits import Budget, bounded
-from smcp_computer.resources.directory import Directory
 from smcp_computer.resources.index import ResourceIndex
 from smcp_computer.resources.pages import Kind, named_apart, page_of, read_cursor, write_cursor
 from smcp_computer.resources.replies import bad_field, flat, is_not_found, jsonrpc_error
-from smcp_computer.resources.routing import NOTHING_CHOSEN
+from smcp_computer.resources.routing import Directory
 from smcp_computer.resources.subscriptions import AgentSubscriptions
 from smcp_computer.resources.warn_once import WarnOnce
 from smcp_proto.finder import not_in_format, unknown_categories
@@ -150,7 +149,7 @@ class ResourceHandlers:
         if template is None and request.serverId is None:
             field = "payload.params.ref.uri" if asked.ref.type == "ref/resource" else "serverId"
             raise bad_field(field, "is missing")
-        chosen = (asked.context.arguments if asked.context is not None else None) or NOTHING_CHOSEN
+        chosen = (asked.context.arguments if asked.context is not None else None) or {}
         servers = await self._directory.template_candidates(
             template or "", request.serverId, timeout=budget.left, chosen=chosen
         )

@@ -1,13 +1,21 @@
-"""Which MCP servers of a Computer a URI belongs to. Pure."""
+"""Which MCP servers of a Computer are asked: for a URI, for a template, or for all that they list."""
 
+import asyncio
+import logging
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
-from smcp_computer.resources.replies import bad_field
+from smcp_computer.mcp.errors import ServerError
+from smcp_computer.mcp.events import ServerEvents
+from smcp_computer.mcp.supervisor import Supervisor
+from smcp_computer.resources.index import History, Listing, ResourceIndex
+from smcp_computer.resources.pages import Item, Kind
+from smcp_computer.resources.replies import bad_field, not_found, not_supported
+from smcp_computer.resources.warn_once import WarnOnce
+from smcp_proto.errors import Unavailable
 from smcp_proto.sorting import server_order
 from smcp_proto.uris import (
     DPE,
@@ -20,8 +28,6 @@ from smcp_proto.uris import (
     scheme_of,
     without_query,
 )
-
-NOTHING_CHOSEN: Final[Mapping[str, str]] = MappingProxyType({})
 
 DocumentId = tuple[str, str | None]
 """Host and document (decoded); None: the host's catalog, level 0."""
@@ -56,10 +62,12 @@ class Served:
         """The documents and catalogs that it lists, or of which it lists a part."""
         return frozenset(document for uri in self.uris if (document := document_of(uri)) is not None)
 
-    def distance(self, uri: str) -> int:
-        """0: it lists the document (or, of level 0, the catalog) that a `dpe://` URI is of, whatever its level; 1: it
-        lists level 0 of its host; 2: neither.
-        """
+    def rank(self, uri: str) -> int | None:
+        """How likely it serves a URI that it does not list, 0 first; None: it does not."""
+        if scheme_of(uri) not in HOSTED:
+            return 0 if any(fits(template, uri) for template in self.templates) else None
+        if host_of(uri) not in self.hosts:
+            return None
         if scheme_of(uri) != DPE:
             return 2
         # the very text is looked for first: to parse ten thousand URIs takes a while
@@ -81,23 +89,20 @@ class Served:
         return uri if without_query(uri) in self.uris else None
 
 
-def candidates(uri: str, servers: Iterable[Served], history: Sequence[str]) -> list[str]:
+def candidates(uri: str, servers: Sequence[Served], history: Sequence[str]) -> list[str]:
     """The servers that may serve `uri`, the most likely one first.
 
-    Those that list it; else, for `dpe://` and `window://`, those that list something of its host; else those of which a
-    template fits. Of those that share a host, who lists the document of a page or an element comes first, then who
-    lists the host's catalog. Among several that are alike the one used last comes first, then by name.
+    Those that list it; else, for `dpe://` and `window://`, those that list something of its host (first its document,
+    then the host's catalog); else those of which a template fits. Among several that are alike the one used last comes
+    first, then by name.
 
     Args:
         history: the MCP servers of the tool calls, the oldest call first.
     """
-    servers = list(servers)
-    found = listed_by(uri, servers)
-    if not found and scheme_of(uri) in HOSTED:
-        return _of_host(uri, servers, history)
-    if not found:
-        found = [each.server for each in servers if any(fits(template, uri) for template in each.templates)]
-    return server_order(found, history)
+    if found := listed_by(uri, servers):
+        return server_order(found, history)
+    ranks = {each.server: rank for each in servers if (rank := each.rank(uri)) is not None}
+    return sorted(server_order(ranks, history), key=ranks.__getitem__)
 
 
 def listed_by(uri: str, servers: Iterable[Served]) -> list[str]:
@@ -105,14 +110,14 @@ def listed_by(uri: str, servers: Iterable[Served]) -> list[str]:
 
 
 def template_candidates(
-    template: str, servers: Iterable[Served], history: Sequence[str], chosen: Mapping[str, str] = NOTHING_CHOSEN
+    template: str, servers: Sequence[Served], history: Sequence[str], chosen: Mapping[str, str]
 ) -> list[str]:
     """The servers that may complete the arguments of a template: those that list it, else those of its host.
 
     Args:
         chosen: arguments that are chosen already. Of several servers those come alone that list the chosen document.
     """
-    servers, host = list(servers), template_host(template)
+    host = template_host(template)
     found = [each for each in servers if template in each.templates]
     if not found and host is not None:
         found = [each for each in servers if host in each.hosts]
@@ -176,13 +181,6 @@ def is_same(one: str, other: str) -> bool:
     return one == other or (window is not None and window == window_uri(other))
 
 
-def _of_host(uri: str, servers: Iterable[Served], history: Sequence[str]) -> list[str]:
-    host = host_of(uri)
-    found = {each.server: each for each in servers if host is not None and host in each.hosts}
-    order = server_order(found, history)
-    return sorted(order, key=lambda server: found[server].distance(uri)) if len(order) > 1 else order
-
-
 def checked_uri(uri: str) -> str:
     """The URI to ask a server for, where none lists it just so: what a server lists it knows, whatever its form.
 
@@ -194,11 +192,172 @@ def checked_uri(uri: str) -> str:
     """
     try:
         match scheme_of(uri):
-            case scheme if scheme == DPE:
+            case "dpe":
                 parse_dpe_uri(uri)
-            case scheme if scheme == WINDOW:
+            case "window":
                 parse_window_uri(uri)
                 return without_query(uri)
     except ValueError as error:
         raise bad_field("payload.params.uri", error) from None
     return uri
+
+
+_log = logging.getLogger("smcp_computer.resources")
+
+Found = TypeVar("Found")
+
+LIST_S: Final = 5.0
+"""How long a server may take to list where several are asked: a silent one must not use up the time of the others."""
+VERB: Final[Mapping[Kind, str]] = {"resources": "resources_list", "templates": "resources_templates_list"}
+NO_TEMPLATES: Final[tuple[Item, ...]] = ()
+
+
+class Directory:
+    """Args:
+    history: decides among several servers.
+    """
+
+    def __init__(
+        self, supervisors: Mapping[str, Supervisor], index: ResourceIndex, history: History, events: ServerEvents
+    ) -> None:
+        self._supervisors = supervisors
+        self._index = index
+        self._history = history
+        self._warnings = WarnOnce(_log, events)
+        self._served: dict[tuple[str, bool], tuple[Listing, Sequence[Item], Served]] = {}
+
+    def check(self, server: str) -> None:
+        """Raises:
+        NotFound: there is no such server here.
+        Unavailable: it is not ready.
+        Malformed: it has no resources; `details.smcp_code` is `SMCP_RESOURCE_NOT_SUPPORTED`.
+        """
+        self.check_known(server)
+        supervisor = self._supervisors[server]
+        if not supervisor.ready:
+            raise Unavailable(f"MCP server {server!r} is not running ({supervisor.state})")
+        if supervisor.resources is None:
+            raise not_supported(f"MCP server {server!r} has no resources")
+
+    def check_known(self, server: str) -> None:
+        if server not in self._supervisors:
+            raise not_found("this Computer has no such MCP server", field="serverId")
+
+    def checked(self, uri: str, server: str | None) -> str:
+        """The URI to ask for. What a server lists, as far as it is known, counts whatever its form.
+
+        Args:
+            server: only this one is asked; None: any.
+
+        Raises:
+            NotFound: there is no such server here.
+            Malformed: see `checked_uri`.
+        """
+        if server is not None:
+            self.check_known(server)
+        lists = map(self._index.known, [server] if server is not None else self._index.servers())
+        return uri if any(uri in listed for listed in lists) else checked_uri(uri)
+
+    def listed(self, uri: str, server: str) -> str:
+        """The URI by which a server knows what `uri` names, as far as its list is known; else `uri` itself."""
+        return self._serve(server).listed(uri) or uri
+
+    def told_of(self, uri: str, server: str) -> str:
+        """The URI by which a server tells of changes of what `uri` names: as it lists it, else without what only says
+        how it is shown."""
+        listed = self.listed(uri, server)
+        return listed if listed in self._index.known(server) else without_query(listed)
+
+    async def lists(
+        self, kind: Kind, server: str | None, *, timeout: float, begin: str = ""
+    ) -> tuple[dict[str, Sequence[Item]], list[str]]:
+        """What servers list now, by name: one, or all that have resources. Of all, one that fails is left out.
+
+        Args:
+            begin: the name of the server at which a page begins.
+
+        Returns:
+            The lists; and the names of servers from `begin` on that are not running, failed or were silent.
+
+        Raises:
+            SmcpError, ServerError: that one server cannot be asked (see `check`), or does not list.
+        """
+        ask = self._resources if kind == "resources" else self._index.templates
+        if server is not None:
+            self.check(server)
+            return {server: await ask(server, timeout)}, []
+        without = self._index.count_skipped(VERB[kind])
+        found = await self._of_all(ask, self._index.servers(), timeout)
+        there = {*found, *without}
+        return found, [name for name in sorted(self._supervisors) if name not in there and name >= begin]
+
+    async def documents(self, timeout: float) -> Mapping[str, Listing]:
+        """What the servers list that take part in the finder; one that fails is shown as it was known before."""
+        servers = self._index.servers(subscribable=True)
+        self._index.count_skipped("get_finder")
+        await self._of_all(self._index.list, servers, timeout)
+        return {server: self._index.known(server) for server in servers}
+
+    async def candidates(self, uri: str, server: str | None, *, timeout: float) -> list[str]:
+        """The servers that may serve `uri`, the most likely one first; at least one.
+
+        Raises:
+            NotFound: none does; `details.smcp_code` is `SMCP_RESOURCE_NOT_FOUND`.
+            SmcpError: `server` cannot be asked, see `check`.
+        """
+        if server is not None:
+            self.check(server)
+            return [server]
+        servers = self._index.servers()
+        known, found = [self._serve(each) for each in servers], []
+        if all(map(self._index.is_listed, servers)) or listed_by(uri, known):
+            found = candidates(uri, known, self._history.servers)
+        if not (found := found or candidates(uri, await self._all(timeout), self._history.servers)):
+            raise not_found("no MCP server of this Computer has this resource")
+        return found
+
+    async def template_candidates(
+        self, template: str, server: str | None, *, timeout: float, chosen: Mapping[str, str]
+    ) -> list[str]:
+        """The same for a URI template of which these arguments are chosen already."""
+        if server is not None:
+            self.check(server)
+            return [server]
+        found = template_candidates(template, await self._all(timeout), self._history.servers, chosen)
+        if not found:
+            raise not_found("no MCP server of this Computer has this template")
+        return found
+
+    async def _all(self, timeout: float) -> list[Served]:
+        servers = self._index.servers()
+        _, templates = await asyncio.gather(
+            self._of_all(self._index.list, servers, timeout), self._of_all(self._index.templates, servers, timeout)
+        )
+        return [self._serve(server, templates.get(server, NO_TEMPLATES)) for server in servers]
+
+    def _serve(self, server: str, templates: Sequence[Item] = NO_TEMPLATES) -> Served:
+        """The same object again for the same lists: its hosts are found once."""
+        key, listing = (server, templates is NO_TEMPLATES), self._index.known(server)
+        kept = self._served.get(key)
+        if kept is not None and kept[0] is listing and kept[1] is templates:
+            return kept[2]
+        served = Served(server, listing.keys(), tuple(item["uriTemplate"] for item in templates))
+        self._served[key] = (listing, templates, served)
+        return served
+
+    async def _of_all(
+        self, ask: Callable[[str, float], Awaitable[Found]], servers: Sequence[str], timeout: float
+    ) -> dict[str, Found]:
+        found: dict[str, Found] = {}
+
+        async def one(server: str) -> None:
+            try:
+                found[server] = await ask(server, min(timeout, LIST_S))
+            except ServerError as error:
+                self._warnings.warn(server, f"left out of a list: {error}")
+
+        await asyncio.gather(*map(one, servers))
+        return found
+
+    async def _resources(self, server: str, timeout: float) -> Sequence[Item]:
+        return tuple((await self._index.list(server, timeout)).values())
