@@ -50,10 +50,7 @@ Read = Callable[[str, str, float], Awaitable[Mapping[str, Any]]]
 
 
 class Unreadable(Exception):
-    """The metadata cannot be used: the document is listed by what its server's list says.
-
-    The message says why, for the log, and holds nothing that the server sent.
-    """
+    """The metadata cannot be used. The message says why, for the log, and holds nothing that the server sent."""
 
 
 @dataclass(slots=True, eq=False)
@@ -106,12 +103,7 @@ class _Server:
 
 
 class MetadataCache:
-    """Args:
-    read: asks a server.
-    told: the URIs whose updates a server sends.
-    tasks: where documents are read; a read goes on when its request has ended.
-    cache_bytes: how many bytes of metadata are kept.
-    """
+    """`told` gives the URIs whose updates a server sends. A read goes on in `tasks` when its request has ended."""
 
     def __init__(
         self,
@@ -136,11 +128,8 @@ class MetadataCache:
         return self._bytes
 
     async def documents(self, lists: Mapping[str, Listing], *, timeout: float) -> list[Document]:
-        """All documents of the given servers, each server's in the order of its list.
-
-        Args:
-            lists: by server, what it lists now. The same object again means that nothing changed.
-            timeout: seconds that metadata are waited for.
+        """All documents of the given servers, each server's in the order of its list. The same list object again means
+        that nothing changed. `timeout`: seconds that metadata are waited for.
         """
         until = self._loop.time() + timeout
         self._take_over(lists)
@@ -283,14 +272,8 @@ class MetadataCache:
 
 
 def from_contents(server: str, uri: str, result: Mapping[str, Any]) -> tuple[Document, list[str], int]:
-    """The document that level 1 describes, with warnings and the size of its metadata in bytes.
-
-    Args:
-        uri: as the server lists it.
-        result: of `resources/read`. The MIME type says nothing here: what counts is that there is JSON.
-
-    Raises:
-        Unreadable: there is none, or none that can be used.
+    """The document that a `resources/read` of level 1 describes, with warnings and the size of its metadata in bytes.
+    The MIME type says nothing here: what counts is that there is JSON. Raises Unreadable.
     """
     text = first_text(result)
     if text is None:

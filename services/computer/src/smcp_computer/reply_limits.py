@@ -12,15 +12,12 @@ from smcp_proto.errors import TooLarge
 
 
 def giving_way(sizes: Sequence[int], saved: Sequence[int], room: int) -> frozenset[int]:
-    """The largest ones, as few as can be; of those of one size the last go first.
+    """The numbers of the largest items of a JSON array, as few as can be; of those of one size the last go first. All
+    of them where the room does not do even then.
 
     Args:
-        sizes: of the items of a JSON array, in bytes.
         saved: bytes that are saved where an item gives way: of one that goes its size, and its comma.
         room: bytes between the brackets.
-
-    Returns:
-        Their numbers. All of them where the room does not do even then.
     """
     needed = sum(sizes) + len(sizes) - 1
     giving = set()
@@ -39,11 +36,7 @@ def reply_limit(call: Call, max_body: int) -> int:
 
 
 def bounded(reply: Mapping[str, Any], max_body: int) -> RawJson:
-    """The reply as JSON.
-
-    Raises:
-        TooLarge: it has more bytes than the bus takes.
-    """
+    """The reply as JSON. Raises TooLarge: it has more bytes than the bus takes."""
     body = exact_json.written(reply)
     if len(body) > max_body:
         raise TooLarge("the answer is too large", details={"size": len(body), "limit": max_body})
@@ -51,11 +44,7 @@ def bounded(reply: Mapping[str, Any], max_body: int) -> RawJson:
 
 
 class Budget:
-    """The time that a request leaves; at most `most` seconds.
-
-    Attributes:
-        until: when it is over, in loop time.
-    """
+    """The time that a request leaves, at most `most` seconds; `until`: when it is over, in loop time."""
 
     def __init__(self, call: Call, *, most: float | None = None) -> None:
         self._loop: Final = asyncio.get_running_loop()

@@ -20,16 +20,7 @@ from smcp_service.lifecycle import Background
 
 
 class ResourceServices:
-    """`run` must be running.
-
-    Args:
-        tasks: where documents and windows are read.
-        max_body: bytes that an answer may have on the bus.
-
-    Attributes:
-        history: to be told of each call of a tool.
-        handlers: by event.
-    """
+    """`run` must be running; `history` must hear of each call of a tool. `handlers` are by event."""
 
     def __init__(
         self, settings: ComputerSettings, fleet: Fleet, outbox: Outbox, tasks: Background, *, max_body: int

@@ -33,11 +33,8 @@ _HEAD: Final = b'{"desktops":['
 
 
 class Desktop:
-    """Args:
-    tasks: where windows are read: to break off what a server does not take takes the MCP SDK some seconds.
-    read_s: how long the MCP servers may take, in seconds. What is missing then is left out; the next request tries
-        again.
-    max_body: bytes that an answer may have on the bus.
+    """Windows that take longer than `read_s` are left out; the next request tries again. They are read in `tasks`: the
+    MCP SDK takes some seconds to break off a request that a server does not take.
     """
 
     def __init__(

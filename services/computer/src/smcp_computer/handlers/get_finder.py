@@ -36,11 +36,7 @@ Lists = Callable[[float], Awaitable[Mapping[str, Listing]]]
 
 
 class Finder:
-    """Args:
-    lists: the servers that take part.
-    wait_s: how long metadata that are not read yet are waited for.
-    max_body: bytes that an answer may have on the bus.
-    """
+    """Waits at most `wait_s` for metadata that are not read yet."""
 
     def __init__(
         self,
@@ -106,10 +102,7 @@ def _check(keywords: Sequence[str]) -> None:
 def fitting(summaries: Sequence[Summary], room: int) -> tuple[list[bytes], frozenset[int]]:
     """The documents of a page as JSON, and the numbers of those that are shortened so that all have room.
 
-    They are shortened and not left out, since who turns the pages counts them.
-
-    Args:
-        room: bytes that they may have, commas included.
+    They are shortened and not left out, since who turns the pages counts them. `room` is in bytes, with the commas.
     """
     whole = [exact_json.written(summary) for summary in summaries]
     if sum(map(len, whole)) + len(whole) <= room:

@@ -69,12 +69,7 @@ Answer = tuple[str | None, Json]
 
 
 class ResourceHandlers:
-    """Each public method is a handler. A server's refusal is a JSON-RPC error in the envelope; an SmcpError is flat.
-
-    Args:
-        name: of this Computer.
-        max_body: bytes that an answer may have on the bus.
-    """
+    """Each public method is a handler. A server's refusal is a JSON-RPC error in the envelope; an SmcpError is flat."""
 
     def __init__(
         self,
@@ -223,12 +218,7 @@ class ResourceHandlers:
 
 
 def odd(uri: str, result: Json) -> Iterator[str]:
-    """What is wrong with a page or element: unknown categories, or another format than was asked for.
-
-    Args:
-        uri: that was asked for.
-        result: of `resources/read`.
-    """
+    """What is wrong with a page or element that was read: unknown categories, or another format than asked for."""
     if scheme_of(uri) != DPE:
         return
     try:
@@ -252,10 +242,6 @@ async def complete(
     servers: Sequence[str], ask: Ask, *, timeout: float
 ) -> tuple[str | None, dict[str, Any], Sequence[str]]:
     """Ask servers that may complete an argument, side by side.
-
-    Args:
-        servers: one or more. What the first ones offer stands first.
-        timeout: seconds.
 
     Returns:
         Whose result it is, None: of several; the result, where a server's `_meta` is `meta`, and says nothing in the
@@ -292,13 +278,7 @@ async def complete(
 
 
 def merged(completions: Sequence[Json]) -> dict[str, Any]:
-    """Several completions as one: each value once, at most `MOST`, in the order of the completions.
-
-    `total` is there where it is known, so where every one of them sent all that it has.
-
-    Args:
-        completions: each has a list of texts as `values`.
-    """
+    """Several completions as one: each value once, at most `MOST`; `total` where every one of them sent all it has."""
     values = list(dict.fromkeys(value for each in completions for value in each["values"]))
     more = any(_has_more(each) for each in completions)
     said: dict[str, Any] = {"values": values[:MOST], "hasMore": more or len(values) > MOST}

@@ -73,11 +73,7 @@ class ResourceIndex:
         events.listen(self._on_event)
 
     def servers(self, *, subscribable: bool = False) -> list[str]:
-        """The names of those that are ready and have resources.
-
-        Args:
-            subscribable: only those that take part in desktop and finder.
-        """
+        """The names of those that are ready and have resources; `subscribable`: and take part in desktop and finder."""
         every = ((name, self.features(name)) for name in self._servers)
         return [name for name, features in every if features and (features.subscribe or not subscribable)]
 
@@ -101,11 +97,7 @@ class ResourceIndex:
         return {"resources": {**whole, "aggregate": whole, "byServer": by_server}}
 
     def connection(self, server: str) -> Resources:
-        """For reading and subscribing.
-
-        Raises:
-            ServerNotRunning: it is not ready, or has no resources.
-        """
+        """For reading and subscribing. Raises ServerNotRunning: it is not ready, or has no resources."""
         resources = self._servers[server].supervisor.resources
         if resources is None:
             raise ServerNotRunning(server, "is not ready, or has no resources")
@@ -127,11 +119,7 @@ class ResourceIndex:
         return self._servers[server].resources.asked > 0
 
     async def list(self, server: str, timeout: float = REQUEST_S) -> Listing:
-        """What it lists now: as it is known, or asked for where that may be out of date.
-
-        Raises:
-            ServerError: see `Resources`; also where it does not list in time.
-        """
+        """What it lists now: as it is known, or asked for where that may be out of date. Raises ServerError."""
 
         async def ask(resources: Resources) -> Listing:
             found = await resources.list_all(timeout=timeout)

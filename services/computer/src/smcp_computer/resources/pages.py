@@ -58,10 +58,7 @@ def write_cursor(position: Position) -> str:
 
 
 def read_cursor(cursor: str, kind: Kind, server: str | None = None) -> Position:
-    """Read a cursor of a list of that kind.
-
-    Args:
-        server: the only one that is listed; None: all.
+    """Read a cursor of a list of that kind, of one server or (None) of all.
 
     Raises:
         Malformed: it is none that `write_cursor` gave for such a list; `details.field` is `payload.params.cursor`.
@@ -101,11 +98,8 @@ class Page:
 
 
 def page_of(kind: Kind, lists: Mapping[str, Sequence[Item]], after: Position | None = None) -> Page:
-    """The next page over the lists of all servers, in order of the servers' names. Each item names its server.
-
-    Args:
-        lists: by server; each item has its URI, a string.
-        after: where the page before it ended.
+    """The page behind `after` over the lists of all servers, in order of the servers' names. Each item names its
+    server.
     """
     page, size, key = Page(), 0, URI_KEY[kind]
     last: Position | None = None

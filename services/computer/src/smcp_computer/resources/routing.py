@@ -95,9 +95,6 @@ def candidates(uri: str, servers: Sequence[Served], history: Sequence[str]) -> l
     Those that list it; else, for `dpe://` and `window://`, those that list something of its host (first its document,
     then the host's catalog); else those of which a template fits. Among several that are alike the one used last comes
     first, then by name.
-
-    Args:
-        history: the MCP servers of the tool calls, the oldest call first.
     """
     if found := listed_by(uri, servers):
         return server_order(found, history)
@@ -182,7 +179,7 @@ def is_same(one: str, other: str) -> bool:
 
 
 def checked_uri(uri: str) -> str:
-    """The URI to ask a server for, where none lists it just so: what a server lists it knows, whatever its form.
+    """The URI to ask a server for, where none lists it just so.
 
     A `dpe://` URI has to be one (finder.txt, 校验规则), and keeps its query; of a `window://` URI the query is dropped.
 
@@ -213,10 +210,6 @@ NO_TEMPLATES: Final[tuple[Item, ...]] = ()
 
 
 class Directory:
-    """Args:
-    history: decides among several servers.
-    """
-
     def __init__(
         self, supervisors: Mapping[str, Supervisor], index: ResourceIndex, history: History, events: ServerEvents
     ) -> None:
@@ -244,10 +237,7 @@ class Directory:
             raise not_found("this Computer has no such MCP server", field="serverId")
 
     def checked(self, uri: str, server: str | None) -> str:
-        """The URI to ask for. What a server lists, as far as it is known, counts whatever its form.
-
-        Args:
-            server: only this one is asked; None: any.
+        """The URI to ask `server` (None: any) for. What a server is known to list counts whatever its form.
 
         Raises:
             NotFound: there is no such server here.
@@ -272,9 +262,6 @@ class Directory:
         self, kind: Kind, server: str | None, *, timeout: float, begin: str = ""
     ) -> tuple[dict[str, Sequence[Item]], list[str]]:
         """What servers list now, by name: one, or all that have resources. Of all, one that fails is left out.
-
-        Args:
-            begin: the name of the server at which a page begins.
 
         Returns:
             The lists; and the names of servers from `begin` on that are not running, failed or were silent.

@@ -57,11 +57,7 @@ class _Upstream:
 
 
 class UpstreamSubscriptions:
-    """The subscriptions at the MCP servers.
-
-    Args:
-        tasks: where the servers are asked: no caller's time-out breaks that off.
-    """
+    """The subscriptions at the MCP servers. They are asked in `tasks`: no caller's time-out breaks that off."""
 
     def __init__(self, supervisors: Mapping[str, Supervisor], events: ServerEvents, tasks: Background) -> None:
         self._servers = {
