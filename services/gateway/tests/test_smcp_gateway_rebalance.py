@@ -13,6 +13,7 @@ from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Assertion, AssertionResult, LeaseRenewal
 from smcp_gateway.app import Gateway
 from smcp_gateway.rebalance import PER_S, due, surplus
+from smcp_registry.watch import Change
 from smcp_testing.gateway_world import SHORT_LEASE_S, Client, World, connected, gateway_world
 from smcp_testing.leaving_gateway import OFFICE, RESULT, agent_and_box, call, in_time, two_gateways
 from smcp_testing.waiting import eventually
@@ -172,8 +173,9 @@ async def test_nobody_is_told_where_the_setting_is_0(nats_url: str) -> None:
             assert roaming.moves == []
 
 
+@pytest.mark.parametrize("view_lags", [False, True])
 async def test_a_client_that_begins_something_while_its_place_is_being_kept_stays(
-    nats_url: str, monkeypatch: pytest.MonkeyPatch
+    nats_url: str, monkeypatch: pytest.MonkeyPatch, *, view_lags: bool
 ) -> None:
     asked, go, answered = asyncio.Event(), asyncio.Event(), list[bool]()
     assert_members = RegistryClient.assert_members
@@ -196,12 +198,19 @@ async def test_a_client_that_begins_something_while_its_place_is_being_kept_stay
             await in_time(asyncio.ensure_future(asked.wait()))
             running = asyncio.create_task(anna.call("client:tool_call", call(), timeout=30))
             await eventually(lambda: box.asked == ["r0"])
+            view, unseen = world.registries[0].view, list[Change]()
+            apply = view.apply
+            if view_lags:
+                monkeypatch.setattr(view, "apply", unseen.append)
             go.set()
-            await eventually(lambda: answered == [True, False])
+            await eventually(lambda: answered[:2] == [True, False])
             session = next(each for each in full.sessions if each.name == "anna")
             assert not session.moving
             assert not anna.gone.is_set()
-            view = world.registries[0].view
+            if view_lags:
+                monkeypatch.setattr(view, "apply", apply)
+                for change in unseen:
+                    apply(change)
             await eventually(lambda: (kept := view.member(OFFICE, "agent", "anna")) and not kept.record.moving)
             box.released.set()
             assert await in_time(running) == RESULT

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from smcp_bus.registry_client import RegistryClient
 from smcp_testing.gateway_world import MIB, NAMESPACE, Client, connected
 from smcp_testing.leaving_gateway import gone, in_time, two_gateways
 from smcp_testing.profiles import scaled
@@ -167,6 +168,19 @@ async def test_what_it_can_do_is_shown_from_its_join_on_and_as_it_changes(
             await eventually(partial(client.told, "notify:update_capabilities"))
             assert client.told("notify:update_capabilities") == [update]
         await eventually(partial(shown, BOX, capabilities))
+
+
+async def test_a_computer_that_the_registry_lost_keeps_the_capabilities_that_it_updated(nats_url: str) -> None:
+    async with couple(nats_url) as pair:
+        update = {"computer": BOX, "capabilities": FLAGS}
+        assert await pair.box.call("server:update_capabilities", update) is None
+        membership = next(each.membership for each in pair.owner.sessions if each.name == BOX)
+        assert membership is not None
+        claim, revision = membership.claim, membership.revision
+        registry = RegistryClient(pair.world.buses[0], credential=claim.credential, process=claim.process)
+        await registry.leave(*membership.place, claim)
+        await eventually(lambda: membership.revision > revision)
+        assert await listed(pair.anna, BOX, "anna") == FLAGS
 
 
 @pytest.mark.rule("computer.resources.capabilities.forms")

@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import orjson
 import pytest
 
 from smcp_bus.nats.bus import BusConfig, open_bus
@@ -134,6 +135,24 @@ async def test_a_member_that_claims_its_own_moving_seat_ends_the_move(nats_url: 
             member = Member(office="lab", role="computer", name="pc", claim=claim)
             await old.registry.assert_members(Assertion(members=[member]))
         await eventually(lambda: _is(found(old, "pc"), (True, False)))
+
+
+@pytest.mark.parametrize("moved", [True, False])
+async def test_a_claim_that_is_made_again_keeps_the_capabilities_that_were_updated_since(
+    nats_url: str, *, moved: bool
+) -> None:
+    async with registries(nats_url, move_s=30), member_process(nats_url) as old:
+        claim = old.claim(identity="me").model_copy(update={"capabilities": {"resources": {"subscribe": False}}})
+        await old.join("lab", "computer", "pc", claim)
+        update = {"computer": "pc", "capabilities": {"resources": {"subscribe": True}}}
+        await old.registry.tell("lab", "computer", "pc", "update_capabilities", orjson.dumps(update))
+        if moved:
+            await moves(old, "computer", "pc", claim)
+        joined = await old.join("lab", "computer", "pc", claim)
+        room = await old.registry.room("lab", "computer", "pc", after=joined.revision, req_id="r")
+        [said] = [session.capabilities for session in room.sessions]
+        assert said is not None
+        assert said.model_dump(exclude_unset=True) == {"resources": {"subscribe": True}}
 
 
 async def test_moving_makes_nobody_a_member(nats_url: str) -> None:

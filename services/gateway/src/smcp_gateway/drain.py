@@ -96,12 +96,13 @@ class Drain:
                 while (membership := session.membership) is not None:
                     assertion = Assertion(members=[asserted(membership, moving=True)])
                     result = await self._registry.assert_members(assertion, again_s=KEEP_AGAIN_S)
-                    outcome = result.members[0].outcome
-                    if outcome is AssertOutcome.REFUSED:
+                    [answer] = result.members
+                    if answer.outcome is AssertOutcome.REFUSED:
                         await self._memberships.lost(session)
                         break
-                    if outcome is not AssertOutcome.UNAVAILABLE and session.membership is membership:
+                    if answer.outcome is not AssertOutcome.UNAVAILABLE and session.membership is membership:
                         session.moving = True
+                        membership.revision = max(membership.revision, answer.revision)
                         break
                     await asyncio.sleep(PAUSE_S)
         except (BusError, SmcpError, TimeoutError) as error:

@@ -31,7 +31,7 @@ def client_routes(
     listing = limits.before(ListResources(relay, offices))
     showing = limits.before(relay.with_reply_limit)
     metered_relay = limits.before(relay)
-    updating: Handler = partial(update, registry=registry, computers=computers)
+    updating: Handler = partial(update, sessions=sessions, registry=registry, computers=computers)
 
     def fallback(row: Row) -> Handler | None:
         """Events that are passed on without being understood: those of the catalog, and those that come later."""

@@ -110,12 +110,15 @@ def claimed(
     """The record that a claim leaves behind, written over `record`, which stands at `revision`."""
     goes_on = record is not None and record.is_member and owned_by(record, claim)
     told_of_leave = announce in (Announce.LEAVE, Announce.LEAVE_ENTER)
+    said = claim.model_dump(exclude={"announce", "with_sessions"})
+    if record is not None and goes_on and record.incarnation == claim.incarnation:
+        said["capabilities"] = record.capabilities  # the claim is as old as the join; an update may have come since
     stays_known = record is not None and record.is_visible and not told_of_leave
     return MemberRecord(
         office=office,
         role=role,
         name=name,
-        **claim.model_dump(exclude={"announce", "with_sessions"}),
+        **said,
         tenure=record.tenure if record is not None and goes_on else revision,
         announced=stays_known or announce in (Announce.ENTER, Announce.LEAVE_ENTER),
         announce=announce,

@@ -16,7 +16,7 @@ from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Sessions
 from smcp_proto.errors import NotInOffice, SmcpError
-from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq
+from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq, UpdateCapabilitiesReq
 
 
 async def join_office(request: EnterOfficeReq, call: Call, *, sessions: Sessions, memberships: Memberships) -> None:
@@ -52,7 +52,9 @@ async def list_room(
     return RawJson(await registry.list_room(*membership.place, body, after=after))
 
 
-async def update(request: BaseModel, call: Call, *, registry: RegistryClient, computers: RelayComputers) -> None:
+async def update(
+    request: BaseModel, call: Call, *, sessions: Sessions, registry: RegistryClient, computers: RelayComputers
+) -> None:
     """Pass the event on as it came, behind updates of resources that the Computer sent before and that still wait."""
     caller, loop = call.caller, asyncio.get_running_loop()
     ends = loop.time() + registry.room_s
@@ -66,6 +68,12 @@ async def update(request: BaseModel, call: Call, *, registry: RegistryClient, co
                 await owned.updates.flush()
     place, body = (caller.office, caller.role, caller.name), exact_json.written(call.payload)
     await registry.tell(*place, call.row.verb, body, timeout=ends - loop.time(), req_id=call.req_id)
+    session = sessions.get(caller.session)
+    membership = session.membership if session is not None else None
+    if isinstance(request, UpdateCapabilitiesReq) and membership is not None and membership.office == caller.office:
+        # the registry may lose the record, and has it from the claim then
+        said = {"capabilities": request.capabilities.model_dump(exclude_unset=True)}
+        membership.claim = membership.claim.model_copy(update=said)
 
 
 async def alive(request: AliveQuestion, call: Call, *, sessions: Sessions) -> AliveAnswer:

@@ -115,8 +115,9 @@ class Repair:
     ) -> bool:
         """True: it is to be asked again. `gate` is the generation of the Computers' ownership when it was asked."""
         unchanged = answer.outcome is AssertOutcome.UNCHANGED
-        if answer.outcome is AssertOutcome.UNAVAILABLE or (unchanged and answer.revision < membership.ended_by // 2):
-            return True  # not decided, or by a registry that has not seen the leave yet
+        known = max(membership.revision, membership.ended_by // 2)
+        if answer.outcome is AssertOutcome.UNAVAILABLE or (unchanged and answer.revision < known):
+            return True  # not decided, or by a registry that has not seen its leave or its move yet
         membership.revision = max(membership.revision, answer.revision)
         # not by the outcome: asked twice, the first one may have claimed it, and its answer was lost
         kept, membership.tenure = same_tenure(membership.tenure, answer.tenure), answer.tenure
