@@ -1,12 +1,11 @@
-"""The gateway: everything put together here, and only here."""
+"""Puts the gateway together."""
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
@@ -15,7 +14,6 @@ from smcp_bus.lease import LeaseKeeper
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_bus.requests import host_route, serve_requests
-from smcp_gateway.auth.guard import Guard
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.owner_probe import OwnerProbe
 from smcp_gateway.calls.table import CallRoute, CallTable
@@ -32,11 +30,9 @@ from smcp_gateway.rooms.offices import Generations, Listeners, Offices
 from smcp_gateway.rooms.repair import Repair
 from smcp_gateway.routes import client_routes, log_fields
 from smcp_gateway.settings import GatewaySettings
-from smcp_gateway.sockets.packet import Frame
-from smcp_gateway.sockets.session import Session, Sessions
+from smcp_gateway.sockets.session import Sessions
 from smcp_gateway.sockets.socketio_server import SocketIoServer
-from smcp_service.health import Readiness
-from smcp_service.lifecycle import background
+from smcp_service.lifecycle import Background, background
 
 LAST_TASKS_S: Final = 5.0
 """How long a stopping gateway tells the registry of the members that it had."""
@@ -47,36 +43,109 @@ PING_SHARE: Final = 0.35
 
 
 class GatewayBus(Bus, Protocol):
-    """A bus that knows under which credential it is connected."""
-
     @property
     def credential(self) -> str:
         """The name under which it logged in at NATS."""
 
 
-@dataclass(frozen=True, slots=True)
 class Gateway:
-    """A gateway that runs."""
+    """All parts of one gateway. Made by `open_gateway`."""
 
-    front: HttpServer
-    process: str
-    sessions: Sessions
-    offices: Offices
-    computers: RelayComputers
-    calls: CallTable
-    route: CallRoute
-    transport: SocketIoServer
-    readiness: Readiness
-
-    @property
-    def host(self) -> str:
-        """The address on which it listens."""
-        return self.front.host
-
-    @property
-    def port(self) -> int:
-        """The port on which it listens; never 0."""
-        return self.front.port
+    def __init__(self, settings: GatewaySettings, bus: GatewayBus, front: HttpServer, tasks: Background) -> None:
+        self.front = front
+        self.readiness = front.readiness
+        self.process = uuid.uuid4().hex
+        self._bus = bus
+        self._drain_s = settings.drain_s
+        self._registry = registry = RegistryClient(
+            bus, credential=bus.credential, process=self.process, lease_s=settings.lease_s
+        )
+        self.sessions = sessions = Sessions()
+        self.calls = calls = CallTable()
+        self._generations = generations = Generations()
+        self._background = BackgroundTasks(lambda work: tasks.start(work, name="background task"))
+        self.transport = SocketIoServer(
+            sessions,
+            max_payload=settings.max_payload,
+            ping_s=min(LONGEST_PING_S, PING_SHARE * settings.lease_s),
+            guard=front.guard,
+        )
+        self.computers = RelayComputers(
+            bus,
+            registry,
+            self._background,
+            send=self.transport.send,
+            room=self.transport.room,
+            is_present=lambda office, member: self.offices.has(office, member),  # noqa: PLW0108 -- it is made below
+            unconfirmed=generations.want,
+            lease_s=settings.lease_s,
+            observe=log_fields,
+        )
+        listeners = Listeners(self.transport.tell, self.computers.cancelled, self.computers.agent_left)
+        self.offices = Offices(bus, listeners, generations)
+        self._memberships = Memberships(
+            registry,
+            self.offices,
+            self.computers,
+            self._background,
+            calls,
+            generations,
+            hang_up=self.transport.hang_up,
+        )
+        self.route = CallRoute(bus, self.computers.serving)
+        self.transport.gone = self._memberships.gone
+        self.transport.dispatcher = client_routes(
+            sessions,
+            self.offices,
+            self._memberships,
+            self.computers,
+            registry,
+            Relay(self.route, registry, calls, sessions, self._background),
+            ReadLimits(
+                per_s=settings.gateway_reads_per_s,
+                burst=settings.gateway_reads_burst,
+                clock=asyncio.get_running_loop().time,
+            ),
+            calls_timed(front.metrics),
+        )
+        self._repair = Repair(
+            registry,
+            sessions,
+            self.offices,
+            self._memberships,
+            self.computers,
+            generations,
+            describe=self._describe,
+            hang_up=self.transport.hang_up,
+        )
+        self._drain = Drain(
+            sessions,
+            self._memberships,
+            registry,
+            calls,
+            hang_up=self.transport.hang_up,
+            unwritten=self.transport.unsent_bytes,
+            move_s=settings.move_s,
+        )
+        self._rebalance = Rebalance(
+            sessions,
+            hang_up=self.transport.hang_up,
+            keep_place=self._drain.keep_place,
+            doubt=generations.want,
+            unwritten=self.transport.unsent_bytes,
+            spread_s=settings.rebalance_s,
+        )
+        self._lease = LeaseKeeper(
+            registry,
+            lease_s=settings.lease_s,
+            describe=self._describe,
+            on_lapsed=self._lapsed,
+            on_renewed=self._rebalance.renewed,
+        )
+        self._probe = OwnerProbe(bus, registry, calls, lease_s=settings.lease_s)
+        measure(front.metrics, sessions, self.offices, calls, self.computers, self._lease, self.transport)
+        self.readiness.add("nats", lambda: bus.problem)
+        self.readiness.add("registry", lambda: None if self._lease.acquired else "no lease yet")
 
     @property
     def url(self) -> str:
@@ -97,6 +166,57 @@ class Gateway:
             **self.computers.owner.held(),
         }
 
+    @asynccontextmanager
+    async def serving(self, tasks: Background) -> AsyncIterator[None]:
+        """Serve while the body runs; leaving it drains."""
+        stop_watching = self._bus.watch(self._generations.on_connection)
+        subject = subjects.hosts(self._bus.credential, self.process, "alive")
+        answers = Dispatcher({"hosts:alive": partial(alive, sessions=self.sessions)})
+        serving = await serve_requests(self._bus, answers, subject, host_route)
+        works = {
+            "owner probe": self._probe.run(),
+            "repair": self._repair.run(),
+            "computers": self.computers.run(),
+            "lease": self._lease.run(),
+            "ping sweep": self.transport.sweep(),
+            "rebalance": self._rebalance.run(),
+        }
+        if self.front.guard is not None:
+            works["keys of tokens"] = self.front.guard.run()
+            works["expiry"] = self.transport.end_expired(self.front.guard, self._drain.keep_place)
+        try:
+            for name, work in works.items():
+                tasks.start(work, name=name)
+            with self.front.answering(self.transport.answer):
+                try:
+                    yield
+                except BaseException:
+                    self._background.close()  # an error, not a stop: the lease says the rest
+                    raise
+                await self._stop()
+        finally:
+            stop_watching()
+            await self.route.close()
+            await serving.drain()
+
+    async def _stop(self) -> None:
+        self.readiness.drain()
+        self.transport.draining = True
+        self._rebalance.stop()
+        self._lease.renew_soon()  # the others' fair share is without this one from now on
+        await self._drain.run(within=self._drain_s)
+        self.computers.stop()
+        self._memberships.stop()
+        await self._background.settle(within=LAST_TASKS_S)
+
+    def _describe(self) -> LeaseRenewal:
+        accepting = not self.transport.draining
+        return LeaseRenewal(sockets=len(self.sessions), members=len(self.sessions.members()), accepting=accepting)
+
+    def _lapsed(self) -> None:
+        self.computers.close_ownership("the lease had run out")
+        self._generations.want()
+
 
 @asynccontextmanager
 async def open_gateway(
@@ -111,163 +231,9 @@ async def open_gateway(
         Failure: the address cannot be had.
         BusError: the bus is not connected.
     """
-    process = uuid.uuid4().hex
-    registry = RegistryClient(bus, credential=bus.credential, process=process, lease_s=settings.lease_s)
-    sessions, calls, generations = Sessions(), CallTable(), Generations()
-
-    def describe() -> LeaseRenewal:
-        return LeaseRenewal(sockets=len(sessions), members=len(sessions.members()), accepting=not transport.draining)
-
     async with AsyncExitStack() as stack, background() as tasks:
-        background_tasks = BackgroundTasks(lambda work: tasks.start(work, name="background task"))
-
-        async def tell(told: Iterable[Session], event: str, body: bytes) -> None:
-            await transport.tell(told, event, body)
-
-        def send(session: Session, frame: Frame) -> bool:
-            return transport.send(session, frame)
-
-        def room(session: Session) -> Coroutine[Any, Any, None] | None:
-            return transport.room(session)
-
-        computers = RelayComputers(
-            bus,
-            registry,
-            background_tasks,
-            send=send,
-            room=room,
-            is_present=lambda office, member: offices.has(office, member),  # noqa: PLW0108 -- it is made below
-            unconfirmed=generations.want,
-            lease_s=settings.lease_s,
-            observe=log_fields,
-        )
-        offices = Offices(bus, Listeners(tell, computers.cancelled, computers.agent_left), generations)
-        memberships = Memberships(
-            registry,
-            offices,
-            computers,
-            background_tasks,
-            calls,
-            generations,
-            hang_up=lambda session, why: transport.hang_up(session, why),  # noqa: PLW0108 -- it is made below
-        )
-        limits = ReadLimits(
-            per_s=settings.gateway_reads_per_s,
-            burst=settings.gateway_reads_burst,
-            clock=asyncio.get_running_loop().time,
-        )
-        route = CallRoute(bus, computers.serving)
         if front is None:
             front = await stack.enter_async_context(open_http_server(settings))
-        dispatcher = client_routes(
-            sessions,
-            offices,
-            memberships,
-            computers,
-            registry,
-            Relay(route, registry, calls, sessions, background_tasks),
-            limits,
-            calls_timed(front.metrics),
-        )
-        transport = SocketIoServer(
-            sessions,
-            dispatcher,
-            lambda session, goodbye: memberships.gone(session, goodbye=goodbye),
-            max_payload=settings.max_payload,
-            ping_s=min(LONGEST_PING_S, PING_SHARE * settings.lease_s),
-            guard=front.guard,
-        )
-        repair = Repair(
-            registry,
-            sessions,
-            offices,
-            memberships,
-            computers,
-            generations,
-            describe=describe,
-            hang_up=transport.hang_up,
-        )
-
-        drain = Drain(
-            sessions,
-            memberships,
-            registry,
-            calls,
-            hang_up=transport.hang_up,
-            unwritten=transport.unsent_bytes,
-            move_s=settings.move_s,
-        )
-
-        rebalance = Rebalance(
-            sessions,
-            hang_up=transport.hang_up,
-            keep_place=drain.keep_place,
-            doubt=generations.want,
-            unwritten=transport.unsent_bytes,
-            spread_s=settings.rebalance_s,
-        )
-        lease = LeaseKeeper(
-            registry,
-            lease_s=settings.lease_s,
-            describe=describe,
-            on_lapsed=_lapsed(computers, generations),
-            on_renewed=rebalance.renewed,
-        )
-
-        measure(front.metrics, sessions, offices, calls, computers, lease, lambda: transport.draining)
-        readiness = front.readiness
-        readiness.add("nats", lambda: bus.problem)
-        readiness.add("registry", lambda: None if lease.acquired else "no lease yet")
-
-        stack.callback(bus.watch(generations.on_connection))
-        serving = await serve_requests(
-            bus,
-            Dispatcher({"hosts:alive": partial(alive, sessions=sessions)}),
-            subjects.hosts(bus.credential, process, "alive"),
-            host_route,
-        )
-        try:
-            for name, work in {
-                "owner probe": OwnerProbe(bus, registry, calls, lease_s=settings.lease_s).run(),
-                "repair": repair.run(),
-                "computers": computers.run(),
-                "lease": lease.run(),
-                "ping sweep": transport.sweep(),
-                "rebalance": rebalance.run(),
-                **_guarding(front.guard, transport, drain),
-            }.items():
-                tasks.start(work, name=name)
-            with front.answering(transport.answer):
-                try:
-                    yield Gateway(front, process, sessions, offices, computers, calls, route, transport, readiness)
-                except BaseException:
-                    background_tasks.close()  # an error, not a stop: the lease says the rest
-                    raise
-                readiness.drain()
-                transport.draining = True
-                rebalance.stop()
-                lease.renew_soon()  # the others' fair share is without this one from now on
-                await drain.run(within=settings.drain_s)
-                computers.stop()
-                memberships.stop()
-                await background_tasks.settle(within=LAST_TASKS_S)
-        finally:
-            await route.close()
-            await serving.drain()
-
-
-def _guarding(guard: Guard | None, transport: SocketIoServer, drain: Drain) -> dict[str, Coroutine[Any, Any, None]]:
-    """What sees to it that keys are fresh, and that nobody stays whose token is none any more."""
-    if guard is None:
-        return {}
-    return {"keys of tokens": guard.run(), "expiry": transport.end_expired(guard, drain.keep_place)}
-
-
-def _lapsed(computers: RelayComputers, generations: Generations) -> Callable[[], None]:
-    """What is to be done where this process's lease had run out."""
-
-    def lapsed() -> None:
-        computers.close_ownership("the lease had run out")
-        generations.want()
-
-    return lapsed
+        gateway = Gateway(settings, bus, front, tasks)
+        async with gateway.serving(tasks):
+            yield gateway

@@ -1,4 +1,4 @@
-"""Short work that nobody waits for: telling the registry of a member that left, of a call that timed out."""
+"""Runs short work that nobody waits for: telling the registry of a member that left, of a call that timed out."""
 
 import asyncio
 import logging
@@ -16,8 +16,6 @@ Work = Callable[[], Awaitable[object]]
 
 
 class BackgroundTasks:
-    """Tasks of a group; they end with it."""
-
     def __init__(self, start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
         self._start = start
         self._tasks: set[asyncio.Task[None]] = set()
@@ -28,11 +26,18 @@ class BackgroundTasks:
 
     def once(self, what: str, work: Work) -> None:
         """Try it; a failure is logged."""
-        self._run(self._once(what, work))
+        self._run(what, work, once=True)
 
     def until_done(self, what: str, work: Work) -> None:
         """Try it until it works, or is refused for good (NotAllowed, Malformed)."""
-        self._run(self._until_done(what, work))
+        self._run(what, work, once=False)
+
+    def _run(self, what: str, work: Work, *, once: bool) -> None:
+        if self._closed:
+            return
+        task = self._start(self._try(what, work, once=once))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def settle(self, *, within: float) -> None:
         """Wait for what is under way, at most so long (seconds); the rest is given up."""
@@ -46,30 +51,16 @@ class BackgroundTasks:
         for task in list(self._tasks):
             task.cancel()
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._closed:
-            work.close()
-            return
-        task = self._start(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _once(self, what: str, work: Work) -> None:
-        try:
-            await work()
-        except (BusError, SmcpError) as error:
-            _log.info("%s did not work: %s", what, type(error).__name__)
-
-    async def _until_done(self, what: str, work: Work) -> None:
+    async def _try(self, what: str, work: Work, *, once: bool) -> None:
         backoff = Backoff(0.1, 5.0)
         while True:
             try:
                 await work()
-            except (NotAllowed, Malformed) as error:
-                _log.warning("%s was refused: %s", what, type(error).__name__)
-                return
             except (BusError, SmcpError) as error:
-                _log.info("%s did not work yet: %s", what, type(error).__name__)
+                refused = isinstance(error, NotAllowed | Malformed)
+                _log.log(logging.WARNING if refused else logging.INFO, "%s failed: %s", what, type(error).__name__)
+                if refused or once:
+                    return
             else:
                 return
             await asyncio.sleep(backoff.next())

@@ -1,4 +1,4 @@
-"""The HTTP server: it listens before there is anything behind it, so that `/livez` answers while NATS is away."""
+"""The HTTP server. It listens before the gateway serves, so that `/livez` answers while NATS is away."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -30,33 +30,6 @@ _log = get_logger("smcp_gateway.http_server")
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-@web.middleware
-async def version_rule(request: web.Request, handler: Answer) -> web.StreamResponse:
-    """Refuse a client of another protocol version with HTTP 400, before Socket.IO sees it (versioning).
-
-    Only a request that begins a connection is asked: those that follow carry the engine's `sid`.
-    """
-    if "sid" not in request.query:
-        refusal = refuse_version(request.query.get(VERSION_PARAMETER))
-        if refusal is not None:
-            return web.json_response(
-                refusal.model_dump(), status=400, headers={ERROR_HEADER: str(refusal.code), "Cache-Control": "no-store"}
-            )
-    return await handler(request)
-
-
-@web.middleware
-async def bounded_upload(request: web.Request, handler: Answer) -> web.StreamResponse:
-    """A polling request whose body does not arrive ends after a while."""
-    if request.method != "POST":
-        return await handler(request)
-    try:
-        async with asyncio.timeout(UPLOAD_S):
-            return await handler(request)
-    except TimeoutError:
-        raise web.HTTPRequestTimeout from None
-
-
 class HttpServer:
     """Where clients connect. Made by `open_http_server`.
 
@@ -65,15 +38,13 @@ class HttpServer:
         guard: lets clients in; None: everybody.
     """
 
-    def __init__(
-        self, readiness: Readiness, stats: Stats, metrics: Metrics, *, shown: bool, guard: Guard | None = None
-    ) -> None:
-        self.readiness = readiness
-        self.stats = stats
+    def __init__(self, metrics: Metrics, *, shown: bool, guard: Guard | None) -> None:
+        self.readiness = Readiness()
+        self.stats = Stats()
         self.metrics = metrics
         self.guard = guard
-        self.app = web.Application(middlewares=[version_rule, bounded_upload])
-        self.app.add_routes(health_routes(readiness, stats if shown else None, metrics))
+        self.app = web.Application()
+        self.app.add_routes(health_routes(self.readiness, self.stats if shown else None, metrics))
         self.app.add_routes([web.route(method, PATH, self._pass_on) for method in ("GET", "POST", "OPTIONS")])
         self.host = ""
         self.port = 0
@@ -81,7 +52,6 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
@@ -105,13 +75,33 @@ class HttpServer:
         self.host, self.port = str(address[0]), int(address[1])
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:
-        if self._answer is None:
+        begins = "sid" not in request.query  # whoever knows a session's id has been let in
+        refusal = _refused_version(request) if begins else None
+        if refusal is not None:
+            return refusal
+        answer = self._answer
+        if answer is None:
             raise web.HTTPServiceUnavailable(text="not serving now", headers={"Retry-After": "1"})
-        if self.guard is not None and "sid" not in request.query:  # whoever knows a session's id has been let in
+        if begins and self.guard is not None:
             refusal = await self.guard.check(request)
             if refusal is not None:
                 return refusal
-        return await self._answer(request)
+        if request.method != "POST":
+            return await answer(request)
+        try:
+            async with asyncio.timeout(UPLOAD_S):
+                return await answer(request)
+        except TimeoutError:
+            raise web.HTTPRequestTimeout from None
+
+
+def _refused_version(request: web.Request) -> web.Response | None:
+    """The HTTP 400 for a client of another protocol version (versioning)."""
+    refusal = refuse_version(request.query.get(VERSION_PARAMETER))
+    if refusal is None:
+        return None
+    headers = {ERROR_HEADER: str(refusal.code), "Cache-Control": "no-store"}
+    return web.json_response(refusal.model_dump(), status=400, headers=headers)
 
 
 @asynccontextmanager
@@ -129,7 +119,7 @@ async def open_http_server(settings: GatewaySettings) -> AsyncIterator[HttpServe
     except KeyFileError as error:
         raise Failure(f"SMCP_AUTH_KEYS: {error}") from None
     async with open_metrics("smcp-gateway") as metrics:
-        front = HttpServer(Readiness(), Stats(), metrics, shown=settings.stats, guard=guard)
+        front = HttpServer(metrics, shown=settings.stats, guard=guard)
         runner = web.AppRunner(front.app, access_log=None, shutdown_timeout=SHUTDOWN_S)
         await runner.setup()
         try:

@@ -1,6 +1,4 @@
-"""What a gateway tells of itself at `/metrics`."""
-
-from collections.abc import Callable
+"""The gateway's metrics."""
 
 from smcp_bus.dispatch import Ended
 from smcp_bus.lease import LeaseKeeper
@@ -9,6 +7,7 @@ from smcp_gateway.calls.table import CallTable
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.rooms.offices import Offices
 from smcp_gateway.sockets.session import Sessions
+from smcp_gateway.sockets.socketio_server import SocketIoServer
 from smcp_service.metrics import Metrics
 
 
@@ -27,7 +26,7 @@ def measure(
     calls: CallTable,
     computers: RelayComputers,
     lease: LeaseKeeper,
-    draining: Callable[[], bool],
+    transport: SocketIoServer,
 ) -> None:
     """Have it observed from now on."""
     gauge = metrics.gauge
@@ -41,7 +40,7 @@ def measure(
         lambda: sum(session.in_flight for session in sessions),
     )
     gauge("smcp_gateway_computer_calls", "Calls that run at Computers on Socket.IO", lambda: computers.running)
-    gauge("smcp_gateway_draining", "1 while it stops, else 0", draining)
+    gauge("smcp_gateway_draining", "1 while it stops, else 0", lambda: transport.draining)
     gauge("smcp_lease_held", "1 where the last renewal of the lease succeeded, else 0", lambda: lease.held)
     metrics.counter("smcp_lease_renewals", "Renewals of the lease that succeeded", lambda: lease.renewals)
     gauge("smcp_lease_age", "Since the last renewal of the lease; 0 before the first", lambda: lease.age, unit="s")

@@ -75,14 +75,12 @@ _INTERNAL: Final = orjson.dumps(Internal("internal error").body().model_dump())
 _log: Final = logging.getLogger("smcp_gateway.sockets.socketio_server")
 
 KeepPlace = Callable[[Session], Awaitable[bool]]
-Gone = Callable[[Session, bool], None]
-"""Told of a session that has ended, and whether its client said so (and did not just break off)."""
 
 
 class SocketIoServer:
-    """Args:
-    dispatcher: answers every event.
-    gone: must not block.
+    """`dispatcher` and `gone` are set before the first client is answered.
+
+    Args:
     max_payload: bytes that a request or reply may have.
     ping_s: as `Engine`.
     guard: says who a client is, or refuses it; None: nobody is asked.
@@ -91,16 +89,15 @@ class SocketIoServer:
     def __init__(
         self,
         sessions: Sessions,
-        dispatcher: Dispatcher,
-        gone: Gone,
         *,
         max_payload: int,
         ping_s: float,
         guard: Guard | None = None,
     ) -> None:
         self._sessions = sessions
-        self._dispatcher = dispatcher
-        self._gone = gone
+        self.dispatcher: Dispatcher
+        self.gone: Callable[..., None]
+        """Told of a session that has ended, and by `goodbye` whether its client said so."""
         self._max_payload = max_payload
         self._guard = guard
         self.draining = False
@@ -224,7 +221,7 @@ class SocketIoServer:
         session = self._sessions.remove(sid)
         if session is not None:
             session.closed = True
-            self._gone(session, reason == self._engine.reason.CLIENT_DISCONNECT)
+            self.gone(session, goodbye=reason == self._engine.reason.CLIENT_DISCONNECT)
 
     async def _on_polled(self, engine_id: str, data: str | bytes) -> None:
         if isinstance(data, str):  # bytes are attachments, which nobody waits for
@@ -293,9 +290,9 @@ class SocketIoServer:
             if (membership is None or membership.ending) and session.order.locked():
                 async with session.order:  # published Agents do not wait for the answer to their join or leave
                     pass
-            return await self._dispatcher.dispatch(row, session.caller(), event.body, admit=share.admit)
+            return await self.dispatcher.dispatch(row, session.caller(), event.body, admit=share.admit)
         async with session.order:
-            return await self._dispatcher.dispatch(row, session.caller(), event.body)
+            return await self.dispatcher.dispatch(row, session.caller(), event.body)
 
     def _refusal(self, session: Session, row: Row | None, event: ClientEvent) -> SmcpError | None:
         if row is None:
