@@ -226,10 +226,11 @@ class OwnedComputer:
         """
         session, deps = self.session, self._deps
         body = exact_json.written(call.payload)
-        number = session.asks.enter(lambda argument: end(_checked(argument, deps.max_body)))
+        number = next(session.ask_ids)
+        session.asks[number] = lambda argument: end(_checked(argument, deps.max_body))
         frame = request_frame(number, call.row.event, body)
         if frame.size >= session.max_message:
-            session.asks.leave(number)
+            session.asks.pop(number, None)
             raise TooLarge(
                 "the request is larger than this Computer takes in one message",
                 details={"limit": session.max_message, "size": len(body)},
@@ -238,7 +239,7 @@ class OwnedComputer:
 
         def withdraw() -> None:
             if self._waiting.pop(number, None) is not None:
-                session.asks.leave(number)
+                session.asks.pop(number, None)
                 session.answered()
                 if sending is not None and sending is not asyncio.current_task():
                     sending.cancel()

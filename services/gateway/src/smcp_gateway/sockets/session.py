@@ -1,8 +1,9 @@
-"""What the gateway knows of one connected client."""
+"""The state of the connected clients."""
 
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Final
 
 from smcp_bus.dispatch import Caller
@@ -19,39 +20,6 @@ Place = tuple[str, Role, str]
 
 MemberKey = tuple[Role, str]
 """(role, name): a member of an office."""
-
-HELD_REPLIES: Final = 64 * 1024 * 1024
-"""Bytes of large replies that are held for a client, where nothing else is said."""
-
-
-class Asks:
-    """Questions to one client by the id of their packet."""
-
-    __slots__ = ("_last", "_waiting")
-
-    def __init__(self) -> None:
-        self._waiting: dict[int, Callable[[bytes | None], None]] = {}
-        self._last = 0
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def enter(self, acknowledged: Callable[[bytes | None], None]) -> int:
-        """The id under which `acknowledged` is called with what the client acknowledged (what stands between the
-        brackets, not parsed; None where that is no JSON text); whoever enters it leaves it."""
-        self._last += 1
-        self._waiting[self._last] = acknowledged
-        return self._last
-
-    def leave(self, number: int) -> None:
-        """Idempotent."""
-        self._waiting.pop(number, None)
-
-    def acknowledged(self, number: int, argument: bytes | None) -> None:
-        """The client's answer; one to a question that nobody waits for any more is dropped."""
-        answer = self._waiting.get(number)
-        if answer is not None:
-            answer(argument)
 
 
 @dataclass(slots=True)
@@ -127,18 +95,19 @@ class Session:
     """Events that have not been answered yet."""
     in_flight_bytes: int = 0
     """What they have, all together."""
-    asks: Asks = field(default_factory=Asks)
-    """What it was asked and has not acknowledged yet."""
+    asks: dict[int, Callable[[bytes | None], None]] = field(default_factory=dict)
+    """What it was asked and has not acknowledged yet, by the id of the packet: called with the text between the
+    brackets of its ACK packet; None: that is no JSON text."""
+    ask_ids: Iterator[int] = field(default_factory=lambda: count(1))
     order: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a `server:*` event is handled: they happen in the order in which they came."""
-    replies: ReplyBudget = field(default_factory=lambda: ReplyBudget(HELD_REPLIES, HELD_REPLIES))
+    replies: ReplyBudget = field(default_factory=lambda: ReplyBudget(0, 0))
     """Of large replies on their way to its outbox."""
     idle: asyncio.Event | None = None
     """Set when nothing is unanswered any more; only there while that is waited for."""
     _caller: tuple[Membership | None, Caller] | None = field(default=None, init=False, repr=False)
 
     def caller(self) -> Caller:
-        """Who calls, for the dispatcher."""
         membership = self.membership
         known = self._caller
         if known is None or known[0] is not membership or known[1].role != self.role:
@@ -155,16 +124,14 @@ class Session:
 
     @property
     def place(self) -> Place | None:
-        """The one that it has."""
         return None if self.membership is None else self.membership.place
 
     def answered(self) -> None:
-        """Something was answered: who waits for quiet is told."""
+        """Something was answered: see `idle`."""
         if self.idle is not None and not self.busy:
             self.idle.set()
 
     def is_(self, role: str, name: str) -> bool:
-        """Whether it has that role and name; a session that never joined has none."""
         return self.role == role and self.name == name
 
 
@@ -181,18 +148,15 @@ class Sessions:
         return iter(list(self._sessions.values()))
 
     def add(self, session: Session) -> None:
-        """A client is connected."""
         self._sessions[session.id] = session
 
     def get(self, session_id: str) -> Session | None:
         return self._sessions.get(session_id)
 
     def remove(self, session_id: str) -> Session | None:
-        """A client is gone; returns what was known of it."""
         return self._sessions.pop(session_id, None)
 
     def members(self) -> list[Session]:
-        """Those that are in an office."""
         return [session for session in self._sessions.values() if session.membership is not None]
 
     def holds(self, session_id: str | None, place: Place | None = None) -> bool:

@@ -233,8 +233,9 @@ class SocketIoServer:
                 if (session := self._session_of(engine_id)) is not None:
                     self._engine.spawn(self._on_event(session, event))
             case ClientAck(number, argument):
-                if (session := self._session_of(engine_id)) is not None:
-                    session.asks.acknowledged(number, argument)
+                session = self._session_of(engine_id)
+                if session is not None and (acknowledged := session.asks.get(number)) is not None:
+                    acknowledged(argument)
             case ClientConnect(namespace, auth):
                 packet = f"0{namespace},{'' if auth is None else orjson.dumps(auth).decode()}"
                 await self._sio_packet(engine_id, packet)
