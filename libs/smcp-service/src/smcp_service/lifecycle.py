@@ -148,14 +148,8 @@ async def background() -> AsyncIterator[Background]:
 
 
 async def _with_signals(main: Main, at_once: Callable[[], None] | None) -> int | None:
-    stop = asyncio.Event()
-    with _stopping_on_signals(stop, at_once):
-        return await main(stop)
-
-
-@contextmanager
-def _stopping_on_signals(stop: asyncio.Event, at_once: Callable[[], None] | None) -> Iterator[None]:
     log = structlog.get_logger("smcp_service.lifecycle")
+    stop = asyncio.Event()
 
     def on_signal(number: signal.Signals) -> None:
         if stop.is_set():
@@ -168,14 +162,14 @@ def _stopping_on_signals(stop: asyncio.Event, at_once: Callable[[], None] | None
         stop.set()
         log.info("stopping", signal=number.name)
 
+    # They stay until the loop is closed: what is left after `main` (threads of the executor) can hang, too.
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
         # A terminal that is closed may say so twice; that is no demand for haste.
         loop.add_signal_handler(signal.SIGHUP, stop.set)
-    # They stay until the loop is closed: what is left after `main` (threads of the executor) can hang, too.
-    yield
+    return await main(stop)
 
 
 def _end_on_signals(at_once: Callable[[], None] | None) -> None:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import time
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -59,11 +59,7 @@ class _Tally:
 
 
 class Durations:
-    """Made by `Metrics.durations`.
-
-    Args:
-        labels: the names of the labels. Their values must come from a small, closed set: each combination is kept.
-    """
+    """Made by `Metrics.durations`. Each combination of the labels' values is kept."""
 
     def __init__(self, name: str, description: str, labels: tuple[str, ...], *, since_ns: int) -> None:
         self._name = name
@@ -85,16 +81,8 @@ class Durations:
 
     def collected(self, now_ns: int) -> Metric:
         """All until now (unix time in ns), as OpenTelemetry's data."""
-        return Metric(
-            name=self._name,
-            description=self._description,
-            unit="s",
-            data=Histogram(list(self._points(now_ns)), AggregationTemporality.CUMULATIVE),
-        )
-
-    def _points(self, now_ns: int) -> Iterable[HistogramDataPoint]:
-        for values, tally in self._tallies.items():
-            yield HistogramDataPoint(
+        points = [
+            HistogramDataPoint(
                 attributes=dict(zip(self._labels, values, strict=True)),
                 start_time_unix_nano=self._since_ns,
                 time_unix_nano=now_ns,
@@ -105,6 +93,9 @@ class Durations:
                 min=tally.smallest,
                 max=tally.largest,
             )
+            for values, tally in self._tallies.items()
+        ]
+        return Metric(self._name, self._description, "s", Histogram(points, AggregationTemporality.CUMULATIVE))
 
 
 class Metrics:
