@@ -243,7 +243,6 @@ async def test_a_consumer_that_is_too_slow_is_told(nats_url: str, messages: int,
         assert kept <= 11
         go.set()
         await eventually(lambda: handled == kept)
-        await eventually(lambda: len(told) >= 2, message="it told of what was dropped later")
         assert set(told) == {Connection.SLOW}
 
 

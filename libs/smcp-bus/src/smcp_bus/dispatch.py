@@ -251,23 +251,24 @@ class Dispatcher:
         Never raises but `asyncio.CancelledError`: every failure is an answer.
         """
         began, answer = time.perf_counter(), None
+        payload: dict[str, Any] = {}
+        request: BaseModel | Malformed
         try:
-            payload = _parse(body)
-            request: BaseModel | Malformed
             try:
+                payload = _parse(body)
                 check_depth(payload)
                 payload = _signed(row, caller, payload)
-                request = _validate(row, payload)
+                request = row.request.model_validate(payload)
             except Malformed as error:
                 request = error  # refused behind the span and the log fields, like everything else
+            except ValidationError as error:
+                request = malformed(error)
             if deadline is None:
                 deadline = asyncio.get_running_loop().time() + _seconds(row, request)
             call = Call(row, caller, _req_id(payload, headers), deadline, payload, headers, subject, admit)
             with self._observe(call), self._tracing(call) as record:
                 answer = await self._handle(call, request)
                 record(answer)
-        except Malformed as error:
-            answer = failed(error.body())
         finally:
             if self._ended is not None:
                 self._ended(row, time.perf_counter() - began, answer)
@@ -332,13 +333,6 @@ def _signed(row: Row, caller: Caller, payload: dict[str, Any]) -> dict[str, Any]
     if row.event in SUBSCRIBING or (is_sender and "agent" in payload):
         return {**payload, "agent": caller.name}
     return payload
-
-
-def _validate(row: Row, payload: Mapping[str, Any]) -> BaseModel:
-    try:
-        return row.request.model_validate(payload)
-    except ValidationError as error:
-        raise malformed(error) from None
 
 
 def _seconds(row: Row, request: Any) -> float:

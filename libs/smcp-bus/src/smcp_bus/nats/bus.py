@@ -44,8 +44,8 @@ class NatsBus:
         self.credential = config.credentials.name if config.credentials else OPEN_CREDENTIAL
         self.inbox_prefix = config.credentials.inbox_prefix if config.credentials else ROOT
         self.max_body = config.max_payload
-        self.client = NatsClient(config, lost=self._lost, denied=self._denied)
         self._inbox = Inbox(self.inbox_prefix, self.process, self._stray)
+        self.client = NatsClient(config, lost=self._inbox.lose_all, denied=self._denied)
         self.transfers = Transfers(
             self.client,
             self._inbox,
@@ -122,7 +122,7 @@ class NatsBus:
             await self.client.room(deadline)
         head = encode_request_head(headers, max(0, int(timeout * 1000)))
         self.client.check(subject, len(part), len(head))
-        pending = PendingReply(self._loop.create_future(), subject, outgoing)
+        pending = PendingReply(subject, outgoing)
         token, reply_subject = self._inbox.enter(pending)
         timer = self._loop.call_at(deadline, pending.expire)
         try:
@@ -212,9 +212,6 @@ class NatsBus:
 
     def _stray(self, reply: str, head: bytes) -> None:
         self.transfers.stray(reply, head)
-
-    def _lost(self) -> None:
-        self._inbox.lose_all()
 
     def _denied(self, text: str) -> None:
         _log.warning("nats-server refused: %s", text)

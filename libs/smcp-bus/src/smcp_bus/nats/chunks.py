@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from smcp_bus.bus import Headers, Progress
 from smcp_bus.byte_budget import ByteBudget, Grant
@@ -44,7 +44,7 @@ GONE: Final = b"gone"
 _CHUNK_HEAD: Final = b"NATS/1.0\r\nSmcp-Chunk: "
 _NUMBER: Final = re.compile(r"[0-9]{1,12}")
 
-
+T = TypeVar("T")
 Send = Callable[[str, str, bytes, bytes | memoryview], None]
 """Sends subject, reply subject, header block and body; drops them while there is no connection."""
 
@@ -148,14 +148,33 @@ _STALL_S: Final = 15.0
 """How long nothing at all may come: a peer that stands still must not hold its share of the budget for an hour."""
 
 
-class Pulling:
-    """One body on its way in; an entry of the inbox.
+class Awaited(Generic[T]):
+    """Part of an entry of the inbox: `future` ends with what is awaited, or with the `BusError` that stands for it: as
+    a result, never raised, so that nothing is left to be reported where the one who waits was cancelled."""
 
-    `future` ends with the whole body, or with the `BusError` that says why not. Nothing is asked for before `start`.
-    """
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[T | BusError] = asyncio.get_running_loop().create_future()
+
+    def lost(self) -> None:
+        self.fail(ConnectionLost("the connection to nats-server broke"))
+
+    def expire(self) -> None:
+        self.fail(RequestTimedOut("the answer did not arrive in time"))
+
+    def fail(self, error: BusError) -> None:
+        """The outcome is this error, unless there is one."""
+        if not self.future.done():
+            self.future.set_result(error)
+
+
+class Pulling(Awaited[bytes]):
+    """One body on its way in; an entry of the inbox. Nothing is asked for before `start`."""
 
     def __init__(self, send: Send, flights: ByteBudget, address: str, plan: Plan, first: bytes) -> None:
         """`flights` bounds what all bodies of the process have asked for and not got."""
+        super().__init__()
         self._send = send
         self._flights = flights
         self._loop = asyncio.get_running_loop()
@@ -171,7 +190,6 @@ class Pulling:
         self._probed = 0.0
         self._absent_since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.future: asyncio.Future[bytes | BusError] = self._loop.create_future()
         self.started = False
         self.subject = ""
         """Where the chunks shall arrive."""
@@ -210,18 +228,6 @@ class Pulling:
                 self.fail(TransferFailed("the peer does not have the rest of the body any more"))
             else:
                 self._receive_chunk(index_of(text), body)
-
-    def lost(self) -> None:
-        self.fail(ConnectionLost("the connection to nats-server broke"))
-
-    def expire(self) -> None:
-        self.fail(RequestTimedOut("the rest of the body did not arrive in time"))
-
-    def fail(self, error: BusError) -> None:
-        """The outcome is this error, unless there is one; what came is given up."""
-        if not self.future.done():
-            self._chunks.clear()
-            self.future.set_result(error)
 
     def _receive_chunk(self, index: int | None, body: bytes) -> None:
         now = self._loop.time()

@@ -42,7 +42,7 @@ _REFUSED_PAUSE_S: Final = (0.2, 0.8)
 _NO_CREDENTIAL: Final = "asks for a credential, and there is none (SMCP_NATS_CREDS)"
 _NOTICE_S: Final = 1.0
 """A first connection that takes longer is logged."""
-_SLOW_PAUSE_S: Final = 1.0
+_SLOW_PAUSE_S: Final = 0.5
 _LAST_WORDS_S: Final = 1.0
 """How long closing waits for nats-server to take what was sent."""
 
@@ -56,7 +56,6 @@ class NatsClient:
 
     Attributes:
         node_left_at: see `Bus.node_left_at`.
-        refusals: how many attempts ended with nats-server not taking the credential.
     """
 
     def __init__(self, config: BusConfig, *, lost: Callable[[], None], denied: Callable[[str], None]) -> None:
@@ -69,7 +68,6 @@ class NatsClient:
         self._number = _FIRST_NUMBER
         self._watchers: list[Watcher] = []
         self._slow_timer: asyncio.TimerHandle | None = None
-        self._slow_again = False
         self._standing = asyncio.Event()
         self._opening: asyncio.Timeout | None = None
         """When the first connection is given up, while it is made."""
@@ -86,7 +84,6 @@ class NatsClient:
         self._nats = Client()
         self._socket.carry(self._nats)
         self.node_left_at: float | None = None
-        self.refusals = 0
 
     @property
     def up(self) -> bool:
@@ -207,7 +204,6 @@ class NatsClient:
                 _log.warning("nats-server at %s cannot be reached now: %s", self._config.hosts, _worded(error))
                 self._trouble = "unreachable"
             return
-        self.refusals += 1
         if self._trouble != _REFUSED and (self._trouble or opening is not None):
             credentials = self._config.credentials
             objects = f"refuses {credentials}" if credentials else _NO_CREDENTIAL
@@ -229,22 +225,13 @@ class NatsClient:
         return stop
 
     def dropped(self) -> None:
-        """A message was dropped on the way in: tell the watchers that we are slow.
+        """A message was dropped on the way in: tell the watchers soon, once for all that are dropped until then."""
+        if self._slow_timer is None:
+            self._slow_timer = self._loop.call_later(_SLOW_PAUSE_S, self._tell_slow)
 
-        At the first drop, and once more after a pause in which there were others: a watcher that repairs at the first
-        must not miss what was dropped meanwhile.
-        """
-        if self._slow_timer is not None:
-            self._slow_again = True
-            return
-        self._slow_timer = self._loop.call_later(_SLOW_PAUSE_S, self._slow_over)
-        self._tell(Connection.SLOW)
-
-    def _slow_over(self) -> None:
+    def _tell_slow(self) -> None:
         self._slow_timer = None
-        if self._slow_again:
-            self._slow_again = False
-            self.dropped()
+        self._tell(Connection.SLOW)
 
     def _tell(self, what: Connection) -> None:
         for watcher in list(self._watchers):

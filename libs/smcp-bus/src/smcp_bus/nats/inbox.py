@@ -1,13 +1,11 @@
 """The one subscription on which answers to this process arrive, and the requests that wait for them."""
 
-import asyncio
 import logging
 import os
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from smcp_bus.errors import BusError, ConnectionLost, RequestTimedOut
-from smcp_bus.nats.chunks import Outgoing, is_chunk
+from smcp_bus.nats.chunks import Awaited, Outgoing, is_chunk
 from smcp_bus.nats.client import NatsClient
 
 ROOT: Final = "_INBOX"
@@ -83,17 +81,13 @@ RawAnswer = tuple[str, bytes, bytes]
 """Reply subject, header block, body."""
 
 
-class PendingReply:
-    """A request that waits for its answer, and meanwhile gives the rest of its own body.
+class PendingReply(Awaited[RawAnswer]):
+    """A request that waits for its answer, and meanwhile gives the rest of its own body."""
 
-    `future` ends with the answer or the `BusError` that stands for it: as a result, never raised, so that nothing
-    is left to be reported where the one who waits was cancelled.
-    """
+    __slots__ = ("outgoing", "subject")
 
-    __slots__ = ("future", "outgoing", "subject")
-
-    def __init__(self, future: "asyncio.Future[RawAnswer | BusError]", subject: str, outgoing: Outgoing | None) -> None:
-        self.future = future
+    def __init__(self, subject: str, outgoing: Outgoing | None) -> None:
+        super().__init__()
         self.subject = subject
         self.outgoing = outgoing
 
@@ -103,13 +97,3 @@ class PendingReply:
                 self.outgoing.answer(reply, head)
         elif not self.future.done():
             self.future.set_result((reply, head, body))
-
-    def lost(self) -> None:
-        self.fail(ConnectionLost("the connection to nats-server broke"))
-
-    def expire(self) -> None:
-        self.fail(RequestTimedOut("no answer in time"))
-
-    def fail(self, error: BusError) -> None:
-        if not self.future.done():
-            self.future.set_result(error)

@@ -23,23 +23,6 @@ _LONGEST_LINE: Final = 1024 * 1024
 _CRLF: Final = b"\r\n"
 
 
-class _Begun:
-    __slots__ = ("head", "missing", "number", "parts", "reply", "size", "subject")
-
-    def __init__(self, number: int, subject: bytes, reply: bytes, head: int, size: int, first: bytes) -> None:
-        self.number = number
-        self.subject = subject
-        self.reply = reply
-        self.head = head
-        self.size = size
-        self.parts = [first]
-        self.missing = size + len(_CRLF) - len(first)
-
-    def deliver(self, receive: Receiver) -> None:
-        whole = b"".join(self.parts)
-        receive(self.subject, self.reply, whole[: self.head], whole[self.head : self.size])
-
-
 class Splitter:
     """Divides what nats-server sends into messages for receivers, lines for the bus, and the rest, which is nats-py's.
 
@@ -58,65 +41,51 @@ class Splitter:
         self.forget()
 
     def forget(self) -> None:
-        self._begun: _Begun | None = None
-        self._line = b""
-        """The beginning of a line."""
-        self._others = 0
-        """Bytes that are missing of a message of nats-py's."""
+        self._begun: list[bytes] = []
+        """The parts of a line or message that has not come whole."""
+        self._missing = 0
+        """How many bytes have to come at least before it may be whole."""
 
     def take(self, came: bytes) -> bytes:
         """Hand on what is for receivers and for the bus, and keep what has only begun. Returns what is nats-py's."""
+        if self._begun:
+            self._begun.append(came)
+            self._missing -= len(came)
+            if self._missing > 0:
+                return b""
+            came = b"".join(self._begun)
+            self._begun = []
         at = 0
         rest: list[bytes] = []
-        if self._line:
-            came, self._line = self._line + came, b""
-        elif (begun := self._begun) is not None:
-            at = begun.missing
-            begun.parts.append(came[:at])
-            begun.missing -= len(begun.parts[-1])
-            if begun.missing:
-                return b""
-            self._begun = None
-            if (receive := self._receivers.get(begun.number)) is not None:  # not unsubscribed meanwhile
-                begun.deliver(receive)
-        elif self._others:
-            at = min(self._others, len(came))
-            rest.append(came[:at])
-            self._others -= at
         while at < len(came) and self._is_up():
             line = _MESSAGE.match(came, at)
             if line is None:
-                at = self._control(came, at, rest)
+                end = came.find(_CRLF, at) + len(_CRLF)
+                if end < len(_CRLF):
+                    if len(came) - at >= _LONGEST_LINE:
+                        rest.append(came[at:])  # nats-py says what is wrong with it
+                    else:
+                        self._begun, self._missing = [came[at:]], 1
+                    break
+                if not self._is_ours(came[at:end]):
+                    rest.append(came[at:end])
+                at = end
                 continue
             _, subject, number, reply, head, size = line.groups()
             begin = line.end()
             body = begin + int(head or 0)
             end = begin + int(size)
+            after = end + len(_CRLF)
+            if after > len(came):
+                self._begun, self._missing = [came[at:]], after - len(came)
+                break
             receive = self._receivers.get(int(number))
             if receive is None:
-                rest.append(came[at : end + len(_CRLF)])
-                at = end + len(_CRLF)
-                self._others = max(0, at - len(came))
-                continue
-            at = end + len(_CRLF)
-            if at > len(came):
-                self._begun = _Begun(int(number), subject, reply or b"", body - begin, end - begin, came[begin:])
-                break
-            receive(subject, reply or b"", came[begin:body], came[body:end])
-        return b"".join(rest)
-
-    def _control(self, came: bytes, at: int, rest: list[bytes]) -> int:
-        end = came.find(_CRLF, at) + len(_CRLF)
-        if end < len(_CRLF):
-            if len(came) - at < _LONGEST_LINE:
-                self._line = came[at:]
+                rest.append(came[at:after])
             else:
-                rest.append(came[at:])  # nats-py says what is wrong with it
-            return len(came)
-        line = came[at:end]
-        if not self._is_ours(line):
-            rest.append(line)
-        return end
+                receive(subject, reply or b"", came[begin:body], came[body:end])
+            at = after
+        return b"".join(rest)
 
 
 _FIRST_LINE: Final = "NATS/1.0\r\n"
