@@ -209,9 +209,6 @@ class Dispatcher:
     handlers: by event name.
     otherwise: chooses the handler of an event that `handlers` does not name (events that the catalog does not
         know and that are passed on); None: the event answers 503.
-    tracing: opens the span of a request (`tracing.client_spans()`, `tracing.bus_spans()`).
-    observe: entered round every call, for log fields.
-    ended: told of every request when it ends, for metrics; must be quick.
     """
 
     def __init__(
@@ -245,8 +242,6 @@ class Dispatcher:
         Args:
             body: the event's JSON: bytes as they came, or the object that a transport has parsed already.
             deadline: when the caller stops waiting, in loop time (seconds); None: what the row's class says.
-            subject: where it came in on the bus.
-            admit: decides when a large answer of a peer may come here.
 
         Never raises but `asyncio.CancelledError`: every failure is an answer.
         """

@@ -93,7 +93,6 @@ class NatsBus:
         )
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
-        """See `Bus.watch`. A watcher that raises is logged, and does not keep the others from being told."""
         return self.client.watch(watcher)
 
     # -- asking and telling
@@ -155,22 +154,15 @@ class NatsBus:
         self.client.send(subject, "", head, body)
 
     async def flush(self, timeout: float = _FLUSH_S) -> None:
-        """See `NatsClient.flush`; also for what was subscribed."""
         await self.client.flush(timeout)
 
     # -- serving and listening
 
     async def serve(self, subject: str, handler: RequestHandler, *, queue: str = "", limit: int = 1024) -> Serving:
-        """See `Bus.serve`.
-
-        Raises:
-            NotConnected, ConnectionLost, RequestTimedOut: it is not subscribed.
-            BusError: nats-server's permissions refuse it.
-        """
+        """A `BusError` says that it is not subscribed: no connection, or nats-server's permissions refuse it."""
         return await self._subscribe(Serving(self, subject, handler, limit=limit, answers=True), queue)
 
     async def listen(self, subject: str, handler: NoticeHandler) -> Serving:
-        """See `Bus.listen`; raises as `serve`."""
         return await self._subscribe(Serving(self, subject, handler, limit=1, answers=False), "")
 
     async def _subscribe(self, received: Serving, queue: str) -> Serving:

@@ -92,7 +92,6 @@ class NatsClient:
 
     @property
     def problem(self) -> str | None:
-        """See `Bus.problem`."""
         if self.up:
             return None
         return "nats-server refuses the credential" if self._trouble == _REFUSED else "not connected"
@@ -138,7 +137,7 @@ class NatsClient:
                 user=lambda: unquote(getattr(self.server, "username", None) or ""),
                 password=lambda: unquote(getattr(self.server, "password", None) or ""),
             )
-        notice = self._loop.call_later(_NOTICE_S, self._say_that_it_does_not_answer)
+        notice = self._loop.call_later(_NOTICE_S, self._say_it_does_not_answer)
         try:
             async with asyncio.timeout(config.connect_timeout) as self._opening:
                 await self._nats.connect(**options)
@@ -159,11 +158,10 @@ class NatsClient:
             self._opening = None
             notice.cancel()
 
-    def _say_that_it_does_not_answer(self) -> None:
-        config = self._config
-        if self._trouble == _REFUSED or self.up:  # up: opened in a moment
-            return
-        _log.warning("NATS at %s does not answer yet; trying for %g s", config.hosts, config.connect_timeout)
+    def _say_it_does_not_answer(self) -> None:
+        if self._trouble != _REFUSED and not self.up:  # up: opened in a moment
+            config = self._config
+            _log.warning("NATS at %s does not answer yet; trying for %g s", config.hosts, config.connect_timeout)
 
     async def close(self) -> None:
         self._closing = True
@@ -301,12 +299,8 @@ class NatsClient:
         return self._socket.unwritten > _CONGESTED
 
     def check(self, subject: str, size: int, head: int) -> None:
-        """Whether a message with `size` bytes of body and `head` bytes of headers can go to `subject` now.
-
-        Raises:
-            NotConnected, BodyTooLarge: as `Bus.publish`.
-            ValueError: that is no subject.
-        """
+        """Raise as `Bus.publish` where `size` bytes of body and `head` bytes of headers cannot go to `subject` now, and
+        ValueError where that is no subject."""
         if not self.up:
             raise NotConnected("not connected to nats-server")
         if not subject or _WHITE_SPACE.search(subject):
@@ -330,11 +324,8 @@ class NatsClient:
             self._socket.send(start + head, body, b"\r\n")
 
     async def room(self, deadline: float) -> None:
-        """Wait until most of what was written has gone to the kernel.
-
-        Raises:
-            NotConnected: the connection broke meanwhile, or `deadline` (loop time) has passed.
-        """
+        """Wait until most of what was written has gone to the kernel; NotConnected where the connection broke meanwhile
+        or `deadline` (loop time) has passed."""
         try:
             async with asyncio.timeout_at(deadline):
                 while self.congested:
@@ -344,11 +335,8 @@ class NatsClient:
             raise NotConnected("nats-server does not take what is sent") from error
 
     async def flush(self, timeout: float) -> None:
-        """Wait until nats-server has taken all that was sent before.
-
-        Raises:
-            NotConnected, ConnectionLost, RequestTimedOut: it may not have.
-        """
+        """Wait until nats-server has taken all that was sent before; NotConnected, ConnectionLost or RequestTimedOut
+        where it may not have."""
         try:
             async with asyncio.timeout(timeout):
                 await self._round_trip()

@@ -156,17 +156,12 @@ class BusConfig:
 
 @dataclass(frozen=True, slots=True)
 class BusStats:
+    """`measure_bus` says what each number is of."""
+
     pending: int
-    """Places in the inbox: requests that wait for an answer, bodies on their way in and out."""
     running: int
-    """Handlers that run."""
     waiting: int
-    """Messages that wait for a handler."""
     outgoing_bytes: int
-    """Of bodies that are kept until they are pulled."""
     budget_used: int
-    """Bytes given out to bodies on their way in."""
     budget_waiting: int
-    """Bodies that wait for a share of the budget."""
     subscriptions: int
-    """Subjects that are served or listened to."""

@@ -93,20 +93,12 @@ _NO_RESPONDERS: Final = b"NATS/1.0 503"
 
 
 def encode_head(headers: Headers) -> bytes:
-    """The block that goes before a body; empty where there are no headers.
-
-    Raises:
-        ValueError: a name or value holds a line break.
-    """
+    """The block that goes before a body; empty where there are no headers. ValueError where one holds a line break."""
     return _block([f"{name}: {value}" for name, value in headers.items()]) if headers else b""
 
 
 def encode_request_head(headers: Headers, budget_ms: int) -> bytes:
-    """The block of a request: its time budget, then `headers`.
-
-    Raises:
-        ValueError: a name or value holds a line break.
-    """
+    """The block of a request: its time budget, then `headers`. ValueError where one holds a line break."""
     if not headers:
         return f"{_FIRST_LINE}{BUDGET}: {budget_ms}\r\n\r\n".encode()
     return _block([f"{BUDGET}: {budget_ms}", *(f"{name}: {value}" for name, value in headers.items())])
