@@ -24,6 +24,9 @@ async def test_of_several_servers_with_a_uri_the_one_used_last_is_read_then_the_
         async def read_by() -> Any:
             return (await alice.ask("resources/read", uri="note://1")).get("serverId")
 
+        # a read does not wait for a server that has not listed yet (ADR 0019)
+        index = here.computer.resources.index
+        await eventually(lambda: all(map(index.is_listed, servers)), timeout=30)
         assert await read_by() == "a"
         await here.call("c__reads", req_id="1")
         assert await read_by() == "c"
