@@ -53,11 +53,9 @@ class LeaseKeeper:
         self._wake = asyncio.Event()
         self._renewed_at: float | None = None
         self.acquired = False
-        """Whether this process ever had a lease."""
         self.held = False
         """Whether the last renewal succeeded."""
         self.renewals = 0
-        """Those that succeeded, the first one among them."""
 
     @property
     def age(self) -> float:
@@ -65,11 +63,7 @@ class LeaseKeeper:
         return 0.0 if self._renewed_at is None else time.monotonic() - self._renewed_at
 
     async def acquire(self) -> None:
-        """Take the lease now, before the first member is claimed.
-
-        Raises:
-            SmcpError, BusError: no registry could be reached, or there is no quorum.
-        """
+        """Raises SmcpError, BusError: no registry could be reached, or there is no quorum."""
         self._renewed(await self._registry.renew_lease(self._describe()))
 
     def renew_soon(self) -> None:
@@ -77,7 +71,6 @@ class LeaseKeeper:
         self._wake.set()
 
     async def run(self) -> None:
-        """Take the lease and keep it, until cancelled."""
         failing = False
         while True:
             lease_s = min(self._configured_s, self._told_s)

@@ -62,12 +62,10 @@ class RegistryClient:
         self.room_s = min(ROOM_S, lease_s)
 
     async def join(self, office: str, role: Role, name: str, claim: Claim, body: bytes, *, req_id: str = "") -> Joined:
-        """Claim a place. `body` is the EnterOfficeReq as it came.
+        """`body` is the EnterOfficeReq as it came.
 
-        Raises:
-            NotAllowed: refused; its message says why.
-            Unavailable: no quorum, no registry, or the question to the present owner is open. With
-                `details.may_have_run`, as `NotAllowed`, where another registry was asked, too.
+        Raises NotAllowed (refused) and Unavailable (no quorum, no registry, or the question to the present owner is
+        open), both with `details.may_have_run` where another registry was asked, too.
         """
         headers = _claim_header(claim) | _req_id_header(req_id)
         return await self._ask(subjects.server(office, role, name, "join_office"), body, Joined, headers)
@@ -109,7 +107,6 @@ class RegistryClient:
         timeout: float | None = None,
         req_id: str = "",
     ) -> None:
-        """An event that becomes a notification: `update_*`, `tool_call_cancel`."""
         await self._send(subjects.server(office, role, name, verb), body, _req_id_header(req_id), timeout=timeout)
 
     async def renew_lease(self, renewal: LeaseRenewal, *, timeout: float | None = None) -> LeaseState:
@@ -118,7 +115,7 @@ class RegistryClient:
         return await self._ask(subject, body, LeaseState, timeout=timeout)
 
     async def assert_members(self, assertion: Assertion, *, again_s: float = BATCH_AGAIN_S) -> AssertionResult:
-        """What this gateway holds; asked again after `again_s` (seconds) without an answer."""
+        """Asked again after `again_s` (seconds) without an answer."""
         subject = subjects.hosts(self.credential, self.process, "assert")
         body = assertion.model_dump_json(exclude_none=True).encode()
         return await self._ask(subject, body, AssertionResult, timeout=ROOM_S, again_s=again_s)

@@ -60,14 +60,12 @@ class Claim(_Contract):
     """False claims without telling (the first step of an office switch); a second claim with True tells."""
     capabilities: dict[str, Any] | None = None
     with_sessions: bool = False
-    """The answer to a join carries the room's list."""
 
 
 class Joined(_Contract):
     revision: int
     """Of the claimant's own record: enters and leaves up to here are older than its membership."""
     tenure: int | None = None
-    """See `same_tenure`."""
     unchanged: bool = False
     """It was in this office already; nothing is announced."""
     taken_up: bool = False
@@ -91,11 +89,9 @@ class Left(_Contract):
 
 class Confirmed(_Contract):
     mine: bool
-    """The view holds this very claim (same owner, same incarnation)."""
     revision: int = 0
     tenure: int | None = None
     view: int = 0
-    """The revision that the registry's view has reached."""
 
 
 class FindComputer(_Contract):
@@ -127,8 +123,6 @@ class LeaseState(_Contract):
 
 
 class Member(_Contract):
-    """One membership that a gateway holds."""
-
     office: Name
     role: Role
     name: Name
@@ -161,9 +155,8 @@ class AssertedMember(_Contract):
 
 
 class AssertionResult(_Contract):
-    """In the order of the assertion's members."""
-
     members: list[AssertedMember]
+    """In the order of the assertion's members."""
 
 
 class AliveQuestion(_Contract):

@@ -44,13 +44,10 @@ class Action(Enum):
     """The seat is the claimant's already, and the office knows what it is to know."""
     REFUSE = "refuse"
     ASK_OWNER = "ask owner"
-    """Ask the present owner, and decide again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to be done about a claim, and what the office is told of it."""
-
     action: Action
     announce: Announce = Announce.NOTHING
     why: str = ""
@@ -60,12 +57,7 @@ class Decision:
 
 
 def decide(record: MemberRecord | None, claim: Claim, owner: Owner, *, role: Role, name: str, kept: bool) -> Decision:
-    """Decide on a claim of the seat `role` with `name`, under whose key `record` stands.
-
-    Args:
-        owner: what the record's owner answered.
-        kept: whether the record is of a member that moves, and whose time to move is not over.
-    """
+    """`kept`: the record is of a member that moves, and whose time to move is not over."""
     if record is None or not record.is_member:
         return Decision(Action.CLAIM, _announce(leave=False, enter=claim.announce))
     if owned_by(record, claim):

@@ -37,18 +37,12 @@ class Announcer:
         self._js = js
         self._members = members
         self.ready = False
-        """Whether this registry takes records to announce now."""
         self.announced = 0
-        """Records that this registry announced."""
         self.behind = 0
         """Records that none has taken, when this registry took its last one; 0 where it waited for one in vain."""
 
     async def prepare(self) -> None:
-        """Make the shared consumer, or change it to what it has to be. Any number of registries may do so at once.
-
-        Raises:
-            nats.errors.Error, TimeoutError: JetStream does not answer, or there is one that cannot be changed.
-        """
+        """Raises nats.errors.Error, TimeoutError: JetStream does not answer, or has a consumer that cannot change."""
         plan = api.ConsumerConfig(
             name=CONSUMER,
             durable_name=CONSUMER,
@@ -63,11 +57,7 @@ class Announcer:
         await self._js.add_consumer(self._members.stream, plan)
 
     async def run(self) -> None:
-        """Announce until the connection or the consumer is lost.
-
-        Raises:
-            nats.errors.Error, BusError, TimeoutError: begin anew.
-        """
+        """Raises nats.errors.Error, BusError, TimeoutError where the connection or the consumer is lost: begin anew."""
         await self.prepare()
         subscription = await self._js.pull_subscribe_bind(consumer=CONSUMER, stream=self._members.stream)
         self.ready = True
@@ -92,11 +82,7 @@ class Announcer:
                 await subscription.unsubscribe()
 
     async def announced_upto(self) -> int:
-        """The revision up to which everything was announced.
-
-        Raises:
-            nats.errors.Error, TimeoutError: JetStream does not answer.
-        """
+        """The revision. Raises nats.errors.Error, TimeoutError: JetStream does not answer."""
         info = await self._js.consumer_info(self._members.stream, CONSUMER)
         return info.ack_floor.stream_seq if info.ack_floor is not None else 0
 

@@ -60,11 +60,7 @@ async def open_registry(
     readiness: Readiness | None = None,
     metrics: Metrics | None = None,
 ) -> AsyncIterator[Registry]:
-    """Serve rooms over `bus` while the body runs. Any number of registries may do so at once.
-
-    Raises:
-        StoreUnusable: JetStream is not there, or a bucket is not as it has to be.
-    """
+    """Raises StoreUnusable: JetStream is not there, or a bucket is not as it has to be."""
     readiness = Readiness() if readiness is None else readiness
     metrics = Metrics() if metrics is None else metrics
     js, lease_s = bus.jetstream(), settings.lease_s

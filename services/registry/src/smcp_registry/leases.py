@@ -67,7 +67,6 @@ class Leases(View):
         return None if lease is None else lease[0]
 
     async def lives(self, credential: str, process: str) -> bool:
-        """Whether the process has a lease now, read from the store."""
         return (await self._bucket.read(lease_key(credential, process))).value is not None
 
     async def renew(self, credential: str, process: str, renewal: LeaseRenewal) -> LeaseState:

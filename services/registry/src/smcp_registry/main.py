@@ -41,11 +41,6 @@ def serve(
 
 @asynccontextmanager
 async def open_service(settings: RegistrySettings, credentials: Credentials | None) -> AsyncIterator[Registry]:
-    """The registry with its own connection and health port.
-
-    Raises:
-        Failure: NATS cannot be reached, the store is unusable, or the health port is taken.
-    """
     readiness, stats = Readiness(), Stats()
     config = BusConfig(
         url=settings.nats_url,

@@ -10,7 +10,6 @@ from smcp_service.metrics import Metrics
 
 
 def requests_timed(metrics: Metrics) -> Ended:
-    """For the dispatcher: how long each request takes, and how it ends."""
     durations = metrics.durations(
         "smcp_registry_request_duration", "Requests over the bus, until they are answered", "event", "outcome"
     )
@@ -18,7 +17,7 @@ def requests_timed(metrics: Metrics) -> Ended:
 
 
 def measure(metrics: Metrics, view: MembersView, leases: Leases, sweeper: Sweeper, announcer: Announcer) -> None:
-    """Have it observed from now on. Members, offices and leases are those of the whole system, as seen from here."""
+    """Members, offices and leases are those of the whole system, as seen from here."""
     gauge, counter = metrics.gauge, metrics.counter
     gauge("smcp_registry_members", "Members of all offices", view.by_role, label="role")
     gauge("smcp_registry_members_moving", "Members whose seat is kept for a move", lambda: len(view.moving()))

@@ -28,9 +28,7 @@ class Announce(StrEnum):
 
 
 class MemberRecord(BaseModel):
-    """A seat and who has it. Fields that a newer registry wrote are kept."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow")  # fields that a newer registry wrote are kept
 
     office: str
     role: Role

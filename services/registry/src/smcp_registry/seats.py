@@ -124,7 +124,6 @@ class Seats:
         await self._write(record_key(office, role, name), change)
 
     async def _write(self, key: str, change: Change, *, first: StoredMember | None = None) -> StoredMember:
-        """Write what `change` makes of what stands, again while others write meanwhile; returns what stands then."""
         backoff = Backoff(first_s=0.02, longest_s=0.2)
         stored = first
         for _ in range(ATTEMPTS):
@@ -171,7 +170,6 @@ def _stands(record: MemberRecord | None, claim: Claim) -> bool:
 
 
 def same(record: MemberRecord, other: MemberRecord) -> bool:
-    """Whether two records of a member say the same, but for what was announced when they were written."""
     return record.model_copy(update={"announce": other.announce, "left_name": other.left_name}) == other
 
 

@@ -87,9 +87,8 @@ class Conflict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What stands under a key, and the revision that a write over it must name. `value` is None where nothing does."""
-
     value: bytes | None
+    """None where nothing stands under the key."""
     revision: int
 
 
@@ -117,12 +116,7 @@ class Bucket:
         return Stored(entry.value or None, entry.revision or 0)
 
     async def write(self, key: str, value: bytes, *, last: int) -> int:
-        """Set the key if its revision is `last`, and return the new one.
-
-        Raises:
-            Conflict: it has another revision.
-            Unavailable: where it may have been written, `details.may_have_run` is true.
-        """
+        """Raises Conflict, and Unavailable: where it may have been written, `details.may_have_run` is true."""
         try:
             async with self._answering(writing=True):
                 return await self._kv.update(key, value, last=last)
@@ -180,9 +174,8 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class StoredMember:
-    """The record of a seat, and the revision that a write over it must name; None: it can be claimed."""
-
     record: MemberRecord | None
+    """None: the seat can be claimed."""
     revision: int
 
     @property
@@ -207,7 +200,7 @@ async def read_member(bucket: Bucket, key: str) -> StoredMember:
 
 
 async def write_member(bucket: Bucket, key: str, record: MemberRecord, *, last: int) -> int:
-    """Write a record over revision `last`, and return the new one. Raises as `Bucket.write`."""
+    """Raises as `Bucket.write`."""
     return await bucket.write(key, record.model_dump_json(exclude_none=True).encode(), last=last)
 
 
@@ -218,7 +211,6 @@ class Store:
     moving: Bucket
 
     async def is_kept(self, key: str, record: MemberRecord) -> bool:
-        """Whether a seat is kept for who moves."""
         return record.moving and (await self.moving.read(key)).value is not None
 
 
@@ -246,11 +238,6 @@ async def open_store(
 
 
 async def make_missing(js: JetStreamContext, *, lease_s: float, replicas: int) -> None:
-    """Make the buckets that are missing; those that are there are left as they are.
-
-    Raises:
-        nats.errors.Error, TimeoutError: JetStream does not answer, or cannot make them.
-    """
     for plan in _plans(lease_s, replicas):
         await _make(js, plan)
 
@@ -344,7 +331,6 @@ async def _open(js: JetStreamContext, plan: _Plan, start_s: float) -> KeyValue:
 
 
 async def _may_wait(deadline: float) -> bool:
-    """Pause, if there is time left for another try."""
     if asyncio.get_running_loop().time() + PAUSE_S >= deadline:
         return False
     await asyncio.sleep(PAUSE_S)

@@ -34,8 +34,6 @@ KEEP_TOMBSTONES_S: Final = 600.0
 
 
 class Sweeper:
-    """`lease_s` and `keep_tombstones_s` are in seconds; a tombstone is purged when it is older."""
-
     def __init__(
         self,
         connection: ConnectionWatch,
@@ -59,9 +57,7 @@ class Sweeper:
         self._loop = asyncio.get_running_loop()
         self._asking = asyncio.Semaphore(AT_ONCE)
         self.sweeps = 0
-        """How many were finished."""
         self.swept = 0
-        """Members of dead processes that were removed."""
 
     async def run(self) -> None:
         """Sweep after each lease that ran out, and every quarter of a lease."""
@@ -78,7 +74,6 @@ class Sweeper:
                 _log.info("the sweep ends early: %s", describe(error))
 
     async def sweep(self) -> None:
-        """Remove the members of processes that have no lease and do not answer, and those whose move is over."""
         moving = self._view.moving()
         async with asyncio.TaskGroup() as group:
             for process, keys in list(self._view.owners().items()):

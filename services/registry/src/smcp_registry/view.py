@@ -26,13 +26,10 @@ Process = tuple[str, str]
 
 @dataclass(frozen=True)
 class Entry:
-    """A member, and the revision of its record."""
-
     record: MemberRecord
     revision: int
 
     def holds(self, claim: Claim) -> bool:
-        """Whether it is this very claim: same owner, same incarnation."""
         return owned_by(self.record, claim) and self.record.incarnation == claim.incarnation
 
     @cached_property
@@ -114,7 +111,6 @@ class MembersView(View):
         return b"[%b]" % b",".join(shown)
 
     def owners(self) -> Mapping[Process, set[str]]:
-        """The keys of the members that each owner process holds."""
         owners: dict[Process, set[str]] = defaultdict(set)
         for key, entry in self._entries.items():
             owners[entry.record.credential, entry.record.process].add(key)

@@ -1,10 +1,7 @@
 """Watches the connection to NATS, and follows buckets over it.
 
-A bucket is followed by a `View`: all its entries as they stand now, then every change, in order and without a gap.
-
-nats-py's own watcher is not used, since it does not say that it lost something: a consumer that vanished with its
-server, or messages that were dropped on the way. Here each of those ends the watch with `WatchLost`, and a new one
-begins with all entries again.
+A `View` is given all entries of a bucket, then every change, in order and without a gap. nats-py's own watcher is not
+used, since it does not say that it lost something: a consumer that vanished with its server, or messages on the way.
 
 A bucket may also be gone: NATS came back without its store. Then the registries make it anew, and processes whose
 connection was down take their leases again and assert their members. Until those are back, for a lease at most, their
@@ -41,10 +38,6 @@ NO_STREAM: Final = 10059
 """JetStream's error code for a stream that is not there."""
 
 
-class WatchLost(nats.errors.Error):
-    """What was seen is no longer all there was: begin anew."""
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
     """One entry of a bucket. `value` is None where the entry was removed or ran out."""
@@ -55,8 +48,6 @@ class Change:
 
 
 class View:
-    """What a bucket holds, as this registry knows it."""
-
     def __init__(self) -> None:
         self._synced = asyncio.Event()
 
@@ -92,9 +83,7 @@ class Watches:
     async def follow(self, bucket: str) -> None:
         """Feed the bucket's view until something is lost. A bucket that was gone is there again when this raises.
 
-        Raises:
-            WatchLost: the consumer vanished, or messages did.
-            nats.errors.Error, BusError, TimeoutError: JetStream does not answer.
+        Raises nats.errors.Error, BusError, TimeoutError: JetStream does not answer, or something was lost.
         """
         try:
             await follow(self._js, bucket, self._views[bucket])
@@ -144,13 +133,13 @@ async def follow(js: JetStreamContext, bucket: str, view: View) -> None:
             info = await subscription.consumer_info()
             raise_if_cancelled()
             if reader.received < expected:
-                raise WatchLost(f"messages of the bucket {bucket} did not arrive")
+                raise nats.errors.Error(f"messages of the bucket {bucket} did not arrive")
             expected = info.delivered.consumer_seq if info.delivered else 0
             if not info.num_pending and reader.received >= expected:
                 reader.caught_up()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(reader.failed.wait(), CHECK_S)
-                raise WatchLost(f"messages of the bucket {bucket} were dropped")
+                raise nats.errors.Error(f"messages of the bucket {bucket} were dropped")
     finally:
         with contextlib.suppress(nats.errors.Error):
             await subscription.unsubscribe()
@@ -194,8 +183,6 @@ class _Reader:
 
 
 class ConnectionWatch:
-    """Call `close` when it is no longer used."""
-
     def __init__(self, bus: Bus) -> None:
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time() if bus.connected else None
@@ -206,7 +193,7 @@ class ConnectionWatch:
         self.close = bus.watch(self._on_connection)
 
     def up_for(self) -> float:
-        """Seconds since when the connection has stood without a break; 0 where there is none."""
+        """Seconds."""
         return 0.0 if self._since is None else self._loop.time() - self._since
 
     def begin_anew(self, why: str) -> None:

@@ -20,7 +20,6 @@ from smcp_proto.schemas import EnterOfficeReq, LeaveOfficeReq, ListRoomReq, Upda
 
 
 async def join_office(request: EnterOfficeReq, call: Call, *, sessions: Sessions, memberships: Memberships) -> None:
-    """Make the caller a member of the office; in its own office already: nothing happens."""
     session = sessions.get(call.caller.session)
     if session is not None:
         if session.principal is not None:
@@ -40,7 +39,6 @@ async def leave_office(request: LeaveOfficeReq, call: Call, *, sessions: Session
 async def list_room(
     request: ListRoomReq, call: Call, *, sessions: Sessions, offices: Offices, registry: RegistryClient
 ) -> RawJson:
-    """The members of the caller's office, the caller among them; what it was told before it asked is in the list."""
     session = sessions.get(call.caller.session)
     membership = session.membership if session is not None else None
     if membership is None:

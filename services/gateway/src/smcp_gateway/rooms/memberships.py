@@ -52,6 +52,7 @@ class Memberships:
         self._background = background_tasks
         self._generations = generations
         self._hang_up = hang_up
+        self._calls = calls
         self._orphaned_calls = OrphanedCalls(registry, offices, calls)
 
     async def join(self, session: Session, request: EnterOfficeReq, body: bytes, req_id: str) -> None:
@@ -115,7 +116,7 @@ class Memberships:
             raise NotInOffice("not in this office", details={"field": "office_id"})
         membership.ending = True
         try:
-            await self._orphaned_calls.cancel(session, membership)
+            await self._orphaned_calls.cancel(session, membership, self._orphaned_calls.of(session))
             await self._release(membership, req_id)
         except BaseException as error:
             membership.ending = False
@@ -133,7 +134,9 @@ class Memberships:
         Its calls are cancelled before that. One whose connection broke (no `goodbye`) has `orphaned_calls.GRACE_S`
         to come back and repeat them; for so long its place stands, and is given to whoever asks for it.
         """
-        left = self._orphaned_calls.take(session, goodbye=goodbye)
+        req_ids = self._orphaned_calls.of(session)
+        lost_at = None if goodbye else asyncio.get_running_loop().time()
+        self._calls.abandon(session.id)
         membership = session.membership
         if membership is None:
             return
@@ -141,7 +144,7 @@ class Memberships:
         kept = session.moving and not goodbye
 
         async def end() -> None:
-            await self._orphaned_calls.settle(left, session, membership)
+            await self._orphaned_calls.settle(session, membership, req_ids, lost_at=lost_at)
             if not kept:
                 await self._release(membership)
             if office is not None:
@@ -185,7 +188,6 @@ class Memberships:
         return True
 
     async def lost(self, session: Session) -> None:
-        """The registry does not count it as a member any more."""
         membership = session.membership
         if membership is None:
             return  # it disconnected meanwhile: `gone` has seen to it
@@ -236,7 +238,6 @@ class Memberships:
 
 
 def claim_for(registry: RegistryClient, session: Session, request: EnterOfficeReq, *, announce: bool) -> Claim:
-    """A new claim, with an incarnation of its own."""
     capabilities = request.capabilities
     return Claim(
         session=session.id,
@@ -262,7 +263,6 @@ def _no_list() -> Unavailable:
 
 
 def may_have_run(error: BaseException) -> bool:
-    """Whether the registry may have done what failed with this error."""
     match error:
         case Unavailable(details=details):
             return bool(details.get("may_have_run", True))  # who does not say that it was not done may have done it

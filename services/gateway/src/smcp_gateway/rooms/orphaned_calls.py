@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 import orjson
@@ -18,50 +17,35 @@ GRACE_S: Final = ABSENT_S
 """How long an Agent whose connection broke may take to come back before its calls are cancelled (seconds)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
-    req_ids: list[str]
-    """Of each call whose Computer can be told to stop."""
-    until: float
-    """How long its client may take to come back (loop time); 0 where it said that it goes."""
-
-
 class OrphanedCalls:
-    """Cancels the calls of sessions that left or are gone, unless their Agents came back by any gateway."""
-
     def __init__(self, registry: RegistryClient, offices: Offices, calls: CallTable) -> None:
         self._registry = registry
         self._offices = offices
         self._calls = calls
         self._stopping = asyncio.Event()
 
-    def take(self, session: Session, *, goodbye: bool) -> Left:
-        """The session is gone: nobody here waits for its calls any more."""
-        left = Left(self._tracked(session), 0.0 if goodbye else asyncio.get_running_loop().time() + GRACE_S)
-        self._calls.abandon(session.id)
-        return left
-
-    async def settle(self, left: Left, session: Session, membership: Membership) -> None:
-        """Cancel them, unless the Agent has come back in time, or the gateway stops before.
-
-        Raises:
-            Unavailable, BusError: it cannot be done now; it may be tried again.
-        """
-        if left.req_ids and not (left.until and await self._stops(left.until)) and await self._is_free(membership):
-            await self._cancel(session, membership, left.req_ids)
-
-    async def cancel(self, session: Session, membership: Membership) -> None:
-        """Cancel the calls of a session that leaves its office. Raises Unavailable, BusError."""
-        await self._cancel(session, membership, self._tracked(session))
-
-    def stop(self) -> None:
-        """The gateway stops: its clients come back elsewhere, and nobody here waits for that."""
-        self._stopping.set()
-
-    def _tracked(self, session: Session) -> list[str]:
+    def of(self, session: Session) -> list[str]:
+        """The req_id of each call whose Computer can be told to stop."""
         return [call.req_id for call in self._calls.of_session(session.id) if call.tracked]
 
-    async def _cancel(self, session: Session, membership: Membership, req_ids: list[str]) -> None:
+    async def settle(
+        self, session: Session, membership: Membership, req_ids: list[str], *, lost_at: float | None
+    ) -> None:
+        """Cancel these calls of a session that is gone, unless the Agent comes back or the gateway stops.
+
+        `lost_at` is the loop time at which its connection broke; None: it said that it goes, so nobody waits for it.
+        Raises Unavailable, BusError: it cannot be done now; it may be tried again.
+        """
+        if not req_ids or (lost_at is not None and await self._stops(lost_at + GRACE_S)):
+            return
+        if await self._is_free(membership):
+            await self.cancel(session, membership, req_ids)
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def cancel(self, session: Session, membership: Membership, req_ids: list[str]) -> None:
+        """Raises Unavailable, BusError."""
         _, role, name = membership.place
         if role != "agent":
             return

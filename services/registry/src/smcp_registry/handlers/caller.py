@@ -35,7 +35,6 @@ class Callers:
         self.view = view
 
     async def settled(self, call: Call) -> None:
-        """Return when the view is as new as it can be: it follows the bucket, or `SYNC_S` are over."""
         if self.view.synced:
             return
         with contextlib.suppress(TimeoutError):
@@ -43,17 +42,11 @@ class Callers:
                 await self.view.wait_synced()
 
     async def caught_up(self, revision: int, call: Call) -> None:
-        """Wait until the view has reached `revision`. Raises Unavailable: it has not within `BEHIND_S`."""
         if not await self.view.reached(revision, min(BEHIND_S, _left(call) * 0.9)):
             raise Unavailable("the registry has not seen yet what you know of the office; ask again")
 
     async def member(self, call: Call) -> Entry:
-        """The member named in the subject.
-
-        Raises:
-            NotInOffice: it is none.
-            Unavailable: the view does not know it yet, and the store does not answer, or has lost it.
-        """
+        """The member that the subject names. Raises NotInOffice, Unavailable."""
         office, role, name = named(call)
         self.check_not_lost(office, role, name)
         entry = self.view.member(office, role, name) or await self.stored(office, role, name)
@@ -81,7 +74,6 @@ class Callers:
 
 
 def after(call: Call) -> int:
-    """The revision that the answer must have reached."""
     value = call.headers.get(AFTER, "0")
     if not (value.isascii() and value.isdigit() and len(value) < 20):
         raise Malformed(f"the header {AFTER} is not a revision", details={"field": AFTER})
@@ -89,7 +81,6 @@ def after(call: Call) -> int:
 
 
 def named(call: Call) -> tuple[str, Role, str]:
-    """(office, role, name) from the subject."""
     caller = call.caller
     if caller.office is None or caller.role is None or caller.name is None:
         raise NotInOffice("not in an office")

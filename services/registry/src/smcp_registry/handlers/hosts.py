@@ -27,7 +27,6 @@ RESERVE_S: Final = 0.2
 
 
 async def lease(request: LeaseRenewal, call: Call, *, leases: Leases) -> LeaseState:
-    """Renew the lease of the process that the subject names."""
     return await leases.renew(*_host(call), request)
 
 

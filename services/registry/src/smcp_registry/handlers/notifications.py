@@ -37,7 +37,6 @@ async def update(request: BaseModel, call: Call, *, bus: Bus, callers: Callers) 
 async def update_capabilities(
     request: UpdateCapabilitiesReq, call: Call, *, bus: Bus, callers: Callers, seats: Seats
 ) -> None:
-    """Keep what the Computer can do now, for `list_room`, and tell the office."""
     office, _, name = named(call)
     if request.computer == name:
         member = await callers.member(call)

@@ -1,4 +1,4 @@
-"""Handles joins, leaves and questions about a room."""
+"""Handles joins, leaves and questions about a room (events.txt, room events)."""
 
 import asyncio
 from contextlib import suppress
@@ -25,7 +25,6 @@ LOOK_S: Final = 0.5
 
 
 async def join_office(request: EnterOfficeReq, call: Call, *, seats: Seats, callers: Callers) -> Joined:
-    """Claim the seat that the subject names (events.txt, room events)."""
     office, role, name = named(call)
     for field, said, known in (
         ("office_id", request.office_id, office), ("role", request.role, role), ("name", request.name, name),
@@ -56,7 +55,6 @@ async def join_office(request: EnterOfficeReq, call: Call, *, seats: Seats, call
 
 
 async def leave_office(request: LeaveOfficeReq, call: Call, *, seats: Seats) -> Left:
-    """Give up the seat that the subject names (events.txt, room events)."""
     office, role, name = named(call)
     if request.office_id != office:
         raise NotInOffice("not in this office", details={"field": "office_id"})
@@ -64,10 +62,6 @@ async def leave_office(request: LeaveOfficeReq, call: Call, *, seats: Seats) -> 
 
 
 async def list_room(request: ListRoomReq, call: Call, *, callers: Callers) -> RawJson:
-    """A ListRoomRet: the members of the sender's office that were announced, and the sender itself in any case.
-
-    Unavailable where the view has not reached the sender's own join, or what it was told of others.
-    """
     office, _, _ = named(call)
     if request.office_id != office:
         raise NotAllowed("only one's own office", details={"field": "office_id"})
