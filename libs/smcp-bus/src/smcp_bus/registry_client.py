@@ -78,7 +78,7 @@ class RegistryClient:
 
     async def list_room(self, office: str, role: Role, name: str, body: bytes, *, after: int) -> bytes:
         """ListRoomRet as JSON, not older than the revision `after`: the newest that the asker knows of."""
-        return (await self._send(subjects.server(office, role, name, "list_room"), body, {AFTER: str(after)})).body
+        return await self._send(subjects.server(office, role, name, "list_room"), body, {AFTER: str(after)})
 
     async def room(self, office: str, role: Role, name: str, *, after: int, req_id: str) -> ListRoomRet:
         body = orjson.dumps({"agent": name, "req_id": req_id, "office_id": office})
@@ -130,52 +130,47 @@ class RegistryClient:
         timeout: float | None = None,
         again_s: float | None = None,
     ) -> Model:
-        return _read(model, (await self._send(subject, body, headers, timeout=timeout, again_s=again_s)).body)
+        return _read(model, await self._send(subject, body, headers, timeout=timeout, again_s=again_s))
 
     async def _send(
         self, subject: str, body: bytes, headers: Headers, *, timeout: float | None = None, again_s: float | None = None
-    ) -> Reply:
-        timeout = self.room_s if timeout is None else timeout
-        with sending(subject) as carried:
-            return await self._first_reply(subject, body, {**headers, **carried}, timeout=timeout, again_s=again_s)
-
-    async def _first_reply(
-        self, subject: str, body: bytes, headers: Headers, *, timeout: float, again_s: float | None
-    ) -> Reply:
+    ) -> bytes:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        then = timeout / TRIES if again_s is None else again_s
+        timeout = self.room_s if timeout is None else timeout
+        deadline, then = loop.time() + timeout, timeout / TRIES if again_s is None else again_s
         patience, backoff = min(then, again_s or AGAIN_S), Backoff(first_s=0.02, longest_s=0.5)
         asked: set[asyncio.Task[Reply]] = set()
         ended: set[asyncio.Task[Reply]] = set()
         tried = False
-        try:
-            while (left := deadline - loop.time()) > 0:
-                asked.add(loop.create_task(self._bus.request(subject, body, timeout=left, headers=headers)))
-                ended, asked = await asyncio.wait(
-                    asked, timeout=min(left, patience), return_when=asyncio.FIRST_COMPLETED
-                )
-                if not ended:
-                    patience = then
-                refused: Reply | None = None
-                for question in ended:
-                    try:
-                        reply = question.result()
-                    except NoResponder:
-                        await asyncio.sleep(min(left, backoff.next()))
-                    except RequestTimedOut:
-                        tried = True
-                    else:
-                        if ERROR not in reply.headers:
-                            return reply
-                        refused = reply
-                if refused is not None:
-                    raise _refusal(refused, others=tried or bool(asked))
-            raise Unavailable("no registry answered", details={"may_have_run": tried or bool(asked)})
-        finally:
-            for question in asked | ended:
-                question.cancel()
-            await asyncio.gather(*asked, *ended, return_exceptions=True)  # several may have failed at once
+        with sending(subject) as carried:
+            headers = {**headers, **carried}
+            try:
+                while (left := deadline - loop.time()) > 0:
+                    asked.add(loop.create_task(self._bus.request(subject, body, timeout=left, headers=headers)))
+                    ended, asked = await asyncio.wait(
+                        asked, timeout=min(left, patience), return_when=asyncio.FIRST_COMPLETED
+                    )
+                    if not ended:
+                        patience = then
+                    refused: Reply | None = None
+                    for question in ended:
+                        try:
+                            reply = question.result()
+                        except NoResponder:
+                            await asyncio.sleep(min(left, backoff.next()))
+                        except RequestTimedOut:
+                            tried = True
+                        else:
+                            if ERROR not in reply.headers:
+                                return reply.body
+                            refused = reply
+                    if refused is not None:
+                        raise _refusal(refused, others=tried or bool(asked))
+                raise Unavailable("no registry answered", details={"may_have_run": tried or bool(asked)})
+            finally:
+                for question in asked | ended:
+                    question.cancel()
+                await asyncio.gather(*asked, *ended, return_exceptions=True)  # several may have failed at once
 
 
 def _refusal(reply: Reply, *, others: bool) -> SmcpError:

@@ -232,7 +232,8 @@ async def open_store(
     if not account.api.level:
         raise StoreUnusable("this nats-server is too old: the registry needs 2.11 or newer")
     leases, moving, members = [
-        Bucket(plan.bucket, js, await _open(js, plan, start_s), bus) for plan in _plans(lease_s, replicas)
+        Bucket(bucket, js, await _open(js, bucket, plan, start_s), bus)
+        for bucket, plan in zip((LEASES, MOVING, MEMBERS), _plans(lease_s, replicas), strict=True)
     ]
     return Store(members=members, leases=leases, moving=moving)
 
@@ -242,49 +243,40 @@ async def make_missing(js: JetStreamContext, *, lease_s: float, replicas: int) -
         await _make(js, plan)
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    bucket: str
-    history: int
-    replicas: int
-    description: str
-    ttl: float | None = None
-    marker_ttl: float | None = None
-    first_revision: int | None = None
-
-
-def _plans(lease_s: float, replicas: int) -> tuple[_Plan, _Plan, _Plan]:
+def _plans(lease_s: float, replicas: int) -> tuple[api.StreamConfig, api.StreamConfig, api.StreamConfig]:
+    leases = _plan(LEASES, "A2C-SMCP: which processes live", replicas=replicas)
+    moving = _plan(MOVING, "A2C-SMCP: which seats are kept for who moves", replicas=replicas)
+    members = _plan(MEMBERS, "A2C-SMCP: who is in which office", replicas=replicas)
     # the server takes whole seconds from 1 for its markers; they only have to outlive the expiry
-    marker_s, now = max(1.0, float(round(lease_s))), int(time.time() * REVISIONS_PER_S)
-    return (
-        _Plan(LEASES, 1, replicas, "A2C-SMCP: which processes live", ttl=lease_s, marker_ttl=marker_s),
-        _Plan(MOVING, 1, replicas, "A2C-SMCP: which seats are kept for who moves"),
-        _Plan(MEMBERS, HISTORY, replicas, "A2C-SMCP: who is in which office", first_revision=now),
+    marker_s = max(1.0, float(round(lease_s)))
+    leases = leases.evolve(
+        max_age=lease_s, subject_delete_marker_ttl=marker_s, duplicate_window=min(DUPLICATES_S, lease_s)
     )
+    return leases, moving, members.evolve(max_msgs_per_subject=HISTORY, first_seq=int(time.time() * REVISIONS_PER_S))
 
 
-async def _make(js: JetStreamContext, plan: _Plan) -> None:
+def _plan(bucket: str, description: str, *, replicas: int) -> api.StreamConfig:
     # A stream as nats-py makes one for a bucket, but for its first sequence: that cannot be said of a bucket there.
-    config = api.StreamConfig(
-        name=f"KV_{plan.bucket}",
-        description=plan.description,
-        subjects=[f"$KV.{plan.bucket}.>"],
+    return api.StreamConfig(
+        name=f"KV_{bucket}",
+        description=description,
+        subjects=[f"$KV.{bucket}.>"],
         allow_rollup_hdrs=True,
         allow_msg_ttl=True,
         deny_delete=True,
         discard=api.DiscardPolicy.NEW,
-        duplicate_window=DUPLICATES_S if plan.ttl is None else min(DUPLICATES_S, plan.ttl),
-        max_age=plan.ttl,
+        duplicate_window=DUPLICATES_S,
         max_consumers=-1,
         max_msgs=-1,
-        max_msgs_per_subject=plan.history,
-        num_replicas=plan.replicas,
+        max_msgs_per_subject=1,
+        num_replicas=replicas,
         storage=api.StorageType.FILE,
-        subject_delete_marker_ttl=plan.marker_ttl,
-        first_seq=plan.first_revision,
     )
+
+
+async def _make(js: JetStreamContext, plan: api.StreamConfig) -> None:
     try:
-        await js.add_stream(config)
+        await js.add_stream(plan)
     except BadRequestError as error:
         if error.err_code != NAME_IN_USE:
             raise
@@ -307,27 +299,27 @@ async def _wait_for_jetstream(js: JetStreamContext, start_s: float) -> api.Accou
                 ) from error
 
 
-async def _open(js: JetStreamContext, plan: _Plan, start_s: float) -> KeyValue:
+async def _open(js: JetStreamContext, bucket: str, plan: api.StreamConfig, start_s: float) -> KeyValue:
     deadline = asyncio.get_running_loop().time() + start_s
     while True:
         try:
             await _make(js, plan)
-            bucket = await js.key_value(plan.bucket)
-            _check((await bucket.status()).stream_info.config, plan)
+            opened = await js.key_value(bucket)
+            _check((await opened.status()).stream_info.config, bucket, plan)
         except (nats.errors.Error, TimeoutError) as error:
             code, reason = None, describe(error)
             if isinstance(error, APIError) and error.description:
                 code, reason = error.err_code, error.description
             if code == NO_REPLICAS:
-                reason = f"SMCP_KV_REPLICAS is {plan.replicas}, and this NATS cannot keep so many: {reason}"
-                raise StoreMisfit(f"the bucket {plan.bucket} cannot be made: {reason}") from error
+                reason = f"SMCP_KV_REPLICAS is {plan.num_replicas}, and this NATS cannot keep so many: {reason}"
+                raise StoreMisfit(f"the bucket {bucket} cannot be made: {reason}") from error
             # In a cluster a bucket's name is taken some time before it is there, where another registry makes it. And
             # right after the cluster's start its leader has not heard of all nodes yet.
             waits = code == NO_PEERS or isinstance(error, BucketNotFoundError)
             if not waits or not await _may_wait(deadline):
-                raise StoreUnusable(f"the bucket {plan.bucket} cannot be opened: {reason}") from error
+                raise StoreUnusable(f"the bucket {bucket} cannot be opened: {reason}") from error
         else:
-            return bucket
+            return opened
 
 
 async def _may_wait(deadline: float) -> bool:
@@ -337,26 +329,28 @@ async def _may_wait(deadline: float) -> bool:
     return True
 
 
-def _check(found: api.StreamConfig, plan: _Plan) -> None:
+def _check(found: api.StreamConfig, bucket: str, plan: api.StreamConfig) -> None:
     wrong = []
-    if found.max_msgs_per_subject != plan.history:
-        wrong.append(f"it keeps {found.max_msgs_per_subject} revisions of a key, {plan.history} are needed")
-    if (found.max_age or None) != plan.ttl:
-        alike = f" and SMCP_LEASE_S is {plan.ttl}, which all registries have to have alike"
-        needed = ", they must not" if plan.ttl is None else alike
+    if found.max_msgs_per_subject != plan.max_msgs_per_subject:
+        wrong.append(
+            f"it keeps {found.max_msgs_per_subject} revisions of a key, {plan.max_msgs_per_subject} are needed"
+        )
+    if (found.max_age or None) != plan.max_age:
+        alike = f" and SMCP_LEASE_S is {plan.max_age}, which all registries have to have alike"
+        needed = ", they must not" if plan.max_age is None else alike
         wrong.append(f"its entries expire after {found.max_age or 0:g} s{needed}")
-    if plan.marker_ttl is not None and not found.subject_delete_marker_ttl:
+    if plan.subject_delete_marker_ttl is not None and not found.subject_delete_marker_ttl:
         wrong.append("it sets no marker where an entry expires (subject_delete_marker_ttl)")
-    if found.num_replicas != plan.replicas:
-        wrong.append(f"it is kept on {found.num_replicas} servers and SMCP_KV_REPLICAS is {plan.replicas}")
+    if found.num_replicas != plan.num_replicas:
+        wrong.append(f"it is kept on {found.num_replicas} servers and SMCP_KV_REPLICAS is {plan.num_replicas}")
     if not wrong:
         return
-    if plan.ttl is not None:
-        advice = f"Stop the registries and delete the stream KV_{plan.bucket}: leases are taken again"
+    if plan.max_age is not None:
+        advice = f"Stop the registries and delete the stream KV_{bucket}: leases are taken again"
     else:
         advice = (
-            f"Change the stream (nats stream edit KV_{plan.bucket} --max-msgs-per-subject={plan.history} "
-            f"--max-age=0s --replicas={plan.replicas}), which keeps the rooms"
+            f"Change the stream (nats stream edit KV_{bucket} --max-msgs-per-subject={plan.max_msgs_per_subject} "
+            f"--max-age=0s --replicas={plan.num_replicas}), which keeps the rooms"
         )
     how = "; ".join(wrong)
-    raise StoreMisfit(f"the bucket {plan.bucket} exists, but not as this registry needs it: {how}. {advice}")
+    raise StoreMisfit(f"the bucket {bucket} exists, but not as this registry needs it: {how}. {advice}")
