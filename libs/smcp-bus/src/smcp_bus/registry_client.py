@@ -1,10 +1,9 @@
 """How a process asks the registries: the same requests for gateways and native Computers.
 
-Every request is bounded. One that has no answer (its registry was restarted, or is suspended) is asked again beside it,
-after 0.3 s and then each twentieth of its time, and the first answer counts: NATS picks a registry at random each time.
-Nothing is withdrawn meanwhile, since the answer of a slow registry may be the only one. Joins, leaves and renewals are
-idempotent by their claim, and a notification that comes twice says the same. Where the connection to NATS breaks, the
-`BusError` comes through.
+A request without an answer (its registry was restarted, or is suspended) is asked again beside the first, and the first
+answer counts: NATS picks a registry at random each time. Nothing is withdrawn meanwhile: a slow one may be the only one
+to answer. Joins, leaves and renewals are idempotent by their claim, and a notification that comes twice says the same.
+Where the connection to NATS breaks, the `BusError` comes through.
 """
 
 import asyncio

@@ -62,7 +62,6 @@ class Leases(View):
             self.ran_out.set()
 
     def revision(self, credential: str, process: str) -> int | None:
-        """Of a lease that lives, as far as this registry has seen; None where there is none."""
         lease = self._leases.get(lease_key(credential, process))
         return None if lease is None else lease[0]
 
@@ -95,8 +94,6 @@ class Leases(View):
         """The sockets of all gateways by the gateways that take new ones, rounded up. None: the asker takes none, or
         this registry has not heard of all others.
 
-        Args:
-            renewal: what the asker says just now; of the others what they said last counts.
         """
         if not self.synced or not renewal.accepting:
             return None

@@ -217,12 +217,7 @@ class Store:
 async def open_store(
     bus: Bus, js: JetStreamContext, *, lease_s: float, replicas: int, start_s: float = START_S
 ) -> Store:
-    """Make the buckets that are missing (any number of registries may do so at once) and check those that are there.
-
-    Args:
-        lease_s: how long a lease lives without being renewed: the TTL of `leases`, in seconds.
-        replicas: on how many servers the buckets are kept; 1 unless NATS is a cluster.
-        start_s: how long JetStream may take to answer, in seconds.
+    """Make the buckets that are missing and check those that are there. Times are in seconds.
 
     Raises:
         StoreMisfit: a bucket exists with another configuration, or this NATS cannot keep so many replicas.

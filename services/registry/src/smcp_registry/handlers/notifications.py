@@ -46,7 +46,7 @@ async def update_capabilities(
 
 
 async def tool_call_cancel(request: AgentCallData, call: Call, *, bus: Bus, callers: Callers) -> None:
-    """Publish the cancel to the Agent's office: the broadcast is the delivery, owners match `(agent, req_id)`."""
+    """The broadcast is the delivery: owners match `(agent, req_id)`."""
     _, role, _ = named(call)
     if role != "agent":
         raise NotAllowed("an Agent cancels its own calls only", details={"field": "agent"})
