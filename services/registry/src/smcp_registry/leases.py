@@ -93,7 +93,6 @@ class Leases(View):
     def fair_share(self, credential: str, process: str, renewal: LeaseRenewal) -> int | None:
         """The sockets of all gateways by the gateways that take new ones, rounded up. None: the asker takes none, or
         this registry has not heard of all others.
-
         """
         if not self.synced or not renewal.accepting:
             return None
