@@ -148,11 +148,7 @@ class OwnedComputer:
         return self._deps.owner.pending(self.seat, question)
 
     async def _query(self, request: Any, call: Call) -> RawJson:
-        """Any `client:*` but a call of a tool.
-
-        Raises:
-            TimedOut; TooLarge, Unavailable, Internal: see `_ask`.
-        """
+        """Any `client:*` but a call of a tool."""
         answer: asyncio.Future[bytes | SmcpError] = self._loop.create_future()
 
         def answered(outcome: bytes | SmcpError) -> None:
@@ -173,12 +169,7 @@ class OwnedComputer:
         return RawJson(outcome)
 
     async def _subscribe(self, request: SubscribeResourceReq, call: Call) -> RawJson:
-        """Ask the Computer, and keep what it granted.
-
-        Raises:
-            RateLimited: the Agent has too many subscriptions here; the Computer was not asked.
-            SmcpError: as `_query`.
-        """
+        """Ask the Computer, and keep what it granted."""
         uri, is_granted = request.payload.params.uri, False
         settle = self.subscriptions.add(request.agent or "", request.serverId, uri)
         try:
@@ -195,12 +186,7 @@ class OwnedComputer:
         return answer
 
     async def _tool_call(self, request: ToolCallReq, call: Call) -> RawJson:
-        """Run the tool, join the call that runs it, or give the result that is kept.
-
-        Raises:
-            Malformed, Unavailable: see `Owner.call`.
-            TooLarge, Unavailable, Internal: see `_ask`.
-        """
+        """Run the tool, join the call that runs it, or give the result that is kept."""
         owner = self._deps.owner
 
         def start(running: RunningCall) -> Stop:
@@ -219,11 +205,7 @@ class OwnedComputer:
         return RawJson(await owner.call(self.seat, request, call.deadline - self._loop.time(), start))
 
     def _ask(self, call: Call, answered: Answered) -> Callable[[], None]:
-        """Emit the request, and have `answered` called once. Returns what stops waiting for it.
-
-        Raises:
-            TooLarge: the request is larger than the client takes; nothing was sent.
-        """
+        """Emit the request, and have `answered` called once. Returns what stops waiting for it."""
         session, deps = self.session, self._deps
         body = exact_json.written(call.payload)
         number = next(session.ask_ids)

@@ -152,12 +152,7 @@ class ListResources:
         return _empty(request, verb, None, left_out)
 
     async def _ask(self, request: Request, call: Call, name: str, inner: str | None, share: float) -> _Page:
-        """One page of one Computer.
-
-        Raises:
-            Skip: it gives none.
-            Malformed: it refuses the cursor.
-        """
+        """One page of one Computer."""
         asked = replace(call, payload=_addressed(call.payload, name, inner), deadline=self._loop.time() + share)
         try:
             answer = await self._relay(request.model_copy(update={"computerId": name}), asked)

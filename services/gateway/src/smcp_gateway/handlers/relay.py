@@ -182,11 +182,7 @@ class Relay:
             await asyncio.sleep(min(pause, max(until - now, 0.0)))
 
     async def _moves(self, pending: PendingCall, timeout: float) -> bool:
-        """Whether a Computer that nobody answers for is on its way to another owner; False if no registry says it.
-
-        Raises:
-            NotFound: it is no member.
-        """
+        """Whether a Computer that nobody answers for is on its way to another owner; False if no registry says it."""
         try:
             found = await self._registry.find(
                 pending.office, "agent", pending.agent, pending.computer, timeout=timeout, req_id=pending.req_id
@@ -231,11 +227,7 @@ def checked(reply: Reply) -> RawJson:
 
 def _mended(body: bytes) -> bytes:
     """An answer that may be JSON but for halves of surrogate pairs, which only a native Computer takes out of what MCP
-    servers send.
-
-    Raises:
-        Internal: it is no JSON.
-    """
+    servers send."""
     try:
         whole = mended(body).encode()
         orjson.loads(whole)
