@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench import published_env
-from smcp_gateway.rooms.orphaned_calls import GRACE_S
+from smcp_gateway.rooms.memberships import GRACE_S
 from smcp_testing.gateway_world import connected, gateway_world
 from smcp_testing.waiting import eventually
 from tests.interop.couple import OFFICE, couple

@@ -16,7 +16,7 @@ from smcp_bus.nats.bus import open_bus
 from smcp_bus.nats.config import BusConfig
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import Claim
-from smcp_gateway.rooms import orphaned_calls
+from smcp_gateway.rooms import memberships
 from smcp_proto.errors import NotAllowed, Unavailable
 from smcp_registry.records import Announce, record_key, tombstone
 from smcp_registry.store import Bucket, open_store, read_member, write_member
@@ -102,7 +102,7 @@ async def test_the_calls_of_an_agent_that_says_goodbye_are_cancelled_at_once(nat
     async with office(nats_url) as (world, cancelled):
         async with connected(world.url) as anna:
             await calling(world, anna)
-        await eventually(lambda: cancelled == ["r0"], timeout=orphaned_calls.GRACE_S / 2)
+        await eventually(lambda: cancelled == ["r0"], timeout=memberships.GRACE_S / 2)
 
 
 async def test_the_calls_of_an_agent_that_leaves_are_cancelled_and_answered(nats_url: str) -> None:
@@ -118,7 +118,7 @@ async def test_the_calls_of_an_agent_that_leaves_are_cancelled_and_answered(nats
 async def test_the_calls_of_an_agent_that_breaks_off_are_cancelled_when_it_does_not_come_back(
     nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(orphaned_calls, "GRACE_S", SHORT_S)
+    monkeypatch.setattr(memberships, "GRACE_S", SHORT_S)
     loop = asyncio.get_running_loop()
     async with office(nats_url) as (world, cancelled):
         async with connected(world.url) as anna:
@@ -134,7 +134,7 @@ async def test_the_calls_of_an_agent_that_breaks_off_are_cancelled_when_it_does_
 async def test_nothing_is_cancelled_when_the_agent_comes_back_by_whatever_gateway(
     nats_url: str, monkeypatch: pytest.MonkeyPatch, gateway: int
 ) -> None:
-    monkeypatch.setattr(orphaned_calls, "GRACE_S", SHORT_S)
+    monkeypatch.setattr(memberships, "GRACE_S", SHORT_S)
     async with office(nats_url, gateways=2) as (world, cancelled):
         async with connected(world.url) as anna:
             await calling(world, anna)
@@ -154,7 +154,7 @@ async def test_an_agent_without_calls_that_breaks_off_leaves_at_once(nats_url: s
         async with connected(world.url) as anna:
             await anna.join("agent", "anna", OFFICE)
             break_off(anna)
-            await eventually(lambda: len(car.told("notify:leave_office")) == 1, timeout=orphaned_calls.GRACE_S / 2)
+            await eventually(lambda: len(car.told("notify:leave_office")) == 1, timeout=memberships.GRACE_S / 2)
 
 
 async def test_a_stopping_gateway_waits_for_no_agent_and_cancels_nothing(nats_url: str) -> None:

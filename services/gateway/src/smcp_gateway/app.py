@@ -1,4 +1,4 @@
-"""Puts the gateway together."""
+"""Puts the gateway together: its parts, and the handler of each event that clients may send."""
 
 import asyncio
 import uuid
@@ -9,30 +9,33 @@ from typing import Final, Protocol
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
-from smcp_bus.dispatch import Dispatcher
+from smcp_bus.dispatch import Call, Dispatcher, Ended, Handler
 from smcp_bus.lease import LeaseKeeper
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import LeaseRenewal
 from smcp_bus.requests import host_route, serve_requests
+from smcp_bus.tracing import client_spans, office_of, trace_id_of
 from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.calls.owner_probe import OwnerProbe
 from smcp_gateway.calls.table import CallRoute, CallTable
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.drain import Drain
+from smcp_gateway.handlers.list_resources import ListResources
 from smcp_gateway.handlers.relay import Relay
-from smcp_gateway.handlers.resources import ReadLimits
-from smcp_gateway.handlers.rooms import alive
+from smcp_gateway.handlers.resources import ReadLimits, resource_updated
+from smcp_gateway.handlers.rooms import alive, join_office, leave_office, list_room, update
 from smcp_gateway.http_server import HttpServer, open_http_server
 from smcp_gateway.metrics import calls_timed, measure
 from smcp_gateway.rebalance import Rebalance
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Generations, Listeners, Offices
 from smcp_gateway.rooms.repair import Repair
-from smcp_gateway.routes import client_routes, log_fields
 from smcp_gateway.settings import GatewaySettings
 from smcp_gateway.sockets.session import Sessions
 from smcp_gateway.sockets.socketio_server import SocketIoServer
+from smcp_proto.catalog import Row, upstream
 from smcp_service.lifecycle import Background, background
+from smcp_service.logging import bind_call
 
 LAST_TASKS_S: Final = 5.0
 """How long a stopping gateway tells the registry of the members that it had."""
@@ -237,3 +240,50 @@ async def open_gateway(
         gateway = Gateway(settings, bus, front, tasks)
         async with gateway.serving(tasks):
             yield gateway
+
+
+def client_routes(
+    sessions: Sessions,
+    offices: Offices,
+    memberships: Memberships,
+    computers: RelayComputers,
+    registry: RegistryClient,
+    relay: Relay,
+    limits: ReadLimits,
+    ended: Ended,
+) -> Dispatcher:
+    """The dispatcher behind the Socket.IO server."""
+    listing = limits.before(ListResources(relay, offices))
+    showing = limits.before(relay.with_reply_limit)
+    metered_relay = limits.before(relay)
+    updating: Handler = partial(update, sessions=sessions, registry=registry, computers=computers)
+
+    def fallback(row: Row) -> Handler | None:
+        """Events that are passed on without being understood: those of the catalog, and those that come later."""
+        if row.event.startswith("client:"):
+            return metered_relay if row.metered else relay
+        is_said_by_a_computer = row.event.startswith("server:update_") or upstream(row) is not None
+        return updating if is_said_by_a_computer else None
+
+    return Dispatcher(
+        {
+            "server:join_office": partial(join_office, sessions=sessions, memberships=memberships),
+            "server:leave_office": partial(leave_office, sessions=sessions, memberships=memberships),
+            "server:list_room": partial(list_room, sessions=sessions, offices=offices, registry=registry),
+            "server:tool_call_cancel": relay.cancel,
+            "client:get_desktop": showing,
+            "client:get_finder": showing,
+            "client:resources/list": listing,
+            "client:resources/templates/list": listing,
+            "notify:resources/updated": partial(resource_updated, computers=computers),
+        },
+        otherwise=fallback,
+        tracing=client_spans(),
+        observe=log_fields,
+        ended=ended,
+    )
+
+
+def log_fields(call: Call) -> bind_call:
+    """What stands on each line of the log that is written in the middle of a call."""
+    return bind_call(req_id=call.req_id, office=office_of(call), trace_id=partial(trace_id_of, call))

@@ -20,8 +20,16 @@ from smcp_bus.tracing import bus_spans, office_of, trace_id_of
 from smcp_registry.announcer import Announcer
 from smcp_registry.handlers.caller import Callers
 from smcp_registry.handlers.hosts import assert_members, lease
-from smcp_registry.handlers.notifications import tool_call_cancel, update, update_capabilities
-from smcp_registry.handlers.rooms import confirm, find, join_office, leave_office, list_room
+from smcp_registry.handlers.rooms import (
+    confirm,
+    find,
+    join_office,
+    leave_office,
+    list_room,
+    tool_call_cancel,
+    update,
+    update_capabilities,
+)
 from smcp_registry.leases import PATIENCE_S, SETTLE_S, Leases, Owners
 from smcp_registry.metrics import measure, requests_timed
 from smcp_registry.seats import Seats
