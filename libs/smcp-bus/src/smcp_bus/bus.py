@@ -6,13 +6,13 @@ Promises, kept by every implementation and by the tests in `tests/test_smcp_bus_
   behind afterwards. `NoResponder` and `NotConnected` mean that the request was not run. All else may have run it.
 - A body of any size up to `max_body` arrives whole or not at all; above it `BodyTooLarge` is raised before
   anything is sent. Nothing is cut silently.
-- A request is delivered to at most one member of a queue group, once, while the network is sound. A network that
-  doubles, delays or loses messages does so here too: who must not run twice keeps a table (the owner does).
+- A request is delivered to at most one member of a queue group, once, while the network is sound. The bus neither
+  drops repeated messages nor sends lost ones again: a handler that must not run twice keeps a table, as `owner` does.
 - `serve` runs each request in a task of its own, at most `limit` at a time per subscription (the rest waits in
   arrival order); an exception in a handler is answered with a 500 without its text, and logged.
 - `listen` runs one notification after another, in the order of arrival.
 - After the connection broke, the bus reconnects for ever by itself and subscribes again; what was awaiting an answer
-  gets `ConnectionLost` at once. `watch` tells of both, synchronously, before any message of the new connection.
+  gets `ConnectionLost` at once. The callbacks of `watch` run synchronously, before any message of the new connection.
 - Leaving a subscription (`drain`) takes no new messages, waits for the handlers that run, then lets go.
 """
 

@@ -1,8 +1,8 @@
-"""Sends the clients of a gateway that stops to the other replicas: one after the other, and each when it is quiet.
+"""Moves the clients of a gateway that stops to other replicas, each at its slot, once nothing is in flight for it.
 
-A client is served until its turn has come and nothing is in flight for it; for a third of the drain time at most (a
-Computer for a twelfth longer). Then the registry keeps its place (it is *moving*), nothing new is begun for it (it
-*leaves*), and when what runs has ended its connection is closed. What runs at the end of the drain time is cut off.
+That takes a third of the drain time at most (a Computer has a twelfth more). Then the registry keeps the client's seat
+(*moving*), no new work starts for it (*leaving*), and its connection is closed when running work has ended. What still
+runs at the end of the drain time is cut off.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The socket under nats-py: the only file that touches nats-py's inside, by one name (see `Socket.carry`).
+"""The socket under nats-py: the only file that touches nats-py's inside, by two names (see `carry` and `end`).
 
 nats-py connects, greets, pings and reconnects on it (as its `Transport`, which is public). What is for the bus never
 reaches nats-py: messages of the bus's subscriptions, answers to its pings, and objections of nats-server are taken out

@@ -7,8 +7,8 @@ that a repeat would find nobody:
 
 - Nobody serves the subject, and a moment later neither. Where a node of NATS left just before, `gone` is not said: the
   owner may be looking for another node, and goes on with its calls meanwhile.
-- The owner is silent for most of a lease, and asks for no part of a request either: it stands still (a suspended host),
-  or cannot be reached over a connection that nats-server takes for whole.
+- The owner has sent nothing (no reply, no request for a chunk) for most of a lease: its host is suspended, or its
+  connection is dead and nats-server has not noticed.
 - Its ownership is not confirmed for as long.
 
 Without `gone`: the owner does not know the call (it was restarted, or the call was lost on its way), or the call has

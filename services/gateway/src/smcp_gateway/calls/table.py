@@ -1,7 +1,7 @@
 """The calls that wait for Computers here, and the route of each: within this process, or over the bus.
 
 A call costs an entry in `CallTable` and no task or timer of its own: `settle` interrupts the task of its event. A
-request that stays here keeps what the bus promises: its handler runs in a task of its own, which outlives the caller.
+request that stays here behaves as on the bus: its handler has its own task and is not cancelled with the caller.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """`client:resources/list` and `client:resources/templates/list`: of one Computer, or over all of the office.
 
-Over all, a page comes from one Computer, the next in order of name that has something, or says whose items it lacks: so
-its envelope says where its items come from. A Computer that cannot be listed is left out, and said to be.
+In a list over the office each page has the items of one Computer, in order of the names, and its envelope names that
+Computer. A Computer that cannot be listed is left out and reported.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """Asserts the gateway's members at a registry after an outage of NATS, and tells them what they missed.
 
-Nothing that was announced meanwhile came here, and the registry may have let members go. So the lease is renewed, all
-members are asserted, those whose place is another's now are disconnected, and for each office the registry's list is
-compared with what its members here know.
+In an outage the gateway misses notifications and may lose seats. So it renews the lease, asserts all members,
+disconnects those whose seat was taken, and compares the registry's list of each office with what its members know.
 """
 
 import asyncio
