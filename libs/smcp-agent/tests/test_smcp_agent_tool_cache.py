@@ -59,6 +59,25 @@ async def test_get_waits_for_the_first_fetch_and_is_answered_from_the_cache_then
         assert computers.told == [("a", ["echo"])]
 
 
+async def test_get_returns_though_the_tools_change_faster_than_they_are_fetched() -> None:
+    computers = Computers()
+    computers.tools["a"] = ["echo"]
+    changing = True
+    async with asyncio.TaskGroup() as group:
+
+        async def fetch(computer: str) -> Tools:
+            if changing:
+                cache.refresh(computer)
+            return await computers.fetch(computer)
+
+        cache = ToolCache(AnswerCache(group.create_task), fetch, group.create_task, computers.publish)
+        cache.refresh("a")
+        async with asyncio.timeout(5):
+            assert names(await cache.get("a")) == ["echo"]
+        changing = False
+        cache.drop("a")
+
+
 async def test_many_refreshes_during_one_fetch_become_one_more_fetch() -> None:
     computers = Computers()
     computers.tools["a"] = ["old"]

@@ -205,7 +205,7 @@ class ToolCache:
         backoff = Backoff()
         while True:
             try:
-                tools = await self._answers.get(ToolQuery(computer), lambda: self._ask(computer))
+                tools = await self._answers.get(ToolQuery(computer), lambda: self._fetch(computer))
             except SmcpError as error:
                 entry.error = error
                 entry.tried.set()
@@ -215,8 +215,19 @@ class ToolCache:
                     return
                 await asyncio.sleep(backoff.next())
                 continue
-            changed, entry.tools = tools != entry.tools, tools
-            entry.tried.set()
-            if changed:
-                self._publish(ToolsChanged(computer, tools))
+            self._take(computer, tools)
             return
+
+    async def _fetch(self, computer: str) -> Tools:
+        tools = await self._ask(computer)
+        self._take(computer, tools)  # also where they are outdated already: they may change faster than they come
+        return tools
+
+    def _take(self, computer: str, tools: Tools) -> None:
+        entry = self._entries.get(computer)
+        if entry is None:
+            return
+        changed, entry.tools = tools != entry.tools, tools
+        entry.tried.set()
+        if changed:
+            self._publish(ToolsChanged(computer, tools))

@@ -56,6 +56,8 @@ class Sweeper:
         self._keep_tombstones_s = keep_tombstones_s
         self._loop = asyncio.get_running_loop()
         self._asking = asyncio.Semaphore(AT_ONCE)
+        # of its own: between "is not back" and the write nothing may wait, and joins must not wait behind a sweep
+        self._removing = asyncio.Semaphore(AT_ONCE)
         self.sweeps = 0
         self.swept = 0
 
@@ -137,14 +139,17 @@ class Sweeper:
             _log.info("a move was not ended yet: %s", describe(error))
 
     async def _remove(self, key: str, process: Process) -> None:
-        stored = await read_member(self._store.members, key)
-        record = stored.record
-        if record is None or not record.is_member or record.moving or (record.credential, record.process) != process:
-            return
-        if self._leases.revision(*process) is not None or await self._leases.lives(*process):
-            _log.info("process %s of %s is back", process[1], process[0])
-        elif await self._bury(key, record, stored.revision):
-            self.swept += 1
+        async with self._removing:
+            stored = await read_member(self._store.members, key)
+            record = stored.record
+            if record is None or not record.is_member or record.moving:
+                return
+            if (record.credential, record.process) != process:
+                return
+            if self._leases.revision(*process) is not None or await self._leases.lives(*process):
+                _log.info("process %s of %s is back", process[1], process[0])
+            elif await self._bury(key, record, stored.revision):
+                self.swept += 1
 
     async def _bury(self, key: str, record: MemberRecord, revision: int) -> bool:
         try:

@@ -100,6 +100,8 @@ class SocketIoServer:
         """Told of a session that has ended, and by `goodbye` whether its client said so."""
         self._max_payload = max_payload
         self._guard = guard
+        self._deadlines: dict[str, asyncio.TimerHandle] = {}
+        """Until when a connection has to be let in."""
         self.draining = False
         """New clients are refused; those that are here go on."""
         logger = logging.getLogger("smcp_gateway.socketio")
@@ -190,10 +192,21 @@ class SocketIoServer:
         self._await_connect(engine_id, CONNECT_S)
 
     def _await_connect(self, engine_id: str, seconds: float) -> None:
-        if self._guard is not None:
-            asyncio.get_running_loop().call_later(seconds, self._close_unauthenticated, engine_id)
+        if self._guard is None:
+            return
+        loop = asyncio.get_running_loop()
+        timer = self._deadlines.get(engine_id)
+        if timer is None or timer.when() > loop.time() + seconds:  # the earliest counts, and a connection has one
+            self._forget_deadline(engine_id)
+            self._deadlines[engine_id] = loop.call_later(seconds, self._close_unauthenticated, engine_id)
+
+    def _forget_deadline(self, engine_id: str) -> None:
+        timer = self._deadlines.pop(engine_id, None)
+        if timer is not None:
+            timer.cancel()
 
     def _close_unauthenticated(self, engine_id: str) -> None:
+        del self._deadlines[engine_id]
         if self._sio.manager.sid_from_eio_sid(engine_id, NAMESPACE) is None:
             self._engine.spawn(self._engine.hang_up(engine_id, WSCloseCode.POLICY_VIOLATION))
 
@@ -201,6 +214,7 @@ class SocketIoServer:
         try:
             await self._ended(engine_id, reason)
         finally:
+            self._forget_deadline(engine_id)
             self._engine.ended(engine_id)
 
     async def _on_connect(self, sid: str, environ: dict[str, Any], auth: object) -> None:
@@ -216,6 +230,7 @@ class SocketIoServer:
         session = Session(sid, engine_id, max_message, flat_errors, a2c_version, principal, replies=replies)
         session.connected_at = asyncio.get_running_loop().time()
         self._sessions.add(session)
+        self._forget_deadline(engine_id)
 
     async def _on_disconnect(self, sid: str, reason: str) -> None:
         session = self._sessions.remove(sid)
