@@ -44,19 +44,21 @@ class Splitter:
         self._begun: list[bytes] = []
         """The parts of a line or message that has not come whole."""
         self._missing = 0
-        """How many bytes have to come at least before it may be whole."""
+        """How many bytes a message lacks; 0: a line has begun, and its end is not known."""
 
     def take(self, came: bytes) -> bytes:
         """Hand on what is for receivers and for the bus, and keep what has only begun. Returns what is nats-py's."""
-        if self._begun:
-            self._begun.append(came)
-            self._missing -= len(came)
-            if self._missing > 0:
-                return b""
-            came = b"".join(self._begun)
-            self._begun = []
         at = 0
         rest: list[bytes] = []
+        if self._begun:
+            at = self._missing or len(came)
+            self._begun.append(came[:at])
+            if self._missing > len(came):
+                self._missing -= len(came)
+                return b""
+            # Of what follows a message nothing is joined to it: a copy of a whole read costs more than all else here.
+            begun, self._begun, self._missing = b"".join(self._begun), [], 0
+            rest.append(self.take(begun))
         while at < len(came) and self._is_up():
             line = _MESSAGE.match(came, at)
             if line is None:
@@ -65,7 +67,7 @@ class Splitter:
                     if len(came) - at >= _LONGEST_LINE:
                         rest.append(came[at:])  # nats-py says what is wrong with it
                     else:
-                        self._begun, self._missing = [came[at:]], 1
+                        self._begun, self._missing = [came[at:]], 0
                     break
                 if not self._is_ours(came[at:end]):
                     rest.append(came[at:end])
