@@ -2,7 +2,7 @@
 
 A notification, a new subscription or a restart of a server invalidates what it concerns. A document whose metadata are
 missing (not read in time, unusable, no room) is shown as `resources/list` describes it. Only requests start reads:
-nothing is fetched again in the background.
+one that changes while it is read is read again.
 """
 
 import asyncio
