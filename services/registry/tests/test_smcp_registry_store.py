@@ -129,8 +129,8 @@ async def test_a_nats_server_without_jetstream_is_refused_and_says_what_to_do(tm
     await server.start()
     try:
         async with open_bus(BusConfig(url=server.url)) as bus:
-            with pytest.raises(StoreUnusable, match=r"JetStream does not answer.*enabled") as refused:
-                await open_store(bus, bus.jetstream(), lease_s=10, replicas=1, start_s=0.3)
+            with pytest.raises(StoreUnusable, match=r"JetStream does not answer: enable it") as refused:
+                await opened(bus)
             assert refused.value.exit_code == 1
     finally:
         await server.stop()
@@ -259,6 +259,26 @@ async def test_a_registry_waits_for_the_nodes_of_a_cluster_that_is_starting(
         refusals = 1_000_000
         with pytest.raises(StoreUnusable, match="leases cannot be opened: no suitable peers"):
             await open_store(bus, js, lease_s=10, replicas=1, start_s=0.5)
+
+
+@pytest.mark.parametrize("method", ["account_info", "add_stream", "stream_info"])
+async def test_a_store_that_stays_without_an_answer_is_unusable_and_says_so(
+    nats_server: NatsServer, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_bus(BusConfig(url=nats_server.url)) as bus:
+        js = bus.jetstream(timeout=0.3)
+        ask = getattr(js, method)
+
+        async def unanswered(*given: object) -> object:
+            nats_server.pause()
+            return await ask(*given)
+
+        monkeypatch.setattr(js, method, unanswered)
+        try:
+            with pytest.raises(StoreUnusable, match=r"(JetStream does not answer|leases cannot be opened).*no answer"):
+                await open_store(bus, js, lease_s=10, replicas=1, start_s=1)
+        finally:
+            nats_server.resume()
 
 
 def leases_of(store: Store, lease_s: float) -> Leases:

@@ -5,16 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Protocol
 
-import nats.errors
 from nats.js import JetStreamContext
 
 from smcp_bus import registry_contract, subjects
 from smcp_bus.bus import Bus
-from smcp_bus.cancellation import raise_if_cancelled
 from smcp_bus.dispatch import Dispatcher
-from smcp_bus.errors import describe
 from smcp_bus.requests import host_route, registry_route, serve_requests
 from smcp_bus.tracing import bus_spans, office_of, trace_id_of
 from smcp_registry.announcer import Announcer
@@ -34,7 +31,7 @@ from smcp_registry.leases import PATIENCE_S, SETTLE_S, Leases, Owners
 from smcp_registry.metrics import measure, requests_timed
 from smcp_registry.seats import Seats
 from smcp_registry.settings import RegistrySettings
-from smcp_registry.store import LEASES, MEMBERS, StoreUnusable, make_missing, open_store
+from smcp_registry.store import LEASES, MEMBERS, START_S, StoreUnusable, ask_jetstream, make_missing, open_store
 from smcp_registry.sweeper import Sweeper
 from smcp_registry.view import MembersView
 from smcp_registry.watch import ConnectionWatch, View, Watches
@@ -42,9 +39,6 @@ from smcp_service.health import Readiness
 from smcp_service.lifecycle import background
 from smcp_service.logging import bind_call
 from smcp_service.metrics import Metrics
-
-CATCH_UP_S: Final = 10.0
-"""How long the views may take to know all rooms when a registry starts (seconds)."""
 
 
 class JetStreamBus(Bus, Protocol):
@@ -72,13 +66,10 @@ async def open_registry(
     readiness = Readiness() if readiness is None else readiness
     metrics = Metrics() if metrics is None else metrics
     js, lease_s = bus.jetstream(), settings.lease_s
+    deadline = asyncio.get_running_loop().time() + START_S
     store = await open_store(bus, js, lease_s=lease_s, replicas=settings.kv_replicas)
     announcer = Announcer(bus, js, store.members)
-    try:
-        await announcer.prepare()
-        raise_if_cancelled()
-    except (nats.errors.Error, TimeoutError) as error:
-        raise StoreUnusable(f"the announcer's consumer cannot be made: {describe(error)}") from error
+    await ask_jetstream("the announcer's consumer cannot be made", announcer.prepare, deadline=deadline)
     connection = ConnectionWatch(bus)
     members, leases = MembersView(lease_s=lease_s), Leases(store.leases, lease_s=lease_s)
     views: dict[str, View] = {MEMBERS: members, LEASES: leases}
@@ -118,11 +109,11 @@ async def open_registry(
                 work = partial(watches.follow, bucket)
                 tasks.start(connection.keep(f"the view of the {bucket}", work), name=bucket)
             try:
-                async with asyncio.timeout(CATCH_UP_S):
+                async with asyncio.timeout_at(deadline):
                     for view in views.values():
                         await view.wait_synced()
             except TimeoutError:
-                raise StoreUnusable(f"the rooms could not be read within {CATCH_UP_S:g} s") from None
+                raise StoreUnusable(f"the rooms could not be read within {START_S:g} s") from None
             tasks.start(connection.keep("the announcer", announcer.run), name="announcer")
             tasks.start(connection.keep("the sweeper", sweeper.run), name="sweeper")
             async with _serving(bus, dispatcher):

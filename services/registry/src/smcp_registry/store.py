@@ -17,20 +17,21 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 import nats.errors
 from nats.js import JetStreamContext, api
 from nats.js.errors import (
     APIError,
     BadRequestError,
-    BucketNotFoundError,
     KeyNotFoundError,
     KeyWrongLastSequenceError,
     NoStreamResponseError,
+    NotFoundError,
     ServiceUnavailableError,
 )
 from nats.js.kv import KeyValue
@@ -45,6 +46,8 @@ from smcp_service.lifecycle import Failure
 
 _log = logging.getLogger("smcp_registry.store")
 
+T = TypeVar("T")
+
 MEMBERS: Final = "members"
 LEASES: Final = "leases"
 MOVING: Final = "moving"
@@ -56,8 +59,9 @@ TURN_S: Final = 6.0
 """How long one waits for its turn (seconds)."""
 HISTORY: Final = 64
 """Changes of one seat that are kept for the announcer, should all registries be away. It is the most a bucket keeps."""
-START_S: Final = 10.0
-"""How long JetStream may take to be there when a registry starts: a cluster elects a leader first."""
+START_S: Final = 30.0
+"""How long the store may take to be usable when a registry starts (seconds). A new cluster elects its leader and then
+one for each bucket; a lost round takes up to 9 s. The process is not ready until then."""
 PAUSE_S: Final = 0.25
 DUPLICATES_S: Final = 120.0
 """JetStream's default window; entries that live shorter need a shorter one."""
@@ -214,6 +218,35 @@ class Store:
         return record.moving and (await self.moving.read(key)).value is not None
 
 
+async def ask_jetstream(what: str, ask: Callable[[], Awaitable[T]], *, deadline: float) -> T:
+    """Return what `ask` returns; repeat it while a cluster still elects its leaders.
+
+    `ask` is idempotent: a request without an answer may have been carried out. `what` says what fails where it fails.
+
+    Raises:
+        StoreUnusable: at `deadline` (loop time), or at once where waiting does not help.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            async with asyncio.timeout_at(deadline):
+                answer = await ask()
+        except (nats.errors.Error, TimeoutError) as error:
+            reason = "no answer in time" if isinstance(error, TimeoutError) else describe(error)
+            starting = True
+            if isinstance(error, APIError):
+                reason = error.description or reason
+                # A bucket that another registry is making is not found yet, and a new leader does not know all nodes.
+                starting = isinstance(error, NotFoundError | ServiceUnavailableError) or error.err_code == NO_PEERS
+            if not starting or loop.time() + PAUSE_S >= deadline:
+                raise StoreUnusable(f"{what}: {reason}") from error
+            _log.warning("%s now: %s", what, reason)
+        else:
+            raise_if_cancelled()
+            return answer
+        await asyncio.sleep(PAUSE_S)
+
+
 async def open_store(
     bus: Bus, js: JetStreamContext, *, lease_s: float, replicas: int, start_s: float = START_S
 ) -> Store:
@@ -223,14 +256,18 @@ async def open_store(
         StoreMisfit: a bucket exists with another configuration, or this NATS cannot keep so many replicas.
         StoreUnusable: JetStream is not enabled, or does not answer.
     """
-    account = await _wait_for_jetstream(js, start_s)
+    deadline = asyncio.get_running_loop().time() + start_s
+    unanswered = "JetStream does not answer (has it a leader, and may this credential use $JS.API.>?)"
+    account = await ask_jetstream(unanswered, partial(_account, js), deadline=deadline)
     if not account.api.level:
         raise StoreUnusable("this nats-server is too old: the registry needs 2.11 or newer")
-    leases, moving, members = [
-        Bucket(bucket, js, await _open(js, bucket, plan, start_s), bus)
-        for bucket, plan in zip((LEASES, MOVING, MEMBERS), _plans(lease_s, replicas), strict=True)
-    ]
-    return Store(members=members, leases=leases, moving=moving)
+    buckets = {}
+    for name, plan in zip((LEASES, MOVING, MEMBERS), _plans(lease_s, replicas), strict=True):
+        opened = await ask_jetstream(
+            f"the bucket {name} cannot be opened", partial(_open, js, name, plan), deadline=deadline
+        )
+        buckets[name] = Bucket(name, js, opened, bus)
+    return Store(**buckets)
 
 
 async def make_missing(js: JetStreamContext, *, lease_s: float, replicas: int) -> None:
@@ -277,51 +314,32 @@ async def _make(js: JetStreamContext, plan: api.StreamConfig) -> None:
             raise
 
 
-async def _wait_for_jetstream(js: JetStreamContext, start_s: float) -> api.AccountInfo:
-    deadline = asyncio.get_running_loop().time() + start_s
-    while True:
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await js.account_info()
-        except (nats.errors.Error, TimeoutError) as error:
-            if not await _may_wait(deadline):
-                # nats-py's error for "no responder", which carries no code
-                nobody = isinstance(error, ServiceUnavailableError) and error.err_code is None
-                reason = "nobody serves it" if nobody else describe(error)
-                raise StoreUnusable(
-                    f"JetStream does not answer ({reason}): is it enabled on this nats-server (--jetstream or "
-                    "`jetstream {}` in its configuration), has it a leader, and may this credential use $JS.API.>?"
-                ) from error
+async def _account(js: JetStreamContext) -> api.AccountInfo:
+    try:
+        return await js.account_info()
+    except ServiceUnavailableError as error:
+        if error.err_code is not None:
+            raise
+        # nats-py's error for "no responder": a nats-server with JetStream serves this before it takes clients
+        raise StoreUnusable(
+            "JetStream does not answer: enable it on this nats-server (--jetstream, or `jetstream {}` in its "
+            "configuration)"
+        ) from error
 
 
-async def _open(js: JetStreamContext, bucket: str, plan: api.StreamConfig, start_s: float) -> KeyValue:
-    deadline = asyncio.get_running_loop().time() + start_s
-    while True:
-        try:
-            await _make(js, plan)
-            opened = await js.key_value(bucket)
-            _check((await opened.status()).stream_info.config, bucket, plan)
-        except (nats.errors.Error, TimeoutError) as error:
-            code, reason = None, describe(error)
-            if isinstance(error, APIError) and error.description:
-                code, reason = error.err_code, error.description
-            if code == NO_REPLICAS:
-                reason = f"SMCP_KV_REPLICAS is {plan.num_replicas}, and this NATS cannot keep so many: {reason}"
-                raise StoreMisfit(f"the bucket {bucket} cannot be made: {reason}") from error
-            # In a cluster a bucket's name is taken some time before it is there, where another registry makes it. And
-            # right after the cluster's start its leader has not heard of all nodes yet.
-            waits = code == NO_PEERS or isinstance(error, BucketNotFoundError)
-            if not waits or not await _may_wait(deadline):
-                raise StoreUnusable(f"the bucket {bucket} cannot be opened: {reason}") from error
-        else:
-            return opened
-
-
-async def _may_wait(deadline: float) -> bool:
-    if asyncio.get_running_loop().time() + PAUSE_S >= deadline:
-        return False
-    await asyncio.sleep(PAUSE_S)
-    return True
+async def _open(js: JetStreamContext, bucket: str, plan: api.StreamConfig) -> KeyValue:
+    try:
+        await _make(js, plan)
+    except APIError as error:
+        if error.err_code == NO_REPLICAS:
+            raise StoreMisfit(
+                f"the bucket {bucket} cannot be made: SMCP_KV_REPLICAS is {plan.num_replicas}, and this NATS cannot "
+                f"keep so many: {error.description}"
+            ) from error
+        raise
+    opened = await js.key_value(bucket)
+    _check((await opened.status()).stream_info.config, bucket, plan)
+    return opened
 
 
 def _check(found: api.StreamConfig, bucket: str, plan: api.StreamConfig) -> None:

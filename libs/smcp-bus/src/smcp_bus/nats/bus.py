@@ -76,9 +76,9 @@ class NatsBus:
     def has_other_nodes(self) -> bool:
         return len(self.client.servers) > 1
 
-    def jetstream(self) -> JetStreamContext:
-        """JetStream over the same connection; for the registry alone."""
-        return self.client.jetstream()
+    def jetstream(self, *, timeout: float = 5.0) -> JetStreamContext:
+        """JetStream over the same connection, for the registry alone. `timeout` is that of each request (seconds)."""
+        return self.client.jetstream(timeout)
 
     def stats(self) -> BusStats:
         """What it holds now: for metrics, and for tests that nothing is left."""

@@ -100,8 +100,8 @@ class NatsClient:
     def max_payload(self) -> int:
         return self._nats.max_payload
 
-    def jetstream(self) -> JetStreamContext:
-        return self._nats.jetstream()
+    def jetstream(self, timeout: float) -> JetStreamContext:
+        return self._nats.jetstream(timeout=timeout)
 
     # -- its life
 
