@@ -72,6 +72,7 @@ HEADERS: Final[Mapping[str, str]] = {
     headers.CLAIM: "request to the registry: the claim that goes with the event, as JSON",
     headers.AFTER: "request to the registry: the revision that its view must have reached",
     headers.REPLY_LIMIT: "request get_desktop or get_finder: bytes of the largest reply that the asker's client takes",
+    headers.NOTIFICATION_ID: "request for a notification, and that notification: receivers drop a second one",
     headers.TRACEPARENT: "W3C trace context",
     headers.TRACESTATE: "W3C trace context",
     headers.ERROR: "reply: the code of a flat error, which the body is; absent: a plain success",
@@ -81,7 +82,7 @@ HEADERS: Final[Mapping[str, str]] = {
 """Headers on NATS. A header is never an identity: that is in the subject."""
 REQUEST_HEADERS: Final = (
     headers.BUDGET, headers.REQ_ID, headers.CLAIM, headers.AFTER,
-    headers.REPLY_LIMIT, headers.TRACEPARENT, headers.TRACESTATE,
+    headers.REPLY_LIMIT, headers.NOTIFICATION_ID, headers.TRACEPARENT, headers.TRACESTATE,
 )  # fmt: skip
 REPLY_HEADERS: Final = (headers.ERROR, headers.NOT_RUN)
-NOTICE_HEADERS: Final = (headers.EPOCH, headers.TRACEPARENT, headers.TRACESTATE)
+NOTICE_HEADERS: Final = (headers.EPOCH, headers.NOTIFICATION_ID, headers.TRACEPARENT, headers.TRACESTATE)

@@ -246,6 +246,29 @@ async def test_a_consumer_that_is_too_slow_is_told(nats_url: str, messages: int,
         assert set(told) == {Connection.SLOW}
 
 
+async def test_each_overflow_of_a_subscription_is_logged_once(
+    nats_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_bus(BusConfig(url=nats_url, backlog_messages=1)) as bus:
+        go = asyncio.Event()
+        told: list[Connection] = []
+
+        async def hear(_: Incoming) -> None:
+            await go.wait()
+
+        bus.watch(told.append)
+        await bus.listen("n", hear)
+        for overflow in (1, 2):
+            go.clear()
+            for _ in range(5):
+                await bus.publish("n", b"")
+            await eventually(lambda: len(told) == overflow)  # noqa: B023 -- awaited here
+            go.set()
+            await eventually(lambda: bus.stats().waiting == bus.stats().running == 0)
+        logged = [record for record in caplog.records if "messages on n are dropped" in record.getMessage()]
+        assert len(logged) == 2
+
+
 async def test_subjects_with_white_space_and_headers_with_line_breaks_are_refused(nats_url: str) -> None:
     async with open_bus(BusConfig(url=nats_url)) as bus:
         for subject in ("", "a b", "a\r\nPUB b 0\r\n"):

@@ -51,6 +51,34 @@ async def test_a_second_cancel_that_fails_takes_nothing_back_of_the_first(nats_u
         assert (await asyncio.wait_for(waiting, 5))["meta"] == {"a2c_cancelled": True}
 
 
+async def test_a_cancel_that_two_registries_publish_is_passed_on_once(nats_url: str) -> None:
+    buses, copies, second = InterposedBuses(), 0, asyncio.Event()
+
+    async def between(incoming: Incoming, handler: RequestHandler) -> Reply:
+        nonlocal copies
+        if subjects.verb_of(incoming.subject) == "tool_call_cancel":
+            copies += 1
+            if copies == 2:
+                second.set()
+            await second.wait()  # as a slow registry, of which another one is asked meanwhile
+        return await handler(incoming)
+
+    buses.between = between
+    async with (
+        gateway_world(nats_url, bad=buses) as world,
+        connected(world.url) as anna,
+        connected(world.gateways[0].url) as box,
+    ):
+        await anna.join("agent", "anna", OFFICE)
+        await box.join("computer", "box", OFFICE)
+        cancels = [{"agent": "anna", "req_id": f"r{number}"} for number in (1, 1, 2)]
+        for cancel in cancels:
+            assert await anna.call("server:tool_call_cancel", cancel) is None
+        await eventually(lambda: box.told("notify:tool_call_cancel")[-1:] == cancels[-1:])
+        assert copies >= 4
+        assert box.told("notify:tool_call_cancel") == cancels
+
+
 class Killed(Exception):
     """What a gateway dies of."""
 

@@ -216,6 +216,37 @@ async def test_a_client_that_begins_something_while_its_place_is_being_kept_stay
             assert await in_time(running) == RESULT
 
 
+async def test_a_client_that_stays_is_asserted_alone(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, go, asserted = asyncio.Event(), asyncio.Event(), list[list[tuple[str, bool]]]()
+    assert_members = RegistryClient.assert_members
+
+    async def slowly(registry: RegistryClient, assertion: Assertion, **how: Any) -> AssertionResult:
+        asserted.append([(member.name, member.moving) for member in assertion.members])
+        if asserted[-1] == [("anna", True)]:
+            asked.set()
+            await go.wait()
+        return await assert_members(registry, assertion, **how)
+
+    monkeypatch.setattr(RegistryClient, "assert_members", slowly)
+    async with (
+        # no lease runs out, and no other cause has the whole gateway asserted
+        gateway_world(nats_url, gateways=2, settings={"rebalance_s": SPREAD_S}) as world,
+        connected(world.gateways[0].url) as anna,
+        connected(world.gateways[0].url) as client,
+    ):
+        full, empty = world.gateways
+        box = await agent_and_box(anna, client)
+        async with Roaming(full.url, empty.url).here(names("pc")):
+            await in_time(asyncio.ensure_future(asked.wait()), 30)
+            running = asyncio.create_task(anna.call("client:tool_call", call(), timeout=30))
+            await eventually(lambda: box.asked == ["r0"])
+            go.set()
+            await eventually(lambda: [("anna", False)] in asserted)
+            assert [members for members in asserted if len(members) != 1] == []
+            box.released.set()
+            assert await in_time(running) == RESULT
+
+
 async def test_a_gateway_that_stops_says_at_once_that_it_takes_nobody(nats_url: str) -> None:
     async with two_gateways(nats_url) as (staying, leaving, leave), AsyncExitStack() as stack:
         anna = await stack.enter_async_context(connected(leaving.url))

@@ -145,12 +145,17 @@ async def test_a_computer_whose_new_place_is_lost_during_a_switch_is_disconnecte
             assert await other.join("computer", "box", NEW) == [True, None]
 
         while_it_leaves(buses, taken)
-        await box.sio.emit(
-            "server:join_office", {"role": "computer", "name": "box", "office_id": NEW}, namespace="/smcp"
-        )
+        answers: list[object] = []
+        switch = {"role": "computer", "name": "box", "office_id": NEW}
+        await box.sio.emit("server:join_office", switch, namespace="/smcp", callback=lambda *said: answers.append(said))
         await asyncio.wait_for(box.gone.wait(), 10)
+        assert answers == [], "a refusal would say that it is still in its old office"
         await eventually(lambda: anna.told("notify:leave_office") == [{"office_id": OLD, "computer": "box"}])
         assert len(world.gateways[0].computers) == 1
+        async with connected(world.url) as again:
+            assert await again.join("computer", "box", NEW) != [True, None], "the other Computer has that seat"
+            assert await again.join("computer", "box", OLD) == [True, None]
+            await eventually(lambda: len(anna.told("notify:enter_office")) == 2)
 
 
 @pytest.mark.rule("answers.rooms.alternate")

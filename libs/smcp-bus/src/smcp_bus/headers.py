@@ -28,5 +28,9 @@ AFTER: Final = "Smcp-After"
 REQ_ID: Final = "Smcp-Req-Id"
 """The id of an event whose payload has no `req_id`; the gateway gives it one."""
 
+NOTIFICATION_ID: Final = "Smcp-Notification-Id"
+"""Request to the registry to publish a notification, and that notification: an id. A request that was sent to two
+registries is published twice with one id, and gateways drop the second one."""
+
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"

@@ -2,7 +2,7 @@
 
 A request without an answer (its registry was restarted, or is suspended) is asked again beside the first, and the first
 answer counts: NATS picks a registry at random each time. Nothing is withdrawn meanwhile: a slow one may be the only one
-to answer. Joins, leaves and renewals are idempotent by their claim, and a notification that comes twice says the same.
+to answer. Joins, leaves and renewals are idempotent by their claim, notifications by an id.
 Where the connection to NATS breaks, the `BusError` comes through.
 """
 
@@ -17,7 +17,7 @@ from smcp_bus import subjects
 from smcp_bus.backoff import Backoff
 from smcp_bus.bus import NO_HEADERS, Bus, Headers, Reply
 from smcp_bus.errors import NoResponder, RequestTimedOut
-from smcp_bus.headers import AFTER, CLAIM, ERROR, REQ_ID
+from smcp_bus.headers import AFTER, CLAIM, ERROR, NOTIFICATION_ID, REQ_ID
 from smcp_bus.registry_contract import (
     Assertion,
     AssertionResult,
@@ -106,7 +106,9 @@ class RegistryClient:
         timeout: float | None = None,
         req_id: str = "",
     ) -> None:
-        await self._send(subjects.server(office, role, name, verb), body, _req_id_header(req_id), timeout=timeout)
+        """Have a notification published to the office; its receivers drop the copies of a request that was sent twice."""
+        headers = _req_id_header(req_id) | {NOTIFICATION_ID: uuid.uuid4().hex}
+        await self._send(subjects.server(office, role, name, verb), body, headers, timeout=timeout)
 
     async def renew_lease(self, renewal: LeaseRenewal, *, timeout: float | None = None) -> LeaseState:
         subject = subjects.hosts(self.credential, self.process, "lease")

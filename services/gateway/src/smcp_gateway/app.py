@@ -117,6 +117,7 @@ class Gateway:
             self.offices,
             self._memberships,
             self.computers,
+            self._background,
             generations,
             describe=self._describe,
             hang_up=self.transport.hang_up,
@@ -134,7 +135,7 @@ class Gateway:
             sessions,
             hang_up=self.transport.hang_up,
             keep_place=self._drain.keep_place,
-            doubt=generations.want,
+            stays=self._repair.assert_soon,
             unwritten=self.transport.unsent_bytes,
             spread_s=settings.rebalance_s,
         )

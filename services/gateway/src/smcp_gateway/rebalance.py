@@ -42,7 +42,7 @@ class Rebalance:
     """Args:
     hang_up: closes a client's connection, saying why in the log.
     keep_place: as `Drain.keep_place`.
-    doubt: has all members asserted at the registry.
+    stays: has a client's member asserted at the registry, which ends its move.
     unwritten: bytes of answers that a client has not been sent yet.
     spread_s: over how long a surplus is told to go (seconds); 0: nobody ever is.
     """
@@ -53,14 +53,14 @@ class Rebalance:
         *,
         hang_up: Callable[[Session, str], Awaitable[None]],
         keep_place: Callable[[Session], Awaitable[bool]],
-        doubt: Callable[[], None],
+        stays: Callable[[Session], None],
         unwritten: Callable[[Session], int],
         spread_s: float,
     ) -> None:
         self._sessions = sessions
         self._hang_up = hang_up
         self._keep_place = keep_place
-        self._doubt = doubt
+        self._stays = stays
         self._unwritten = unwritten
         self._spread_s = spread_s
         self._going: set[Session] = set()
@@ -104,10 +104,10 @@ class Rebalance:
         finally:
             self._going.discard(session)
         if not kept:
-            self._share = None  # the registries have enough to do: wait until one says it again
-        elif self._is_quiet(session):
-            session.leaving = True  # with the closing in one step: nothing is refused, or begun, in between
+            self._share = None  # the registries are busy: wait until one says it again
+        if kept and self._is_quiet(session):
+            session.leaving = True  # set right before closing: nothing is refused or begun in between
             await self._hang_up(session, "others have fewer clients")
         elif not (session.closed or session.leaving or self._stopped):
-            session.moving = False  # it has begun something, and stays
-            self._doubt()
+            session.moving = False  # it has begun something, or its seat may not be kept: it stays
+            self._stays(session)

@@ -122,6 +122,8 @@ class Serving:
             message = self._backlog.popleft()
             self._backlog_bytes -= len(message[3])
             self._start(message)
+        if not self._backlog:
+            self._overrun = False  # the next message that is dropped is logged again
 
     async def _run(self, incoming: Incoming, reply: str) -> None:
         transfers = self._bus.transfers

@@ -5,6 +5,7 @@ A gateway listens to an office only while it holds a member of it, or somebody i
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -12,11 +13,15 @@ from typing import Final
 
 from smcp_bus import subjects
 from smcp_bus.bus import Bus, Connection, Incoming, Subscription
+from smcp_bus.headers import NOTIFICATION_ID
 from smcp_gateway.computers.owned_computer import CANCEL_EVENT
 from smcp_gateway.rooms.notifications import Notice, missed_of, presence, read_notice, updates
 from smcp_gateway.rooms.roster import Roster
 from smcp_gateway.sockets.session import MemberKey, Membership, Session
 from smcp_proto.schemas import Capabilities
+
+HEARD: Final = 64
+"""Ids of an office's last notifications, by which a repeat is dropped: it comes within seconds of the first."""
 
 _log: Final = logging.getLogger("smcp_gateway.rooms.offices")
 
@@ -76,6 +81,7 @@ class Office:
         self.members: dict[Session, Membership] = {}
         self.learning = asyncio.Lock()
         """Held while the first list is asked for."""
+        self._heard: deque[str] = deque(maxlen=HEARD)
         self.compared = -1
         """Members of generations before this one were told the last comparison."""
         self.holders = 0
@@ -106,6 +112,11 @@ class Office:
         self.members.pop(session, None)
 
     async def hear(self, incoming: Incoming) -> None:
+        notification_id = incoming.headers.get(NOTIFICATION_ID)
+        if notification_id is not None:
+            if notification_id in self._heard:
+                return  # a slow registry was asked again, and both have published it
+            self._heard.append(notification_id)
         try:
             notice = read_notice(incoming)
         except ValueError as error:

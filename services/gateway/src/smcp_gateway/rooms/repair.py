@@ -14,6 +14,7 @@ from smcp_bus.backoff import Backoff
 from smcp_bus.errors import BusError
 from smcp_bus.registry_client import RegistryClient
 from smcp_bus.registry_contract import AssertedMember, Assertion, AssertOutcome, LeaseRenewal, Member, same_tenure
+from smcp_gateway.background_tasks import BackgroundTasks
 from smcp_gateway.computers.relay_computers import RelayComputers
 from smcp_gateway.rooms.memberships import Memberships
 from smcp_gateway.rooms.offices import Generations, Office, Offices
@@ -41,6 +42,7 @@ class Repair:
         offices: Offices,
         memberships: Memberships,
         computers: RelayComputers,
+        background_tasks: BackgroundTasks,
         generations: Generations,
         *,
         describe: Callable[[], LeaseRenewal],
@@ -51,6 +53,7 @@ class Repair:
         self._offices = offices
         self._memberships = memberships
         self._computers = computers
+        self._background = background_tasks
         self._generations = generations
         self._describe = describe
         self._hang_up = hang_up
@@ -68,6 +71,15 @@ class Repair:
                 self._generations.want()
             else:
                 backoff.reset()
+
+    def assert_soon(self, session: Session) -> None:
+        """Assert the member of one session in the background, again until the registry holds it as it is here."""
+
+        async def work() -> None:
+            if session.membership is not None:
+                await self._assert([(session, session.membership)])
+
+        self._background.until_done("asserting a member", work)
 
     async def _repair(self, generation: int) -> None:
         await self._registry.renew_lease(self._describe())

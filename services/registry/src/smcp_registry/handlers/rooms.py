@@ -10,6 +10,7 @@ from pydantic import BaseModel, TypeAdapter
 from smcp_bus import subjects
 from smcp_bus.bus import Bus
 from smcp_bus.dispatch import Call, RawJson
+from smcp_bus.headers import NOTIFICATION_ID
 from smcp_bus.registry_contract import Confirmed, FindComputer, Found, Joined, Left, Nothing
 from smcp_bus.tracing import sending
 from smcp_proto.catalog import verb_of
@@ -168,4 +169,6 @@ async def tool_call_cancel(request: AgentCallData, call: Call, *, bus: Bus, call
 async def _publish(bus: Bus, call: Call, verb: str, body: bytes) -> None:
     subject = subjects.notify(named(call)[0], verb)
     with sending(subject) as headers:
+        if NOTIFICATION_ID in call.headers:
+            headers = {**headers, NOTIFICATION_ID: call.headers[NOTIFICATION_ID]}
         await bus.publish(subject, body, headers=headers)
