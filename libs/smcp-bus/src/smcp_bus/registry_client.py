@@ -106,7 +106,7 @@ class RegistryClient:
         timeout: float | None = None,
         req_id: str = "",
     ) -> None:
-        """Have a notification published to the office; its receivers drop the copies of a request that was sent twice."""
+        """Have a notification published to the office. Its receivers drop the second one of a repeated request."""
         headers = _req_id_header(req_id) | {NOTIFICATION_ID: uuid.uuid4().hex}
         await self._send(subjects.server(office, role, name, verb), body, headers, timeout=timeout)
 

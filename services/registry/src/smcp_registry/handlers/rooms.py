@@ -168,7 +168,6 @@ async def tool_call_cancel(request: AgentCallData, call: Call, *, bus: Bus, call
 
 async def _publish(bus: Bus, call: Call, verb: str, body: bytes) -> None:
     subject = subjects.notify(named(call)[0], verb)
-    with sending(subject) as headers:
-        if NOTIFICATION_ID in call.headers:
-            headers = {**headers, NOTIFICATION_ID: call.headers[NOTIFICATION_ID]}
-        await bus.publish(subject, body, headers=headers)
+    said = {name: value for name, value in call.headers.items() if name == NOTIFICATION_ID}
+    with sending(subject) as carried:
+        await bus.publish(subject, body, headers={**said, **carried})
