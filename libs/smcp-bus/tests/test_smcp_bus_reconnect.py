@@ -246,9 +246,7 @@ async def test_a_consumer_that_is_too_slow_is_told(nats_url: str, messages: int,
         assert set(told) == {Connection.SLOW}
 
 
-async def test_each_overflow_of_a_subscription_is_logged_once(
-    nats_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_each_overflow_of_a_subscription_is_logged_once(nats_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with open_bus(BusConfig(url=nats_url, backlog_messages=1)) as bus:
         go = asyncio.Event()
         told: list[Connection] = []
